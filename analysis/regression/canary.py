@@ -43,13 +43,6 @@ def compare_versions(
     The first score requires that one stage grew; the second also counts several stages that grew alike, as on a slow machine. Both
     also require that the end-to-end latency grew. Without stages, the end-to-end latency is the evidence.
 
-    Args:
-        policy: Policy of the statistics.
-        rows: Rows of the series' reference: stages and thresholds.
-        old: Counts of the older version.
-        new: Counts of the canary in the same minutes.
-        cold: Minutes at the beginning that are no evidence, because the canary starts cold.
-
     Raises:
         ValueError: The counts of the two versions cover different minutes.
     """
@@ -139,15 +132,7 @@ class _Difference:
 def conditional_moments(
     beyond: Floats, n: Floats, other_beyond: Floats, other_n: Floats, odds: Floats
 ) -> tuple[Floats, Floats]:
-    """Return mean and variance of *beyond*, given the sums of both versions and the odds ratio *odds*.
-
-    Args:
-        beyond: Requests beyond the threshold.
-        n: Requests.
-        other_beyond: Requests of the other version beyond the threshold.
-        other_n: Requests of the other version.
-        odds: Ratio of the odds of both versions.
-    """
+    """Return mean and variance of *beyond*, given the sums of both versions and the odds ratio *odds*."""
     both = beyond + other_beyond
     usable = (both > 0) & (n > 0) & (other_n > 0) & (n + other_n > 1)
     # Mean with the given odds ratio: the smaller root of a quadratic equation, which is linear for a ratio of 1.
@@ -180,13 +165,6 @@ def rank_canary_suspects(
     """Return the growth of stages from *old* to *new*, most suspect first.
 
     All requests count, unlike in `rank_suspects`: a canary has few requests at first, so its slowest ones are cold starts.
-
-    Args:
-        policy: Policy of the statistics.
-        habits: Stage baseline of the service.
-        old: The older version.
-        new: The canary in the same minutes.
-        moved: Stage scores of `compare_versions`.
     """
     stages = tuple(sorted({*old.stages, *new.stages}))
     before, after = (mean_stage_seconds(ALL_REQUESTS, side, stages) for side in (old, new))
@@ -206,10 +184,6 @@ def is_serving(policy: WatchPolicy, requests: Floats) -> bool:
 
 def versions_to_compare(serving: set[str], first_seen: Mapping[str, int]) -> tuple[str, str] | None:
     """Return the newest two of the *serving* versions, the older one first; None if fewer than two serve.
-
-    Args:
-        serving: Versions that serve at the same time.
-        first_seen: Minute of the first request by version.
 
     >>> versions_to_compare({"1", "2", "3"}, {"1": 0, "2": 90, "3": 60}), versions_to_compare({"1"}, {"1": 0})
     (('3', '2'), None)

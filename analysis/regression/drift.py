@@ -27,16 +27,7 @@ LEAST_DAYS = min(_T) + 1
 
 @dataclass(frozen=True, slots=True)
 class DriftPolicy:
-    """Policy of slow growth, `policy/drift.yaml`.
-
-    Args:
-        at: Quantiles.
-        weeks: Length of the comparison; its last week is compared with its first one.
-        growth: Minimum growth, at the lower bound of its confidence interval. [ratio]
-        step: Maximum share of the growth between two consecutive weeks. [ratio]
-        remaining: Growth below which the incident ends. [ratio]
-        load: Minimum change of the load that is reported. [ratio]
-    """
+    """Policy of slow growth, `policy/drift.yaml`."""
 
     at: tuple[float, ...]
     weeks: int
@@ -57,12 +48,10 @@ class Drift:
     """Slow growth of one quantile.
 
     Args:
-        at: The quantile.
         before: Latency in the first week, as geometric mean of its days. [seconds]
         after: Latency in the last week. [seconds]
         low: Lower bound of after / before. [ratio]
         high: Upper bound of after / before. [ratio]
-        z: Growth divided by its standard error.
     """
 
     at: float

@@ -28,11 +28,6 @@ _MIN_STEPS = 5
 def share_explained_by_hosts(own: ReplicaTable, others: Sequence[ReplicaTable], onset: float) -> float:
     """Return the share of the growth of the work of *own* since *onset* that other services on its hosts explain.
 
-    Args:
-        own: Requests of the service by replica, before and since the onset.
-        others: Those of other services.
-        onset: Start of the growth. [Unix seconds]
-
     Returns:
         The share [0..1]; 0 without growth, or without other services on the hosts.
     """

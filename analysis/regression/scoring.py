@@ -65,10 +65,6 @@ class Reference:
 
     Args:
         until: End of the learned data. [minutes since the epoch]
-        rows: Rows of the statistics.
-        model: Expectation model of the rows.
-        windows: Limits of the windows of the policy.
-        key: Limits of the windows for stages.
         strata: Routes or models whose requests are pooled; None to count the requests as they are.
         version_rows: Rows for requests as they are, by which versions are compared; empty for *rows*.
     """
@@ -108,12 +104,6 @@ class Reference:
 
 def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts, total: Histogram) -> Reference | None:
     """Learn a reference from the counts of the last days.
-
-    Args:
-        policy: Policy of the regression statistics.
-        rows: Rows of the statistics.
-        tally: Request counts of the rows.
-        total: Histogram of the same days.
 
     Returns:
         The reference; None if there is too little data.
@@ -171,11 +161,7 @@ class _ReferenceDays:
 
 
 def robust_spread(values: Floats) -> Floats:
-    """Return the robust spread of each row: the larger of two outlier-resistant estimates of the standard deviation.
-
-    Args:
-        values: Samples of each row; shape (rows, n).
-    """
+    """Return the robust spread of each row: the larger of two outlier-resistant estimates of the standard deviation."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=-1)
     deviation = np.median(np.abs(values - middle[..., None]), axis=-1)
     return np.maximum(np.maximum(1.4826 * deviation, (high - low) / 2.563), 1e-6)
@@ -246,10 +232,7 @@ class WindowScore:
     """Score of one window for one row.
 
     Args:
-        row: Position of the row.
         z: Distance of the statistic from the reference's median. [robust spreads]
-        score: Score relative to the limit: 0 is normal, 1 is sufficient to fire.
-        excess: Log ratio of the requests beyond the threshold to the expected ones.
     """
 
     row: int
@@ -265,8 +248,6 @@ class TailScore:
     Args:
         cells: Highest score of each window; None for a window with too few requests.
         moved: Score of each stage; 1 if the stage certainly moved. Empty if not needed.
-        shared: Whether several stages moved alike, as on a slow machine.
-        crowded: Whether the load is above that of the reference.
     """
 
     cells: tuple[WindowScore | None, ...]
@@ -293,12 +274,7 @@ class TailScore:
 
 
 class TailScorer:
-    """Scores the minutes of one series; created once per reference.
-
-    Args:
-        policy: Policy of the regression statistics.
-        reference: Reference of the series.
-    """
+    """Scores the minutes of one series; created once per reference."""
 
     def __init__(self, policy: TailPolicy, reference: Reference) -> None:
         key = policy.stage_key
@@ -463,14 +439,7 @@ class AlarmState:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRules:
-    """Rules by which an alarm starts and ends.
-
-    Args:
-        windows: Scored windows.
-        fire: Required scores and durations.
-        ease: Reduction of the required score when a stage moved.
-        strictness: Factor on all scores that are required for the start of an alarm. [ratio, >= 1]
-    """
+    """Rules by which an alarm starts and ends."""
 
     windows: tuple[Window, ...]
     fire: AlarmPolicy
@@ -491,13 +460,6 @@ def advance_alarm(
     rules: AlarmRules, progress: AlarmState, at: int, tail_score: TailScore, *, release: bool = False
 ) -> tuple[AlarmState, AlarmChange]:
     """Advance the alarm state by one minute.
-
-    Args:
-        rules: Rules of the alarm.
-        progress: Previous state.
-        at: Evaluated minute. [minutes since the epoch]
-        tail_score: Scores of the hours up to that minute.
-        release: Whether a new version started to serve in this minute.
 
     Returns:
         New state, and the change of the alarm. Without scores the alarm does not change: missing data is not a recovery.

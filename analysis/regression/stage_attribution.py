@@ -29,7 +29,6 @@ class StageBaseline:
     """Baseline of the stages in the slowest requests of one series.
 
     Args:
-        stages: Keys of the stages.
         usual: Mean time in each stage by hour of the day (UTC); shape (24, stages). [seconds]
         spread: Robust spread of blocks around *usual*; shape (stages,). [seconds]
     """
@@ -52,7 +51,6 @@ class Suspect:
     """Growth of one stage in the slowest requests.
 
     Args:
-        stage: Key of the stage.
         seconds: Additional time per request. [seconds]
         share: Share of the total growth; above 1 when another stage got faster. [ratio]
         z: Distance of the stage from its baseline. [robust spreads]
@@ -104,14 +102,7 @@ def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) 
 def rank_suspects(
     policy: TailPolicy, habits: StageBaseline, spent: StageSeconds, moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return the growth of each stage in the slowest requests of a window, most suspect first.
-
-    Args:
-        policy: Policy of the regression statistics.
-        habits: Stage baseline.
-        spent: Stage times of the window.
-        moved: Score of each stage, see `TailScore`.
-    """
+    """Return the growth of each stage in the slowest requests of a window, most suspect first."""
     stages = tuple(sorted({*habits.stages, *spent.stages}))
     means = mean_stage_seconds(policy.blame.band, spent, stages)
     if means is None:

@@ -60,7 +60,6 @@ class MinuteHistograms:
         start: First minute. [minutes since the epoch]
         index: Buckets at the scale of `core.histogram`, ascending; shape (k,).
         total: Request counts by end-to-end latency; shape (minutes, k).
-        stages: Keys of the stages.
         own: Request counts by the time in each stage; shape (stages, minutes, k).
     """
 
@@ -88,7 +87,6 @@ class StageSeconds:
         step: Length of a step. [minutes]
         index: Buckets, ascending; shape (k,).
         total: Request counts; shape (steps, k).
-        stages: Keys of the stages.
         seconds: Total time in each stage of the requests of the bucket; shape (stages, steps, k).
     """
 
@@ -119,7 +117,6 @@ class Row:
 
     Args:
         stage: Key of the stage; `END_TO_END` for the end-to-end latency.
-        at: Quantile, or the mean.
         edge: Last bucket below the threshold; for the mean, the bucket at which values are capped.
         unit: Unit of the mean; unused for a quantile. [seconds]
         expected: Share of the reference's requests beyond the threshold; for the mean, units per request. [ratio]
@@ -284,13 +281,7 @@ class ExpectationModel:
 
 
 class Expectation:
-    """Expectation of selected rows, as arrays.
-
-    Args:
-        model: Expectation model of all rows.
-        rows: All rows.
-        chosen: Positions of the selected rows.
-    """
+    """Expectation of selected rows, as arrays."""
 
     def __init__(self, model: ExpectationModel, rows: Sequence[Row], chosen: Sequence[int]) -> None:
         self.chosen: Ints = np.array(chosen, np.int64)
@@ -306,21 +297,12 @@ class Expectation:
         self.night = model.night
 
     def usual_excess(self, features: Floats, starts: Ints) -> Floats:
-        """Return the log ratio that load, time of day and weekday explain in blocks; shape (rows, blocks).
-
-        Args:
-            features: Features of the blocks, see `model_features`.
-            starts: First minutes of the blocks. [minutes since the epoch]
-        """
+        """Return the log ratio that load, time of day and weekday explain in blocks; shape (rows, blocks)."""
         return self.weights @ features.T + self.weekdays[:, _weekdays((starts - self.night) // DAY)]
 
 
 class PrefixSums:
-    """Prefix sums of counts, from which the count of any block of minutes is one subtraction.
-
-    Args:
-        kept: Request counts by minute.
-    """
+    """Prefix sums of counts, from which the count of any block of minutes is one subtraction."""
 
     def __init__(self, counts: TailCounts) -> None:
         self.start = counts.start
@@ -349,16 +331,7 @@ def fit_model(
     week: bool = False,
     load: float = 0.0,
 ) -> ExpectationModel:
-    """Fit the expectation model to the reference: the effects of load, time of day and weekday, and the scatter.
-
-    Args:
-        rows: Rows of the model.
-        counts: Request counts of the reference.
-        blocks: Block lengths. [minutes]
-        rhythm: Whether there are enough days to fit the time of day.
-        week: Whether there are enough days to fit the weekday.
-        load: Extension of the valid load range beyond the observed loads. [log]
-    """
+    """Fit the expectation model to the reference: the effects of load, time of day and weekday, and the scatter."""
     sums = PrefixSums(counts)
     every = np.arange(len(rows))
     ends = np.arange(FIT_BLOCK, len(counts) + 1, FIT_BLOCK)
@@ -459,13 +432,6 @@ def _fit_weekdays(known: Floats, n: Floats, beyond: Floats, row: Row, days: Ints
 
     Two days of a weekday cannot tell a weekday from a slow day. So the effects are random effects: each is multiplied by its
     share of the variance that is due to weekdays, or by zero if chance explains them.
-
-    Args:
-        known: Features of the blocks.
-        n: Requests of the blocks.
-        beyond: Requests of the blocks beyond the threshold.
-        row: The row.
-        days: Day of each block, see `_weekdays`.
 
     Source:
         C. N. Morris, Parametric Empirical Bayes Inference, JASA 78 (1983), 47-55.

@@ -33,7 +33,6 @@ class Strata:
     """Distances of the latencies of the routes or models of a service from those of the whole service.
 
     Args:
-        dimension: What the values are.
         shifts: Distance by value and stage, with `END_TO_END` for the end-to-end latency. [buckets]
     """
 
@@ -44,14 +43,7 @@ class Strata:
 def learn_strata(
     dimension: Dimension, whole: MinuteHistograms, parts: Mapping[str, MinuteHistograms], left_out: Collection[str]
 ) -> Strata | None:
-    """Learn the strata from the sums over the reference; None if fewer than two differ.
-
-    Args:
-        dimension: What the keys of *parts* are.
-        whole: Requests of the service.
-        parts: Requests by route or model.
-        left_out: Stages whose times are no property of a route, such as queues.
-    """
+    """Learn the strata from the sums over the reference; None if fewer than two differ."""
     requests = int(whole.total.sum())
     large = {value: part for value, part in parts.items() if part.total.sum() >= max(_MIN_SHARE * requests, 1)}
     usual = _quantiles(whole, left_out)
@@ -66,13 +58,7 @@ def learn_strata(
 
 
 def pool(strata: Strata, whole: MinuteHistograms, parts: Mapping[str, MinuteHistograms]) -> MinuteHistograms:
-    """Return the requests of *whole* with those of each stratum shifted.
-
-    Args:
-        strata: The strata.
-        whole: Requests of the service.
-        parts: Those of the strata in the same minutes; a missing one has no requests.
-    """
+    """Return the requests of *whole* with those of each stratum shifted."""
     moved = [
         (part, strata.shifts[value]) for value, part in parts.items() if value in strata.shifts and len(part.index)
     ]

@@ -33,12 +33,10 @@ class TailVerdict:
     """Measured latency regression.
 
     Args:
-        at: Quantile with the highest score, or the mean.
         before: Latency in the reference hours; None without requests. [seconds]
         after: Latency in the window; None without requests. [seconds]
         change: after / before, with error bounds; None if unknown. [ratio]
         requests: Requests in the window. [count]
-        z: Distance from the baseline in robust standard deviations.
         shifts: Traffic changes; empty for none.
         on_common_mix: after / before on a common mix; None without traffic changes or common groups. [ratio]
     """

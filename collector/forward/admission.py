@@ -32,7 +32,6 @@ class ForwardQueue:
 
     Args:
         destinations: Function that returns the current destinations; called for every body.
-        identity: Identity of the store, for loop detection.
         budget_bytes: Size limit of the store; None for no limit.
     """
 

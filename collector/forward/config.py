@@ -115,7 +115,6 @@ class Destination(CallSection):
     """A forwarding destination.
 
     Args:
-        name: Name of the destination, and key of its backlog.
         endpoint: Base URL, for gRPC host and port; the path may contain a secret.
         most_waiting: Size limit of the backlog, compressed. [bytes]
         when_full: Action at the limit: `refuse` makes senders retry, `drop_oldest` drops the oldest bodies.

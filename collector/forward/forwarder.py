@@ -55,20 +55,10 @@ Lost = Literal["refused", "returned", "unreadable", "full"]
 
 @dataclass(frozen=True, slots=True)
 class DestinationState:
-    """State of a forwarding destination.
-
-    Args:
-        state: `up`, `down`, `elsewhere` (another collector sends to it) or `new`.
-        error: Reason for the state `down`.
-        backlog: Backlog of the destination in the store, from all collectors.
-        sent: Number of accepted bodies, by signal.
-        sent_bytes: Size of the accepted bodies, compressed with zstd.
-        rejected: Number of rejected points, spans and records of accepted bodies.
-        lost: Number of bodies that will never be sent, by reason.
-        retries: Number of retried bodies.
-    """
+    """State of a forwarding destination."""
 
     name: str
+    # "elsewhere": another collector does it.
     state: Literal["up", "down", "elsewhere", "new"] = "new"
     error: str = ""
     backlog: Backlog = field(default_factory=Backlog)
@@ -85,11 +75,7 @@ class DestinationState:
 
 
 class DestinationStates(Collector):
-    """States of all destinations. Thread-safe; changes and losses are logged at most once a minute.
-
-    Args:
-        clock: Monotonic time. [seconds]
-    """
+    """States of all destinations. Thread-safe; changes and losses are logged at most once a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -219,13 +205,7 @@ _CALLS_SECONDS = 300.0
 
 
 class DestinationSender:
-    """Sender of the backlog of one destination.
-
-    Args:
-        env: Environment with secrets and the egress allow-list.
-        holder: Identity of this collector in leases.
-        clock: Current time. [Unix seconds]
-    """
+    """Sender of the backlog of one destination."""
 
     def __init__(
         self,
@@ -365,12 +345,7 @@ _GRACE_SECONDS = 10.0
 
 
 class Forwarder:
-    """Forwarder to all destinations, in a thread with an event loop.
-
-    Args:
-        destinations: Function that returns the current destinations; called periodically.
-        clock: Current time. [Unix seconds]
-    """
+    """Forwarder to all destinations, in a thread with an event loop."""
 
     def __init__(
         self,

@@ -78,7 +78,6 @@ class Refused:
     """The destination refuses the body permanently.
 
     Args:
-        said: Explanation of the refusal.
         why: `refused`, `returned` if the destination detected a loop, or `unreadable` if the body cannot be converted for the
             protocol.
     """
@@ -274,11 +273,7 @@ class UnresolvedError(StagelensError):
 
 
 class GrpcTransport:
-    """gRPC channel to a destination; the TLS files are read at creation.
-
-    Args:
-        addresses: Resolved and allowed addresses; no other address is called.
-    """
+    """gRPC channel to a destination; the TLS files are read at creation."""
 
     def __init__(self, destination: Destination, addresses: Sequence[str]) -> None:
         url = httpx.URL(destination.endpoint)

@@ -37,13 +37,7 @@ _MAX_MICROSECONDS = 2.0**53
 
 
 class ChromeEvent(NamedTuple):
-    """Complete event of a Chrome trace: an event with a start and a duration.
-
-    Args:
-        start: Start time. [nanoseconds]
-        end: End time. [nanoseconds]
-        lane: Process and thread, or device and stream.
-    """
+    """Complete event of a Chrome trace: an event with a start and an end in nanoseconds."""
 
     name: str
     category: str
@@ -214,8 +208,6 @@ class _KinetoRequests:
     """Requests of a Kineto trace with their stages; iterating yields an `ImportedRequest` for each.
 
     Args:
-        trace: The relevant events.
-        requests: The ranges that are requests.
         offset: Offset to add to the times of the trace for Unix nanoseconds. [nanoseconds]
     """
 

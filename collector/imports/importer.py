@@ -181,15 +181,8 @@ class ImportResult:
     """Result of the import of a file.
 
     Args:
-        requests: Requests counted now.
-        known: Requests counted by an earlier import.
-        spans: Spans read.
         first: End of the first request, rounded down to 10 s like *last*; 0 without requests. [Unix seconds]
         last: End of the last request. [Unix seconds]
-        dropped: Requests that agents could not count.
-        notes: Further remarks, one sentence each.
-        broken: The first skipped records, each with its position.
-        broken_count: Number of skipped records.
     """
 
     path: Path

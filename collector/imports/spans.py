@@ -20,14 +20,7 @@ EXPORT_SPANS = 2000
 
 @dataclass(frozen=True, slots=True)
 class StageInterval:
-    """A stage of a request.
-
-    Args:
-        stage: Name of the stage.
-        start: Start time. [Unix nanoseconds]
-        end: End time. [Unix nanoseconds]
-        name: Display name; by default the stage.
-    """
+    """A stage of a request, by default with its name; times are Unix nanoseconds."""
 
     stage: str
     start: int
@@ -37,17 +30,7 @@ class StageInterval:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRequest:
-    """A request of an imported file.
-
-    Args:
-        name: Display name.
-        start: Start time. [Unix nanoseconds]
-        end: End time. [Unix nanoseconds]
-        intervals: Stages of the request; they may overlap and exceed the request.
-        attributes: Attributes of the request: route, model, device, tokens.
-        tokens: Times of the parts of the response. [Unix nanoseconds]
-        failed: Whether the request failed.
-    """
+    """A request of an imported file, with the times of the parts of its response; all are Unix nanoseconds."""
 
     name: str
     start: int
@@ -91,13 +74,7 @@ def import_rules() -> tuple[Rule, ...]:
 
 
 def span_exports(requests: Iterable[ImportedRequest], service: str, digest: str) -> Iterator[dict[str, Any]]:
-    """Yield *requests* as exports of spans.
-
-    Args:
-        requests: The requests, in the order of the file.
-        service: Service of the requests.
-        digest: Digest of the file; the ids of the spans are derived from it and from the number of the request.
-    """
+    """Yield *requests* as exports of spans."""
     spans: list[dict[str, Any]] = []
     for number, request in enumerate(requests):
         spans += _spans(request, f"{digest}/{number}")
@@ -130,15 +107,7 @@ def make_id(text: str, digits: int) -> str:
 def otlp_span(
     ids: tuple[str, str, str], name: str, times: tuple[int, int], kind: int, values: Mapping[str, str | int]
 ) -> dict[str, Any]:
-    """Return a span in OTLP/JSON.
-
-    Args:
-        ids: Trace id, span id and id of the parent.
-        name: Name of the span.
-        times: Start and end. [Unix nanoseconds]
-        kind: SpanKind of OTLP.
-        values: Attributes of the span.
-    """
+    """Return a span in OTLP/JSON."""
     trace, own, parent = ids
     return {
         "traceId": trace,

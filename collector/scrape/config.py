@@ -95,9 +95,7 @@ class Engine(Section):
     Args:
         tokens: Metrics of the number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`: counters, or the `_sum` of a
             histogram.
-        labels: Labels that provide the dimensions of series.
         without: Label values of excluded samples, for example of health checks that the engine counts as requests.
-        sources: URLs of the documentation of the metrics.
     """
 
     example = "request: my_request_seconds"
@@ -175,11 +173,8 @@ class ScrapeTarget(CallSection):
         url: URL of the exposition; also identifies the target.
         service: `service.name` of the metrics.
         engine: Key of the engine, `AUTO` to detect it, or `GENERIC` for the engine of `rules`.
-        rules: Rules of an engine that is not built in.
         version: `service.version` of the metrics.
         environment: `deployment.environment.name` of the metrics.
-        bearer_token_file: File with a bearer token, read for each request.
-        bearer_token_env: Environment variable with the bearer token, as an alternative to *bearer_token_file*.
         statistics_url: URL of Triton statistics with batch sizes; None for no statistics.
     """
 

@@ -60,22 +60,12 @@ _PREFIX = "stagelens_collector_scrape_"
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """State of a scrape target.
-
-    Args:
-        engine: Display name of the engine; empty if unknown.
-        state: `up`, `down`, `elsewhere` (another collector scrapes the target) or `new`.
-        error: Reason for the state `down`, or a note in the state `up`.
-        seconds: Duration of the last successful scrape. [seconds]
-        streams: Number of streams read.
-        beyond: Number of streams left out.
-        failures: Number of failed scrapes.
-        lost_seconds: Total time whose counts are lost. [seconds]
-    """
+    """State of a scrape target."""
 
     url: str
     service: str
     engine: str = ""
+    # "elsewhere": another collector does it.
     state: Literal["up", "down", "elsewhere", "new"] = "new"
     error: str = ""
     seconds: float = 0.0
@@ -261,12 +251,7 @@ class _Hold:
 
 
 class Scraper:
-    """Scraper of all targets, in a thread with an event loop.
-
-    Args:
-        targets: Function that returns the current targets; called periodically.
-        clock: Current time. [Unix seconds]
-    """
+    """Scraper of all targets, in a thread with an event loop."""
 
     def __init__(
         self,

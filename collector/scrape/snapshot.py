@@ -58,14 +58,7 @@ class ExpositionError(StagelensError):
 
 
 def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit: int = MAX_SAMPLES) -> Samples:
-    """Return the samples of the *wanted* metrics by sample name, suffixes included.
-
-    Args:
-        text: The exposition.
-        media_type: Media type of the response, which determines the format.
-        wanted: Names of metrics, without suffix; `PROCESS_START` is always read.
-        limit: Maximum number of samples.
-    """
+    """Return the samples of the *wanted* metrics by sample name, suffixes included."""
     read: Callable[[Iterable[str]], Iterable[Metric]] = (
         openmetrics.text_fd_to_metric_families
         if media_type.startswith(OPENMETRICS)
@@ -118,13 +111,7 @@ Buckets = Mapping[tuple[float, float], int]
 
 
 class MetricStream(NamedTuple):
-    """Identity of a histogram or counter in a snapshot.
-
-    Args:
-        kind: The measured quantity.
-        key: Stage, definition, kind of token or batch-size bucket.
-        labels: All exposed labels, so that counters of different processes are never mixed.
-    """
+    """Identity of a histogram or counter in a snapshot."""
 
     kind: Kind
     key: str
@@ -133,13 +120,7 @@ class MetricStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamCounts:
-    """Counts of one metric stream.
-
-    Args:
-        buckets: Count of each non-empty bucket.
-        sum: Sum of the values. [seconds]
-        created: Start of the counter; 0 if unknown. [Unix seconds]
-    """
+    """Counts of one metric stream since `created`, in Unix seconds; 0 if unknown."""
 
     buckets: Buckets
     sum: float
@@ -158,8 +139,6 @@ class Snapshot:
         at: Time of the request, by the clock of the collector. [Unix seconds]
         rules: Hash of the rules; snapshots with other rules are not comparable.
         started: Start of the process, by the clock of its machine; 0 if unknown. [Unix seconds]
-        streams: Counts by stream.
-        beyond: Number of streams left out: beyond the limit, invalid, or unavailable.
     """
 
     at: float
@@ -504,7 +483,6 @@ class Difference:
     """Difference between two snapshots.
 
     Args:
-        base: Snapshot that the next snapshot is compared with.
         added: Added counts by stream; only streams with added counts.
         note: Reason why nothing was counted; "" otherwise.
         lost_seconds: Time whose counts are lost. [seconds]

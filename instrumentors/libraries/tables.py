@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..instrumentor import CallsInstrumentor, LongCall, Probed
 from ..records import Marks, clock, current
@@ -44,6 +45,7 @@ _STRINGS: Final = (
     "removesuffix repeat replace rfind rjust rpartition rsplit rstrip slice slice_replace split startswith strip swapcase title "
     "translate upper wrap zfill"
 )
+_DELEGATING: Final = "_delegate_property_get _delegate_method"
 _PANDAS_FUNCTIONS: Final = (
     "concat crosstab cut date_range factorize get_dummies json_normalize melt merge merge_asof merge_ordered "
     "pivot_table qcut to_datetime to_numeric to_timedelta unique read_csv read_excel read_feather "
@@ -112,6 +114,17 @@ def _enter(stage: str) -> object:
     return None if marks is None or _thread.marks is marks or inside.get() else _TableCall(marks, stage)
 
 
+# Import name, stage, class, methods.
+_Operations: TypeAlias = Iterable[tuple[str, str, str, str]]
+
+
+def _calls(library: str, functions: str, operations: _Operations) -> Mapping[str, Mapping[str, Sequence[str]]]:
+    calls: dict[str, dict[str, list[str]]] = {library: {"preprocess": functions.split()}}
+    for module, stage, owner, names in operations:
+        calls.setdefault(f"{library}.{module}", {}).setdefault(stage, []).extend(methods(owner, names))
+    return calls
+
+
 class TableInstrumentor(CallsInstrumentor):
     """Base class of a library of tables: the outermost operation is a stage, except inside of a model call."""
 
@@ -141,59 +154,33 @@ class PandasInstrumentor(TableInstrumentor):
         "the methods of an `Index`, and attributes such as `df.column`, except the calls inside",
     )
     tested = MappingProxyType({"pandas": "3.1.1"})
-    calls = MappingProxyType(
-        {
-            f"pandas.{module}": stages
-            for module, stages in {
-                "core.frame": {
-                    "preprocess": methods("DataFrame", _FRAME),
-                    "serialize": methods("DataFrame", _PANDAS_WRITING),
-                },
-                "core.series": {
-                    "preprocess": methods("Series", _SERIES),
-                    "serialize": methods("Series", _PANDAS_WRITING),
-                },
-                "core.generic": {
-                    "preprocess": methods("NDFrame", _ALL),
-                    "serialize": methods("NDFrame", _PANDAS_WRITING),
-                },
-                "core.base": {
-                    "preprocess": methods("IndexOpsMixin", "value_counts nunique to_numpy factorize"),
-                    "serialize": methods("IndexOpsMixin", "tolist"),
-                },
-                "core.indexing": {"preprocess": methods("_LocationIndexer", "__getitem__ __setitem__")},
-                "core.groupby.groupby": {
-                    "preprocess": (*methods("GroupBy", _GROUPED), *methods("BaseGroupBy", "get_group"))
-                },
-                "core.groupby.generic": {
-                    "preprocess": (*methods("DataFrameGroupBy", _GROUPED), *methods("SeriesGroupBy", _GROUPED))
-                },
-                "core.window.rolling": {
-                    "preprocess": (
-                        *methods("BaseWindow", "aggregate _apply _apply_pairwise"),
-                        *methods("Window", "_apply"),
-                        *methods("BaseWindowGroupby", "_apply _apply_pairwise"),
-                    )
-                },
-                "core.resample": {
-                    "preprocess": (
-                        *methods("Resampler", "aggregate apply transform _groupby_and_aggregate"),
-                        *methods("DatetimeIndexResampler", "_downsample _upsample"),
-                    )
-                },
-                "core.strings.accessor": {"preprocess": methods("StringMethods", _STRINGS)},
-                "core.indexes.accessors": {
-                    "preprocess": (
-                        *methods("Properties", "_delegate_property_get _delegate_method"),
-                        "CombinedDatetimelikeProperties.__new__",
-                    )
-                },
-                "core.arrays.categorical": {
-                    "preprocess": methods("CategoricalAccessor", "__init__ _delegate_property_get _delegate_method")
-                },
-            }.items()
-        }
-        | {"pandas": {"preprocess": _PANDAS_FUNCTIONS.split()}}
+    calls = _calls(
+        "pandas",
+        _PANDAS_FUNCTIONS,
+        [
+            ("core.frame", "preprocess", "DataFrame", _FRAME),
+            ("core.frame", "serialize", "DataFrame", _PANDAS_WRITING),
+            ("core.series", "preprocess", "Series", _SERIES),
+            ("core.series", "serialize", "Series", _PANDAS_WRITING),
+            ("core.generic", "preprocess", "NDFrame", _ALL),
+            ("core.generic", "serialize", "NDFrame", _PANDAS_WRITING),
+            ("core.base", "preprocess", "IndexOpsMixin", "value_counts nunique to_numpy factorize"),
+            ("core.base", "serialize", "IndexOpsMixin", "tolist"),
+            ("core.indexing", "preprocess", "_LocationIndexer", "__getitem__ __setitem__"),
+            ("core.groupby.groupby", "preprocess", "GroupBy", _GROUPED),
+            ("core.groupby.groupby", "preprocess", "BaseGroupBy", "get_group"),
+            ("core.groupby.generic", "preprocess", "DataFrameGroupBy", _GROUPED),
+            ("core.groupby.generic", "preprocess", "SeriesGroupBy", _GROUPED),
+            ("core.window.rolling", "preprocess", "BaseWindow", "aggregate _apply _apply_pairwise"),
+            ("core.window.rolling", "preprocess", "Window", "_apply"),
+            ("core.window.rolling", "preprocess", "BaseWindowGroupby", "_apply _apply_pairwise"),
+            ("core.resample", "preprocess", "Resampler", "aggregate apply transform _groupby_and_aggregate"),
+            ("core.resample", "preprocess", "DatetimeIndexResampler", "_downsample _upsample"),
+            ("core.strings.accessor", "preprocess", "StringMethods", _STRINGS),
+            ("core.indexes.accessors", "preprocess", "Properties", _DELEGATING),
+            ("core.indexes.accessors", "preprocess", "CombinedDatetimelikeProperties", "__new__"),
+            ("core.arrays.categorical", "preprocess", "CategoricalAccessor", f"__init__ {_DELEGATING}"),
+        ],
     )
 
 
@@ -219,24 +206,17 @@ class PolarsInstrumentor(TableInstrumentor):
         "iteration over a table, such as `iter_rows`: your code runs between the rows",
     )
     tested = MappingProxyType({"polars": "2.1.0"})
-    calls = MappingProxyType(
-        {
-            "polars.dataframe.frame": {
-                "preprocess": methods("DataFrame", _POLARS_FRAME),
-                "serialize": methods("DataFrame", _POLARS_WRITING),
-            },
-            "polars.dataframe.group_by": {
-                "preprocess": tuple(
-                    name
-                    for owner in ("GroupBy", "DynamicGroupBy", "RollingGroupBy")
-                    for name in methods(owner, _POLARS_GROUPED)
-                )
-            },
-            "polars.lazyframe.frame": {"preprocess": methods("LazyFrame", _POLARS_LAZY)},
-            "polars.series.series": {
-                "preprocess": methods("Series", _POLARS_SERIES),
-                "serialize": methods("Series", "to_list"),
-            },
-            "polars": {"preprocess": _POLARS_FUNCTIONS.split()},
-        }
+    calls = _calls(
+        "polars",
+        _POLARS_FUNCTIONS,
+        [
+            ("dataframe.frame", "preprocess", "DataFrame", _POLARS_FRAME),
+            ("dataframe.frame", "serialize", "DataFrame", _POLARS_WRITING),
+            ("dataframe.group_by", "preprocess", "GroupBy", _POLARS_GROUPED),
+            ("dataframe.group_by", "preprocess", "DynamicGroupBy", _POLARS_GROUPED),
+            ("dataframe.group_by", "preprocess", "RollingGroupBy", _POLARS_GROUPED),
+            ("lazyframe.frame", "preprocess", "LazyFrame", _POLARS_LAZY),
+            ("series.series", "preprocess", "Series", _POLARS_SERIES),
+            ("series.series", "serialize", "Series", "to_list"),
+        ],
     )
