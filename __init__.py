@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .instrumentors import attribute, batch, instrument, request, stage, ticket
+    from .instrumentors import attribute, batch, flush, instrument, request, stage, ticket
 
-__all__ = ["attribute", "batch", "instrument", "request", "stage", "ticket"]
+__all__ = ["attribute", "batch", "flush", "instrument", "request", "stage", "ticket"]
 __version__ = "0.2.0"
 
 # Held during imports of our modules while the host is running, and by a forking thread: the child of an unfinished import

@@ -272,7 +272,7 @@ def _python_api() -> Iterator[str]:
 
 
 # In the order in which a reader needs them.
-_API = ("instrument", "stage", "request", "attribute", "ticket", "batch")
+_API = ("instrument", "stage", "request", "attribute", "ticket", "batch", "flush")
 _SECTION = re.compile(r"^(Args|Returns|Example):\n((?:(?: {4}.*)?\n)*)", re.MULTILINE)
 
 

@@ -15,13 +15,15 @@ from . import bootstrap as bootstrap
 if TYPE_CHECKING:
     from .api import attribute, request, stage
     from .bootstrap import instrument
+    from .recorder import flush
     from .tickets import batch, ticket
 
-__all__ = ["attribute", "batch", "instrument", "request", "stage", "ticket"]
+__all__ = ["attribute", "batch", "flush", "instrument", "request", "stage", "ticket"]
 
 _MODULES = {
     "attribute": "api",
     "batch": "tickets",
+    "flush": "recorder",
     "instrument": "bootstrap",
     "request": "api",
     "stage": "api",

@@ -161,11 +161,11 @@ def _run_agent() -> None:
     worker.run()
 
 
-def _flush_agent(timeout_seconds: float) -> None:
+def _flush_agent(timeout_seconds: float) -> bool:
     with import_lock:
         from .agent import worker  # noqa: PLC0415 - see _run_agent
 
-    worker.flush(timeout_seconds)
+    return worker.flush(timeout_seconds)
 
 
 _logger: Any = logging.getLogger("stagelens")

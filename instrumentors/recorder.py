@@ -20,13 +20,12 @@ have not finished yet. Where the context variable does not
 reach (a thread pool, a callback), pass the list: `marks = current.get()` there, `token = current.set(marks)` here. Work for
 several requests at once, or in another process, uses `tickets.py`.
 
-Records leave the process every few seconds, and by `flush` at exit. uvicorn ends by raising SIGTERM again, which skips exit
-handlers: a server integration therefore calls `flush()` on a thread at the shutdown of the lifespan.
+Records leave the process every few seconds, and by `flush` before it ends (`exits.py`). A server integration calls `flush` on a
+thread at the shutdown of the lifespan, because a server may restore handlers of signals and end by one at once.
 """
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
@@ -38,7 +37,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Final, NamedTuple
 
-from . import records, trace_context
+from . import exits, records, trace_context
 from .records import ARRIVAL, CLOSED, OPEN, ROUTE, UNTIMED, Kind, Marks, Record, clock
 
 # Assigned, not imported: CPython compiles a method call on an imported name without its fast path, which costs the request
@@ -314,8 +313,7 @@ class Background:
 
 
 def _flush_at_exit() -> None:
-    atexit.unregister(flush)
-    atexit.register(flush)
+    exits.watch(flush)
     if "gevent" in sys.modules:
         # Before gevent 26.9 its name resolution imports this module, which fails during the exit, and so did the last report.
         __import__("concurrent.futures.thread")
@@ -323,18 +321,13 @@ def _flush_at_exit() -> None:
         if monkey is not None and monkey.is_module_patched("socket"):
             # Python 3.12 and later start no thread at exit, and the name resolution needs one.
             sys.modules["gevent"].get_hub().threadpool.spawn(int)
-    # Children of multiprocessing exit by os._exit, which runs no exit handlers but these.
-    processes = sys.modules.get("multiprocessing.process")
-    finalizers = sys.modules.get("multiprocessing.util")
-    if processes is not None and finalizers is not None and processes.parent_process() is not None:
-        finalizers.Finalize(None, flush, exitpriority=0)
 
 
 _run_agent: Callable[[], None] | None = None
-_flush_agent: Callable[[float], None] | None = None
+_flush_agent: Callable[[float], bool] | None = None
 
 
-def install_agent(run: Callable[[], None], flush_agent: Callable[[float], None]) -> None:
+def install_agent(run: Callable[[], None], flush_agent: Callable[[float], bool]) -> None:
     """Register the functions that the background thread and `flush` call; `bootstrap` does this on import.
 
     Args:
@@ -358,14 +351,30 @@ def _run() -> None:
 background = Background(_run)
 
 
-def flush(timeout_seconds: float = 2.0) -> None:
-    """Aggregate and deliver all records so far, as far as possible within *timeout_seconds*; never raises."""
+def flush(timeout_seconds: float = 1.0) -> bool:
+    """Send all requests that have ended so far; return whether the collector has acknowledged all of them in time. Never raises.
+
+    Stagelens sends them every 10 s, and before the process ends. Call this function before what it cannot know: at the end of a
+    handler whose process is frozen after the result, or before a `SIGKILL`. It blocks; in a coroutine use
+    `await asyncio.to_thread(stagelens.flush)`.
+
+    Args:
+        timeout_seconds: Maximum waiting time. [seconds]
+
+    Example:
+        def handler(event, context):
+            with stagelens.request("predict"):
+                result = model.predict(event)
+            stagelens.flush()
+            return result
+    """
     if not background.started or _flush_agent is None:
-        return
+        return not pending
     try:
-        _flush_agent(timeout_seconds)
+        return _flush_agent(timeout_seconds)
     except Exception:
         logging.getLogger("stagelens").exception("the last requests could not be delivered")
+        return False
 
 
 def _reset() -> None:

@@ -24,7 +24,7 @@ from functools import partial
 from ...core import names
 from ...core.hardware import HOST, PROCESS_ID, Reading
 from ...core.text import printable
-from .. import loads, recorder, records
+from .. import exits, loads, recorder, records
 from ..config import AgentConfig
 from ..export import user_spans
 from ..export.exporter import ExportBatch, Exporter
@@ -142,6 +142,7 @@ class Agent:
             self._hardware.watch()
         while True:
             try:
+                exits.watch_signals(recorder.flush)
                 recorder.background.wake_at = recorder.WAKE_AT
                 with self._working:
                     self._costs.calibrate()
@@ -396,11 +397,10 @@ def run() -> None:
     agent.run()
 
 
-def flush(timeout_seconds: float) -> None:
-    """Aggregate and deliver all records of this process, as far as possible within *timeout_seconds*."""
+def flush(timeout_seconds: float) -> bool:
+    """Aggregate and deliver all records of this process; return whether all were acknowledged within *timeout_seconds*."""
     agent = _process.agent()
-    if agent.config.enabled:
-        agent.flush(timeout_seconds)
+    return not agent.config.enabled or agent.flush(timeout_seconds)
 
 
 def _forget() -> None:

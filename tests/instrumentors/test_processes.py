@@ -102,7 +102,7 @@ INSIDE_A_STREAM = """
 LEFT_AT_ONCE = """
     child = os.fork()
     if child == 0:
-        serve("lost")
+        serve("child")
         os._exit(0)
     wait_for(child)
     serve("parent", 3)
@@ -164,8 +164,8 @@ CASES = {
     "from a thread": (FROM_A_THREAD, {"outer": 1, "child": 1}),
     "from a task": (FROM_A_TASK, {"outer": 2, "child": 1}),
     "inside a stream": (INSIDE_A_STREAM, {"outer": 1, "child": 1}),
-    "left at once": (LEFT_AT_ONCE, {"parent": 3}),
-    "daemon": (DAEMON, {"parent": 1, "daemon": 2}),
+    "left at once": (LEFT_AT_ONCE, {"child": 1, "parent": 3}),
+    "daemon": (DAEMON, {"parent": 1, "between": 1, "daemon": 2}),
     "generations": (GENERATIONS, {f"generation-{number}": 1 for number in range(4)}),
     "subprocess": (SUBPROCESS, {"outer": 1, "child": 1}),
     **{f"process by {way}": (PROCESS.format(way=way), {"outer": 1, "child": 2}) for way in WAYS},

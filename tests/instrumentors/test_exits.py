@@ -1,0 +1,137 @@
+"""Ends without exit handlers: all requests are reported first, and the process ends as it would without us."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Sink
+
+HEAD = """
+import multiprocessing, os, signal, sys, time
+import stagelens
+def serve(count):
+    for _ in range(count):
+        with stagelens.request("job"), stagelens.stage("forward"):
+            pass
+def is_caught():
+    with open("/proc/self/status") as status:
+        (caught,) = [int(line.split()[1], 16) for line in status if line.startswith("SigCgt")]
+    return bool(caught >> signal.SIGTERM - 1 & 1)
+def ready():
+    print("ready", flush=True)
+def main():
+    serve(96)
+    assert {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)} == {signal.SIG_DFL}
+"""
+TAIL = """
+if __name__ == "__main__":
+    main()
+"""
+NEVER = {"STAGELENS_EXPORT_INTERVAL": "36500d"}
+
+
+def start(script: str, sink: Sink, **variables: str) -> subprocess.Popen[str]:
+    """Start a program that records 96 requests and then runs *script*."""
+    script = HEAD + "".join(f"    {line}\n" for line in script.splitlines()) + TAIL
+    command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-W", "error", "-c", script]
+    env = sink.environment(**NEVER, **variables)
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+SIGNALLED = {
+    "a loop": "ready()\nwhile True: pass",
+    "a wait": "ready()\ntime.sleep(300)",
+    "pause": "ready()\nsignal.pause()\nsys.exit(3)",
+    "a handler that the host has removed": """
+signal.signal(signal.SIGTERM, int)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+while not is_caught():
+    stagelens.instrumentors.recorder.background.wake()
+    time.sleep(0.01)
+ready()
+time.sleep(300)""",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
+@pytest.mark.parametrize("case", SIGNALLED)
+def test_a_signal_with_its_default_action_ends_the_process_after_its_report(case: str, sink: Sink) -> None:
+    """Whatever the main thread does."""
+    number = signal.SIGHUP if case == "a wait" else signal.SIGTERM
+    with start(SIGNALLED[case], sink) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+        process.send_signal(number)
+
+        assert (process.wait(120), process.stdout.read()) == (-number, "")
+    assert sink.requests() == 96
+
+
+ENDED = {
+    "kill": ("os.kill(os.getpid(), signal.SIGTERM)\nserve(7)", -signal.SIGTERM, 96),
+    "raise": ("signal.raise_signal(signal.SIGTERM)\nserve(7)", -signal.SIGTERM, 96),
+    "exit": ("os._exit(7)", 7, 96),
+    "exec": ("os.execl(sys.executable, sys.executable, '-c', 'raise SystemExit(5)')", 5, 96),
+    "fork": ("if os.fork() == 0:\n    serve(4)\n    os._exit(0)\nassert os.wait()[1] == 0", 0, 100),
+    "flush": ("assert stagelens.flush(60)\nos.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, 96),
+    "pool": ("with multiprocessing.get_context('fork').Pool(2) as pool:\n    pool.map(serve, [2] * 50)", 0, 196),
+    "handler": (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\nos.kill(os.getpid(), signal.SIGTERM)\nserve(7)",
+        4,
+        96,
+    ),
+    "child": (
+        "child = os.fork()\nif child == 0: time.sleep(300)\nos.kill(child, 15); assert os.wait()[1] == 15",
+        0,
+        96,
+    ),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
+@pytest.mark.parametrize("case", ENDED)
+def test_a_process_ends_as_without_us_after_its_report(
+    case: str, sink: Sink, until: Callable[[Callable[[], object], str], None]
+) -> None:
+    """With the same exit status and the same last line of code."""
+    script, status, count = ENDED[case]
+    with start(script, sink) as process:
+        assert process.stdout is not None
+        assert (process.stdout.read(), process.wait(120)) == ("", status)
+
+    until(lambda: sink.requests() >= count, "every request")
+    assert sink.requests() == count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
+def test_a_second_signal_ends_the_process_at_once(sink: Sink) -> None:
+    """Its report waits for a collector that does not respond."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with start("ready()\ntime.sleep(300)", sink, OTEL_EXPORTER_OTLP_ENDPOINT=address) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.terminate()
+            reporting, _ = silent.accept()
+            with reporting:
+                process.terminate()
+
+                assert process.wait(30) == -signal.SIGTERM
+
+
+def test_a_flush_that_is_not_acknowledged_says_so(sink: Sink) -> None:
+    """Nothing listens there."""
+    address = "http://127.0.0.1:1"
+    with start(
+        "sys.exit(stagelens.flush(60) + stagelens.flush(0))", sink, OTEL_EXPORTER_OTLP_ENDPOINT=address
+    ) as process:
+        assert process.wait(120) == 0
