@@ -24,7 +24,7 @@ from functools import partial
 from ...core import names
 from ...core.hardware import HOST, PROCESS_ID, Reading
 from ...core.text import printable
-from .. import exits, loads, recorder, records
+from .. import exits, loads, recorder, records, supervised
 from ..config import AgentConfig
 from ..export import user_spans
 from ..export.exporter import ExportBatch, Exporter
@@ -153,6 +153,7 @@ class Agent:
                     if self._schedule.due(time.time()):
                         self._export(due=True)
                         self._exporter.wake()
+                    self._note_for_supervisor()
             except Exception as error:
                 self._report("the background thread had an error and continues", error)
             self._wait()
@@ -168,14 +169,23 @@ class Agent:
                 self._aggregate_pending()
                 self._aggregate_deferred(math.inf)
                 self._export()
+                supervised.note_open_requests()
             finally:
                 self._working.release()
         finally:
             self._without_pauses = False
         return self._exporter.drain(max(0.0, deadline - time.monotonic()))
 
+    def _note_for_supervisor(self) -> None:
+        if supervised.supervised is not None and supervised.supervised.is_overdue():
+            self._export()
+            self._exporter.wake()
+        supervised.note_open_requests()
+
     def _wait(self) -> None:
         every_seconds = DEFERRED_EVERY_SECONDS if self._deferred.waiting else AGGREGATE_EVERY_SECONDS
+        if supervised.supervised is not None:
+            every_seconds = min(every_seconds, supervised.supervised.check_seconds)
         recorder.background.wait(min(every_seconds, self._schedule.left_seconds(time.time())))
         park_if_inherited(self._pid)
 

@@ -2,20 +2,32 @@
 
 With other worker types, connections wait in the kernel. To measure that wait, configure your proxy to set the header `X-Request-Start`, and
 set `STAGELENS_TRUSTED_PROXIES`.
+
+If a worker is killed, for example by `--timeout`, its open requests count as failed with the error type `WorkerKilled`, their age at
+that time, and their route as far as it was known. Requests that started up to two seconds before are missing. A worker that does not
+respond to gunicorn sends the requests that have ended before gunicorn kills it.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..probes import Probe
 from ..records import clock
+from ..supervised import FailedRequests, SharedRequests, Supervised, supervise
 from .wsgi import waited_ns
 
 # Attribute of a connection with the time when it was queued; freed together with the connection.
 ENQUEUED = "stagelens_enqueued"
+# Attribute of a worker, in both processes.
+SHARED = "stagelens_shared"
+# A worker is overdue after the first share of `--timeout`, and looks so often.
+OVERDUE, CHECK = 0.6, 0.1
 
 
 class GunicornInstrumentor(Instrumentor):
@@ -35,7 +47,20 @@ class GunicornInstrumentor(Instrumentor):
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        return {"gunicorn.workers.gthread": self._gthread}
+        return {
+            "gunicorn.arbiter": self._arbiter,
+            "gunicorn.workers.base": self._worker,
+            "gunicorn.workers.gthread": self._gthread,
+        }
+
+    def _arbiter(self, module: ModuleType) -> None:
+        self.replace(module.Arbiter, "reap_workers", Probed(Probe(_workers, _reaped, parameters=1)))
+        self.replace(module.Arbiter, "spawn_worker", Probed(Probe(bool, _spawned)))
+        self.replace(module.Arbiter, "stop", Probed(Probe(_workers, _stopped, parameters=1)))
+
+    def _worker(self, module: ModuleType) -> None:
+        self.replace(module.Worker, "__init__", Probed(Probe(_share, parameters=1)))
+        self.replace(module.Worker, "load_wsgi", Probed(Probe(_supervised, _loaded, parameters=1)))
 
     def _gthread(self, module: ModuleType) -> None:
         self.replace(module.ThreadWorker, "enqueue_req", _enqueue_req)
@@ -64,3 +89,64 @@ def _handle(original: Any) -> Any:
             del token
 
     return handle
+
+
+_failed = FailedRequests()
+
+
+def _share(worker: Any) -> None:
+    try:
+        setattr(worker, SHARED, SharedRequests())
+    except Exception:
+        log_failure("sharing memory with a worker of gunicorn")
+
+
+def _supervised(worker: Any) -> Any:
+    try:
+        timeout = worker.cfg.timeout
+
+        def is_overdue() -> bool:
+            try:
+                return bool(timeout) and time.monotonic() - worker.tmp.last_update() > OVERDUE * timeout
+            except (OSError, ValueError):  # the worker is exiting
+                return False
+
+        supervise(Supervised(getattr(worker, SHARED), is_overdue, CHECK * timeout or math.inf))
+    except Exception:
+        log_failure("sharing memory with gunicorn")
+    return worker
+
+
+def _loaded(*_: object) -> None:
+    # Not before the worker has patched its process for gevent, because this starts our thread.
+    _failed.record()
+
+
+def _workers(arbiter: Any) -> Any:
+    return arbiter, dict(arbiter.WORKERS)
+
+
+def _reaped(token: Any, _: object) -> None:
+    arbiter, before = token
+    _note_dead({pid: worker for pid, worker in before.items() if pid not in arbiter.WORKERS})
+
+
+def _spawned(*_: object) -> None:
+    # Only in the arbiter: the worker has them now.
+    _failed.clear()
+
+
+def _stopped(token: Any, _: object) -> None:
+    arbiter, _ = token
+    _note_dead(arbiter.WORKERS)
+    _failed.record()
+
+
+def _note_dead(workers: Mapping[int, Any]) -> None:
+    try:
+        for pid, worker in workers.items():
+            shared = getattr(worker, SHARED, None)
+            if shared is not None:
+                _failed.add(pid, shared.read())
+    except Exception:
+        log_failure("reading the open requests of a worker of gunicorn")

@@ -38,3 +38,10 @@ async def block() -> dict[str, Any]:
     while not gate.is_open():
         time.sleep(0.01)  # noqa: ASYNC251 - as users do
     return {}
+
+
+@app.get("/block/{seconds}")
+async def block_for(seconds: int) -> dict[str, Any]:
+    """Block the event loop."""
+    time.sleep(seconds)  # noqa: ASYNC251 - the mistake that the test is about
+    return {}

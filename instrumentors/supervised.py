@@ -1,0 +1,112 @@
+"""Open requests of a worker in memory that its supervisor shares, so that they count as failed if the worker is killed.
+
+The background thread of the worker writes them. The supervisor reads them when the worker has died, and passes them to the next
+worker that it forks, or reports them at its own exit: it gets no thread, which would change its forks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from . import recorder
+from .recorder import OpenRequest
+from .records import ARRIVAL, OPEN, Marks, clock
+
+_logger = logging.getLogger("stagelens")
+# Two copies, of which one is complete at any time, and before them the number of the complete one.
+_COPY_BYTES: Final = 131_072
+# Those beyond count with the start of the last one and without a route.
+_MAX_REQUESTS: Final = 256
+_MAX_ROUTE: Final = 64
+KILLED: Final = "WorkerKilled"
+
+
+class SharedRequests:
+    """Memory with the open requests of one worker, to be created before the worker is forked."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1 + 2 * _COPY_BYTES)
+
+    def write(self, requests: list[OpenRequest]) -> None:
+        named = [(start, route[:_MAX_ROUTE]) for start, route in requests[:_MAX_REQUESTS]]
+        body = json.dumps([len(requests), named]).encode() + b"\n"
+        other = 1 - self._memory[0]
+        place = 1 + other * _COPY_BYTES
+        self._memory[place : place + len(body)] = body
+        self._memory[0] = other
+
+    def read(self) -> list[OpenRequest]:
+        place = 1 + self._memory[0] * _COPY_BYTES
+        line, found, _ = self._memory[place : place + _COPY_BYTES].partition(b"\n")
+        if not found:
+            return []
+        count, named = json.loads(line)
+        requests = [OpenRequest(start, route) for start, route in named]
+        return requests + [OpenRequest(each.start, "") for each in requests[-1:]] * (count - len(requests))
+
+
+class Supervised(NamedTuple):
+    """What a supervised process does for its supervisor.
+
+    Args:
+        shared: Memory for its open requests.
+        is_overdue: Returns whether the supervisor may soon kill this process, because it does not respond.
+        check_seconds: Time between two checks. [seconds]
+    """
+
+    shared: SharedRequests
+    is_overdue: Callable[[], bool]
+    check_seconds: float
+
+
+# Of this process; None if no supervisor reads its open requests.
+supervised: Supervised | None = None
+
+
+def _in_child() -> None:
+    global supervised  # noqa: PLW0603 - the children of a worker are not supervised
+    supervised = None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def supervise(by: Supervised) -> None:
+    """Write the open requests of this process for its supervisor from now on."""
+    global supervised  # noqa: PLW0603 - of this process
+    supervised = by
+
+
+def note_open_requests() -> None:
+    """Write the requests that are open now, if a supervisor reads them."""
+    if supervised is not None:
+        supervised.shared.write(recorder.open_requests())
+
+
+class FailedRequests:
+    """Requests of killed workers that wait for a process that reports them."""
+
+    def __init__(self) -> None:
+        self._failed: list[tuple[OpenRequest, int]] = []
+
+    def add(self, pid: int, requests: Iterable[OpenRequest]) -> None:
+        ended = clock()
+        failed = [(request, ended) for request in requests]
+        if failed:
+            _logger.warning("stagelens: process %s died; its %d open requests count as failed", pid, len(failed))
+        self._failed += failed
+
+    def record(self) -> None:
+        """Count the requests in this process."""
+        for (start, route), ended in self._failed:
+            marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(recorder.arrivals), 0]
+            recorder.finish(marks, start, ended, route, KILLED)
+        self._failed.clear()
+
+    def clear(self) -> None:
+        self._failed.clear()
