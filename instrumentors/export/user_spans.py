@@ -9,9 +9,10 @@ too, and a processor without a queue exports synchronously.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from ...core.names import KEPT_SCOPE
@@ -24,8 +25,12 @@ MAX_SPANS = 1024
 MAX_SECONDS = 0.5
 
 
-def export_spans(traces: Iterable[Trace], anchor_ns: int, max_spans: int = MAX_SPANS) -> int:
-    """Pass *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises.
+_logger = logging.getLogger("stagelens")
+_is_reported = False
+
+
+def export_spans(traces: Sequence[Trace], anchor_ns: int, max_spans: int = MAX_SPANS) -> int:
+    """Pass whole *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises.
 
     Returns:
         Remaining number of spans; 0 as soon as a trace did not fit. [count]
@@ -39,7 +44,7 @@ def export_spans(traces: Iterable[Trace], anchor_ns: int, max_spans: int = MAX_S
         return 0
 
 
-def _emit(traces: Iterable[Trace], anchor_ns: int, max_spans: int) -> int:
+def _emit(traces: Sequence[Trace], anchor_ns: int, max_spans: int) -> int:
     from opentelemetry import trace as api  # noqa: PLC0415 - only if the program has loaded it
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
 
@@ -49,18 +54,31 @@ def _emit(traces: Iterable[Trace], anchor_ns: int, max_spans: int) -> int:
     # The SDK has no public API that accepts a finished span.
     processor: Any = vars(provider)["_active_span_processor"]
     until = time.monotonic() + MAX_SECONDS
-    for trace in traces:
+    for number, trace in enumerate(traces):
         spans = [_readable(provider, trace.trace_id, span, anchor_ns) for span in trace.spans]
         if not trace.sampled or not _is_wanted(provider, spans[0]):
             continue
-        if len(spans) > max_spans:
+        # Not within a trace: a request without some of its stages would be wrong.
+        if len(spans) > max_spans or time.monotonic() > until:
+            _report_dropped(len(traces) - number)
             return 0
         max_spans -= len(spans)
         for span in spans:
-            if time.monotonic() > until:
-                return 0
             processor.on_end(span)
     return max_spans
+
+
+def _report_dropped(count: int) -> None:
+    global _is_reported  # noqa: PLW0603 - once per process, as it likely happens at each export
+    log = _logger.debug if _is_reported else _logger.warning
+    _is_reported = True
+    log(
+        "stagelens: %d retained requests are not passed to the OpenTelemetry SDK, which takes at most %d spans and %.1f s per "
+        "export; all requests are counted, and the collector of Stagelens has these traces",
+        count,
+        MAX_SPANS,
+        MAX_SECONDS,
+    )
 
 
 def _is_wanted(provider: Any, root: Any) -> bool:

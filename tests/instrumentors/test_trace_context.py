@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -236,6 +237,29 @@ def test_spans_of_the_user_have_priority_in_the_queue(
     user_spans.export_spans([retained_trace(5)], 0)
 
     assert exported.get_finished_spans() == ()
+
+
+def test_a_slow_exporter_gets_whole_traces(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The time limit holds between traces, and what is dropped is logged once."""
+    now = [0.0]
+
+    class Slow(InMemorySpanExporter):
+        def export(self, spans: Any) -> Any:
+            now[0] += user_spans.MAX_SECONDS / 4
+            return super().export(spans)
+
+    exporter, provider = Slow(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(user_spans, "_is_reported", False)
+    monkeypatch.setattr(user_spans, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for _ in range(2):
+        now[0] = 0.0
+        assert user_spans.export_spans([retained_trace(8)] * 3, 0) == 0
+
+    assert len(exporter.get_finished_spans()) == 16
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "2 retained requests are not passed" in caplog.text
 
 
 def test_without_a_tracer_provider_nothing_is_emitted(
