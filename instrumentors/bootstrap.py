@@ -77,6 +77,7 @@ LIBRARIES = (
     Library("llama_cpp", "llama_cpp", "LlamaCppInstrumentor"),
     Library("asyncio", "locks", "LockInstrumentor"),
     Library("mlserver", "mlserver", "MLServerInstrumentor"),
+    Library("multiprocessing", "process_pools", "ProcessPoolInstrumentor"),
     Library("numpy", "catalog", "NumpyInstrumentor"),
     Library("onnxruntime", "onnxruntime", "OnnxRuntimeInstrumentor"),
     Library("openai", "openai", "OpenAIInstrumentor"),

@@ -138,6 +138,7 @@ class Agent:
 
     def run(self) -> None:
         stalls.watch()
+        supervised.supervise_child()
         if self.config.hardware:
             self._hardware.watch()
         while True:

@@ -147,6 +147,6 @@ def _note_dead(workers: Mapping[int, Any]) -> None:
         for pid, worker in workers.items():
             shared = getattr(worker, SHARED, None)
             if shared is not None:
-                _failed.add(pid, shared.read())
+                _failed.add(pid, shared.read(pid))
     except Exception:
         log_failure("reading the open requests of a worker of gunicorn")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,8 +15,10 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from .. import trace_context
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..probes import Probe
 from ..records import OPEN, Marks, clock, current
+from ..supervised import FailedRequests, read_open_requests
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
 RECEIVE: Final = "process_result_item"
@@ -40,7 +43,10 @@ class ProcessPoolInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        return {"concurrent.futures.process": self._processes}
+        return {"concurrent.futures.process": self._processes, "multiprocessing.popen_fork": self._children}
+
+    def _children(self, module: ModuleType) -> None:
+        self.replace(module.Popen, "_send_signal", Probed(Probe(_note_killed, parameters=2)))
 
     def _processes(self, module: ModuleType) -> None:
         # Location in Python 3.9 to 3.14; skipped in a version without it.
@@ -54,6 +60,18 @@ class ProcessPoolInstrumentor(Instrumentor):
         if _under_way:
             self._patches[:] = [patch for patch in self._patches if patch.name != RECEIVE]
         super().uninstrument(**options)
+
+
+def _note_killed(child: Any, number: int) -> None:
+    """Count the open requests of a child that is about to be killed, such as a worker of uvicorn that does not respond."""
+    # A thread of ours in this process would change its later forks.
+    if number == signal.SIGKILL and child.method != "fork" and child.returncode is None:
+        try:
+            failed = FailedRequests()
+            failed.add(child.pid, read_open_requests(child.pid))
+            failed.record()
+        except Exception:
+            log_failure("reading the open requests of a process that is killed")
 
 
 # Wrapped jobs that have been sent.

@@ -1,6 +1,8 @@
 """uvicorn: detects stalls of uvicorn's event loop, and sends all recorded requests before uvicorn exits.
 
 Stagelens counts requests in the application, not in uvicorn: see [Starlette and FastAPI](asgi.md) and [Django](django.md).
+
+If `--workers` is used and uvicorn kills a worker that does not respond, its open requests count as failed with the error type `WorkerKilled`.
 """
 # uvicorn exits by raising its stop signal again with the default handler, so that no exit handler runs. Applications are
 # notified of the shutdown before, but not with `--lifespan off` or without a lifespan, such as Django.
