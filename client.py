@@ -250,6 +250,10 @@ class Client:
         """Return the latency of each replica; `attrs["slow"]` is the slow replica with its evidence, or None."""
         return self._query("replicas", service=service, **scope)
 
+    def in_flight(self, service: str, **scope: Unpack[ScopeArguments]) -> pd.DataFrame:
+        """Return the open requests at the end of the window by route and process; `attrs` has `requests`, `oldest_seconds`, `at`."""
+        return self._query("in_flight", service=service, **scope)
+
     def compare(
         self,
         service: str,

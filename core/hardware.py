@@ -75,6 +75,9 @@ PCIE_OUT = Measure("pcie_out", "hw.gpu.io", "By", of="gpu", kind="rate", directi
 TORCH_ALLOCATED = Measure("torch_allocated", "inference.torch.memory.allocated", "By", of="device", kind="level")
 TORCH_RESERVED = Measure("torch_reserved", "inference.torch.memory.reserved", "By", of="device", kind="level")
 
+# Prefix of the keys of the requests that a process has open (`names.OPEN_TIME`), which are keys of a process, too.
+OPEN = "open"
+
 MEASURES = (
     CPU,
     CPU_SHARE,

@@ -51,6 +51,10 @@ REQUEST_BY_ATTRIBUTE = "inference.request.by_attribute"
 # Like STAGE_TIME, at the scale of attributes; the collector counts it by replica.
 REPLICA_STAGE_TIME = "inference.replica.stage.time"
 
+# Like STAGE_TIME, of requests that have not ended: bucket i holds the microseconds that requests of this age were seen open, so a
+# request that stays open adds 10 s to each bucket of 10 s of the store. The collector counts it by replica.
+OPEN_TIME = "inference.request.open.time"
+
 # Metrics of inference engines, which have fixed Prometheus buckets or only sums. An observation in (low, high] is counted at `low`
 # in the first metric of a pair and at `high` in the second: the true quantile lies between the quantiles of the two. Sums are
 # exact. [seconds]
@@ -71,7 +75,7 @@ AGENT_BACKGROUND = "stagelens.agent.background"
 HARDWARE = "inference.hardware"
 
 # Metrics whose "counts" are microseconds, and which therefore have no sum.
-TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME, PROFILE_TIME, REPLICA_STAGE_TIME)
+TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME, PROFILE_TIME, REPLICA_STAGE_TIME, OPEN_TIME)
 
 # Requests that the agent could not count, by reason; a monotonic delta sum.
 REQUESTS_DROPPED = "stagelens.requests.dropped"
@@ -100,6 +104,7 @@ SERVER = "server.address"
 # The same as a service, which programs with OpenTelemetry may name.
 PEER_SERVICE = "peer.service"
 DIALECT = "inference.report.dialect"
+REPLICA = "inference.replica"
 STALL = "inference.stall"
 PROFILE_STACK = "inference.profile.stack"
 ATTRIBUTE = "inference.attribute"
@@ -135,6 +140,7 @@ METRICS = MappingProxyType(
         PROFILE_TIME: PROFILE_STACK,
         REQUEST_BY_ATTRIBUTE: ATTRIBUTE,
         REPLICA_STAGE_TIME: STAGE,
+        OPEN_TIME: REPLICA,
     }
 )
 UNITS = MappingProxyType({**dict.fromkeys(TIME_METRICS, "us"), TOKENS: "{token}"})

@@ -20,7 +20,7 @@ from .stages import OVERHEAD, position
 class RequestHistograms:
     """The histograms of one series."""
 
-    __slots__ = ("_held_up", "_profile", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
+    __slots__ = ("_held_up", "_open", "_profile", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
 
     def __init__(self) -> None:
         # Latency by dominant stage, and exclusive time by stage. [seconds]
@@ -33,6 +33,8 @@ class RequestHistograms:
         self._held_up: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # Sampled time by bucket of the latency and key of stage and stack. [nanoseconds]
         self._profile: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        # Time that requests were seen open, by bucket of their age. [nanoseconds]
+        self._open: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # Histograms of streams by metric and its key: definition, type of token, …
         self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
@@ -87,6 +89,10 @@ class RequestHistograms:
         """
         _add_up(self._profile[bucket_index(duration / 1e9)], found)
 
+    def add_open(self, age: int, seen: int) -> None:
+        """Count a request that has not ended: its *age* (above zero), and the time for which that is seen; in nanoseconds."""
+        _add_up(self._open[bucket_index(age / 1e9)], {"": seen})
+
     def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
         """Count the time of a request to its first token.
 
@@ -127,6 +133,7 @@ class RequestHistograms:
             (names.FIRST_TOKEN_TIME, self._spent_to_first_token),
             (names.STALL_TIME, self._held_up),
             (names.PROFILE_TIME, self._profile),
+            (names.OPEN_TIME, self._open),
         )
         for metric, spent in times:
             for stage, buckets in spent_by_stage(spent).items():

@@ -205,12 +205,17 @@ class OpenRequest(NamedTuple):
 
 def open_requests() -> list[OpenRequest]:
     """Return the running requests of this process, oldest first; takes no lock, so that a signal handler may call it."""
+    return sorted(OpenRequest(marks[1], route_of(marks)) for marks in open_marks())
+
+
+def open_marks() -> list[Marks]:
+    """Return the marks of the running requests of this process."""
     # A calibration request starts at -1.
-    opened = [marks for marks in started.copy() if marks[0] == OPEN and marks[1] > 0]
-    return sorted(OpenRequest(marks[1], _route_of(marks)) for marks in opened)
+    return [marks for marks in started.copy() if marks[0] == OPEN and marks[1] > 0]
 
 
-def _route_of(marks: Marks) -> str:
+def route_of(marks: Marks) -> str:
+    """Return the route of a running request, "" while unknown; never raises."""
     route = marks[ROUTE]
     try:
         return str(route() if callable(route) else route or "")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..core.attributes import REPLICA, split_attribute_key
 from ..core.errors import StoreError
 from ..core.histogram import SCALE, Histogram
-from ..core.names import REPLICA_STAGE_TIME
+from ..core.names import OPEN_TIME, REPLICA_STAGE_TIME
 from .schema import METRIC_CODES, WITHOUT_TOTALS, tier_code
 from .series import Series
 
@@ -446,7 +446,8 @@ class PointRow(NamedTuple):
 def is_kind_of_replica(metric: int, stage: str) -> bool:
     """Return whether points of *metric*, a code, with *stage* describe one replica."""
     return metric in _WITHOUT_TOTALS and (
-        metric == METRIC_CODES[REPLICA_STAGE_TIME] or split_attribute_key(stage)[0] == REPLICA.key
+        metric in (METRIC_CODES[REPLICA_STAGE_TIME], METRIC_CODES[OPEN_TIME])
+        or split_attribute_key(stage)[0] == REPLICA.key
     )
 
 

@@ -135,10 +135,11 @@ METRIC_CODES = {
     names.PROFILE_TIME: 28,
     names.REQUEST_BY_ATTRIBUTE: 29,
     names.REPLICA_STAGE_TIME: 30,
+    names.OPEN_TIME: 31,
 }
 
 # Metrics without totals: their rows are the most numerous, and queries read them for one service at a time.
-WITHOUT_TOTALS = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME})
+WITHOUT_TOTALS = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME, names.OPEN_TIME})
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ..core.names import HARDWARE, PROFILE_TIME, REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE
+from ..core.names import HARDWARE, OPEN_TIME, PROFILE_TIME, REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE
 from . import collectors, events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
@@ -31,9 +31,9 @@ _NS = 1_000_000_000
 # Maximum number of ids in one statement; the default limit of SQLite is 32,766.
 _IDS_AT_ONCE = 1000
 # Metrics whose points do not say when a series had requests: hardware values, and attributes, which describe a whole minute.
-_NOT_REQUESTS = {schema.METRIC_CODES[name] for name in (HARDWARE, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME)}
+_NOT_REQUESTS = {schema.METRIC_CODES[name] for name in (HARDWARE, OPEN_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME)}
 # Metrics whose keys have a cap that starts anew each hour.
-_CAPPED_BY_HOUR = frozenset({HARDWARE, PROFILE_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME})
+_CAPPED_BY_HOUR = frozenset({HARDWARE, OPEN_TIME, PROFILE_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME})
 # Columns of `traces`, in the order of `_trace_row`.
 _TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
 _TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
@@ -151,7 +151,7 @@ def _find_key(connection: Connection, about: Identity, index: SeriesIndex, at: i
 
 def _row_stage(connection: Connection, about: Identity, service_id: int, index: SeriesIndex, at: int) -> str:
     """Return the key under which points of *about* are stored; beyond a cap a common key."""
-    if about.metric == HARDWARE:
+    if about.metric in (HARDWARE, OPEN_TIME):
         return index.place(service_id, about.stage, at)
     if about.metric == PROFILE_TIME:
         return index.stack(connection, service_id, about.stage, at)

@@ -145,12 +145,22 @@ def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetim
     # In one transaction, so that windows are consistent despite concurrent writes and rollups.
     tallies = read.tallies([selection for _, selection in pieces], slo.indicator)
     counted = [(length, tally) for (length, _), tally in zip(pieces, tallies, strict=True)]
-    return {length: _total([tally for reach, tally in counted if reach <= length]) for length in lengths}
+    late = _late_requests(read, slo, now)
+    return {length: _total([tally for reach, tally in counted if reach <= length], late) for length in lengths}
 
 
-def _total(tallies: Sequence[Tally]) -> Counts:
+def _late_requests(read: Reader, slo: Slo, now: datetime) -> float:
+    """Return the number of open requests that have already exceeded the threshold: they are bad, whenever they end."""
+    if slo.kind != "latency" or slo.threshold_seconds is None or slo.maintenance.under_way(now) is not None:
+        return 0.0
+    return read.open_longer_than(slo.select(now - MINUTE, now), slo.threshold_seconds)
+
+
+def _total(tallies: Sequence[Tally], late: float) -> Counts:
     return as_requests(
-        sum(each.requests for each in tallies), sum(each.total for each in tallies), sum(each.bad for each in tallies)
+        sum(each.requests for each in tallies) + late,
+        sum(each.total for each in tallies) + late,
+        sum(each.bad for each in tallies) + late,
     )
 
 

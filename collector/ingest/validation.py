@@ -18,7 +18,7 @@ from typing import cast
 from ...core import names, stages
 from ...core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
 from ...core.code_stack import MAX_FRAMES
-from ...core.hardware import HOST, POD, PROCESS_ID, Of, place
+from ...core.hardware import HOST, OPEN, POD, PROCESS_ID, Of, hardware_key, place, split_hardware_key
 from ...core.histogram import BATCH_SIZES, MAX_SCALE, MIN_SCALE, TOKEN_COUNTS, Histogram, bucket_bounds
 from ...core.stages import STALL_CAUSES, split_stall_key
 from ...store import Series
@@ -348,7 +348,7 @@ def stack_of(value: Scalar | None) -> str:
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
 # Metrics whose keys may contain the place of the process, so that processes of one service do not share identities.
-_BY_PLACE = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME})
+_BY_PLACE = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME, names.OPEN_TIME})
 # Attributes whose values are size buckets.
 _SIZE_BUCKETS = {names.BATCH_BAND: BATCH_SIZES, names.TOKEN_BAND: TOKEN_COUNTS}
 
@@ -414,6 +414,9 @@ def stage_of(metric: str, attributes: Attributes, replica: str) -> str:
         return _attribute_of(value, replica)
     if metric == names.REPLICA_STAGE_TIME:
         return _replica_stage_of(value, replica)
+    if metric == names.OPEN_TIME:
+        # In a saved run the value has its measure and its place already.
+        return hardware_key(OPEN, split_hardware_key(printable_text(value or ""))[1] or replica)
     name = stage_name(value, key)
     if key == names.STALL and (split_stall_key(name)[0] not in STALL_CAUSES or not split_stall_key(name)[1]):
         msg = f"{key} must be one of {', '.join(STALL_CAUSES)}, a colon and a stage, got {name[:40]!r}"

@@ -1,6 +1,6 @@
 """Frame of every page of a service: name, status, tabs, notes, and the state without data.
 
-The notes report agent overhead, data that agents dropped to stay within their budget, and invalid server timings.
+The notes report open and cancelled requests, agent overhead, data that agents dropped to stay within their budget, and invalid server timings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.evidence import REPLICA_STEPS
 from ...core.histogram import Histogram
-from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS, FIRST_TOKEN, SUSPECT_REPORT
+from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS, FIRST_TOKEN, STATUS_CANCELLED, SUSPECT_REPORT
 from ...core.stages import UNTIMED, label
 from ...store import Selection
 from ..ui.components import Node, attributes, link, pill
@@ -51,7 +51,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
     place = service_path(service)
     if context.versions.empty:
         return Page(title, trail, [_unknown(context)], place)
-    body: list[Node] = [_head(context, tab), service_tabs(context, tab), agent_note(context)]
+    body: list[Node] = [_head(context, tab), service_tabs(context, tab), agent_note(context), _unserved_note(context)]
     body += build() if measure(context.source, context.selection).requests else _without_data(context)
     return Page(title, trail, body, place)
 
@@ -188,6 +188,22 @@ def _without_data(context: Context) -> list[Node]:
     last, part = context.versions["last_seen"].max(), scope_text(view)
     is_stopped = context.silence is not None and not part and not records_nothing(context)
     return [no_request(context, last, part, retained, is_stopped=is_stopped)]
+
+
+def _unserved_note(context: Context) -> Component | None:
+    """Return a line on the requests that were open at the end of the window, and on cancelled ones; None without any."""
+    source, selection = context.source, context.selection
+    shown, notes = source.cached(source.read.open_requests, selection), list[str]()
+    if len(shown):
+        route = str(shown["route"].iloc[0])
+        oldest = f"the oldest ({route})" if route else "the oldest"
+        age, at = duration(float(shown["oldest_seconds"].iloc[0])), clock_or_date(shown.attrs["at"], context.view)
+        notes.append(f"{several(int(shown['requests'].sum()), 'request')} open at {at}, {oldest} for {age}.")
+    cancelled = source.cached(source.read.dimensions, selection)["status"].get(STATUS_CANCELLED, 0)
+    if cancelled:
+        of_all = percent(cancelled / measure(source, selection).requests, 2)
+        notes.append(f"{several(cancelled, 'request')} ({of_all}) cancelled by clients: neither served nor failed.")
+    return html.P(" ".join(notes), className="sub") if notes else None
 
 
 def suspect_note(context: Context) -> Component | None:

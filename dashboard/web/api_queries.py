@@ -217,6 +217,16 @@ def _replicas(context: Context, _: Arguments) -> dict[str, Any]:
     return {"slow": None if slow is None else _slow_json(slow), **table}
 
 
+def _in_flight(context: Context, _: Arguments) -> dict[str, Any]:
+    found = context.source.cached(context.source.read.open_requests, context.selection)
+    return {
+        "at": found.attrs["at"],
+        "requests": int(found["requests"].sum()),
+        "oldest_seconds": float(found["oldest_seconds"].max()) if len(found) else None,
+        **table_json(found),
+    }
+
+
 def _slow_json(slow: ReplicaOutlier) -> dict[str, Any]:
     return {
         "replica": slow.name,
@@ -534,6 +544,7 @@ QUERIES: dict[str, ApiQuery] = {
     "map": ApiQuery(_WINDOW, _map, about_one=False),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
     "replicas": ApiQuery(("service", "version", *_PART, *_WINDOW), _replicas),
+    "in_flight": ApiQuery(("service", "version", *_PART, *_WINDOW), _in_flight),
     "traces": ApiQuery(("service", "version", *_PART, *_OF_TRACES, *_WINDOW), _traces, about_one=False),
     "waste": ApiQuery(("at", *_WINDOW), _waste, about_one=False),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),

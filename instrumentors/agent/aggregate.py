@@ -21,9 +21,9 @@ from ...core.request_histograms import RequestHistograms
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, STALL_LOOP, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
-from ..records import ARRIVAL, Marks, Record
+from ..records import ARRIVAL, Marks, Record, clock
 from ..records import UNTIMED as WITHOUT_STAGES
-from ..request_marks import read_request
+from ..request_marks import read_marks, read_request
 from ..stalls import IDLE_SECONDS, MIN_LATE_NS, by_stage, loop_lag, stalls
 from ..trace_context import trace_draw
 from .attributes import Arrivals, attribute_values
@@ -221,6 +221,12 @@ class Aggregator:
             delta.sampler.offer(
                 copy, end - start, draw, failed=status == names.STATUS_ERROR, cold=cold, forced="@force" in facts
             )
+
+    def add_open(self, deltas: dict[Dimensions, Delta], marks: Marks, route: str, seen: int) -> None:
+        """Add to *deltas* a request that has not ended, seen for the time *seen*; in nanoseconds."""
+        series = self._series(read_marks(marks[:]).facts, route, names.STATUS_OK)
+        delta = deltas.get(series.dimensions) or deltas.setdefault(series.dimensions, self.nothing())
+        delta.counts.add_open(max(1, clock() - marks[1]), seen)
 
     def _profile(
         self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int

@@ -50,6 +50,8 @@ PAUSE_SECONDS = 0.001
 # Attributes are exported less often than the rest, because there are many of them.
 ATTRIBUTE_SECONDS = 60.0
 SERIES_AT_ONCE = 8
+# Width of the finest buckets of the store.
+BUCKET_SECONDS = 10.0
 # Place of the first fact in the marks of a request.
 _FIRST_FACT = 3
 
@@ -259,6 +261,8 @@ class Agent:
             readings = self._hardware.take() if due and self.config.hardware else ()
             deltas = self._aggregator.take()
             self._costs.add_costs(deltas)
+            if due:
+                self._count_open(deltas)
             self._export_metrics(interval, deltas, readings)
             self._count_replica(deltas.values())
         with self._cpu.spending("traces"):
@@ -278,6 +282,17 @@ class Agent:
             dropped, readings = {}, ()
         if dropped or readings:
             self._offer_metrics(interval, {}, dropped, readings)
+
+    def _count_open(self, deltas: dict[Dimensions, Delta]) -> None:
+        """Add to *deltas* the requests that have not ended, for the time that one export covers in the store."""
+        seen = round(min(self.config.interval_seconds, BUCKET_SECONDS) * 1e9)
+        for some in chunks(recorder.open_marks(), AGGREGATE_AT_ONCE):
+            for marks in some:
+                try:
+                    self._aggregator.add_open(deltas, marks, recorder.route_of(marks), seen)
+                except Exception as error:
+                    self._report("an open request could not be read; it is counted when it ends", error)
+            self._pause()
 
     def _count_replica(self, deltas: Iterable[Delta]) -> None:
         """Add *deltas* to the latency and stages of this process, which costs little and is done at every level."""

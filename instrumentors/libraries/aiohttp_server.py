@@ -174,7 +174,7 @@ class AioHttpServerInstrumentor(Instrumentor):
             "framework": "the time outside the handler, such as middlewares, and requests that match no route",
             "handler": "the handler",
             "network": "the wait for the request body, and the writing of the response",
-            "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`",
+            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
             "serialize": "calls of `Request.json`, `Request.post` and `json_response`, and the creation of a `Response`",
         }
     )

@@ -549,7 +549,7 @@ class AsgiInstrumentor(Instrumentor):
             "handler": "the endpoint, the body of a streaming response, a response by code outside of the framework, and a mounted application of "
             "another framework",
             "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
+            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
             "pool; and the wait for the event loop after the thread is done",
             "serialize": "calls of `Request.json` and `Request.form`, FastAPI's validation of body and response, and "
             "the creation of a `Response`",

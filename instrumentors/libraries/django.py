@@ -31,7 +31,7 @@ class DjangoInstrumentor(Instrumentor):
             "framework": "the time outside the view, such as middleware",
             "handler": "the view, and each slow step of a streaming response",
             "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
+            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
             "serialize": "the parsing of `POST` and `FILES`, and the creation of a `JsonResponse`",
         }
     )

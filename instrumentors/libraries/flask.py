@@ -28,7 +28,7 @@ class FlaskInstrumentor(Instrumentor):
             "framework": "the time outside the view, such as `before_request` functions",
             "handler": "the view function, and each slow step of a generator that it returns",
             "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
+            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
             "serialize": "calls of `Request.get_json`, `Request.form`, `jsonify` and `app.json`, and the conversion of a "
             "view's return value to a response",
         }

@@ -179,7 +179,7 @@ class GrpcServerInstrumentor(Instrumentor):
             "framework": "the time outside the method, such as interceptors",
             "handler": "the method of the servicer, and each slow step of a generator that it returns",
             "network": "the wait for the messages of the request, and the sending of the response",
-            "queue": "the wait for a thread of the pool; and the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set `x-request-start`",
+            "queue": "the wait for a thread of the pool; and the wait after a trusted proxy has set `x-request-start`",
             "serialize": "the parsing of messages into protobuf objects, and the serialization of the response",
         }
     )

@@ -1,4 +1,4 @@
-"""Queries of replicas: hardware measures, cold starts, statistics of scraped engines, and liveness of the collector.
+"""Queries of replicas: hardware measures, open requests, cold starts, statistics of scraped engines, and liveness of the collector.
 
 Engines report fixed buckets, which are treated as intervals, and exact sums.
 """
@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from ...core import names
 from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
-from ...core.names import HARDWARE
+from ...core.names import HARDWARE, OPEN_TIME
 from ...core.stages import ordered
 from .. import schema
 from ..points import Floats
@@ -25,12 +25,33 @@ from ..schema import storable_name
 from ..selection import Selection, moment
 from ..series import store_time
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot, add_up
-from .fetch import QueryGroup, fetch, fetch_steps
+from .fetch import QueryGroup, fetch, fetch_exact, fetch_steps
 from .frames import with_step_times
+
+OPEN_COLUMNS = ("route", "place", "requests", "oldest_seconds")
 
 
 class ReplicaQueries(QueryGroup):
-    """Queries of the machines, cold starts and engines of a service."""
+    """Queries of the machines, open requests, cold starts and engines of a service."""
+
+    def open_requests(self, selection: Selection) -> pd.DataFrame:
+        """Return the requests that were open near the end of *selection*, as its processes last reported.
+
+        Returns:
+            Columns route, place (`core.hardware.place` of the process), requests (their number) and oldest_seconds (the age of
+            the oldest one, at most 2.2 % too large), the oldest first. `attrs["at"]` is the time of the reports (UTC), which are
+            10 s to 40 s old; None without any.
+        """
+        with self._snapshot() as snapshot:
+            return _open_requests(snapshot, selection)
+
+    def open_longer_than(self, selection: Selection, threshold_seconds: float) -> float:
+        """Return the number of requests of `open_requests` that had been open for longer than *threshold_seconds*."""
+        with self._snapshot() as snapshot:
+            reported = open_points(snapshot, selection)
+        if not len(reported):
+            return 0.0
+        return add_up(reported).histogram().count_above(threshold_seconds).value / _SEEN_US
 
     def hardware(self, selection: Selection, step: timedelta) -> pd.DataFrame:
         """Return the hardware measures of *selection*'s service in each step with data.
@@ -187,6 +208,35 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, recei
 
 # A live replica reports every ten seconds; a replica silent for longer than this has no last report. [seconds]
 _HEARD_SECONDS = 600
+# Microseconds for which a process reports an open request in each bucket.
+_SEEN_US = schema.FINEST * 1_000_000
+
+
+def open_points(snapshot: StoreSnapshot, selection: Selection) -> Columns:
+    """Return the newest reports of open requests; those of the last bucket may not all have arrived."""
+    end = selection.seconds[1] - 2 * schema.FINEST
+    recent = replace(selection, start=moment(end - 2 * schema.FINEST), end=moment(end), status=None, cold=None)
+    columns, _ = fetch_exact(snapshot, PointQuery(recent, (OPEN_TIME,), by="series"), schema.FINEST)
+    return columns.where(columns.times == columns.times.max()) if len(columns) else columns
+
+
+def _open_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
+    reported = open_points(snapshot, selection)
+    series = schema.series.c
+    routes = dict(snapshot.connection.execute(select(series.id, series.route).where(*selection.conditions())).all())
+    rows = {
+        "route": [routes.get(each, "") for each in reported.series.tolist()],
+        "place": [split_hardware_key(reported.stages[each])[1] for each in reported.stage.tolist()],
+        "requests": np.rint(reported.counts / _SEEN_US).astype(np.int64),
+        "oldest_seconds": _upper_limits(reported),
+    }
+    added = {"requests": "sum", "oldest_seconds": "max"}
+    found = pd.DataFrame(rows, columns=list(OPEN_COLUMNS)).groupby(["route", "place"], as_index=False).agg(added)
+    found = found.sort_values("oldest_seconds", ascending=False, ignore_index=True)
+    found.attrs["at"] = moment(int(reported.times.max()) + schema.FINEST) if len(reported) else None
+    return found
+
+
 HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
@@ -221,9 +271,13 @@ def hardware_table(columns: Columns, steps: Steps, selection: Selection, service
 
 def _maximum(columns: Columns) -> Floats:
     """Return an upper bound of the values of each point, at most the width of a bucket too large; shape (n,)."""
+    # No value is above the sum, so that a single value is exact.
+    return np.minimum(_upper_limits(columns), columns.sum)
+
+
+def _upper_limits(columns: Columns) -> Floats:
     filled = columns.buckets.lengths > 0
     last = columns.buckets.index[columns.buckets.offsets[1:][filled] - 1]
     most = np.zeros(len(columns))
     most[filled] = 2.0 ** ((last + 1) / 2.0 ** columns.scale[filled])
-    # No value is above the sum, so that a single value is exact.
-    return np.minimum(most, columns.sum)
+    return most

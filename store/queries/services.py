@@ -7,10 +7,11 @@ so that the numbers are identical to those of `Reader.breakdown`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from . import latency
 from .fetch import QueryGroup, fetch, fetch_steps, points_with_key, with_service_numbers
 from .frames import frame, stage_frame, utc_times, with_step_times
 from .latency import Mixture
-from .replicas import hardware_table
+from .replicas import hardware_table, open_points
 
 
 class ServiceQueries(QueryGroup):
@@ -294,7 +295,10 @@ RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
 
 
 def _services(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    seen = series_with_requests(snapshot, selection)
+    # Also a service that hangs from its start, none of whose requests has ended.
+    reported = open_points(snapshot, selection)
+    times = dict(zip(reported.series.tolist(), reported.times.tolist(), strict=True))
+    seen = series_with_requests(snapshot, selection, times)
     newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
     latest = seen.sort_values("last_seen", ascending=False, kind="stable")
     groups = latest.groupby("service")
@@ -368,8 +372,13 @@ def _dimensions(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict
     return {name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()}
 
 
-def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket."""
+def series_with_requests(
+    snapshot: StoreSnapshot, selection: Selection, open_at: Mapping[int, int] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket.
+
+    Those with an id in *open_at* had open requests in that bucket; they are returned even without others.
+    """
     start, end = selection.seconds
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
     segments = schema.plan_segments(snapshot.tiers, start, end)
@@ -377,6 +386,8 @@ def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.Da
         (seen.series_id, seen.requests, seen.first, seen.last)
         for seen in snapshot.points.seen(snapshot.connection, question, segments)
     ]
+    known_ids = {number for number, *_ in found}
+    found += [(number, 0, at, at) for number, at in open_at.items() if number not in known_ids]
     counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
     counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})
     columns = [schema.series.c[name] for name in ("id", *schema.DIMENSIONS, "first_seen", "last_seen")]
@@ -387,7 +398,7 @@ def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.Da
     merged = known.merge(counted, on="id")
     # The buckets of a coarse tier are wide, but the times in the table of series are exact to 10 s.
     merged["first"] = merged[["first", "first_seen"]].max(axis=1)
-    merged["last"] = merged[["last", "last_seen"]].min(axis=1)
+    merged["last"] = merged[["last", "last_seen"]].min(axis=1).clip(lower=merged["first"])
     return merged
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -21,16 +22,24 @@ WAITED_NS = 40_000_000
 PREFIX = "stagelens.stage."
 
 
+def _is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_planted_stages_are_reported(
     sink: Sink, serve: Callable[..., Service], until: Callable[..., None], kind: str
 ) -> None:
     """Each stage is within 2 ms + 2 % of what the service measured, and the stages of a trace are its duration."""
     service = serve("planted_service:app", STAGELENS_TRUSTED_PROXIES="127.0.0.1")
+    # The first request does not wait for the start of the server.
+    until(lambda: _is_listening(service.port), "the server")
     planted: dict[str, dict[str, tuple[int, int]]] = {}
     for number in range(1, REQUESTS + 1):
         trace_id = f"{number:032x}"
-        sent_at = time.time_ns() - WAITED_NS
+        # A constant wait would be the difference of two clocks.
+        sent_at = time.time_ns() - WAITED_NS * (1 + number % 4)
         headers = {
             "Content-Type": "application/json",
             "X-Request-Start": f"t={sent_at // 1000}",

@@ -307,6 +307,24 @@ def test_a_fork_during_the_first_use_does_not_deadlock(tmp_path: Path, sink: Sin
     assert counted(sink) == {"parent": 1, "child": 1}
 
 
+HANGS = """
+    with stagelens.request("hangs"):
+        sys.stdin.read()
+"""
+
+
+def test_the_first_request_is_reported_while_it_hangs(tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
+    """Nothing else starts the background thread, and the request counts once, when it ends."""
+    script = tmp_path / "hangs.py"
+    script.write_text(HEAD + HANGS + TAIL)
+    with subprocess.Popen([sys.executable, script], env=sink.environment(), stdin=subprocess.PIPE) as process:
+        until(lambda: "inference.request.open.time" in {name for name, _, _ in sink.points()}, "the open request")
+        assert counted(sink) == {}
+        process.communicate(b"")
+
+    assert counted(sink) == {"hangs": 1}
+
+
 THREADS = """
     print([thread.name for thread in threading.enumerate()])
     with stagelens.request("first"):

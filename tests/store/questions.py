@@ -59,6 +59,8 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "folds": read.folds(),
         "groups": read.groups(start),
         "hardware": read.hardware(shop, STEP),
+        "open_requests": read.open_requests(shop),
+        "open_longer_than": read.open_longer_than(shop, 0.5),
         "heat": read.heat(shop, STEP),
         "latency": [read.latency(around), read.latency(second)],
         "latencies": read.latencies([around, second]),

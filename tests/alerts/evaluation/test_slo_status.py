@@ -16,7 +16,9 @@ from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.analysis.burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget
 from stagelens.analysis.policies import default_burn_rate_policy
-from stagelens.store import Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import OPEN_TIME
+from stagelens.store import Batch, Point, Series, Store
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, MONTH = timedelta(hours=1), timedelta(minutes=1), timedelta(days=30)
@@ -81,6 +83,23 @@ def test_a_stale_slo_has_the_status_at_the_collector_stop(store: Store, traffic:
     assert then.state == "burning"
     assert measure_slo(store.read, LATENCY, policy, now + 3 * HOUR).burn(RECENT) == 0
     assert later == replace(then, state="stale", stale_since=now)
+
+
+def test_requests_that_hang_burn_the_budget(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Before they end, if they ever do; not those below the threshold."""
+    traffic(now - HOUR, 10 * MINUTE, {1: GOOD})
+    waiting = Histogram()
+    for seconds, number in ((95.0, 12), (0.1, 5)):
+        waiting.record(seconds, number * 10_000_000)
+    waiting.sum = 0.0
+    at = int((now - timedelta(seconds=30)).timestamp()) // 10 * 10
+    store.write([Batch("open", [Point(Series("magika-demo", "1"), OPEN_TIME, "open web-1:7", at, waiting)])])
+    status = read_slo_status(store.read, LATENCY, default_burn_rate_policy(), now)
+
+    assert (status.bad, status.state) == (12, "burning")
+    assert (
+        measure_slo(store.read, replace(LATENCY, threshold=None), default_burn_rate_policy(), now).counts[FAST].bad == 0
+    )
 
 
 def test_a_maintenance_window_is_reported_with_its_end(

@@ -12,7 +12,7 @@ import pytest
 
 from stagelens.core.hardware import CPU, GPU, hardware_key
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import HARDWARE
+from stagelens.core.names import HARDWARE, OPEN_TIME
 from stagelens.store import Batch, Point, Series, SeriesCaps
 from stagelens.store import series as series_module
 from tests.support.raw_requests import NOON, SHOP, Request, Site
@@ -90,3 +90,34 @@ def test_replicas_over_the_cap_are_aggregated_hourly(
     found = {name for _, name in replica_values(one, 1)}
 
     assert found == {names[0], names[1], "cpu __other__", "gpu new/gpu0"}
+
+
+def open_for(seconds: float, place: str, at: int, series: Series = SHOP) -> Point:
+    """Return the report of a process of one request that has been open for so long."""
+    histogram = Histogram()
+    histogram.record(seconds, 10_000_000)
+    histogram.sum = 0.0
+    return Point(series, OPEN_TIME, hardware_key("open", place), at, histogram)
+
+
+def test_open_requests_are_those_of_the_last_reports(sqlite_site: Callable[..., Site]) -> None:
+    """A report counts until the next one: a request that has ended is no longer open."""
+    one, pay = sqlite_site(), replace(SHOP, route="/pay")
+    reports = [open_for(85.0, "web-1:7", NOON - 40), open_for(95.0, "web-1:7", NOON - 30)]
+    reports += [open_for(age, "web-1:7", NOON - 30, pay) for age in (0.2, 3.0)]
+    one.store.write([Batch("a", reports), Batch("b", [open_for(2.0, "web-2:7", NOON - 30, pay)])])
+    found = one.store.read.open_requests(one.between(NOON - 3600, NOON))
+
+    assert found[["route", "place", "requests"]].to_numpy().tolist() == [
+        [SHOP.route, "web-1:7", 1],
+        ["/pay", "web-1:7", 2],
+        ["/pay", "web-2:7", 1],
+    ]
+    assert found["oldest_seconds"].tolist() == pytest.approx([95.0, 3.0, 2.0], rel=0.022)
+    assert found.attrs["at"] == one.between(NOON - 20, NOON).start
+    assert one.store.read.open_longer_than(one.between(NOON - 3600, NOON), 1.0) == 3
+    assert one.store.read.open_requests(one.between(NOON - 3600, NOON + 60)).empty
+    (service,) = one.store.read.services(
+        *(getattr(one.between(NOON - 3600, NOON), each) for each in ("start", "end"))
+    ).to_dict("records")
+    assert (service["service"], service["requests"]) == (SHOP.service, 0)
