@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from .. import import_lock
-from . import functions, recorder
+from . import functions, recorder, scripts
 from .config_file import apply_config_file
 from .instrumentor import Instrumentor, log_failure, when_imported
 
@@ -87,6 +87,7 @@ LIBRARIES = (
     Library("pandas", "tables", "PandasInstrumentor"),
     Library("polars", "tables", "PolarsInstrumentor"),
     Library("PIL", "catalog", "PillowInstrumentor"),
+    Library("prometheus_client", "servers", "ServerInstrumentor"),
     Library("psycopg", "catalog", "PsycopgInstrumentor"),
     Library("pydantic", "catalog", "PydanticInstrumentor"),
     Library("pyramid", "web_frameworks", "RoutesInstrumentor"),
@@ -134,6 +135,7 @@ def instrument() -> None:
     # Read at the start, not by the first request that calls another service; later calls get the same settings.
     apply_config_file(os.environ)
     functions.FunctionInstrumentor().instrument()
+    scripts.SocketInstrumentor().instrument()
     for library in LIBRARIES:
         if library not in _instrumented:
             _instrumented.add(library)

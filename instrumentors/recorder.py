@@ -123,6 +123,12 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     return marks, current.set(marks)
 
 
+def has_begun() -> bool:
+    """Return whether any request of this process has started."""
+    # Its next number, without drawing it.
+    return repr(arrivals) != "count(0)"
+
+
 def before_first_request(call: Callable[[], object]) -> None:
     """Register *call*, which runs once on the thread of the first request before it starts; replaces an earlier *call*."""
     global spare, _before_first  # noqa: PLW0603 - like `calibrate`

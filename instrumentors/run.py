@@ -7,9 +7,16 @@ saved or summarized here is passed to `reports`, which needs the server extra.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import mmap
 import os
+import re
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -106,10 +113,73 @@ def main(argv: list[str], find_saver: Callable[[], RunSaver] | None = None) -> i
         print(f"stagelens run: {wrong}\n\n{USAGE}", end="", file=sys.stderr)
         return 2
     env = environment(os.environ, stages)
+    if (reason := explain_untimed(command)) is not None:
+        # The interpreter that starts a bundle needs no Stagelens.
+        env.pop(PID_VARIABLE)
+        print(f"stagelens run: {reason}\n" * bool(reason), end="", file=sys.stderr)
     saver = choose_saver(find_saver, outputs) if find_saver else None
     if saver is not None:
         return saver(command, env, outputs)
     return become(command, env)
+
+
+# Programs that contain their Python, by what their files contain.
+# https://pyinstaller.org/en/stable/advanced-topics.html#carchive: the archive ends with a cookie that starts so.
+_PYINSTALLER_COOKIE = b"MEI\014\013\012\013\016"
+_PEX_INFO = "PEX-INFO"
+_OURS = b"stagelens"
+_MAX_SCRIPT_BYTES = 64 * 1024
+_ISOLATED = re.compile(r"-[A-Za-z]*[EIS][A-Za-z]*")
+_INSTRUMENT = "add stagelens to it, and call stagelens.instrument() in its first line"
+
+
+def explain_untimed(command: Sequence[str]) -> str | None:
+    """Return why no process of *command* would load Stagelens, and the fix; "" if the program has to load it, None if unknown."""
+    words = list(_words(command))
+    for place, word in enumerate(words):
+        if (reason := explain_bundle(shutil.which(word) or word)) is not None:
+            return reason
+        if Path(word).name.startswith("python"):
+            flags = itertools.takewhile(
+                lambda each: each.startswith("-") and each not in ("-c", "-m"), words[place + 1 :]
+            )
+            if flag := next(filter(_ISOLATED.fullmatch, flags), ""):
+                return f"{flag} makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed. fix: remove {flag}"
+    return None
+
+
+def pyinstaller_hooks() -> list[str]:
+    """Return the folder with our hook, for PyInstaller's entry point `hook-dirs`."""
+    return [str(Path(__file__).parent / "pyinstaller")]
+
+
+def _words(command: Sequence[str]) -> Iterator[str]:
+    """Yield the words of *command*, those of a shell's command and of a start script among them."""
+    for word in command:
+        yield word
+        with contextlib.suppress(OSError, ValueError):
+            if " " in word or "\n" in word:
+                yield from shlex.split(word, comments=True)
+            elif (path := Path(word)).suffix == ".sh" and path.stat().st_size <= _MAX_SCRIPT_BYTES:
+                yield from shlex.split(path.read_text(), comments=True)
+
+
+def explain_bundle(path: str) -> str | None:
+    """Return why the program at *path*, bundled with its libraries, is not timed; "" with Stagelens among them; else None."""
+    kind, has_ours = "", False
+    # Not `Path.open`: a word may be too long for a path.
+    with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile), open(path, "rb") as file:  # noqa: PTH123
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if _PEX_INFO in archive.namelist():
+                    kind, has_ours = "PEX", _OURS in archive.read(_PEX_INFO)
+        else:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                if content.find(_PYINSTALLER_COOKIE, max(0, len(content) - _MAX_SCRIPT_BYTES)) >= 0:
+                    kind, has_ours = "program of PyInstaller", content.find(_OURS) >= 0
+    if not kind:
+        return None
+    return "" if has_ours else f"{path} is a {kind}, which ignores PYTHONPATH: nothing is timed. fix: {_INSTRUMENT}"
 
 
 def become(command: list[str], env: Mapping[str, str]) -> int:

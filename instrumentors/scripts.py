@@ -7,37 +7,67 @@ A library tests `on` only where no request runs in the context, and then calls `
           return scripts.call(scope, "resnet50", wrapper, *args)
 
 `call` calls the wrapper again, now inside the request. `on` becomes False for the rest of the process when the process has
-imported a server or has called `stagelens.request()`: other model calls are then warm-ups or background work.
+imported a server, listens on a port, or has called `stagelens.request()`: other model calls are then warm-ups or background
+work. If such a process accepts connections or calls models, but no request of it is seen, one line in the log says so.
 """
 
 from __future__ import annotations
 
+import _socket
+import atexit
+import logging
+import os
+import stat
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import Token
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from . import recorder
+from .instrumentor import Hook, Instrumentor, Probed
+from .probes import Probe
 from .records import ROUTE, Marks, clock
 
 # Modules that are imported in processes that serve requests. Clients import `grpc` too, and `grpc.aio` with it.
 SERVERS: Final = (
     "aiohttp.web",
     "bentoml",
+    "blacksheep",
+    "bottle",
+    "cheroot",
+    "daphne",
     "django.core.handlers.base",
+    "falcon",
     "flask",
     "gradio",
+    "granian",
     "grpc._server",
     "gunicorn",
+    "hypercorn",
+    "litestar",
     "litserve",
     "mlserver",
+    "pyramid",
+    "quart",
     "ray.serve",
+    "sanic",
     "starlette",
+    "tornado.web",
     "triton_python_backend_utils",
     "uvicorn",
+    "waitress",
 )
 # Modules of engines that run models in child processes: the call in the parent is the request. They import Starlette.
 ENGINES: Final = ("vllm",)
+# Modules that import a server without serving requests of the program.
+_IMPORTERS: Final = {"starlette": ENGINES, "tornado.web": ("distributed", "ipykernel")}
+# Modules that open ports in a process that is no server: notebooks, and the workers of clusters.
+_OPEN_PORTS: Final = ("distributed", "ipykernel", "mpi4py", "pyspark", "ray")
+# Ports of metrics, which are no service.
+exporter_ports: Final = set[int]()
 
 Scope: TypeAlias = tuple[Marks, Token[Marks | None]]
 on = True
@@ -51,7 +81,7 @@ def turn_off() -> None:
 
 def begin() -> Scope | None:
     """Start a request for a model call outside of requests; return None if this process is no plain script."""
-    if _has_server() or _is_child_of_engine():
+    if has_server() or _is_child_of_engine() or _listens():
         turn_off()
         return None
     return recorder.begin()
@@ -83,10 +113,11 @@ def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
         recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
 
 
-def _has_server() -> bool:
-    servers = [name for name in SERVERS if name in sys.modules]
-    # A server of an engine runs in uvicorn.
-    return bool(servers) and not (servers == ["starlette"] and any(name in sys.modules for name in ENGINES))
+def has_server() -> bool:
+    """Return whether this process has imported a server that counts requests."""
+    return any(
+        name in sys.modules and not any(other in sys.modules for other in _IMPORTERS.get(name, ())) for name in SERVERS
+    )
 
 
 def _is_child_of_engine() -> bool:
@@ -96,3 +127,110 @@ def _is_child_of_engine() -> bool:
         and processes.parent_process() is not None
         and any(name in sys.modules for name in ENGINES)
     )
+
+
+# The search for ports takes at most this share of the time of the process.
+_MAX_SHARE: Final = 0.01
+_next_search = 0
+
+
+def _listens() -> bool:
+    """Return whether the process listens on a port; searched again at a later call if it does not."""
+    global _next_search  # noqa: PLW0603 - as `on`
+    started = clock()
+    if started < _next_search:
+        return False
+    port = next(listening_ports(), 0)
+    ended = clock()
+    _next_search = ended + round((ended - started) / _MAX_SHARE)
+    if port:
+        expect_requests(port)
+    return port != 0
+
+
+def listening_ports() -> Iterator[int]:
+    """Yield the TCP ports on which this process listens for requests, whatever has opened them; none on Windows."""
+    if not _may_serve():
+        return
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):  # noqa: PTH208 - importing pathlib would cost the host time
+            with suppress(OSError):
+                port = _listening_port(int(name))
+                if port and port not in exporter_ports:
+                    yield port
+
+
+def _may_serve() -> bool:
+    torch = sys.modules.get("torch.distributed")
+    return not any(name in sys.modules for name in _OPEN_PORTS) and not (torch is not None and torch.is_initialized())
+
+
+def _listening_port(file: int) -> int:
+    if not stat.S_ISSOCK(os.fstat(file).st_mode):
+        return 0
+    socket = _socket.socket(fileno=file)
+    try:
+        if socket.family in {_socket.AF_INET, _socket.AF_INET6} and socket.getsockopt(
+            _socket.SOL_SOCKET, _socket.SO_ACCEPTCONN
+        ):
+            return int(socket.getsockname()[1])
+    finally:
+        # It belongs to the host.
+        socket.detach()
+    return 0
+
+
+class SocketInstrumentor(Instrumentor):
+    """Instrumentor of `socket.accept`, which a server calls whether Stagelens knows it or not."""
+
+    library = "socket"
+
+    def hooks(self) -> Mapping[str, Hook]:
+        return {"socket": self._patch}
+
+    def _patch(self, module: ModuleType) -> None:
+        self.replace(module.socket, "accept", Probed(Probe(_accepting, None, None, 1)))
+
+
+def _accepting(socket: Any) -> None:
+    if _expecting:
+        return
+    with suppress(Exception):
+        # A Unix socket is a pipe between processes.
+        if socket.family in {_socket.AF_INET, _socket.AF_INET6} and not has_server():
+            port = socket.getsockname()[1]
+            if _may_serve() and port not in exporter_ports:
+                expect_requests(port)
+
+
+# A service may need so long for its first request. [seconds]
+UNSEEN_SECONDS: Final = 10.0
+_expecting = 0
+
+
+def expect_requests(port: int) -> None:
+    """Log a line if no request is seen soon, or until the process ends, although it serves *port*."""
+    global _expecting  # noqa: PLW0603 - as `on`
+    if _expecting == os.getpid() or recorder.has_begun():
+        return
+    _expecting = os.getpid()
+    with suppress(Exception):
+        # No thread can be started when the interpreter ends.
+        timer = threading.Timer(UNSEEN_SECONDS, _report_unseen, (port, _expecting))
+        timer.daemon, timer.name = True, "stagelens-unseen"
+        timer.start()
+        atexit.register(_report_unseen, port, _expecting)
+
+
+def _report_unseen(port: int, process: int) -> None:
+    global _expecting  # noqa: PLW0603 - as `on`
+    # Once, and not in a child, which has the exit handlers of its parent.
+    if process != _expecting or process != os.getpid():
+        return
+    _expecting = -process
+    if not recorder.has_begun():
+        logging.getLogger("stagelens").warning(
+            "stagelens: this process serves port %d, but none of its requests is seen: Stagelens does not know its server. "
+            'fix: with stagelens.request("predict"):    # around the work for each request',
+            port,
+        )

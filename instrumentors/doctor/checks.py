@@ -107,6 +107,9 @@ def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
         yield DoctorFinding(f"{known}: {text}", fix.strip() or (outside if "elsewhere" in text else ""))
     elif inspection.silence:
         yield DoctorFinding(f"{target.interpreter} cannot be queried: {inspection.silence}")
+    if target.bundle:
+        text, _, fix = target.bundle.partition(" fix: ")
+        yield DoctorFinding(text, fix)
 
 
 def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:

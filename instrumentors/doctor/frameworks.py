@@ -75,6 +75,7 @@ def check_not_python(inspection: Inspection) -> Iterator[DoctorFinding]:
         inspection.target.program
         and not inspection.target.interpreter
         and not inspection.target.lost
+        and inspection.target.bundle is None
         and inspection.target.name not in ("tritonserver", "uwsgi")
     ):
         yield DoctorFinding(

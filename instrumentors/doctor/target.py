@@ -123,6 +123,7 @@ class CommandTarget:
     outer: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     lost: str = ""
+    bundle: str | None = None
     seen: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -143,7 +144,9 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget
             return replace(found, lost="the command contains no program")
         step = _next_word(found, words, env)
         if isinstance(step, CommandTarget):
-            return step
+            bundle = run.explain_bundle(shutil.which(step.program, path=env.get("PATH")) or step.program)
+            # Its interpreter is its own, or has another path.
+            return step if bundle is None else replace(step, interpreter="", bundle=bundle)
         found, words = step
     return replace(found, lost="the command has too many nested launchers")
 

@@ -13,11 +13,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
+from .. import scripts
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe
 from .asgi import Served
@@ -88,8 +90,15 @@ class ServerInstrumentor(Instrumentor):
             "granian.server.mp": self._granian,
             "granian.server.mt": self._granian,
             "gunicorn.workers.base": self._gunicorn,
+            "prometheus_client.exposition": self._exporter,
             "wsgiref.handlers": self._wsgiref,
         }
+
+    def instrument(self, **_: Any) -> None:
+        super().instrument()
+        # It imports wsgiref, which is why we are here, before it defines what is patched.
+        if (module := sys.modules.get("prometheus_client.exposition")) is not None:
+            self._exporter(module)
 
     def _after_init(self, module: ModuleType) -> None:
         for places, serve in ((_ASGI, Served), (_WSGI, _served)):
@@ -109,6 +118,9 @@ class ServerInstrumentor(Instrumentor):
 
     def _gunicorn(self, module: ModuleType) -> None:
         self.replace(module.Worker, "load_wsgi", Probed(Probe(_wsgi_worker, partial(_leave, "wsgi", _served), None, 1)))
+
+    def _exporter(self, module: ModuleType) -> None:
+        self.replace(module, "start_wsgi_server", Probed(Probe(scripts.exporter_ports.add, None, None, 1)))
 
     def _wsgiref(self, module: ModuleType) -> None:
         self.replace(module.BaseHandler, "run", _run)
