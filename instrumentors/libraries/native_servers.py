@@ -167,7 +167,10 @@ def _itself(owner: Any) -> Any:
 def _parsed(handler: Any, succeeded: object) -> None:
     turn = _turn.get()
     try:
-        if succeeded and turn is not None and turn.handler is handler and not _is_websocket(handler.headers.get):
+        # That of Werkzeug calls a WSGI application, which is counted.
+        if not succeeded or turn is None or turn.handler is not handler or hasattr(handler, "run_wsgi"):
+            return
+        if not _is_websocket(handler.headers.get):
             turn.exchange = NativeExchange.open(handler.command, handler.headers.get)
     except Exception:
         log_failure("timing a request")
