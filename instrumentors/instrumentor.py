@@ -421,8 +421,25 @@ def when_imported(name: str, hook: Hook) -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     module = sys.modules.get(name)
-    if module is not None:
+    if module is None:
+        return
+    if _is_loading(module):
+        # It imports what has led here, and defines later what the hook replaces.
+        _early.append((module, hook))
+    else:
         hook(module)
+
+
+def _is_loading(module: ModuleType) -> bool:
+    return getattr(module.__spec__, "_initializing", False)
+
+
+def _run_early() -> None:
+    for entry in [entry for entry in _early if not _is_loading(entry[0])]:
+        _early.remove(entry)
+        module, hook = entry
+        if hook in _hooks.get(module.__name__, ()):
+            hook(module)
 
 
 def forget(name: str, hook: Hook) -> None:
@@ -463,6 +480,8 @@ class _Finder:
 
 _hooks: dict[str, list[Hook]] = {}
 _finder = _Finder()
+# Modules that were being imported when their hook was registered.
+_early: list[tuple[ModuleType, Hook]] = []
 
 
 def _find_by_other_finders(
@@ -495,6 +514,8 @@ def _call_after_exec(spec: ModuleSpec) -> None:
         original(module)
         for hook in list(_hooks.get(spec.name, ())):
             hook(module)
+        if _early:
+            _run_early()
 
     # As frames of Python's own import, which warnings and tracebacks leave out.
     exec_module.__code__ = exec_module.__code__.replace(

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType, ModuleType
@@ -23,6 +22,7 @@ from .. import scripts
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe
 from .asgi import Served
+from .server_common import name_route
 from .wsgi import served
 
 # Class of the objects that have the application after their `__init__`, and its attribute: by module.
@@ -44,6 +44,23 @@ _WSGI: Final = {
     "waitress.server": ("BaseWSGIServer", "application"),
     "werkzeug.serving": ("BaseWSGIServer", "app"),
 }
+# Frameworks: class, method, and what returns the route from its object and its result, by module.
+_ROUTES: Mapping[str, tuple[str, str, Callable[[Any, Any], Any]]] = MappingProxyType(
+    {
+        "blacksheep.server.routing": (
+            "Router",
+            "get_match",
+            lambda _, match: match and match.pattern.decode().strip("*"),
+        ),
+        "falcon.app": ("App", "_get_responder", lambda _, found: found[3]),
+        "pyramid.urldispatch": ("RoutesMapper", "__call__", lambda _, info: info["route"] and info["route"].pattern),
+        "quart.ctx": (
+            "_BaseRequestWebsocketContext",
+            "match_request",
+            lambda context, _: getattr(context.request_websocket.url_rule, "rule", ""),
+        ),
+    }
+)
 # Their applications are no services: a scrape of metrics is no request.
 _EXPORTERS: Final = frozenset({"prometheus_client"})
 
@@ -76,6 +93,10 @@ class ServerInstrumentor(Instrumentor):
             "daphne": "4.2.3",
             "waitress": "3.0.2",
             "cheroot": "11.1.2",
+            "blacksheep": "2.6.4",
+            "falcon": "4.4.0",
+            "pyramid": "2.1",
+            "quart": "0.22.0",
         }
     )
 
@@ -86,6 +107,7 @@ class ServerInstrumentor(Instrumentor):
     def hooks(self) -> Mapping[str, Hook]:
         return {
             **dict.fromkeys((*_ASGI, *_WSGI), self._after_init),
+            **dict.fromkeys(_ROUTES, self._route),
             "gevent.pywsgi": self._gevent,
             "granian.server.mp": self._granian,
             "granian.server.mt": self._granian,
@@ -94,18 +116,17 @@ class ServerInstrumentor(Instrumentor):
             "wsgiref.handlers": self._wsgiref,
         }
 
-    def instrument(self, **_: Any) -> None:
-        super().instrument()
-        # It imports wsgiref, which is why we are here, before it defines what is patched.
-        if (module := sys.modules.get("prometheus_client.exposition")) is not None:
-            self._exporter(module)
-
     def _after_init(self, module: ModuleType) -> None:
         for places, serve in ((_ASGI, Served), (_WSGI, _served)):
             owner, attribute = places.get(module.__name__, ("", ""))
             if (found := getattr(module, owner, None)) is not None:
                 leave = partial(_leave, attribute, serve)
                 self.replace(found, "__init__", Probed(Probe(_itself, leave, None, 1)))
+
+    def _route(self, module: ModuleType) -> None:
+        owner, method, route = _ROUTES[module.__name__]
+        if (found := getattr(module, owner, None)) is not None:
+            self.replace(found, method, Probed(Probe(_itself, partial(_name, route), None, 1)))
 
     def _gevent(self, module: ModuleType) -> None:
         enter = partial(_serve, "application", _served)
@@ -129,6 +150,13 @@ class ServerInstrumentor(Instrumentor):
 def _served(app: Any) -> Any:
     module = getattr(app, "__module__", None)
     return app if isinstance(module, str) and module.partition(".")[0] in _EXPORTERS else served(app)
+
+
+def _name(route: Callable[[Any, Any], Any], owner: Any, result: Any) -> None:
+    try:
+        name_route(route(owner, result))
+    except Exception:
+        log_failure("naming a route")
 
 
 def _itself(owner: Any) -> Any:

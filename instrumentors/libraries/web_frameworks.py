@@ -1,16 +1,125 @@
-"""Web frameworks under an ASGI or WSGI server that need little: the route of a request, and the time of its handler."""
+"""Litestar; and frameworks with a server of their own protocol: `http.server` of Python, Sanic and Tornado.
+
+The docstring of a class is the text of its page in the documentation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ...core.stages import FRAMEWORK, HANDLER
+from .. import named_attributes
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe
+from ..recorder import abandon, begin, end, finish
+from ..records import Marks, clock
 from .asgi import recorded
-from .server_common import name_route
+from .server_common import (
+    FAILED,
+    NOT_FOUND,
+    UNMATCHED,
+    Exchange,
+    ResponseStream,
+    is_users_code,
+    name_route,
+    proxy_wait_ns,
+    record_request_head,
+    route_of,
+)
+
+_STAGES = MappingProxyType(
+    {
+        "handler": "the handler",
+        "queue": "the wait after a proxy has set the header `X-Request-Start`",
+    }
+)
+
+
+class NativeExchange(Exchange):
+    """State of one request; finishes its record exactly once."""
+
+    __slots__ = ("_marks", "_start", "_stream", "_token", "error_type", "status")
+
+    def __init__(self, marks: Marks, token: Token[Marks | None]) -> None:
+        self._marks = marks
+        self._token: Token[Marks | None] | None = token
+        self._start: int = marks[1]
+        self._stream: ResponseStream | None = None
+        # Class of an exception for which the server has sent the response.
+        self.error_type = ""
+        self.status = 0
+
+    @classmethod
+    def open(cls, method: str | None, header: Callable[[str], Any]) -> NativeExchange | None:
+        """Start a request with this HTTP method, None for none, whose headers *header* returns; None inside of a request."""
+        opened = begin()
+        if opened is None:
+            return None
+        try:
+            exchange = cls(*opened)
+            exchange.read_head(method, lambda name: header(name) or "")
+        except Exception:
+            abandon(opened[1])
+            log_failure("timing a request")
+            return None
+        return exchange
+
+    def read_head(self, method: str | None, header: Callable[[str], str]) -> None:
+        self._start = record_request_head(
+            self._marks,
+            method,
+            header("traceparent"),
+            header("X-Force-Trace"),
+            proxy_wait_ns(header("X-Request-Start")),
+            header("tracestate"),
+            header("Content-Length"),
+        )
+        if named_attributes.sources:
+            named_attributes.record_headers(self._marks, header)
+
+    def add_chunk(self, headers: Iterable[tuple[str, str]], chunk: bytes) -> None:
+        if self._stream is None:
+            self._stream = ResponseStream(headers)
+        self._stream.add(clock(), chunk)
+
+    def leave(self) -> None:
+        """Remove the request from this context; a task that it has started may go on."""
+        token, self._token = self._token, None
+        if token is not None:
+            end(token)
+
+    def finish(self, path: str, error: BaseException | None, rest: str = HANDLER, template: str = "") -> None:
+        """Finish the record of the request; *rest* is the stage of the time that no other stage covers."""
+        ended, route = clock(), template or UNMATCHED
+        self.leave()
+        status = self.status or (FAILED if error else 0)
+        try:
+            route = template or route_of(self._marks, path, status)
+            if self._stream is not None:
+                self._marks.extend(self._stream.facts())
+        except Exception:
+            log_failure("describing a request")
+        error_type = type(error).__qualname__ if error else self.error_type if status >= FAILED else ""
+        self._marks.extend((rest, self._marks[1], ended))
+        finish(self._marks, self._start, ended, route, error_type, status)
+
+
+# Request of this context.
+_exchange: ContextVar[NativeExchange | None] = ContextVar("stagelens_native", default=None)
+
+
+def _is_websocket(header: Callable[[str], Any]) -> bool:
+    return (header("Upgrade") or "").lower() == "websocket"
+
+
+def _failed_with(error: object) -> None:
+    exchange = _exchange.get()
+    if exchange is not None:
+        exchange.error_type = type(error).__qualname__
 
 
 class LitestarInstrumentor(Instrumentor):
@@ -44,55 +153,246 @@ class LitestarInstrumentor(Instrumentor):
         self.replace(module.HTTPRoute, "_call_handler_function", timed("handler"))
 
 
-# Class, method, and what returns the route from its object and its result: by module.
-_ROUTES: Mapping[str, tuple[str, str, Callable[[Any, Any], Any]]] = MappingProxyType(
-    {
-        "blacksheep.server.routing": (
-            "Router",
-            "get_match",
-            lambda _, match: match and match.pattern.decode().strip("*"),
-        ),
-        "falcon.app": ("App", "_get_responder", lambda _, found: found[3]),
-        "pyramid.urldispatch": ("RoutesMapper", "__call__", lambda _, info: info["route"] and info["route"].pattern),
-        "quart.ctx": (
-            "_BaseRequestWebsocketContext",
-            "match_request",
-            lambda context, _: getattr(context.request_websocket.url_rule, "rule", ""),
-        ),
-    }
-)
+class HttpServerInstrumentor(Instrumentor):
+    """http.server: counts the requests of the handlers of Python's own HTTP server.
 
-
-class RoutesInstrumentor(Instrumentor):
-    """Other web frameworks: names the requests that their [server](servers.md) counts after the route.
-
-    Bottle and Litestar tell the server their routes without it.
+    - A request lasts from the end of its headers to the return of `do_GET`, `do_POST` and the like.
+    - The route is the path, as for an [unknown framework](servers.md).
     """
 
-    library = "web_frameworks"
-    title = "BlackSheep, Falcon, Pyramid and Quart"
-    not_timed = ("the time of the handler alone: the whole application is `handler`",)
-    tested = MappingProxyType({"blacksheep": "2.6.4", "falcon": "4.4.0", "pyramid": "2.1", "quart": "0.22.0"})
-
-    def instrumentation_dependencies(self) -> tuple[str, ...]:
-        """Return nothing: any of the frameworks is enough."""
-        return ()
+    library = "http.server"
+    title = "http.server"
+    stages = _STAGES
+    facts = ("method",)
+    not_timed = ("a handler that overrides `handle_one_request`",)
 
     def hooks(self) -> Mapping[str, Hook]:
-        return dict.fromkeys(_ROUTES, self._patch)
+        return {"http.server": self._patch}
 
     def _patch(self, module: ModuleType) -> None:
-        owner, method, route = _ROUTES[module.__name__]
-        if (found := getattr(module, owner, None)) is not None:
-            self.replace(found, method, Probed(Probe(_itself, partial(_name, route), None, 1)))
+        handler = module.BaseHTTPRequestHandler
+        self.replace(handler, "handle_one_request", Probed(Probe(_Turn, _Turn.leave, _Turn.leave, 1)))
+        self.replace(handler, "parse_request", Probed(Probe(_itself, _parsed, None, 1)))
+        self.replace(handler, "send_response_only", Probed(Probe(_responding, None, None, 2)))
+
+
+class _Turn:
+    """One request of a connection; before it is parsed, it may only be awaited."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+        self.exchange: NativeExchange | None = None
+        self._before = _turn.set(self)
+
+    def leave(self, outcome: object) -> None:
+        _turn.reset(self._before)
+        if self.exchange is not None:
+            self.exchange.finish(
+                str(self.handler.path).partition("?")[0], outcome if isinstance(outcome, BaseException) else None
+            )
+
+
+_turn: ContextVar[_Turn | None] = ContextVar("stagelens_turn", default=None)
 
 
 def _itself(owner: Any) -> Any:
     return owner
 
 
-def _name(route: Callable[[Any, Any], Any], owner: Any, result: Any) -> None:
+def _parsed(handler: Any, succeeded: object) -> None:
+    turn = _turn.get()
     try:
-        name_route(route(owner, result))
+        # That of Werkzeug calls a WSGI application, which is counted.
+        if not succeeded or turn is None or turn.handler is not handler or hasattr(handler, "run_wsgi"):
+            return
+        if not _is_websocket(handler.headers.get):
+            turn.exchange = NativeExchange.open(handler.command, handler.headers.get)
+    except Exception:
+        log_failure("timing a request")
+
+
+def _responding(handler: Any, code: Any) -> None:
+    turn = _turn.get()
+    if turn is not None and turn.handler is handler and turn.exchange is not None:
+        turn.exchange.status = int(code)
+
+
+class SanicInstrumentor(Instrumentor):
+    """Sanic: counts requests, under its own server and under an ASGI server.
+
+    The route is the path template.
+    """
+
+    library = "sanic"
+    title = "Sanic"
+    stages = _STAGES
+    facts = ("method",)
+    not_timed = ("the messages of a websocket of its own server", "the splitting into middleware and handler")
+    tested = MappingProxyType({"sanic": "25.12.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        return {
+            "sanic.server.protocols.http_protocol": self._protocol,
+            "sanic.router": self._router,
+            "sanic.handlers.error": self._errors,
+        }
+
+    def _protocol(self, module: ModuleType) -> None:
+        # Sanic compiles most of its own methods again at the start, without our patches.
+        self.replace(module.HttpProtocolMixin, "_setup", Probed(Probe(_itself, _set_up, None, 1)))
+
+    def _router(self, module: ModuleType) -> None:
+        self.replace(module.Router, "get", _router_get)
+
+    def _errors(self, module: ModuleType) -> None:
+        self.replace(module.ErrorHandler, "response", Probed(Probe(_handling, None, None, 3)))
+
+
+def _set_up(protocol: Any, _: object) -> None:
+    handle = protocol.request_handler
+
+    @functools.wraps(handle)
+    async def handle_request(request: Any, *args: Any, **options: Any) -> Any:
+        header = request.headers.get
+        exchange = None if _is_websocket(header) else NativeExchange.open(request.method, header)
+        if exchange is None:
+            return await handle(request, *args, **options)
+        failure = None
+        _exchange.set(exchange)
+        try:
+            return await handle(request, *args, **options)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            _exchange.set(None)
+            exchange.status = getattr(getattr(request.stream, "response", None), "status", 0)
+            exchange.finish(request.path, failure)
+            del failure
+
+    protocol.request_handler = handle_request
+
+
+def _router_get(original: Any) -> Any:
+    # Around the cache, which calls the function of the router once for each path.
+    def get(self: Any, *args: Any, **options: Any) -> Any:
+        found = original(self, *args, **options)
+        try:
+            name_route("/" + found[0].path)
+        except Exception:
+            log_failure("naming a route")
+        return found
+
+    return get
+
+
+def _handling(_: Any, __: Any, error: Any) -> None:
+    _failed_with(error)
+
+
+class TornadoInstrumentor(Instrumentor):
+    """Tornado: counts the requests of `RequestHandler`, and the messages of `WebSocketHandler`.
+
+    - A request lasts from its last byte to the return of the handler's method.
+    - The route is the pattern of the handler, without its last `$`.
+    - A message of a websocket counts as a request, which lasts until `on_message` returns.
+    """
+
+    library = "tornado"
+    title = "Tornado"
+    stages = MappingProxyType({**_STAGES, "framework": "requests that match no handler, and those for static files"})
+    facts = ("method", "first_token", "gap")
+    not_timed = ("a callback that is given to `HTTPServer` instead of an application",)
+    tested = MappingProxyType({"tornado": "6.6.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        return {"tornado.web": self._web, "tornado.routing": self._routing, "tornado.websocket": self._websocket}
+
+    def _web(self, module: ModuleType) -> None:
+        handler = module.RequestHandler
+        self.replace(handler, "_execute", _execute)
+        self.replace(handler, "flush", Probed(Probe(_flushing, None, None, 2)))
+        self.replace(handler, "_handle_request_exception", Probed(Probe(_handle_exception, None, None, 2)))
+
+    def _routing(self, module: ModuleType) -> None:
+        self.replace(module.PathMatches, "match", Probed(Probe(_matching, _matched, None, 2)))
+
+    def _websocket(self, module: ModuleType) -> None:
+        self.replace(module.WebSocketProtocol, "_run_callback", _run_callback)
+
+
+# Attribute of a request of Tornado: the pattern that its path has matched last, that of the innermost router.
+_PATTERN = "_stagelens_pattern"
+
+
+def _matching(matcher: Any, request: Any) -> tuple[Any, Any]:
+    return matcher, request
+
+
+def _matched(pair: tuple[Any, Any], match: object) -> None:
+    if match is None:
+        return
+    matcher, request = pair
+    try:
+        setattr(request, _PATTERN, matcher.regex.pattern.removesuffix("$"))
     except Exception:
         log_failure("naming a route")
+
+
+def _finish_tornado(exchange: NativeExchange, handler: Any, error: BaseException | None) -> None:
+    is_users = is_users_code(type(handler))
+    template = getattr(handler.request, _PATTERN, "") if exchange.status != NOT_FOUND or is_users else UNMATCHED
+    exchange.finish(handler.request.path, error, HANDLER if is_users else FRAMEWORK, template)
+
+
+def _execute(original: Any) -> Any:
+    async def _execute(self: Any, *args: Any, **options: Any) -> Any:
+        header = self.request.headers.get
+        exchange = None if _is_websocket(header) else NativeExchange.open(self.request.method, header)
+        if exchange is None:
+            return await original(self, *args, **options)
+        failure = None
+        _exchange.set(exchange)
+        try:
+            return await original(self, *args, **options)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            _exchange.set(None)
+            exchange.status = self.get_status()
+            _finish_tornado(exchange, self, failure)
+            del failure
+
+    return _execute
+
+
+def _flushing(handler: Any, include_footers: Any) -> None:
+    exchange = _exchange.get()
+    # At the end, the rest of the body; without a flush before, all of it.
+    if exchange is not None and not include_footers:
+        exchange.add_chunk(handler._headers.get_all(), b"".join(handler._write_buffer))  # noqa: SLF001 - as `flush` does
+
+
+def _handle_exception(_: Any, error: Any) -> None:
+    _failed_with(error)
+
+
+def _run_callback(original: Any) -> Any:
+    def run_callback(self: Any, callback: Any, *args: Any, **options: Any) -> Any:
+        is_message = getattr(callback, "__name__", "") == "on_message"
+        exchange = NativeExchange.open(None, lambda _: "") if is_message else None
+        if exchange is None:
+            return original(self, callback, *args, **options)
+        future = None
+        try:
+            future = original(self, callback, *args, **options)
+        finally:
+            exchange.leave()
+            if future is None:
+                _finish_tornado(exchange, self.handler, None)
+            else:
+                future.add_done_callback(lambda _: _finish_tornado(exchange, self.handler, None))
+        return future
+
+    return run_callback
