@@ -431,7 +431,7 @@ def when_imported(name: str, hook: Hook) -> None:
 
 
 def _is_loading(module: ModuleType) -> bool:
-    return getattr(module.__spec__, "_initializing", False)
+    return module.__name__ not in _executed and getattr(module.__spec__, "_initializing", False)
 
 
 def _run_early() -> None:
@@ -482,6 +482,8 @@ _hooks: dict[str, list[Hook]] = {}
 _finder = _Finder()
 # Modules that were being imported when their hook was registered.
 _early: list[tuple[ModuleType, Hook]] = []
+# Those that have run to their end, although their import goes on until our hooks return.
+_executed: set[str] = set()
 
 
 def _find_by_other_finders(
@@ -512,6 +514,7 @@ def _call_after_exec(spec: ModuleSpec) -> None:
         if vars(loader).get("exec_module") is exec_module:
             del loader.exec_module
         original(module)
+        _executed.add(spec.name)
         for hook in list(_hooks.get(spec.name, ())):
             hook(module)
         if _early:

@@ -68,4 +68,5 @@ def test_every_library_module_is_an_entry_point() -> None:
     assert found == {FunctionInstrumentor, *(library.load() for library in LIBRARIES)}
     for cls in found:
         assert issubclass(cls, Instrumentor)
-        assert cls().instrumentation_dependencies() == (cls.library,)
+        # Of several servers, any one is enough.
+        assert cls().instrumentation_dependencies() in ((cls.library,), ())

@@ -22,7 +22,15 @@ import pytest
 
 import stagelens
 from stagelens.instrumentors import instrumentor, recorder
-from stagelens.instrumentors.instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from stagelens.instrumentors.instrumentor import (
+    Hook,
+    Instrumentor,
+    forget,
+    log_failure,
+    timed,
+    timed_async,
+    when_imported,
+)
 from stagelens.instrumentors.probes import probed, unprobed
 from stagelens.instrumentors.stalls import stalls
 
@@ -341,3 +349,33 @@ def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished)
 
     assert (outside, inside, wrapped) == ((1, 2), (3, 4), ("wrapped", "wrapped"))
     assert finished.stages() == ["forward", "dependency", *["serialize"] * 3]
+
+
+def test_a_hook_waits_for_a_module_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first import may be what registers the hook: what the hook replaces is defined later."""
+    (tmp_path / "half_imported.py").write_text("import first_import\nready = True\n")
+    (tmp_path / "first_import.py").write_text("")
+    (tmp_path / "last_import.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[bool] = []
+
+    def register(_: ModuleType) -> None:
+        when_imported("half_imported", called)
+
+    def called(module: ModuleType) -> None:
+        seen.append(module.ready)
+
+    def nothing(_: ModuleType) -> None:
+        """Any module that ends its import is an occasion."""
+
+    when_imported("first_import", register)
+    when_imported("last_import", nothing)
+    try:
+        importlib.import_module("half_imported")
+        assert seen == []
+        importlib.import_module("last_import")
+        assert seen == [True]
+    finally:
+        for name, hook in (("first_import", register), ("half_imported", called), ("last_import", nothing)):
+            forget(name, hook)
+            sys.modules.pop(name, None)

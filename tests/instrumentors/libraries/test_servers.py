@@ -1,0 +1,176 @@
+"""Applications as their servers call them: of an unknown framework, of a known one, and the messages of websockets."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import server_common
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor, Served
+from stagelens.instrumentors.libraries.server_common import MAX_TEMPLATES, OTHER_PATH, UNMATCHED, route_of
+from stagelens.instrumentors.libraries.servers import ServerInstrumentor
+from stagelens.instrumentors.libraries.wsgi import served
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+Message = MutableMapping[str, Any]
+INSTRUMENTOR = ServerInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+
+def call(app: Any, *messages: Message, **scope: Any) -> list[Message]:
+    """Call *app* as a server does, and return what it sends."""
+    waiting, sent = iter(messages), list[Message]()
+
+    async def receive() -> Message:
+        return next(waiting)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(Served(app)({"type": "http", "method": "GET", "path": "/", "headers": [], **scope}, receive, send))
+    return sent
+
+
+def routes(finished: Finished) -> list[tuple[str, str, int]]:
+    return [(route, error, status) for _, _, _, route, error, status, _ in finished]
+
+
+async def bare(scope: Any, receive: Any, send: Any) -> None:
+    """Respond with the status that the path ends with."""
+    await receive()
+    status = int(scope["path"].rpartition("/")[2])
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def test_an_application_of_no_framework_is_counted_and_all_of_it_is_handler(finished: Finished) -> None:
+    """Its route is a template of the path, unless there is none of that path."""
+    for status in (200, 500, 404):
+        call(bare, {"type": "http.request"}, path=f"/items/{status}", root_path="/api")
+
+    assert routes(finished) == [("/api/items/{}", "", 200), ("/api/items/{}", "", 500), (UNMATCHED, "", 404)]
+    assert {key for key in finished[0][0][::3] if not key.startswith("@")} == {"network", "handler"}
+
+
+def test_a_known_framework_in_a_server_is_one_request_with_its_route(finished: Finished) -> None:
+    """The server and the framework are both patched; the time outside of the handler is `framework`."""
+
+    async def item(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+    instrumentor = AsgiInstrumentor()
+    instrumentor.instrument()
+    try:
+        call(Starlette(routes=[Route("/items/{item}", item)]), {"type": "http.request"}, path="/items/7")
+    finally:
+        instrumentor.uninstrument()
+
+    assert routes(finished) == [("/items/{item}", "", 200)]
+    assert finished.stages()[-1] == "framework"
+
+
+def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished: Finished) -> None:
+    """Connecting and the end are none; an error ends the message that it happened in; several answers are a stream."""
+
+    async def chat(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            for _ in range(3):
+                await send({"type": "websocket.send", "text": message["text"]})
+            if message["text"] == "bad":
+                raise LookupError
+
+    hello = [{"type": "websocket.receive", "text": text} for text in ("hello", "again", "bad")]
+    with pytest.raises(LookupError):
+        call(chat, {"type": "websocket.connect"}, *hello, type="websocket", path="/rooms/7", path_params={"room": 7})
+    call(chat, {"type": "websocket.connect"}, {"type": "websocket.disconnect"}, type="websocket", path="/rooms/7")
+
+    assert routes(finished) == [("/rooms/{room}", error, 0) for error in ("", "", "LookupError")]
+    assert all("@first_token" in marks for marks, *_ in finished)
+    assert recorder.current.get() is None
+
+
+@pytest.mark.parametrize("kind", ["list", "generator", "raises"])
+def test_a_wsgi_application_of_no_framework_is_counted(kind: str, finished: Finished) -> None:
+    """Whatever it returns; to other code the application is the same."""
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        if kind == "raises":
+            raise LookupError
+        start_response("200 OK", [])
+        return iter_body() if kind == "generator" else [environ["PATH_INFO"].encode()]
+
+    def iter_body() -> Iterator[bytes]:
+        yield b"a"
+
+    environ = {"REQUEST_METHOD": "GET", "SCRIPT_NAME": "", "PATH_INFO": "/items/3"}
+    try:
+        list(served(app)(environ, lambda *_: None))
+    except LookupError:
+        assert kind == "raises"
+
+    assert [(route, error) for route, error, _ in routes(finished)] == [
+        ("/items/{}", "LookupError" if kind == "raises" else "")
+    ]
+    assert served(app).__qualname__ == app.__qualname__
+    assert "stagelens.exchange" not in environ
+
+
+def test_wsgiref_serves_the_application_itself(finished: Finished) -> None:
+    """The server hands out the object of the user."""
+
+    def app(_: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+            """Log nothing."""
+
+    with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
+        assert server.get_app() is app
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/a/1?b=2").read() == b"ok"
+        thread.join()
+
+    assert routes(finished) == [("/a/{}", "", 200)]
+
+
+@pytest.mark.parametrize(
+    ("path", "template"),
+    [
+        ("/v1/models/gpt-4/chat", "/v1/models/gpt-4/chat"),
+        ("/users/123/f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "/users/{}/{}"),
+        ("/f/" + "a" * 40 + "/ü/x@y.z/", "/f/{}/{}/{}/"),
+        ("/a" * 12, "/a" * 8 + "/…"),
+    ],
+)
+def test_the_template_of_a_path_has_no_values(path: str, template: str) -> None:
+    """Such as numbers, hashes and names of clients."""
+    assert route_of([], path, 200) == template
+
+
+def test_paths_without_end_share_one_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may send any path."""
+    monkeypatch.setattr(server_common, "_templates", set())
+    letters = itertools.islice(itertools.product("abcde", repeat=4), MAX_TEMPLATES + 5)
+    found = [route_of([], "/" + "".join(path), 200) for path in letters]
+
+    assert len(set(found)) == MAX_TEMPLATES + 1
+    assert found[-1] == OTHER_PATH
