@@ -44,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     frameworks.check_tracers,
     frameworks.check_batching,
     frameworks.check_lists_of_jobs,
+    frameworks.check_unseen_servers,
     checks.check_threads,
     checks.check_memory,
     checks.check_temporary_files,

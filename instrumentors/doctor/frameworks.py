@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import scripts
 from ..bootstrap import LIBRARIES
 from .inspection import DoctorFinding, Inspection, dotted_name, imported_names
 
@@ -221,6 +222,37 @@ def check_lists_of_jobs(inspection: Inspection) -> Iterator[DoctorFinding]:
             "jobs.append((x, future, stagelens.ticket()))    # and in the batcher: with stagelens.batch(tickets):",
             hurts=False,
         )
+
+
+# Servers that no instrumentor knows: functions and classes that start one, and modules.
+_UNSEEN_CALLS = (
+    "start_server",
+    "start_unix_server",
+    "create_server",
+    "TCPServer",
+    "ThreadingTCPServer",
+    "websockets.serve",
+)
+_UNSEEN_MODULES = ("bjoern", "meinheld", "robyn", "rpyc", "socketify", "zerorpc")
+
+
+def check_unseen_servers(inspection: Inspection) -> Iterator[DoctorFinding]:
+    """Check for a server whose requests are not seen."""
+    places = _first_positions(inspection)
+    if not _HANDLED_BY.isdisjoint(places) or not inspection.sources.imported().isdisjoint(_SERVERS):
+        return
+    unseen = next((name for name in _UNSEEN_MODULES if name in inspection.sources.imported()), "")
+    unseen = unseen or next(
+        (f"{name} ({position})" for name, position in places.items() if name.endswith(_UNSEEN_CALLS)), ""
+    )
+    if unseen:
+        yield DoctorFinding(
+            f"{unseen} serves requests that Stagelens does not see: none would be counted (a guess).",
+            'with stagelens.request("predict"):    # around the work for each request',
+        )
+
+
+_SERVERS = frozenset(name.partition(".")[0] for name in scripts.SERVERS)
 
 
 def _first_positions(inspection: Inspection) -> dict[str, str]:
