@@ -274,7 +274,7 @@ def _installed(distribution: str) -> str:
         path.read_text()
         for folder in ("tests", "benchmarks")
         for path in (ROOT / folder).rglob("*.txt")
-        if path.stem in {distribution, "around", "models", "found", "llama", "tensorflow"}
+        if path.stem in {distribution, "around", "models", "found", "llama", "servers", "tensorflow"}
     ]
     pinned = re.findall(rf"^{distribution}(?:-cpu)?==(\S+)", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)
@@ -306,18 +306,21 @@ def test_the_headline_numbers_of_the_readme_are_those_of_the_code() -> None:
 # The tests run only one version of these: other builds of torch for CPUs are on no index, each other one is large or has its
 # own set of packages, and of libraries around the models only a few functions are patched, which are older than any of these.
 SINGLE_VERSION = {
+    "SQLAlchemy",
     "bentoml",
     "boto3",
     "catboost",
     "ctranslate2",
     "diffusers",
     "gradio",
+    "hypercorn",
     "jax",
     "kafka-python",
     "keras",
     "kserve",
     "librosa",
     "lightgbm",
+    "litestar",
     "litserve",
     "llama-cpp-python",
     "mlserver",
@@ -332,14 +335,15 @@ SINGLE_VERSION = {
     "pydantic",
     "ray",
     "redis",
+    "sanic",
     "scikit-learn",
     "sentence-transformers",
     "soundfile",
     "tensorflow-cpu",
-    "SQLAlchemy",
     "torch",
     "torchaudio",
     "torchvision",
+    "tornado",
     "vllm",
     "xgboost-cpu",
 }

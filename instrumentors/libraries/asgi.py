@@ -558,7 +558,7 @@ class AsgiInstrumentor(Instrumentor):
     facts = ("method", "first_token", "gap")
     not_timed = (
         "background tasks",
-        "a websocket whose messages one task receives and another answers: each counts until the next is awaited",
+        "a websocket that receives in one task and sends in another: each message counts until the next is awaited",
         "ASGI middleware that wraps the application object, as in `Middleware(app)`, under a server that Stagelens does not know",
     )
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})

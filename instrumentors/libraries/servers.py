@@ -83,7 +83,7 @@ class ServerInstrumentor(Instrumentor):
             "applications of other frameworks than Flask, Django, Litestar, Starlette and FastAPI under servers in C, such as uWSGI, mod_wsgi and "
             'Bjoern: write `with stagelens.request("predict"):` around the handler'
         ),
-        "a websocket whose messages one task receives and another answers: each counts until the next is awaited",
+        "a websocket that receives in one task and sends in another: each message counts until the next is awaited",
         "the metrics that `prometheus_client.start_http_server` serves, because a scrape is no request",
     )
     tested = MappingProxyType(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,15 +101,39 @@ def test_a_failing_sitecustomize_of_the_user_fails_unchanged(tmp_path: Path) -> 
 
 
 def test_an_interpreter_without_stagelens_runs_with_a_hint(tmp_path: Path) -> None:
-    """The command may bring its own environment: it runs, with one hint; what it starts stays quiet."""
+    """The command may bring its own environment: it runs, with one hint; a helper that a shell starts stays quiet."""
     venv.create(tmp_path / "other", with_pip=False)
     python = str(tmp_path / "other" / "bin" / "python")
     direct = stagelens_run("--", python, "-c", "print('works')")
     inner = stagelens_run("--", "sh", "-c", f"{python} -c 'print(1)'; true")
+    (tmp_path / "serve.py").write_text(f"import subprocess\nsubprocess.run([{python!r}, '-m', 'platform'])\n")
+    program = stagelens_run("--", "sh", "-c", f"{python} {tmp_path}/serve.py; true")
 
     assert direct.stdout == "works\n"
     assert f"{python} -m pip install {run.SOURCE}\n" in direct.stderr
     assert (inner.stdout, inner.stderr) == ("1\n", "")
+    # From the program, and not from what it starts.
+    assert program.stderr.count("cannot load stagelens") == 1
+    assert program.stderr.count("\n") == 1
+
+
+def test_a_bundle_that_ignores_the_environment_is_named(tmp_path: Path) -> None:
+    """A PEX and a program of PyInstaller, also inside of a shell; quiet where they have Stagelens."""
+    frozen, with_us = tmp_path / "frozen", tmp_path / "with_us"
+    cookie = b"MEI\014\013\012\013\016" + bytes(80)
+    frozen.write_bytes(b"#!/bin/true\n" + cookie)
+    with_us.write_bytes(b"#!/bin/true\nstagelens.instrumentors" + cookie)
+    with zipfile.ZipFile(tmp_path / "app.pex", "w") as archive:
+        archive.writestr("PEX-INFO", '{"distributions": {"flask": 1}}')
+        archive.writestr("__main__.py", "")
+    for path in (frozen, with_us):
+        path.chmod(0o755)
+
+    assert "is a program of PyInstaller, which ignores PYTHONPATH" in stagelens_run("--", str(frozen)).stderr
+    assert "fix: add stagelens to it" in stagelens_run("--", "sh", "-c", f"exec {frozen} --port 1").stderr
+    assert "app.pex is a PEX" in stagelens_run("--", sys.executable, str(tmp_path / "app.pex")).stderr
+    assert stagelens_run("--", str(with_us)).stderr == ""
+    assert "fix: remove -I" in stagelens_run("--", "sh", "-c", f"{sys.executable} -I -c pass").stderr
 
 
 def test_a_stagelens_failure_does_not_stop_the_program(tmp_path: Path) -> None:
@@ -229,14 +254,14 @@ def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
 
 @pytest.mark.parametrize(("own", "message"), [(True, "is Python 3.10 and Stagelens needs 3.11."), (False, "")])
 def test_an_older_python_gets_the_required_version(own: bool, message: str) -> None:
-    """One line of what is wrong and one of what to do, from the command itself and from none of the scripts that it starts."""
+    """One line of what is wrong and what to do, from the command itself and from none of the scripts that it starts."""
     older = f"import os, sys; sys.version_info = (3, 10, 0); {'' if own else 'os.getpid = lambda: 0; '}"
     older += f"os.environ['STAGELENS_RUN_PID'] = str({'os.getpid()' if own else '1'}); exec(open({str(run.AUTOLOAD / 'sitecustomize.py')!r}).read(), {{'__file__': {str(run.AUTOLOAD / 'sitecustomize.py')!r}}})"
     ended = subprocess.run([sys.executable, "-c", older], check=True, capture_output=True, text=True)
 
     assert message in ended.stderr
-    assert ended.stderr.count("\n") == (2 if own else 0)
-    assert ("Run the service with Python 3.11 or newer." in ended.stderr) is own
+    assert ended.stderr.count("\n") == (1 if own else 0)
+    assert ("fix: run the service with Python 3.11 or newer" in ended.stderr) is own
 
 
 def test_a_start_that_fails_without_streams_does_not_stop_the_program(tmp_path: Path) -> None:

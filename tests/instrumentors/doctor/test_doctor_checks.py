@@ -67,6 +67,12 @@ COUNTERS = "import prometheus_client"
 # What is in the way, the check that must see it, and words of what it says or of its fix.
 TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
+        inspection_of("python", "serve.py", code="import asyncio\nasyncio.start_server(respond, port=80)"),
+        frameworks.check_unseen_servers,
+        "asyncio.start_server (serve.py:2) serves requests that Stagelens does not see",
+    ),
+    (inspection_of("robyn", code="import robyn"), frameworks.check_unseen_servers, "robyn serves requests"),
+    (
         replace(HEALTHY, target=find_target(["docker", "run", "x"], {})),
         checks.check_program,
         "inside the command that docker starts",
