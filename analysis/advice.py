@@ -65,11 +65,7 @@ class Family:
     """Family of optimizations for one kind of stage time.
 
     Args:
-        key: Name of the family in addresses and events.
-        name: Display name.
-        stages: Stages to which the family applies.
         causes: Title and reason of a finding, by its cause; the first one applies if nothing else is known.
-        options: Optimizations, the first to try first.
         own_stages: Whether the family also applies to custom stages of the user.
     """
 
@@ -107,7 +103,6 @@ class Facts:
     """Measured facts of one service.
 
     Args:
-        service: Name of the service.
         measures: Measures of its requests; with a *metric*, of that time instead of the latency.
         means: Mean time by stage; median stage times if unknown. [seconds]
         failed_calls: Number of failed calls to other services. [count]
@@ -137,13 +132,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class StageFinding:
-    """Stage time of a service that is worth working on.
-
-    Args:
-        facts: Facts of the service.
-        stage: Key of the stage.
-        family: Optimizations for the stage.
-    """
+    """Stage time of a service that is worth working on."""
 
     facts: Facts
     stage: str
@@ -347,13 +336,7 @@ class ReachableLatency:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Newest user mark of a piece of advice.
-
-    Args:
-        state: State set by the user.
-        at: Time of the mark.
-        until: End of a snooze; None for other states.
-    """
+    """Newest user mark of a piece of advice."""
 
     state: Literal["open", "dismissed", "snoozed", "done"]
     at: datetime
@@ -365,13 +348,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Finding with its reachable latency and user mark.
-
-    Args:
-        finding: Finding on which the advice is based.
-        reach: Reachable latency; None if it is unknown.
-        mark: Newest user mark; None without one.
-    """
+    """Finding with its reachable latency and user mark."""
 
     finding: StageFinding
     reach: ReachableLatency | None

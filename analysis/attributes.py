@@ -116,13 +116,8 @@ class SharedCause:
     """Value or range of an attribute that marks slow requests.
 
     Args:
-        key: Key of the attribute, or `WHEN`.
         values: Its value; of a range, all bands in ascending order; of `WHEN`, start and end. [Unix seconds]
-        value: The value or the range as shown.
-        requests: Requests with the value. [count]
-        slow: Slow requests with the value. [count]
         share_all: Share of the value in all requests that have the attribute.
-        share_slow: Share of the value in the slow ones.
         explained: Share of the slow requests that would not be slow if the value had the rate of all others at the same time.
         p_value: Upper bound of the probability to see this without a cause, corrected for the number of tests.
         score: Logarithm of the likelihood ratio, divided by the dispersion; larger is stronger.

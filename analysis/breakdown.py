@@ -55,12 +55,7 @@ _Z, _BESIDE, _PRIOR, _MARGIN = 1.96, 1.5, 2.0, 3
 
 @dataclass(frozen=True, slots=True)
 class RankWindow:
-    """Windows of ranks around percentiles; the arrays have equal shapes.
-
-    Args:
-        rank: Middle of the window, from 0. [requests]
-        error: Standard error of the rank of the percentile. [requests]
-    """
+    """Windows of ranks around percentiles, from 0, with the standard error of the rank [requests]; the arrays have equal shapes."""
 
     rank: Floats
     error: Floats
@@ -136,16 +131,7 @@ _TAIL_SHARE, _USUAL_SHARE, _TAIL_RATIO = 0.4, 0.15, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Measures of a selection of requests.
-
-    Args:
-        requests: Number of requests. [count]
-        errors: Number of failed requests. [count]
-        p50: Median latency; None with too few requests. [seconds]
-        p99: 99th percentile of the latency; None with too few requests. [seconds]
-        median_stages: Stage times of the median request. [seconds]
-        tail_stages: Stage times at p99; empty if `p99` is None. [seconds]
-    """
+    """Measures of a selection of requests; times in seconds, None or empty with too few requests."""
 
     requests: int
     errors: int

@@ -31,12 +31,7 @@ _DUST = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Request counts of one window.
-
-    Args:
-        total: All requests. [count]
-        bad: Requests that violated the objective; fractional when the threshold splits a bucket. [count]
-    """
+    """Request counts of one window; *bad* is fractional when the threshold splits a bucket."""
 
     total: float
     bad: float
@@ -53,14 +48,7 @@ def as_requests(requests: float, total: float, bad: float) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class AlertTier:
-    """Alert tier that fires when the burn rate reaches *burn* in both windows.
-
-    Args:
-        severity: `page` or `ticket`.
-        burn: Burn rate threshold.
-        long: Long window, which shows that the problem is significant.
-        short: Short window, which shows that the problem continues, so that the alert resets quickly.
-    """
+    """Alert tier that fires when the burn rate reaches *burn* in both windows: the short one shows that the problem continues."""
 
     severity: Severity
     burn: float
@@ -70,12 +58,7 @@ class AlertTier:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBudget:
-    """Remaining error budget.
-
-    Args:
-        left: Unspent share; below zero when overspent. [ratio]
-        bad_left: Number of further bad requests that the budget allows. [count]
-    """
+    """Unspent share of the error budget, below zero when overspent, and number of further bad requests that it allows."""
 
     left: float
     bad_left: float
@@ -136,13 +119,8 @@ def is_firing(
 ) -> bool:
     """Return whether *tier* fires: both windows at or above its burn rate, with enough bad requests.
 
-    Args:
-        tier: Alert tier.
-        counts: Request counts by window.
-        objective: Share of good requests required. [ratio]
-        guard: Minimum number of bad requests.
-        keep: Share of the threshold above which a firing tier continues to fire. [ratio]
-        seen: Time since the first request; while shorter than the short window, the rest of that window counts as good.
+    - *keep*: Share of the threshold above which a firing tier continues to fire. [ratio]
+    - *seen*: Time since the first request; while shorter than the short window, the rest of that window counts as good.
     """
     long, short = counts[tier.long], counts[tier.short]
     whole = min(1.0, seen / (guard.seen * tier.short))
@@ -192,13 +170,8 @@ def firing_tiers(
 ) -> tuple[AlertTier, ...]:
     """Return the tiers that fire and are not suppressed as over, in the order of *watched*.
 
-    Args:
-        watched: Tiers to evaluate.
-        counts: Request counts of their `needed_windows`.
-        objective: Share of good requests required. [ratio]
-        policy: Minimum counts, suppression and hysteresis.
-        already: Whether an incident is already open, which lowers the threshold.
-        seen: Time since the first request.
+    - *already*: Whether an incident is already open, which lowers the threshold.
+    - *seen*: Time since the first request.
     """
     keep, seen = (policy.hysteresis.keep, timedelta.max) if already else (1.0, seen)
     return tuple(
@@ -257,13 +230,7 @@ def _threshold(rule: BurnRateRule, window: timedelta) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Estimated onset of a problem.
-
-    Args:
-        at: Most likely start time.
-        earliest: Lower 95 % confidence bound.
-        latest: Upper 95 % confidence bound.
-    """
+    """Estimated onset of a problem, with its 95 % confidence bounds."""
 
     at: datetime
     earliest: datetime
@@ -283,12 +250,8 @@ def find_onset(
 ) -> Onset:
     """Return the onset of the latest bad period: the time from which the share of bad requests was higher than before.
 
-    Args:
-        buckets: Time steps with requests, in order, from before the problem until now.
-        objective: Share of good requests required. [ratio]
-        threshold: Burn rate from which a step counts as bad.
-        otherwise: Result if no step is bad.
-        step: Length of a step.
+    - *buckets*: Time steps with requests, in order, from before the problem until now.
+    - *threshold*: Burn rate from which a step counts as bad.
     """
     known = _last_stretch(list(buckets), objective, threshold)
     if not known:

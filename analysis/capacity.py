@@ -97,9 +97,6 @@ class Capacity:
     """Request rate that a latency threshold allows.
 
     Args:
-        rate: The capacity. [requests/s]
-        low: Lower 95 % confidence bound. [requests/s]
-        high: Upper 95 % confidence bound. [requests/s]
         served: Highest observed rate whose steps met the threshold; lower bound of the capacity. [requests/s]
         beyond: Whether the capacity is far above every observed rate, and therefore only an extrapolation.
     """

@@ -58,14 +58,8 @@ class QuantileComparison:
         quantile: The quantile. [0 < x < 1]
         kind: Kind of change; `not_enough` with fewer than `confidence.MIN_TAIL` requests beyond the quantile on either side.
         a_value: Latency of A, None without requests. [seconds]
-        b_value: Latency of B.
         low: Lower bound of b - a; -inf where unknown. [seconds]
-        high: Upper bound of b - a; inf where unknown.
         ratio: b / a; None unless both are known and a is above zero.
-        ratio_low: Lower bound of the ratio.
-        ratio_high: Upper bound; inf where unknown.
-        a_n: Requests of A. [count]
-        b_n: Requests of B. [count]
     """
 
     quantile: float
@@ -116,12 +110,8 @@ def compare_quantile(
 ) -> QuantileComparison:
     """Compare two latency histograms at *quantile*.
 
-    Args:
-        a: Latency of the baseline.
-        b: Latency compared with the baseline.
-        quantile: Quantile to compare. [0 < x < 1]
-        confidence: Confidence of the intervals, higher than the default if many pairs are compared.
-        a_quantile: Quantile of A, if it is another one: the median below a tail.
+    - *confidence*: Confidence of the intervals, higher than the default if many pairs are compared.
+    - *a_quantile*: Quantile of A, if it is another one: the median below a tail.
 
     >>> fast, slow = Histogram(), Histogram()
     >>> fast.record(0.1, 1000), slow.record(0.2, 1000)
@@ -158,14 +148,7 @@ def compare_quantile(
 def errors_along(
     a: Histogram, b: Histogram, quantiles: Sequence[float], *, a_quantile: float | None = None
 ) -> list[float]:
-    """Return the `error` of the comparison at each of *quantiles*; between every sixth and the named ones, interpolated.
-
-    Args:
-        a: Latency of the baseline.
-        b: Latency compared with the baseline.
-        quantiles: Quantiles in ascending order.
-        a_quantile: As for `compare_quantile`.
-    """
+    """Return the `error` of the comparison at each of *quantiles*; between every sixth and the named ones, interpolated."""
     known = [each for place, each in enumerate(quantiles) if place % 6 == 0 or each in NAMED_PERCENTILES]
     errors = [min(compare_quantile(a, b, each, a_quantile=a_quantile).error, UNKNOWN_ERROR) for each in known]
     return np.interp(quantiles, known, errors).tolist() if known else []
@@ -269,14 +252,7 @@ def _classify(low: float, high: float, ratio: Estimate | None) -> ChangeKind:
 
 @dataclass(frozen=True, slots=True)
 class FailureDifference:
-    """Failure rates of both sides [ratio], and the confidence interval of their difference.
-
-    Args:
-        a: Failure rate of side A.
-        b: Failure rate of side B.
-        low: Lower bound of b - a.
-        high: Upper bound of b - a.
-    """
+    """Failure rates of both sides [ratio], and the confidence interval of their difference."""
 
     a: float
     b: float
@@ -323,13 +299,7 @@ def _z() -> float:
 
 @dataclass(frozen=True, slots=True)
 class StageGrowth:
-    """Growth of the time in one stage.
-
-    Args:
-        stage: Key of the stage.
-        seconds: Additional time per request. [seconds]
-        share: Share of the total growth; above 1 when another stage got faster. [ratio]
-    """
+    """Growth of the time in one stage [seconds]; its *share* of the total is above 1 when another stage got faster."""
 
     stage: str
     seconds: float
@@ -347,14 +317,7 @@ def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
 
 
 def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew, largest growth first, from the result of `read.compare`.
-
-    Args:
-        compared: Columns stage, delta_seconds and share of the total change.
-
-    Returns:
-        Stages that grew; empty if the total did not grow.
-    """
+    """Return the stages that grew, largest growth first, from the result of `read.compare`; empty if the total did not grow."""
     rows = compared.sort_values("delta_seconds", ascending=False)
     total = float(rows["delta_seconds"].sum())
     if total <= 0:
@@ -368,10 +331,6 @@ def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
 
 def stage_growth(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[StageGrowth, ...]:
     """Return the stages that grew from *before* to *now*, largest growth first; empty if their sum did not grow.
-
-    Args:
-        before: Time by stage at a percentile. [seconds]
-        now: The same, later.
 
     >>> stage_growth({"forward": 1.0, "queue": 1.0}, {"forward": 1.0, "queue": 3.0})
     (StageGrowth(stage='queue', seconds=2.0, share=1.0),)
@@ -388,12 +347,7 @@ def dominant_growth(growth: Sequence[StageGrowth]) -> StageGrowth | None:
 
 @dataclass(frozen=True, slots=True)
 class ServingPeriod:
-    """Period in which a version served requests, or part of it.
-
-    Args:
-        start: Time of the first request.
-        end: End of the last bucket, exclusive.
-    """
+    """Period in which a version served requests, or part of it; its end is exclusive."""
 
     start: datetime
     end: datetime
@@ -401,13 +355,7 @@ class ServingPeriod:
 
 @dataclass(frozen=True, slots=True)
 class VersionTimes:
-    """Periods over which two versions are compared.
-
-    Args:
-        a: Period of A.
-        b: Period of B.
-        together: Whether both periods are the same, with both versions serving.
-    """
+    """Periods over which two versions are compared; *together* if both serve in the same one."""
 
     a: ServingPeriod
     b: ServingPeriod

@@ -46,14 +46,7 @@ _MAX_CURRENCY = 4
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of one service.
-
-    Args:
-        service: Name of the service.
-        environment: Environment; None for a service that runs in only one.
-        per_hour: Price of all replicas together. [currency/hour]
-        replicas: Number of replicas; None if the file does not state it. [count]
-    """
+    """Price of all replicas of one service together [currency/hour], in one environment or, for None, its only one."""
 
     service: str
     environment: str | None
@@ -63,12 +56,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Prices:
-    """Content of a price file.
-
-    Args:
-        currency: Currency sign or code.
-        entries: The prices.
-    """
+    """Content of a price file."""
 
     currency: str
     entries: tuple[Price, ...]
@@ -91,12 +79,7 @@ class Prices:
 
 
 class Costs:
-    """Prices from a file that is reloaded on change; while the file is invalid, the last valid prices stay in use.
-
-    Args:
-        path: Price file.
-        clock: Function that returns the current time.
-    """
+    """Prices from a file that is reloaded on change; while the file is invalid, the last valid prices stay in use."""
 
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
         self.file: LiveFile[Prices] = LiveFile(path, read_prices)
@@ -163,10 +146,6 @@ def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
 
     A waiting request occupies no paid resource, so waiting stages cost nothing. Speeding up a stage saves at most its cost,
     and only if the freed time is used: by more requests, or by fewer machines.
-
-    Args:
-        cost: Cost of one request. [currency]
-        stages: Mean time by stage. [seconds]
 
     Source:
         Amdahl, "Validity of the single processor approach" (AFIPS 1967), applied to cost.
@@ -252,14 +231,10 @@ class Waste:
     """Waste of one service in a window.
 
     Args:
-        service: Name of the service.
         seconds: Length of the window within the history of the service. [seconds]
         per_hour: Price of all replicas together; None if unknown. [currency/hour]
         replicas: Number of replicas that the price covers; None if unknown. [count]
         busy: Share of the time in which the machines worked; None if unknown. [ratio]
-        queue_seconds: Time of requests in queues. [seconds]
-        failed_calls: Number of outbound calls that failed. [count]
-        failed_seconds: Time in these calls. [seconds]
         load_seconds: Time in which processes loaded models, or ran them for the first time. [seconds]
     """
 

@@ -36,12 +36,9 @@ class TracedRequest:
     """Request of one service in a trace.
 
     Args:
-        service: Its service.
         span_id: Its root span; "" for a request that is known only from its caller.
         parent_id: Span that called it; "" for none.
         start: Start by the clock of the service. [Unix nanoseconds]
-        duration: Wall time. [nanoseconds]
-        stages: Exclusive time by stage. [nanoseconds]
         spans: Recorded intervals, as in `store.KeptTrace`.
     """
 
@@ -64,12 +61,10 @@ class PlacedCall:
     """Call of a request to another service.
 
     Args:
-        start: Start. [Unix nanoseconds by the clock of the caller]
         end: End of the wait for the response. [as above]
         read: End of the reading of the response. [as above]
         span_id: Id of its span; "" for a call of an agent.
         spans: Positions of its intervals in the spans of the request.
-        called: Requests that served the call.
     """
 
     start: int
@@ -85,8 +80,6 @@ class PlacedRequest:
     """Request at its place in the trace.
 
     Args:
-        request: The request.
-        calls: Its calls, by start.
         caller: Request that called it; None for an outermost one.
         is_direct: Whether its caller is known by id; otherwise only one call was open at that time.
         moved: Time by which it was moved into its call, because clocks differ. [nanoseconds]
@@ -347,10 +340,6 @@ class PathPiece(NamedTuple):
 
     Args:
         services: Services from the outermost request to the one of the piece.
-        request: Request of the piece.
-        stage: Stage of that request.
-        start: Start. [Unix nanoseconds]
-        end: End. [Unix nanoseconds]
         call: Call that the request waited for, if a request that served it is known.
     """
 
@@ -420,14 +409,7 @@ def _walk_wait(  # noqa: PLR0917 - as above
 
 @dataclass(frozen=True, slots=True)
 class PathShare:
-    """Time of one stage of one service on the critical paths of several requests.
-
-    Args:
-        service: The service.
-        stage: The stage.
-        seconds: Mean time in a request. [seconds]
-        share: Share of the wall time of all requests. [ratio]
-    """
+    """Mean seconds of one stage of one service on the critical paths of several requests, and their share of the wall time."""
 
     service: str
     stage: str
@@ -449,12 +431,7 @@ def path_shares(paths: Sequence[Sequence[PathPiece]]) -> list[PathShare]:
 
 
 def missing_services(root: PlacedRequest, known: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the services whose part of the trace is not retained: known only from the caller, or from other traces.
-
-    Args:
-        root: The outermost request.
-        known: Services that each service calls in other traces.
-    """
+    """Return the services whose part of the trace is not retained: known only from the caller, or from other traces."""
     found: set[str] = set()
     for each in root.everything():
         called = {other.service for other in each.called}

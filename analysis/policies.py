@@ -22,12 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Rule that groups incidents of different services that started at about the same time.
-
-    Args:
-        services: Minimum number of services in a group. [count]
-        within: Maximum time between the starts of the incidents.
-    """
+    """Rule that groups incidents of different services that started at about the same time."""
 
     services: int
     within: timedelta
@@ -38,10 +33,8 @@ class NoData:
     """Rule for incidents about missing traffic of a service.
 
     Args:
-        after: Time without requests that opens an incident.
         expected: Minimum number of requests in the same window at the earlier times. [count]
         before: Ages of the earlier windows to compare with; only times at which the service already existed count.
-        severity: Severity of the incident; `none` disables the rule.
     """
 
     after: timedelta
@@ -52,12 +45,7 @@ class NoData:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Rule for replaying missed incidents after a gap without evaluations.
-
-    Args:
-        gap: Minimum length of the gap.
-        reach: Maximum age of the replayed time.
-    """
+    """Rule for replaying missed incidents after a gap without evaluations."""
 
     gap: timedelta
     reach: timedelta
@@ -65,14 +53,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class IncidentPolicy:
-    """Policy of incidents.
-
-    Args:
-        fleet: Grouping of incidents of many services.
-        no_data: Incidents about missing traffic.
-        catch_up: Replay after a gap in the evaluations.
-        kept: Retention of resolved incidents.
-    """
+    """Policy of incidents."""
 
     fleet: Fleet
     no_data: NoData
@@ -104,14 +85,7 @@ Severity = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True)
 class BurnRateRule:
-    """Alert tier of the policy, as the share of the error budget spent within its long window.
-
-    Args:
-        severity: `page` or `ticket`.
-        budget: Share of the error budget spent within *long* at the threshold. [ratio]
-        long: Long window, which shows that the problem is significant.
-        short: Short window, which shows that the problem continues.
-    """
+    """Alert tier of the policy, as the share of the error budget spent within its long window."""
 
     severity: Severity
     budget: float
@@ -136,12 +110,7 @@ class MinimumBadRequests:
 
 @dataclass(frozen=True, slots=True)
 class CalmRule:
-    """Rule that suppresses a slow tier when the problem is over.
-
-    Args:
-        window: Window over which the burn rate must be below one.
-        evidence: Minimum number of bad requests expected in the window at the tier's burn rate. [count]
-    """
+    """Rule that suppresses a slow tier when the problem is over."""
 
     window: timedelta
     evidence: float
@@ -168,15 +137,7 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class BurnRatePolicy:
-    """Policy of burn-rate alerts.
-
-    Args:
-        rules: Alert tiers.
-        guard: Minimum number of bad requests.
-        calm: Suppression of slow tiers.
-        hysteresis: Hysteresis of incidents.
-        stale: Time without collector activity after which evaluation is suspended.
-    """
+    """Policy of burn-rate alerts."""
 
     rules: tuple[BurnRateRule, ...]
     guard: MinimumBadRequests

@@ -63,7 +63,6 @@ class ProfileBand:
     """Time of the requests at one percentile, or mean time of selected requests, by stage and by stack.
 
     Args:
-        latency: The latency. [seconds]
         sampled: Estimated number of sampled requests. [requests]
         stages: Exact time by stage; adds up to the latency. [seconds]
         stacks: Time by key of `core.code_stack.stack_key`; the keys of a stage add up to its time. Stages without samples have
@@ -88,10 +87,6 @@ class FunctionTime:
     """Time of a request in one function, within one stage.
 
     Args:
-        stage: The stage.
-        module: Import name of the module.
-        function: Qualified name in the module.
-        file: File, see `core.code_stack.CodeFrame`.
         line: Line with the most time; 0 if unknown.
         is_library: Whether the function belongs to a library that no code of the user called.
         tail_self_ms: Time in the function and in library functions that it called, at the tail percentile. [milliseconds]
@@ -149,15 +144,7 @@ class FunctionTime:
 
 @dataclass(slots=True)
 class CodeNode:
-    """Node of a flame graph.
-
-    Args:
-        name: Module and function, or the stage for the root.
-        place: File name and line; "" for the root.
-        tail_ms: Time at the tail percentile, including the children. [milliseconds]
-        median_ms: Time at the median, including the children; None with too few samples. [milliseconds]
-        children: Functions that this one called, in descending order of `tail_ms`.
-    """
+    """Node of a flame graph, with the times of its children; the root is a stage. The median is None with too few samples."""
 
     name: str
     place: str = ""
@@ -171,10 +158,7 @@ class FunctionGrowth:
     """Growth of one function between two selections of requests, at the same percentile.
 
     Args:
-        stage: The stage.
-        title: Short name and place, such as `resize (serve.py:41)`.
         before_ms: Self time before; with the functions that it calls where these make it the cause. [milliseconds]
-        after_ms: As `before_ms`, after. [milliseconds]
         stage_growth_ms: Exact growth of the stage. [milliseconds]
         is_cause: Whether the function explains the growth of the stage, see `main_function`.
         quantile: Percentile of the compared requests; 0 if unknown. [0..1]
@@ -239,15 +223,7 @@ def is_library(frame: CodeFrame) -> bool:
 
 
 def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[FunctionTime]:
-    """Return the functions with the time of the requests at *tail*, in descending order of self time.
-
-    Args:
-        tail: Requests at the tail percentile.
-        median: Requests at the median.
-
-    Returns:
-        No functions if *tail* has too few samples.
-    """
+    """Return the functions with the time of the requests at *tail*, by self time; none if *tail* has too few samples."""
     if not tail.is_sufficient:
         return []
     here = _times_of(tail)
@@ -296,15 +272,7 @@ def flame_graph(stage: str, tail: ProfileBand, median: ProfileBand | None = None
 
 
 def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGrowth]:
-    """Return the functions whose time grew, in descending order of the growth; each stage has at most one cause.
-
-    Args:
-        before: Requests at a percentile of the first selection.
-        after: Requests at the same percentile of the second selection.
-
-    Returns:
-        No functions if one of the two has too few samples.
-    """
+    """Return the functions whose time grew, by growth, none with too few samples; each stage has at most one cause."""
     if not (before.is_sufficient and after.is_sufficient):
         return []
     by_stage: dict[str, list[FunctionTime]] = defaultdict(list)

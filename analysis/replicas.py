@@ -88,13 +88,7 @@ class ReplicaTable:
 
 @dataclass(frozen=True, slots=True)
 class HardwareDifference:
-    """Measure of the machine of a replica that differs from the machines of the others.
-
-    Args:
-        measure: The measure.
-        own: Mean at the replica, in the unit of the measure.
-        others: Median of the means of the others.
-    """
+    """Measure of the machine of a replica that differs from the median of the machines of the others."""
 
     measure: Measure
     own: float
@@ -107,12 +101,9 @@ class ReplicaOutlier:
 
     Args:
         place: Host and process, or the host if all of its processes are slow.
-        name: Shortest unique name.
-        others: Number of other replicas. [count]
         quantile: Percentile at which it is compared: the median if that differs, else a higher one.
         seconds: Its latency at the percentile since the onset. [seconds]
         others_seconds: Latency of the others at the same times. [seconds]
-        requests: Its requests since the onset. [count]
         onset: Start of the first step since which it is slower. [Unix seconds]
         is_dated: Whether there are requests before the onset; if not, it may have been slower already.
         growth: Stages whose mean time is longer than at the others, longest first.
@@ -142,9 +133,6 @@ class ReplicaLatency:
     """Latency of one replica.
 
     Args:
-        place: Host and process.
-        name: Shortest unique name.
-        requests: Number of requests. [count]
         p50: Median; None with too few requests. [seconds]
         p99: 99th percentile; None with too few requests. [seconds]
         ratio: Median relative to that of the others at the same times; None if one is unknown.
@@ -200,12 +188,7 @@ def replica_names(places: Iterable[str]) -> dict[str, str]:
 
 
 def find_outlier(table: ReplicaTable, hardware: pd.DataFrame | None = None) -> ReplicaOutlier | None:
-    """Return the replica that is certainly slower than the others until the end of *table*; None if there is none.
-
-    Args:
-        table: Requests by replica.
-        hardware: Result of `Reader.hardware` over the same time; None if unknown.
-    """
+    """Return the replica that is certainly slower than the others until the end of *table*; None if there is none."""
     processes, hosts = (_units(table, by_host=by_host) for by_host in (False, True))
     for units in (hosts, processes):
         slow = _slowest(units) if units else None
@@ -571,11 +554,8 @@ def hardware_differences(
 
     Machines and GPUs that several of *places* share explain none of them and are left out.
 
-    Args:
-        frame: Result of `Reader.hardware`.
-        place: Place to explain.
-        places: All compared places.
-        since: Time from which values count. [Unix seconds]
+    - *frame*: Result of `Reader.hardware`.
+    - *since*: Time from which values count. [Unix seconds]
     """
     recent = frame[frame["at"] >= pd.Timestamp(since, unit="s", tz="UTC")]
     found: list[HardwareDifference] = []

@@ -38,16 +38,8 @@ def slo_state(
     `no_data`: no request in the last hour, traffic that has stopped, or a rule whose long window is above its threshold while its
     short window has no request.
 
-    Args:
-        counts: Counts of the last hour and of the SLO window.
-        firing: Tiers that fire.
-        rules: Status of the tiers that can fire.
-        budget: Remaining error budget.
-        objective: Share of good requests required. [ratio]
-        window: Length of the SLO window.
-        guard: Minimum number of bad requests.
-        is_stale: Whether the collector has stopped writing data.
-        in_maintenance: Whether a maintenance window is in progress.
+    - *is_stale*: Whether the collector has stopped writing data.
+    - *in_maintenance*: Whether a maintenance window is in progress.
     """
     if is_stale:
         return "stale"
@@ -76,11 +68,6 @@ def _is_violated(counts: Counts, objective: float, guard: MinimumBadRequests) ->
 def covered_share(age: timedelta, window: timedelta, maintenance: timedelta = timedelta(0)) -> float:
     """Return the share of an SLO window that is covered by data [ratio, 0 < x <= 1].
 
-    Args:
-        age: Time since the first request.
-        window: Length of the SLO window.
-        maintenance: Maintenance windows within the covered time.
-
     >>> covered_share(timedelta(days=10), timedelta(days=30), maintenance=timedelta(days=1))
     0.3
     """
@@ -95,9 +82,6 @@ class RuleStatus:
     """Status of one alert tier of an SLO.
 
     Args:
-        tier: The tier.
-        long_burn: Burn rate over the long window; None without requests.
-        short_burn: Burn rate over the short window; None without requests.
         fires: Whether the tier fires, which also requires a minimum number of bad requests.
         pending: Whether the tier may fire soon: the short window reaches the burn rate, the long window does not yet.
     """
@@ -155,11 +139,8 @@ def service_state(
 ) -> tuple[SloState | Literal[""], Reason]:
     """Return the state of a service and the reason for it; the state is "" if unknown.
 
-    Args:
-        slo: State of its most urgent SLO; None without SLOs.
-        incident: Highest severity of its open incidents, without those of SLOs in maintenance; None without incidents.
-        is_pending: Whether an alert tier of its SLOs may fire soon.
-        is_slower: Whether its newest version is clearly slower than the version before.
+    - *slo*: State of its most urgent SLO; None without SLOs.
+    - *incident*: Highest severity of its open incidents, without those of SLOs in maintenance; None without incidents.
     """
     if slo == "burning":
         return slo, "slo"
@@ -175,10 +156,7 @@ def service_state(
 def missed_requests(silence: timedelta, active: timedelta, requests: float) -> float | None:
     """Return the number of requests that a silent service would usually have had; None if it is not silent.
 
-    Args:
-        silence: Time since its last request.
-        active: Time in which it had *requests*.
-        requests: Number of requests. [count]
+    - *active*: Time in which it had *requests*.
     """
     missed = requests / max(active.total_seconds(), 1.0) * silence.total_seconds()
     return missed if silence >= _SILENT and missed >= _MISSED else None

@@ -63,16 +63,9 @@ def budget_figure(
 ) -> Figure:
     """Return the chart of the error budget over the shown time, with the sustainable pace and the projection.
 
-    Args:
-        series: Columns `at` (UTC), `total`, `bad` of every step.
-        axis: Shown time.
-        allowed_bad: Total budget, as counted by the alerts. [count]
-        window: Window of the budget.
-        since: Time at which the budget was unspent; None for the start of the shown time.
-        bad_before: Bad requests before the shown time that count against the budget. [count]
-        exhausted_in: Time until the budget is exhausted at the current pace; None if it never is.
-        versions: Releases in the shown time: version by the time it was first seen.
-        reported: Reported events in the shown time: short name by time.
+    - *since*: Time at which the budget was unspent; None for the start of the shown time.
+    - *bad_before*: Bad requests before the shown time that count against the budget. [count]
+    - *exhausted_in*: Time until the budget is exhausted at the current pace; None if it never is.
     """
     ends = axis.place(axis.start), axis.place(axis.end)
     x = [ends[0], *axis.places(series["at"])]
@@ -178,18 +171,7 @@ def burn_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the chart of the burn rate over a long (dark) and a short (grey) window, with the policy's thresholds.
-
-    Args:
-        series: Columns `at` (UTC), `total`, `bad` of every step.
-        axis: Shown time.
-        objective: Share of good requests required. [ratio]
-        lines: Thresholds to draw.
-        long: Window of the dark line.
-        short: Window of the grey line.
-        versions: Releases in the shown time: version by the time it was first seen.
-        reported: Reported events in the shown time: short name by time.
-    """
+    """Return the chart of the burn rate over a long (dark) and a short (grey) window, with the policy's thresholds."""
     x = f8(axis.places(series["at"]))
     data: list[Trace] = []
     tops = [1.3]

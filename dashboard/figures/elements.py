@@ -187,11 +187,7 @@ def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int 
 
     A name that fits in no row is omitted; its line stays. A name that would extend beyond the chart ends at its line.
 
-    Args:
-        notes: Annotations from `releases`, for all markers of one chart; most important first.
-        low: Left end of the axis.
-        high: Right end of the axis.
-        rows: Maximum number of rows. [count]
+    - *notes*: Annotations from `releases`, for all markers of one chart; most important first.
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     shown: list[Annotation] = []
@@ -228,10 +224,7 @@ def band_labels(
 ) -> list[Annotation]:
     """Return a colour square and a name at the right edge for every band that is high enough, without overlap.
 
-    Args:
-        heights: Height of each stage's band at the right edge, in stack order. [units of the axis]
-        top: Upper end of the axis.
-        min_share: Part of *top* below which a band is not labelled. [ratio]
+    - *heights*: Height of each stage's band at the right edge, in stack order. [units of the axis]
     """
     places: list[tuple[str, float]] = []
     base = 0.0

@@ -57,16 +57,9 @@ def heat_figure(
 ) -> Figure:
     """Return the latency heatmap of all requests, with p50 and p99 as lines.
 
-    Args:
-        cells: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`, `share`, `second`, `second_share`.
-        quantiles: `at` (UTC), `n`, `p50`, `p99` [seconds].
-        axis: Window and time step.
-        by_stage: Whether to colour by dominant stage, instead of by count.
-        exemplars: Retained traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
-        versions: Releases in the window: version by the time it was first seen.
-        reported: Reported events, such as a deployment: short name by time.
-        threshold_seconds: Latency threshold of the objective. [seconds]
-        hidden: Stages to leave out, with the requests they dominate.
+    - *cells*: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`, `share`, `second`, `second_share`.
+    - *quantiles*: `at` (UTC), `n`, `p50`, `p99` [seconds].
+    - *hidden*: Stages to leave out, with the requests they dominate.
     """
     grid = _grid(cells, axis, hidden)
     data: list[Trace] = [_cells_trace(grid, axis, by_stage=by_stage)]
@@ -97,14 +90,9 @@ class _Grid:
     """Heatmap cells as arrays; shape (latency rows, time columns).
 
     Args:
-        counts: Number of requests. [count]
         first: Stage that dominates most requests, as an index of *stages*.
-        share: Share of the requests that *first* dominates. [0..1]
-        second: Stage that dominates the second most requests, as an index of *stages*.
         second_share: Share of the requests that *second* dominates; 0 if one stage dominates all. [0..1]
         edges: Borders of the rows, one more than rows. [seconds]
-        starts: Start of each column.
-        stages: Stages in their fixed order.
     """
 
     counts: np.ndarray

@@ -58,15 +58,9 @@ def over_time_figure(
 ) -> Figure:
     """Return the chart of stacked stages over time, above a strip of the request rate.
 
-    Args:
-        frame: `at` (UTC), `n`, `value_seconds` and one column for each stage [seconds]; steps without data are absent.
-        axis: Window and time step.
-        quantile: Percentile of the stack; None for the mean, for which every step has enough requests.
-        versions: Releases in the window: version by the time it was first seen.
-        reported: Reported events, such as a deployment: short name by time.
-        alerts: Alerts of the service that overlap the window.
-        threshold_seconds: Latency threshold of the objective, drawn as a line when it fits. [seconds]
-        hidden: Stages to leave out; the axis then fits the others, and the line of the total latency is not drawn.
+    - *frame*: `at` (UTC), `n`, `value_seconds` and one column for each stage [seconds]; steps without data are absent.
+    - *quantile*: Percentile of the stack; None for the mean, for which every step has enough requests.
+    - *hidden*: Stages to leave out; the axis then fits the others, and the line of the total latency is not drawn.
     """
     shown = stages_of(frame, OVER_TIME_COLUMNS)
     stages = [each for each in shown if each not in hidden]
@@ -225,10 +219,8 @@ def _gapped_line(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     """Return the seconds per second spent in each stage, which is the mean number of concurrent requests in the stage.
 
-    Args:
-        frame: Mean breakdown over time: `COLUMNS` and one column for each stage [seconds per request]; steps without
-            requests are absent.
-        axis: Window and time step.
+    - *frame*: Mean breakdown over time: `COLUMNS` and one column for each stage [seconds per request]; steps without
+      requests are absent.
 
     Returns:
         `at` (UTC) and one column for each stage; every step of the axis, 0 in steps without requests.

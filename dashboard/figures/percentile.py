@@ -59,13 +59,9 @@ def percentile_figure(
 ) -> Figure:
     """Return the chart of stacked stages by percentile.
 
-    Args:
-        frame: Breakdown sorted by percentile: `COLUMNS` and one column for each stage. [seconds]
-        share: Whether to show each stage's share of the latency instead of its time.
-        even: Whether every percentile has the same width, instead of every nine.
-        objective: Objective, drawn as a line if it fits; not with *share*.
-        pinned: Percentile to mark in addition to the named ones.
-        hidden: Stages to leave out. The axis then fits the others, and nothing refers to the total latency.
+    - *frame*: Breakdown sorted by percentile: `COLUMNS` and one column for each stage. [seconds]
+    - *even*: Whether every percentile has the same width, instead of every nine.
+    - *hidden*: Stages to leave out. The axis then fits the others, and nothing refers to the total latency.
     """
     stages = [each for each in stages_of(frame, COLUMNS) if each not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
@@ -220,15 +216,7 @@ def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Latency objective drawn in a chart.
-
-    Args:
-        threshold_seconds: Latency threshold; slower requests are bad. [seconds]
-        target: Share of good requests required. [ratio]
-        inside: Share of requests within the threshold. [ratio]
-        good: Share of requests within the threshold that did not fail. [ratio]
-        between: Bounds of *good*, if the threshold splits a bucket. [ratio]
-    """
+    """Latency objective drawn in a chart, and the shares of requests that met it; *between*, if the threshold splits a bucket."""
 
     threshold_seconds: float
     target: float

@@ -36,12 +36,6 @@ class TimeAxis:
 
     A position is a number of milliseconds since the epoch: the wall clock of a zone has one hour of a year twice and lacks another.
     The browser derives the labels from `clock` (`assets/figure.js`), also after a zoom, and reads an instant back without a zone.
-
-    Args:
-        start: Start of the window.
-        end: End of the window.
-        step: Width of one time step.
-        zone: Time zone of the reader.
     """
 
     start: datetime

@@ -92,12 +92,7 @@ Stack = tuple[Any, ...]
 
 
 class RecentDurations:
-    """The duration from which a request of each route is slow, by its recent requests; of all requests for a route with few.
-
-    Attributes:
-        shortest: The shortest of these durations; None while all are unknown. [nanoseconds]
-        slow_at: Time of `clock` at which a slow request was last added; 0 for never.
-    """
+    """The duration from which a request of each route is slow, by its recent requests; of all requests for a route with few."""
 
     def __init__(self) -> None:
         self._recent: dict[str | None, list[int]] = {None: []}
@@ -173,12 +168,7 @@ class _Samples:
 
 
 class Profiler:
-    """Sampler of the running requests of this process.
-
-    Attributes:
-        recent: Durations of the recent requests.
-        cpu_ns: CPU time of the sampler's thread. [nanoseconds]
-    """
+    """Sampler of the running requests of this process."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -266,12 +256,7 @@ class Profiler:
             held.clear()
 
     def sample(self, now: int, *, baseline: bool = True) -> bool:
-        """Sample the slow requests at the time *now* of `clock`; return whether any is slow.
-
-        Args:
-            now: Time of `clock`. [nanoseconds]
-            baseline: Whether to sample one random request if none is slow.
-        """
+        """Sample the slow requests at the time *now* of `clock`, or one random request if none is; return whether any is slow."""
         shortest = self.recent.shortest
         if not baseline and (shortest is None or not self._has_request_from_before(now - shortest)):
             return False

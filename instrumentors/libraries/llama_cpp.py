@@ -65,12 +65,7 @@ class LlamaCppInstrumentor(Instrumentor):
 
 
 class _Generation:
-    """State of an outermost call with its stream.
-
-    Attributes:
-        first: Time of the first token by `clock`, 0 before it.
-        request: In a plain script, the marks of its request and the context variable that holds them.
-    """
+    """State of an outermost call with its stream."""
 
     first = 0
     request: tuple[Marks, ContextVar[Marks | None]] | None = None
