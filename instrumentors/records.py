@@ -198,7 +198,7 @@ def _merged_parts(parts: list[Interval]) -> Iterator[Interval]:
     """Yield the newest of *parts*, which do not overlap, and before them one interval by stage and period."""
     old, recent = parts[:-RECENT], parts[-RECENT:]
     if len({stage for stage, *_ in old}) > MAX_STAGES:
-        old = [(stage if stage.partition("@")[0] in BY_KEY else OTHER, *times) for stage, *times in old]
+        old = [(key if key.partition("@")[0] in BY_KEY else OTHER, start, end) for key, start, end in old]
     if old:
         first = old[0][1]
         period = max(1, (old[-1][2] - first) // PERIODS)

@@ -407,7 +407,7 @@ def test_an_event_loop_that_a_thread_runs_for_its_request(profiler: Profiler) ->
 
 
 def _is_selecting(thread: threading.Thread) -> bool:
-    frame = sys._current_frames()[thread.ident or 0]
+    frame = sys._current_frames()[thread.ident or 0]  # pyright: ignore[reportPrivateUsage] - the documented way
     return frame.f_code.co_name == "select"
 
 
