@@ -47,24 +47,14 @@ CONTENT_PATTERN: Final = re.compile(
 )
 # End of an event, and its lines. https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DATA: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]+)")
-_NAME: Final = re.compile(rb"(?:^|[\r\n])event: ?([^\r\n]+)")
+_DATA: Final = re.compile(rb"(?:^|[\r\n])data: ?+([^\r\n]+)")
+_NAME: Final = re.compile(rb"(?:^|[\r\n])event: ?+([^\r\n]+)")
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
-# Events that keep the connection open, and those of a message of Anthropic around its content.
-_NO_CONTENT: Final = frozenset(
-    {
-        "content_block_start",
-        "content_block_stop",
-        "heartbeat",
-        "keep-alive",
-        "keepalive",
-        "message_delta",
-        "message_start",
-        "message_stop",
-        "ping",
-    }
+# Events that keep the connection open, and those of Anthropic, the AI SDK of Vercel and LangServe around their content.
+_NO_CONTENT: Final = re.compile(
+    r"content_block_(?:start|stop)|heartbeat|keep-?alive|message_(?:start|delta|stop)|metadata|ping|(?:reasoning-|text-)?start(?:-step)?"
 )
-# A longer event has content. [bytes]
+# Longer ones are not searched: they have content. [bytes]
 MAX_EVENT: Final = 65_536
 # The content of a JSON event starts in so much of it. [bytes]
 _JSON_HEAD: Final = 4096
@@ -110,9 +100,13 @@ class ResponseStream:
         return facts if self._longest < 0 else [*facts, "@gap", self._longest, BY_FIRST_CHUNK]
 
     def _has_content(self, part: bytes) -> bool:
-        *events, rest = _EVENT_END.split(self._event + part)
-        has_content = any(map(event_has_content, [*events, rest])) or len(rest) > MAX_EVENT
-        self._event = b"" if has_content else rest
+        self._event += part
+        has_content = len(self._event) > MAX_EVENT
+        if not has_content:
+            *events, self._event = _EVENT_END.split(self._event)
+            has_content = any(map(event_has_content, [*events, self._event]))
+        if has_content:
+            self._event = b""
         return has_content
 
 
@@ -133,7 +127,7 @@ def event_has_content(event: bytes) -> bool:
     False
     """
     data, name = _DATA.search(event), _NAME.search(event)
-    if data is None or (name is not None and name[1].decode("latin-1").strip().lower() in _NO_CONTENT):
+    if data is None or (name is not None and _is_around(name[1].decode("latin-1"))):
         return False
     head = data[1][:_JSON_HEAD].decode("latin-1")
     if not head.startswith("{"):
@@ -141,11 +135,13 @@ def event_has_content(event: bytes) -> bool:
     if '"choices"' in head:
         return CONTENT_PATTERN.search(head) is not None
     kind = _TYPE.search(head)
+    return kind is None or not _is_around(kind[1])
+
+
+def _is_around(kind: str) -> bool:
     # https://platform.openai.com/docs/api-reference/responses-streaming
-    is_around = kind is not None and (
-        kind[1].lower() in _NO_CONTENT or (kind[1].startswith("response.") and not kind[1].endswith(".delta"))
-    )
-    return not is_around
+    is_state = kind.startswith("response.") and not kind.endswith(".delta")
+    return is_state or _NO_CONTENT.fullmatch(kind.strip().lower()) is not None
 
 
 class Exchange:

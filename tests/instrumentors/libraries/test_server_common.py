@@ -237,6 +237,11 @@ CHAT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant
     [
         (SSE, [b": ping - 12:00\r\n\r\n", b"data: a\n\n"], 1),
         (SSE, [b"retry: 100\n\n", b"id: 1\n\n", b"data:\n\n", b"event: ping\ndata: {}\n\n", b"data: a\n\n"], 4),
+        (
+            SSE,
+            [b"data: \n\n", b"event: metadata\ndata: {}\n\n", b'data: {"type": "text-start"}\n\n', b"data:  \n\n"],
+            3,
+        ),
         (SSE, [b"event: token\n", b"data: Hel", b"lo\n\n", b"data: again\n\n"], 1),
         (SSE, [b": ping\n\ndata: a\n\n", b": ping\n\n"], 0),
         (SSE, [CHAT % b'""', CHAT % b"null", CHAT[:80], CHAT[80:] % b'"Hi"', b"data: [DONE]\n\n"], 3),
