@@ -125,15 +125,7 @@ class Costs:
 
 
 def cost_of_request(per_hour: float, seconds: float, requests: float) -> float | None:
-    """Return the cost of one request, or of one good request.
-
-    Args:
-        per_hour: Cost of the service. [currency/hour]
-        seconds: Time in which the service handled the requests. [seconds]
-        requests: Number of requests. [count]
-
-    Returns:
-        Cost per request; None without requests. [currency]
+    """Return the cost of one request, or of one good request; None without requests.
 
     >>> cost_of_request(36.0, 100.0, 1000)
     0.001

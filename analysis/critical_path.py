@@ -219,12 +219,7 @@ def _unretained(known: Sequence[TracedRequest]) -> list[TracedRequest]:
 
 @dataclass(frozen=True, slots=True)
 class DependencySplit:
-    """Time of some requests in the stage `dependency`, by what they called.
-
-    Args:
-        requests: Number of requests with the stage. [count]
-        shares: Share of that time by called service, host or client library, most first; "" for what is not known. [ratio]
-    """
+    """Share of the time of some requests in the stage `dependency`, by what they called, most first; "" for unknown."""
 
     requests: int
     shares: tuple[tuple[str, float], ...]

@@ -45,10 +45,8 @@ CONTENT_PATTERN: Final = re.compile(
     rf'{REASONING_PATTERN.pattern}|"(?:content|response|text|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{{'
     r'|"(?:audio|function_call)"\s*:\s*\{'
 )
-# End of an event, and its lines. https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
-_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DATA: Final = re.compile(rb"(?:^|[\r\n])data: ?+([^\r\n]+)")
-_NAME: Final = re.compile(rb"(?:^|[\r\n])event: ?+([^\r\n]+)")
+# Most chunks of a stream: a text, or the JSON of a chat with text.
+_TOKEN: Final = re.compile(rb'data: ?(?:[^\s{[]|\{[^\n]*?"content": ?"[^"])')
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
 # Events that keep the connection open, and those of Anthropic, the AI SDK of Vercel and LangServe around their content.
 _NO_CONTENT: Final = re.compile(
@@ -100,11 +98,16 @@ class ResponseStream:
         return facts if self._longest < 0 else [*facts, "@gap", self._longest, BY_FIRST_CHUNK]
 
     def _has_content(self, part: bytes) -> bool:
+        if not self._event and _TOKEN.match(part):
+            return True
+        # https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+        if b"\r" in part:
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self._event += part
         has_content = len(self._event) > MAX_EVENT
         if not has_content:
-            *events, self._event = _EVENT_END.split(self._event)
-            has_content = any(map(event_has_content, [*events, self._event]))
+            *events, self._event = self._event.split(b"\n\n")
+            has_content = any(map(event_has_content, events)) or event_has_content(self._event)
         if has_content:
             self._event = b""
         return has_content
@@ -126,10 +129,15 @@ def event_has_content(event: bytes) -> bool:
     >>> event_has_content(b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}')
     False
     """
-    data, name = _DATA.search(event), _NAME.search(event)
-    if data is None or (name is not None and _is_around(name[1].decode("latin-1"))):
+    name = data = b""
+    for line in event.split(b"\n"):
+        if line.startswith(b"data:"):
+            data = data or line[5:].removeprefix(b" ")
+        elif line.startswith(b"event:"):
+            name = line[6:]
+    if not data or (name and _is_around(name.decode("latin-1"))):
         return False
-    head = data[1][:_JSON_HEAD].decode("latin-1")
+    head = data[:_JSON_HEAD].decode("latin-1")
     if not head.startswith("{"):
         return head != "[DONE]"
     if '"choices"' in head:
