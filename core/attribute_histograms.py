@@ -71,12 +71,7 @@ class AttributeHistograms:
         self._before = False
 
     def add(self, values: Iterable[tuple[str, str]], duration: int) -> None:
-        """Count a request.
-
-        Args:
-            values: Attributes and values of the request; each attribute once.
-            duration: Wall time of the request. [nanoseconds]
-        """
+        """Count a request of *duration* nanoseconds with its *values* by attribute."""
         seconds = duration / 1e9
         bucket = ceil(log2(seconds) * _BUCKETS_A_DOUBLING) - 1 if duration else None
         counted = self._all

@@ -20,17 +20,11 @@ Kind = Literal["text", "count", "tokens", "bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Attribute of a request.
+    """Attribute of a request."""
 
-    Args:
-        key: Name on the wire and in the store.
-        label: Name on pages, within a sentence.
-        kind: Kind of its values; all but texts are counted by size band.
-    """
-
-    key: str
-    label: str
-    kind: Kind = "text"
+    key: str  # Name on the wire and in the store
+    label: str  # Name on pages, within a sentence
+    kind: Kind = "text"  # Kind of its values; all but texts are counted by size band
 
     @property
     def is_number(self) -> bool:

@@ -28,23 +28,14 @@ _MAX_PLACE_CHARS = 120
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A quantity measured on a machine.
+    """A quantity measured on a machine."""
 
-    Args:
-        key: Name in the store.
-        metric: Name on the wire.
-        unit: UCUM unit of the metric; rates are stored per second.
-        of: Kind of object that the measure describes.
-        kind: Kind of metric on the wire.
-        direction: Required value of `network.io.direction`, if the metric has this attribute.
-    """
-
-    key: str
-    metric: str
-    unit: str
-    of: Of = "process"
-    kind: Kind = "gauge"
-    direction: str = ""
+    key: str  # Name in the store
+    metric: str  # Name on the wire
+    unit: str  # UCUM unit of the metric; rates are stored per second
+    of: Of = "process"  # Kind of object that the measure describes
+    kind: Kind = "gauge"  # Kind of metric on the wire
+    direction: str = ""  # Required value of `network.io.direction`, if the metric has this attribute
 
 
 # Of a process: number of busy CPUs, and their share of the CPUs that the process may use.
@@ -104,17 +95,11 @@ BY_METRIC = {
 
 
 class Reading(NamedTuple):
-    """One measured value.
+    """One measured value."""
 
-    Args:
-        measure: Measure of the value.
-        value: Value, in the unit of the measure; rates per second. [>= 0]
-        device: The GPU or device; "" for the process or the machine.
-    """
-
-    measure: Measure
-    value: float
-    device: str = ""
+    measure: Measure  # Measure of the value
+    value: float  # Value, in the unit of the measure; rates per second. [>= 0]
+    device: str = ""  # The GPU or device; "" for the process or the machine
 
 
 def means(readings: Iterable[Reading]) -> list[Reading]:

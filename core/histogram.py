@@ -82,19 +82,12 @@ def rank_of(quantile: float, count: int) -> int:
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of non-negative values in exponential buckets.
+    """Counts of non-negative values in exponential buckets."""
 
-    Args:
-        scale: Binary logarithm of the number of buckets per doubling. [-10..20]
-        buckets: Count by bucket index; only counts above zero.
-        zero: Number of values below `ZERO_THRESHOLD`.
-        sum: Exact sum of all values. [unit of the values]
-    """
-
-    scale: int = SCALE
-    buckets: dict[int, int] = field(default_factory=dict[int, int])
-    zero: int = 0
-    sum: float = 0.0
+    scale: int = SCALE  # Binary logarithm of the number of buckets per doubling. [-10..20]
+    buckets: dict[int, int] = field(default_factory=dict[int, int])  # Count by bucket index; only counts above zero
+    zero: int = 0  # Number of values below `ZERO_THRESHOLD`
+    sum: float = 0.0  # Exact sum of all values. [unit of the values]
 
     @property
     def count(self) -> int:
@@ -288,15 +281,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Distribution of values of which only intervals, their number and their sum are known.
+    """Distribution of values of which only intervals, their number and their sum are known."""
 
-    Args:
-        lows: Histogram of the lower edges; its sum is the sum of the values.
-        highs: Histogram of the upper edges.
-    """
-
-    lows: Histogram = field(default_factory=Histogram)
-    highs: Histogram = field(default_factory=Histogram)
+    lows: Histogram = field(default_factory=Histogram)  # Histogram of the lower edges; its sum is the sum of the values
+    highs: Histogram = field(default_factory=Histogram)  # Histogram of the upper edges
 
     @property
     def count(self) -> int:

@@ -48,13 +48,9 @@ _MIN_SECRET_CHARS = 8
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """Status output of a command: stdout for people, the log for machines.
+    """Status output of a command: stdout for people, the log for machines."""
 
-    Args:
-        is_json: Whether the log is JSON, so that no other output is allowed.
-    """
-
-    is_json: bool
+    is_json: bool  # Whether the log is JSON, so that no other output is allowed
 
     def print_lines(self, *lines: str) -> None:
         """Print *lines* about the start or end of a command, or log them if the log is JSON."""

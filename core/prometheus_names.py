@@ -26,19 +26,12 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """Metric family of histograms on /metrics.
+    """Metric family of histograms on /metrics."""
 
-    Args:
-        name: Name in Prometheus.
-        text: Help text.
-        source: OTLP metric whose points are counted, one of `names.METRICS`.
-        key: Label for the key of data points; "" if the points of all keys are added up.
-    """
-
-    name: str
-    text: str
-    source: str
-    key: str
+    name: str  # Name in Prometheus
+    text: str  # Help text
+    source: str  # OTLP metric whose points are counted, one of `names.METRICS`
+    key: str  # Label for the key of data points; "" if the points of all keys are added up
 
 
 FAMILIES = (

@@ -43,12 +43,7 @@ class RequestHistograms:
         return sum(histogram.count for histogram in self._requests.values())
 
     def add(self, own: Mapping[str, int], duration: int) -> None:
-        """Count a request.
-
-        Args:
-            own: Exclusive time by stage, `overhead` included; adds up to *duration*. [nanoseconds]
-            duration: Wall time of the request. [nanoseconds]
-        """
+        """Count a request of *duration* nanoseconds, to which its exclusive times by stage add up (`overhead` included)."""
         # Written out: calls of `Histogram.count_one` and `_add_up` would take as long as the rest.
         seconds = duration / 1e9
         bucket = bucket_index(seconds) if duration else 0
@@ -72,21 +67,11 @@ class RequestHistograms:
             counted.zero += 1
 
     def add_stalls(self, found: Mapping[str, int], duration: int) -> None:
-        """Count the stalls of a request.
-
-        Args:
-            found: Stalled time by key of `stages.stall_key`. [nanoseconds]
-            duration: Wall time of the request; above zero. [nanoseconds]
-        """
+        """Count the stalled nanoseconds of a request by key of `stages.stall_key`; its *duration* is above zero."""
         _add_up(self._held_up[bucket_index(duration / 1e9)], found)
 
     def add_profile(self, found: Mapping[str, int], duration: int) -> None:
-        """Count the samples of a request.
-
-        Args:
-            found: Time by key of `code_stack.stack_key`; the keys of a stage add up to its exclusive time. [nanoseconds]
-            duration: Wall time of the request; above zero. [nanoseconds]
-        """
+        """Count the nanoseconds by key of `code_stack.stack_key`; those of a stage add up to its exclusive time."""
         _add_up(self._profile[bucket_index(duration / 1e9)], found)
 
     def add_open(self, age: int, seen: int) -> None:
@@ -94,13 +79,7 @@ class RequestHistograms:
         _add_up(self._open[bucket_index(age / 1e9)], {"": seen})
 
     def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
-        """Count the time of a request to its first token.
-
-        Args:
-            own: As in `add`, up to the first token. [nanoseconds]
-            duration: Time to the first token; above zero. [nanoseconds]
-            definition: How the first token was detected.
-        """
+        """Count the *duration* to the first token, as *definition* detected it, with the stages before it as in `add`."""
         self.add_stream(names.FIRST_TOKEN, definition, duration / 1e9)
         _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
 

@@ -12,19 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Stage of a request: a named, exclusive share of its wall time.
+    """Stage of a request: a named, exclusive share of its wall time."""
 
-    Args:
-        key: Name on the wire and in the store.
-        label: Name on pages.
-        meaning: Description for a tooltip, one line.
-        waiting: Whether the request only waits in the stage, so that faster code would not help.
-    """
-
-    key: str
-    label: str
-    meaning: str
-    waiting: bool = False
+    key: str  # Name on the wire and in the store
+    label: str  # Name on pages
+    meaning: str  # Description for a tooltip, one line
+    waiting: bool = False  # Whether the request only waits in the stage, so that faster code would not help
 
 
 STAGES: tuple[Stage, ...] = (
@@ -95,17 +88,11 @@ def ordered(stages: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StallCause:
-    """Cause of a stall, during which requests make no progress.
+    """Cause of a stall, during which requests make no progress."""
 
-    Args:
-        key: Name on the wire and in the store.
-        label: Label of an affected span.
-        sentence: Clause about the stall, with `{}` for its duration.
-    """
-
-    key: str
-    label: str
-    sentence: str
+    key: str  # Name on the wire and in the store
+    label: str  # Label of an affected span
+    sentence: str  # Clause about the stall, with `{}` for its duration
 
 
 # A garbage collection stops every thread of the interpreter.

@@ -45,19 +45,12 @@ MAX_COUNTER_READINGS: Final = 1200
 
 
 class CounterReading(NamedTuple):
-    """One reading of the counters, in the order of `names.AROUND`.
+    """One reading of the counters, in the order of `names.AROUND`."""
 
-    Args:
-        at: Time of the reading. [nanoseconds by `clock`]
-        switches: Number of involuntary context switches.
-        major_faults: Number of pages that were read from a disk.
-        allocator_retries: Number of times torch ran out of device memory and released its cache.
-    """
-
-    at: int
-    switches: int
-    major_faults: int
-    allocator_retries: int
+    at: int  # Time of the reading. [nanoseconds by `clock`]
+    switches: int  # Number of involuntary context switches
+    major_faults: int  # Number of pages that were read from a disk
+    allocator_retries: int  # Number of times torch ran out of device memory and released its cache
 
 
 class ProcessCounters:
@@ -78,12 +71,7 @@ class ProcessCounters:
             log_failure("reading stalls of the process")
 
     def increase_around(self, start: int, end: int) -> dict[str, int]:
-        """Return the increase of the counters around a request as span attributes; none without an increase or readings.
-
-        Args:
-            start: Start of the request. [nanoseconds by `clock`]
-            end: End of the request. [nanoseconds by `clock`]
-        """
+        """Return the increase of the counters around a request as span attributes; none without an increase or readings."""
         readings = list(self._readings)
         before = bisect_right(readings, start, key=attrgetter("at")) - 1
         after = bisect_left(readings, end, key=attrgetter("at"))
@@ -108,17 +96,11 @@ MAX_STALLS: Final = 1000
 
 
 class Stall(NamedTuple):
-    """A stall of the process.
+    """A stall of the process."""
 
-    Args:
-        cause: A key of `core.stages.STALL_CAUSES`.
-        start: Start. [nanoseconds by `clock`]
-        end: End. [nanoseconds by `clock`]
-    """
-
-    cause: str
-    start: int
-    end: int
+    cause: str  # A key of `core.stages.STALL_CAUSES`
+    start: int  # Start. [nanoseconds by `clock`]
+    end: int  # End. [nanoseconds by `clock`]
 
 
 T = TypeVar("T", bound=tuple[str, int, int])
@@ -177,14 +159,7 @@ def overlapping(intervals: Sequence[T], start: int, end: int) -> Sequence[T]:
 
 
 def by_stage(met: Iterable[Stall], intervals: Collection[Interval], start: int, end: int) -> dict[tuple[str, str], int]:
-    """Return the stall time of a request in nanoseconds, by cause and by the stage that was running.
-
-    Args:
-        met: Stalls during the request, from `Stalls.during`.
-        intervals: Stages of the request.
-        start: Start of the request. [nanoseconds by `clock`]
-        end: End of the request, not before *start*. [nanoseconds by `clock`]
-    """
+    """Return the stall time of a request in nanoseconds, by cause and by the stage that was running; *met* are from `Stalls.during`."""
     found: dict[tuple[str, str], int] = {}
     parts = segments(intervals, start, end)
     for cause, started, ended in met:
@@ -196,14 +171,7 @@ def by_stage(met: Iterable[Stall], intervals: Collection[Interval], start: int, 
 
 
 def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str, int]:
-    """Return the stall time of one interval of a *stage* in nanoseconds by cause.
-
-    Args:
-        met: Stalls, from `Stalls.during`.
-        stage: Key of the stage.
-        start: Start of the interval. [nanoseconds by `clock`]
-        end: End of the interval. [nanoseconds by `clock`]
-    """
+    """Return the stall time of one interval of a *stage* in nanoseconds by cause; *met* are from `Stalls.during`."""
     found: dict[str, int] = {}
     for cause, started, ended in overlapping(met, start, end):
         if holds_up(cause, stage):

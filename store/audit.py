@@ -21,23 +21,17 @@ _COLUMNS = ("person", "origin", "action", "subject", "service", "environment", "
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One action of a person or program.
-
-    Args:
-        action: The action, such as `acknowledge` or `sign in`.
-        outcome: `done`, `refused` (role or credentials are missing) or `failed`.
-        reason: Reason of the outcome; "" for `done`.
-    """
+    """One action of a person or program."""
 
     at: datetime
     person: str
     origin: Origin
-    action: str
+    action: str  # The action, such as `acknowledge` or `sign in`
     subject: str = ""
     service: str = ""
     environment: str = ""
-    outcome: Outcome = "done"
-    reason: str = ""
+    outcome: Outcome = "done"  # `done`, `refused` (role or credentials are missing) or `failed`
+    reason: str = ""  # Reason of the outcome; "" for `done`
 
 
 def add_entry(connection: Connection, entry: AuditEntry) -> None:

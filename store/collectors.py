@@ -32,38 +32,24 @@ _DROP_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A body for one destination.
-
-    Args:
-        signal: metrics, traces or logs.
-        body: The body as received, decompressed and then compressed with zstd.
-        via: Ids of the stores of the collectors that the body has passed, separated by commas.
-        received: Time of receipt. [Unix seconds]
-        id: Number in the store; 0 before it has one.
-    """
+    """A body for one destination."""
 
     destination: str
-    signal: str
+    signal: str  # metrics, traces or logs
     media_type: str
-    body: bytes
-    via: str = ""
-    received: int = 0
-    id: int = 0
+    body: bytes  # The body as received, decompressed and then compressed with zstd
+    via: str = ""  # Ids of the stores of the collectors that the body has passed, separated by commas
+    received: int = 0  # Time of receipt. [Unix seconds]
+    id: int = 0  # Number in the store; 0 before it has one
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Number, size and age of the bodies that wait for a destination.
+    """Number, size and age of the bodies that wait for a destination."""
 
-    Args:
-        bodies: Number of bodies.
-        size_bytes: Compressed size of the bodies.
-        oldest: Time of receipt of the oldest body; None without bodies. [Unix seconds]
-    """
-
-    bodies: int = 0
-    size_bytes: int = 0
-    oldest: int | None = None
+    bodies: int = 0  # Number of bodies
+    size_bytes: int = 0  # Compressed size of the bodies
+    oldest: int | None = None  # Time of receipt of the oldest body; None without bodies. [Unix seconds]
 
 
 def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
@@ -180,18 +166,7 @@ class TargetLostError(StagelensError):
 
 
 def take_target(connection: Connection, target: str, holder: str, now: float, seconds: float) -> bytes | None:
-    """Acquire or renew the lease of *target* for *holder*.
-
-    Args:
-        connection: Connection in a write transaction.
-        target: Name of the target.
-        holder: Id of the collector.
-        now: Current time. [Unix seconds]
-        seconds: Length of the lease. [seconds]
-
-    Returns:
-        The last reading, empty bytes before the first; None if another collector holds the target.
-    """
+    """Acquire or renew the lease of *target* for *seconds*, and return its last reading (empty before the first); None if another has it."""
     found = connection.execute(select(scrapes).where(scrapes.c.target == target)).one_or_none()
     if found is None:
         row = {"target": target, "holder": holder, "until": now + seconds, "reading": b""}
@@ -273,21 +248,13 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Last report of one collector.
+    """Last report of one collector."""
 
-    Args:
-        id: Id of the collector, new after each start.
-        name: Host and port of the collector.
-        version: Version of Stagelens.
-        started: Start of the process. [Unix seconds]
-        seen: Time of the report. [Unix seconds]
-    """
-
-    id: str
-    name: str
-    version: str
-    started: float
-    seen: float
+    id: str  # Id of the collector, new after each start
+    name: str  # Host and port of the collector
+    version: str  # Version of Stagelens
+    started: float  # Start of the process. [Unix seconds]
+    seen: float  # Time of the report. [Unix seconds]
     vitals: Vitals = field(default_factory=Vitals)
 
 

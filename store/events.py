@@ -194,31 +194,19 @@ _TEXTS = ("service", "version", "environment", "instance", "place", "model", "sh
 
 @dataclass(frozen=True, slots=True)
 class StoredLoad:
-    """One phase of a cold start.
+    """One phase of a cold start."""
 
-    Args:
-        service: Service of the replica.
-        instance: `service.instance.id` of the replica; "" if unknown.
-        place: Host and process, in the format of `core.hardware.place`.
-        phase: Phase, a key of `core.stages.LOAD_PHASES`.
-        model: Model; "" if unknown.
-        shape: Input shapes of a first run; "" for other phases.
-        started: Start of the phase. [Unix nanoseconds]
-        ended: End of the phase. [Unix nanoseconds]
-        own: Time outside of other phases. [nanoseconds]
-    """
-
-    service: str
+    service: str  # Service of the replica
     version: str
     environment: str
-    instance: str
-    place: str
-    phase: str
-    model: str
-    shape: str
-    started: int
-    ended: int
-    own: int
+    instance: str  # `service.instance.id` of the replica; "" if unknown
+    place: str  # Host and process, in the format of `core.hardware.place`
+    phase: str  # Phase, a key of `core.stages.LOAD_PHASES`
+    model: str  # Model; "" if unknown
+    shape: str  # Input shapes of a first run; "" for other phases
+    started: int  # Start of the phase. [Unix nanoseconds]
+    ended: int  # End of the phase. [Unix nanoseconds]
+    own: int  # Time outside of other phases. [nanoseconds]
 
 
 def write_loads(connection: Connection, loads: Sequence[StoredLoad]) -> None:

@@ -26,22 +26,14 @@ _NAMES = {code: name for name, code in schema.METRIC_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ExportedHistogram:
-    """Histogram of one series in one bucket of time.
-
-    Args:
-        metric: Name of the metric, one of `schema.METRIC_CODES`.
-        stage: The stage, or another key of the metric.
-        start: Start of the bucket. [Unix seconds]
-        seconds: Width of the bucket, 10 where the finest tier is retained. [seconds]
-        histogram: Counts, or microseconds, by histogram bucket.
-    """
+    """Histogram of one series in one bucket of time."""
 
     series: Series
-    metric: str
-    stage: str
-    start: int
-    seconds: int
-    histogram: Histogram
+    metric: str  # Name of the metric, one of `schema.METRIC_CODES`
+    stage: str  # The stage, or another key of the metric
+    start: int  # Start of the bucket. [Unix seconds]
+    seconds: int  # Width of the bucket, 10 where the finest tier is retained. [seconds]
+    histogram: Histogram  # Counts, or microseconds, by histogram bucket
 
 
 class StoreExport:

@@ -28,21 +28,13 @@ _LOADED_AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Spans that were received together, or those of them that still wait.
+    """Spans that were received together, or those of them that still wait."""
 
-    Args:
-        received: Time of receipt. [Unix seconds]
-        counted: Whether the requests are already counted; their roots are retained to recognise late spans.
-        spans: Encoded spans; empty until loaded.
-        id: Number in the store; 0 before it has one.
-        size: Size of the spans in the store; 0 before they are written. [bytes]
-    """
-
-    received: int
-    counted: bool
-    spans: bytes
-    id: int = 0
-    size: int = 0
+    received: int  # Time of receipt. [Unix seconds]
+    counted: bool  # Whether the requests are already counted; their roots are retained to recognise late spans
+    spans: bytes  # Encoded spans; empty until loaded
+    id: int = 0  # Number in the store; 0 before it has one
+    size: int = 0  # Size of the spans in the store; 0 before they are written. [bytes]
 
     @property
     def size_bytes(self) -> int:
@@ -81,15 +73,11 @@ class AggregationResult:
 
 @dataclass(frozen=True, slots=True)
 class InboxBacklog:
-    """Number, size and age of the parcels in the inbox.
-
-    Args:
-        oldest: Time of receipt of the oldest parcel; None without parcels. [Unix seconds]
-    """
+    """Number, size and age of the parcels in the inbox."""
 
     parcels: int = 0
     size_bytes: int = 0
-    oldest: int | None = None
+    oldest: int | None = None  # Time of receipt of the oldest parcel; None without parcels. [Unix seconds]
 
 
 Fold: TypeAlias = Callable[[AggregationInput], AggregationResult]

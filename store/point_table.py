@@ -51,25 +51,15 @@ _LETTERS = {kind: letter for letter, kind in _TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class PointTable:
-    """Points of one tier in columns.
+    """Points of one tier in columns."""
 
-    Args:
-        service: Id of the service of each point; shape (n,).
-        metric: Metric code of each point; shape (n,).
-        bucket: Start of the bucket of time of each point; shape (n,). [Unix seconds]
-        series: Id of the series or total of each point; shape (n,).
-        stage: Position in *stages* of each point; shape (n,).
-        stages: Stages; may contain stages of other points.
-        histograms: Histogram of each point.
-    """
-
-    service: Ints
-    metric: Ints
-    bucket: Ints
-    series: Ints
-    stage: Ints
-    stages: list[str]
-    histograms: HistogramArrays
+    service: Ints  # Id of the service of each point; shape (n,)
+    metric: Ints  # Metric code of each point; shape (n,)
+    bucket: Ints  # Start of the bucket of time of each point; shape (n,). [Unix seconds]
+    series: Ints  # Id of the series or total of each point; shape (n,)
+    stage: Ints  # Position in *stages* of each point; shape (n,)
+    stages: list[str]  # Stages; may contain stages of other points
+    histograms: HistogramArrays  # Histogram of each point
 
     def __len__(self) -> int:
         return len(self.series)

@@ -37,17 +37,11 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Buckets of many histograms, concatenated.
+    """Buckets of many histograms, concatenated."""
 
-    Args:
-        offsets: Start of each histogram's buckets, and the end of the last; shape (n + 1,).
-        index: Bucket indices, ascending within a histogram; shape (m,).
-        amount: Counts of the buckets, all above zero; shape (m,).
-    """
-
-    offsets: Ints
-    index: Ints
-    amount: Ints
+    offsets: Ints  # Start of each histogram's buckets, and the end of the last; shape (n + 1,)
+    index: Ints  # Bucket indices, ascending within a histogram; shape (m,)
+    amount: Ints  # Counts of the buckets, all above zero; shape (m,)
 
     @classmethod
     def join(cls, pieces: Sequence[Buckets]) -> Buckets:
@@ -199,14 +193,7 @@ _BEYOND = 1 << 62
 
 
 def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
-    """Sum the histograms of each group.
-
-    Args:
-        buckets: Buckets of n histograms.
-        group: Group of each histogram; shape (n,). [0..n_groups)
-        shift: Difference by which the scale of each histogram is reduced; shape (n,).
-        n_groups: Number of groups.
-    """
+    """Sum the histograms of each *group* in [0..n_groups), with their scales reduced by *shift*; both of shape (n,)."""
     lengths = buckets.lengths
     index = buckets.index >> np.repeat(shift, lengths)
     filled = lengths > 0
@@ -293,12 +280,7 @@ class HistogramArrays:
         return self.zero + self.buckets.totals
 
     def added_up(self, group: Ints, n_groups: int) -> HistogramArrays:
-        """Return the sum of each group of histograms, at the coarsest scale of the group and no finer than `SCALE`.
-
-        Args:
-            group: Group of each histogram; shape (n,). [0..n_groups)
-            n_groups: Number of groups; none is empty.
-        """
+        """Return the sum of each *group* in [0..n_groups), none empty, at its coarsest scale and no finer than `SCALE`."""
         within = self._within_bounds(group, n_groups)
         scale = np.full(n_groups, SCALE, np.int64)
         np.minimum.at(scale, group, self.scale)
@@ -323,20 +305,13 @@ class HistogramArrays:
 
 @dataclass(slots=True)
 class Point:
-    """One data point: a histogram of one series, metric and stage.
-
-    Args:
-        metric: Name of the metric, one of `names.METRICS`.
-        stage: The stage; for `inference.request.duration` the dominant stage.
-        at: Time; the store rounds it down to the start of its bucket. [Unix seconds]
-        histogram: Counts (or microseconds) by bucket.
-    """
+    """One data point: a histogram of one series, metric and stage."""
 
     series: Series
-    metric: str
-    stage: str
-    at: int
-    histogram: Histogram
+    metric: str  # Name of the metric, one of `names.METRICS`
+    stage: str  # The stage; for `inference.request.duration` the dominant stage
+    at: int  # Time; the store rounds it down to the start of its bucket. [Unix seconds]
+    histogram: Histogram  # Counts (or microseconds) by bucket
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,17 +325,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PointColumns:
-    """Points in columns; iterating yields a `Point` for each.
+    """Points in columns; iterating yields a `Point` for each."""
 
-    Args:
-        identities: Identity of each point.
-        at: Time of each point; shape (n,). [Unix seconds]
-        histograms: Histogram of each point.
-    """
-
-    identities: Sequence[Identity]
-    at: Ints
-    histograms: HistogramArrays
+    identities: Sequence[Identity]  # Identity of each point
+    at: Ints  # Time of each point; shape (n,). [Unix seconds]
+    histograms: HistogramArrays  # Histogram of each point
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> PointColumns:

@@ -112,11 +112,7 @@ class Retention:
 
 
 def forget_points(connection: Connection, points: Points, retention: Retention, now: int) -> bool:
-    """Delete one slot of the first tier that holds expired data; *now* in Unix seconds.
-
-    Returns:
-        Whether data were deleted, so that more expired data may remain.
-    """
+    """Delete one slot of the first tier that holds data expired at *now*; return whether there may be more."""
     tiers = read_tiers(connection)
     for tier, coarser in zip_longest(tiers, tiers[1:]):
         until = now - int(retention.of_tier(tier.seconds).total_seconds())
@@ -182,11 +178,7 @@ def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) ->
 
 
 def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
-    """Delete expired traces, batches, events, loads, audit entries and series.
-
-    Returns:
-        Whether series were deleted, so that cached series ids are no longer valid.
-    """
+    """Delete expired traces, batches, events, loads, audit entries and series; return whether cached series ids are no longer valid."""
     _forget_traces(connection, retention, now)
     events.forget_events(connection, now - int(retention.hours.total_seconds()))
     forget_loads(connection, now - int(retention.hours.total_seconds()))

@@ -444,17 +444,11 @@ identity = Table("identity", metadata, Column("id", Text, primary_key=True))
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """State of one tier.
+    """State of one tier."""
 
-    Args:
-        seconds: Width of the buckets. [seconds]
-        watermark: Time before which all data are in the tier. [Unix seconds]
-        kept_from: Time before which all data were deleted from the tier. [Unix seconds]
-    """
-
-    seconds: int
-    watermark: int
-    kept_from: int
+    seconds: int  # Width of the buckets. [seconds]
+    watermark: int  # Time before which all data are in the tier. [Unix seconds]
+    kept_from: int  # Time before which all data were deleted from the tier. [Unix seconds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,13 +484,9 @@ def take_part(connection: Connection) -> int:
 
 
 def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COARSEST) -> list[Segment]:
-    """Return the tier to read for each part of `[start, end)`, in order of time.
+    """Return the tier to read for each part of `[start, end)`, in order of time; *tiers* are finest first.
 
-    Args:
-        tiers: State of the tiers, finest first.
-        start: Start of the stretch. [Unix seconds]
-        end: End of the stretch. [Unix seconds]
-        widest: Width that buckets must divide; other buckets are read only where no finer ones are retained. [seconds]
+    The width of its buckets divides *widest*, except where no finer ones are retained. [seconds]
     """
     segments: list[Segment] = []
     start = max(start, tiers[-1].kept_from)

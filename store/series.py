@@ -230,13 +230,7 @@ class SeriesIndex:
         return self._custom_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
-        """Return the key under which a hardware value is stored: its own hardware key, or a common key beyond the cap.
-
-        Args:
-            service_id: Id of the service.
-            name: Hardware key, see `core.hardware.hardware_key`.
-            at: Time of the value. [Unix seconds]
-        """
+        """Return the key under which a hardware value (`core.hardware.hardware_key`) is stored: its own, or a common one beyond the cap."""
         hour = at // _PLACES_SECONDS
         if hour > self._places_hour:
             self._places.clear()
@@ -248,13 +242,7 @@ class SeriesIndex:
         return name
 
     def attribute(self, service_id: int, key: str, at: int) -> str:
-        """Return the key under which requests with a value of an attribute are counted: its own, or a common one beyond a cap.
-
-        Args:
-            service_id: Id of the service.
-            key: Attribute and value, see `core.attributes.attribute_key`.
-            at: Time of the requests. [Unix seconds]
-        """
+        """Return the key under which a value (`core.attributes.attribute_key`) is counted: its own, or a common one beyond a cap."""
         hour = at // _ATTRIBUTES_SECONDS
         if hour > self._attributes_hour:
             self._attributes.clear()
@@ -276,14 +264,7 @@ class SeriesIndex:
         return replica_stage_key(self.stage(connection, service_id, stage), place)
 
     def stack(self, connection: Connection, service_id: int, key: str, at: int) -> str:
-        """Return the stage of the row of a call stack, and store the text of the stack.
-
-        Args:
-            connection: Connection in a write transaction.
-            service_id: Id of the service.
-            key: Stage and stack, see `core.code_stack.stack_key`.
-            at: Time of the samples. [Unix seconds]
-        """
+        """Return the stage of the row of a call stack (`core.code_stack.stack_key`), and store the text of the stack."""
         hour, day = at // _STACK_SECONDS, at // _DAY_SECONDS
         if hour > self._stacks_hour:
             self._stacks.clear()
@@ -334,12 +315,7 @@ class SeriesIndex:
             self._stages[number].add(stage)
 
     def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
-        """Extend the first and last time at which series were seen.
-
-        Args:
-            connection: Connection in a write transaction.
-            seen: Pairs of the id of a series and the start of a bucket with its data. [Unix seconds]
-        """
+        """Extend the first and last time of series by pairs of their id and the start of a bucket with data."""
         wider: dict[int, tuple[int, int]] = {}
         for number, bucket in seen:
             service = self._service_of[number]

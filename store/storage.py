@@ -73,19 +73,12 @@ class PointQuery:
 
 @dataclass(frozen=True, slots=True)
 class SeriesSeen:
-    """Contents of one series in the segments of one tier.
+    """Contents of one series in the segments of one tier."""
 
-    Args:
-        series_id: Id of the series or total.
-        requests: Sum of the counts.
-        first: Start of the first bucket with data. [Unix seconds]
-        last: Start of the last 10 s of the last bucket with data. [Unix seconds]
-    """
-
-    series_id: int
-    requests: int
-    first: int
-    last: int
+    series_id: int  # Id of the series or total
+    requests: int  # Sum of the counts
+    first: int  # Start of the first bucket with data. [Unix seconds]
+    last: int  # Start of the last 10 s of the last bucket with data. [Unix seconds]
 
 
 # Scales lie within -10..20.
@@ -94,15 +87,10 @@ _SCALE_OFFSET = 10
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Division of a stretch of time into steps that start at multiples of *width* since the epoch.
+    """Division of a stretch of time into steps that start at multiples of *width* since the epoch."""
 
-    Args:
-        start: Start of the stretch, and of its first step. [Unix seconds]
-        width: Width of a step; None for one step over the whole stretch. [seconds]
-    """
-
-    start: int
-    width: int | None
+    start: int  # Start of the stretch, and of its first step. [Unix seconds]
+    width: int | None  # Width of a step; None for one step over the whole stretch. [seconds]
 
     def of(self, at: Ints) -> Ints:
         if self.width is None:
@@ -116,29 +104,17 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Points in columns, sorted by time.
+    """Points in columns, sorted by time."""
 
-    Args:
-        times: Start of the bucket of time; shape (n,). [Unix seconds]
-        series: Id of the series or total; shape (n,).
-        metric: Metric code; shape (n,).
-        stage: Position in `stages`; shape (n,).
-        stages: Stages that occur.
-        scale: Scale of the histogram; shape (n,).
-        zero: Number of values below a nanosecond; shape (n,).
-        sum: Sum of the values; shape (n,).
-        buckets: Buckets of each point.
-    """
-
-    times: Ints
-    series: Ints
-    metric: Ints
-    stage: Ints
-    stages: tuple[str, ...]
-    scale: Ints
-    zero: Ints
-    sum: Floats
-    buckets: Buckets
+    times: Ints  # Start of the bucket of time; shape (n,). [Unix seconds]
+    series: Ints  # Id of the series or total; shape (n,)
+    metric: Ints  # Metric code; shape (n,)
+    stage: Ints  # Position in `stages`; shape (n,)
+    stages: tuple[str, ...]  # Stages that occur
+    scale: Ints  # Scale of the histogram; shape (n,)
+    zero: Ints  # Number of values below a nanosecond; shape (n,)
+    sum: Floats  # Sum of the values; shape (n,)
+    buckets: Buckets  # Buckets of each point
 
     def __len__(self) -> int:
         return len(self.times)
@@ -264,21 +240,13 @@ def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = Tr
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Table of summed points, with a row for each stage and a column for each bucket.
+    """Table of summed points, with a row for each stage and a column for each bucket."""
 
-    Args:
-        scale: Scale of the buckets, the coarsest scale of the points.
-        index: Non-empty buckets, ascending; shape (k,).
-        amount: Number of requests, or microseconds; shape (stages, k).
-        zero: Number of values below a nanosecond; shape (stages,).
-        sum: Sum of the values; shape (stages,). [seconds]
-    """
-
-    scale: int
-    index: Ints
-    amount: Ints
-    zero: Ints
-    sum: Floats
+    scale: int  # Scale of the buckets, the coarsest scale of the points
+    index: Ints  # Non-empty buckets, ascending; shape (k,)
+    amount: Ints  # Number of requests, or microseconds; shape (stages, k)
+    zero: Ints  # Number of values below a nanosecond; shape (stages,)
+    sum: Floats  # Sum of the values; shape (stages,). [seconds]
 
     @property
     def total(self) -> int:
@@ -306,16 +274,9 @@ class StageCounts:
 
 
 def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints]:
-    """Sum the buckets of *columns* into a table.
+    """Sum the buckets of *columns* into *n_rows* rows at *scale*, each point into its *place*.
 
-    Args:
-        columns: The points.
-        place: Row of each point; shape (n,).
-        n_rows: Number of rows.
-        scale: Scale of the table's buckets.
-
-    Returns:
-        The non-empty buckets, ascending, shape (k,); and the table of sums, shape (n_rows, k).
+    Returns the non-empty buckets, ascending, shape (k,); and the table of sums, shape (n_rows, k).
     """
     lengths = columns.buckets.lengths
     index = columns.buckets.index >> np.repeat(columns.scale - scale, lengths)
@@ -342,17 +303,11 @@ def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
 
 @dataclass(frozen=True, slots=True)
 class PreparedWrite:
-    """Prepared write of rows of `points` and of everything that belongs to the same transaction.
+    """Prepared write of rows of `points` and of everything that belongs to the same transaction."""
 
-    Args:
-        part: Number of the write.
-        rows: Rows of `points`, in the order of their key.
-        finish: Function that writes all other changes of the transaction.
-    """
-
-    part: int
-    rows: Sequence[PointRow]
-    finish: Callable[[Connection], None]
+    part: int  # Number of the write
+    rows: Sequence[PointRow]  # Rows of `points`, in the order of their key
+    finish: Callable[[Connection], None]  # Function that writes all other changes of the transaction
 
     def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
         def finish(connection: Connection) -> None:
@@ -447,11 +402,7 @@ class Points(StoredPoints, Protocol):
         ...
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
-
-        Returns:
-            Whether *prepare* returned a write.
-        """
+        """Apply the write that *prepare* returns, exactly once with its other changes; return whether there was one."""
         ...
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> PointTable:

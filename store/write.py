@@ -54,11 +54,7 @@ class Arrival:
 def prepare_batches(
     connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival, points: Points
 ) -> tuple[list[bool], PreparedWrite | None]:
-    """Prepare the write of the *batches* that were not counted before.
-
-    Returns:
-        For each batch whether it is new; and the write that counts the new batches, None if there is nothing to write.
-    """
+    """Return for each batch whether it is new, and the write that counts the new ones; None without any."""
     batches = [_storable_batch(batch) for batch in batches]
     fresh = _is_new(connection, batches)
     chosen = [batch for batch, new in zip(batches, fresh, strict=True) if new]

@@ -126,12 +126,7 @@ class ClickHouseServer:
             return read_native(self._client.raw_query(query, fmt="Native"))
 
     def insert(self, block: bytes, token: str) -> None:
-        """Insert rows into the table of points.
-
-        Args:
-            block: The rows, from `write_native`.
-            token: Deduplication token: a repeated insert with the same token has no effect.
-        """
+        """Insert rows from `write_native`; a repeated insert with the same *token* has no effect."""
         with _explain_errors(self._url, "cannot write to"):
             self._client.raw_insert(
                 self.place.points,

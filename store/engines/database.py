@@ -143,12 +143,7 @@ def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
 
 @contextmanager
 def explain_errors(engine: Engine, doing: str) -> Generator[None]:
-    """Convert errors of the database to `StoreError` with the database and the fix.
-
-    Args:
-        engine: The database.
-        doing: The attempted action, as in "cannot open".
-    """
+    """Convert errors of the database to `StoreError` with the database, what it was *doing*, such as "cannot open", and the fix."""
     try:
         yield
     # The driver's own cursors, used for points, raise the driver's own errors.

@@ -267,11 +267,7 @@ class DeviceWork:
         return self.timeline.place(self.start), self.timeline.place(self._ended())
 
     def marks(self, free_at: int) -> Marks:
-        """Return the marks of work whose times the device has reported.
-
-        Args:
-            free_at: End of the previous work of the same request. [nanoseconds by `clock`]
-        """
+        """Return the marks of work that the device has reported; the previous work of the request ended at *free_at*."""
         asked, returned = self.start.asked, self._ended().asked
         start, end = self.interval()
         if self._stage not in COPIES:
