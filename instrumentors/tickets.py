@@ -162,6 +162,9 @@ class Tickets:
         else:
             records.report_limit("has more than 1,024 jobs; the wait and the work for further ones are unattributed")
 
+    def replace(self, ticket: Ticket, other: Ticket) -> None:
+        self._drawn[:] = [other if each is ticket else each for each in self._drawn]
+
     def jobs(self) -> list[Ticket]:
         """Return the tickets that count: those of the user or of a library, else the automatic ones."""
         drawn = self._drawn

@@ -247,7 +247,7 @@ def _side(number: int) -> Mapping[str, object]:
 # Some seconds of fast requests: the tail profiler needs slow ones after it has learned what is slow.
 MANY = 10_000
 # Enough where each waits for some time.
-SOME = 1_500
+SOME = 1_000
 _GTHREAD = (*GUNICORN, "--worker-class", "gthread", "--threads", "8")
 _STREAMS = (*UVICORN, "services.found.fastapi_streams:app")
 _PREDICT = _posting("/predict", _features)
@@ -270,6 +270,40 @@ FOUND: Mapping[str, Found] = {
         (*_GTHREAD, "services.found.flask_batcher:app"),
         _PREDICT,
         requests=MANY,
+    ),
+    **{
+        f"fastapi-{shape}": Found(
+            f"FastAPI, own worker: {title}",
+            (*UVICORN, "services.found.fastapi_queues:app"),
+            _posting(f"/{shape}", _features),
+            requests=SOME,
+        )
+        for shape, title in {
+            "second": "two queues",
+            "event": "an asyncio.Event for each job",
+            "by-id": "a future in a dict",
+            "memory": "memory object streams of anyio",
+            "stream": "continuous batching in a thread, a queue of tokens for each request",
+        }.items()
+    },
+    **{
+        f"flask-{shape}": Found(
+            f"Flask, {title}",
+            (*_GTHREAD, "services.found.flask_queues:app"),
+            _posting(f"/{shape}", _features),
+            requests=SOME,
+        )
+        for shape, title in {
+            "lock": "a threading.Lock around the model",
+            "stream": "own engine: a queue of tokens for each request",
+        }.items()
+    },
+    "gevent-priority": Found(
+        "Flask on gevent, own worker: queue.PriorityQueue",
+        (*GUNICORN, "--worker-class", "gevent", "services.found.flask_queues:app"),
+        _posting("/priority", _features),
+        needs=("gevent",),
+        requests=SOME,
     ),
     "flask-prepare": Found(
         "Flask, own prepare() makes the tail",

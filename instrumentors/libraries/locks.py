@@ -45,6 +45,7 @@ class LockInstrumentor(Instrumentor):
             "multiprocessing.synchronize": lambda module: self.replace(module.SemLock, "__enter__", _of(_process_lock)),
             "gevent.thread": lambda module: self.replace(module.LockType, "acquire", _of(_gevent_lock, 2)),
             "filelock": self._filelock,
+            "filelock.asyncio": self._filelock,
         }
 
     def _acquire(self, module: ModuleType, names: Iterable[str]) -> None:
@@ -62,7 +63,8 @@ class LockInstrumentor(Instrumentor):
 
     def _filelock(self, module: ModuleType) -> None:
         for name in ("BaseFileLock", "BaseAsyncFileLock"):
-            for owner in getattr(module, name, object).__mro__:
+            # Not those that the module would import now.
+            for owner in vars(module).get(name, object).__mro__:
                 self.replace(owner, "acquire", _of(_file_lock))
 
 

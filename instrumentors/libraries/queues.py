@@ -19,7 +19,9 @@ A job with a `contextvars.Context` runs in the context of its request, as those 
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import queue
 import sys
 import threading
@@ -41,7 +43,7 @@ from types import (
     ModuleType,
 )
 from typing import Any, Final
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
@@ -70,6 +72,7 @@ _FUTURE, _EVENT, _QUEUE, _NOTHING, _CONTEXT, _DICT, _SEQUENCE, _OBJECT = range(8
 # What each type of object in an item is, so that a job costs one lookup for each object.
 _kinds: dict[type, int] = {}
 MAX_KINDS: Final = 1024
+_STANDARD: Final = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - a text, as in code
 # Coroutines of asyncio, anyio and janus that wait and do no work.
 _WAITS: Final = ("get", "receive", "wait", "sleep", "acquire", "join")
 
@@ -282,27 +285,41 @@ class QueueRun(BatchRun):
 class Job(Ticket):
     """Ticket of a job that was put into a queue behind *length* others, known by the object that its request waits for."""
 
-    __slots__ = ("_key", "_length", "_reply", "confirmed", "owner", "parts", "released", "request", "resumed", "shared")
+    __slots__ = (
+        "_length",
+        "_reply",
+        "confirmed",
+        "is_found",
+        "key",
+        "owner",
+        "parts",
+        "released",
+        "request",
+        "resumed",
+        "shared",
+    )
     automatic = True
     # Whether the request may wait for more than one answer.
     is_stream = False
 
-    def __init__(self, request: Marks, reply: Any, length: int | None = None) -> None:
+    def __init__(self, request: Marks, reply: Any = None, length: int | None = None) -> None:
         self.since = clock()
         self._length = length
         self.gone = 0
         self.request: Marks | None = request
-        self._key = id(reply)
+        self.key = id(reply)
         self.owner = _thread_or_task()
         # Run, start and end (0 while it lasts) of each part of the work.
         self.parts: list[list[Any]] = []
         # Result set, and its request continued after that by the event loop or its thread; 0 before.
         self.released = self.resumed = 0
         self.shared = False
+        # Whether the job did not hold the reply: it is that of the worker that has the job when it is set.
+        self.is_found = False
         # An event or a queue may have another purpose until the request waits for it.
         self.confirmed = _kind(reply) == _FUTURE
         # A cycle, which `release` breaks. Last, because a signal may interrupt us.
-        self._reply: Any = ref(reply, self.release)
+        self._reply: Any = None if reply is None else ref(reply, self.release)
 
     def ask(self) -> None:
         """Note that the request starts to wait."""
@@ -347,6 +364,7 @@ class Job(Ticket):
         for part in self.parts:
             if not part[2] and run in {None, part[0]}:
                 part[2] = now
+                self.shared = self.shared or (self.is_found and not self.released)
 
     def working(self) -> list[Marks]:
         """Return the marks of the runs that work for the request now, as far as their own thread or task does the work."""
@@ -378,6 +396,8 @@ class Job(Ticket):
     def end(self, reply: Any, now: int) -> None:
         self.released = now
         request, self.request = self.request, None
+        if self.is_found and request is not None:
+            self.discard_rivals(request)
         # A cancelled request or a request that gave up says nothing about the rest of the batch.
         completed = request is not None and request[0] == OPEN
         if not completed:
@@ -385,7 +405,7 @@ class Job(Ticket):
         elif _kind(reply) == _FUTURE:
             completed = not _base(type(reply)).cancelled(reply)
         self._reply = None
-        _jobs.pop(self._key, None)
+        _jobs.pop(self.key, None)
         for run, _, ended in self.parts:
             if completed and not ended:
                 run.completed = True
@@ -393,6 +413,15 @@ class Job(Ticket):
                 run.waits = False
             if run.is_done():
                 run.close(now)
+
+    def discard_rivals(self, request: Marks) -> None:
+        """Discard all jobs that may have this one's reply, if several workers have them."""
+        tickets = request_tickets(request)
+        jobs = [job for job in (tickets.jobs() if tickets is not None else ()) if isinstance(job, Job)]
+        rivals = [job for job in jobs if job.is_found and job.key == self.key and job.parts and not job.shared]
+        working = {id(run) for job in rivals if not (run := job.parts[-1][0]).waits}
+        for job in rivals:
+            job.shared = len(working) > 1 or job.parts[-1][0].waits
 
     def ready(self) -> bool:
         self._discard_unknown()
@@ -448,6 +477,8 @@ class Stream(Job):
         for part in self.parts:
             if not part[2]:
                 part[0].completed = True
+                # It is the worker that answers.
+                self.is_found = self.is_found and part[0] is not run
         if run is None or not self.parts or run.ended:
             return
         worker, _, since = self.parts[-1]
@@ -465,6 +496,52 @@ class Stream(Job):
     def ready(self) -> bool:
         # Its request has ended.
         self.release()
+        return super().ready()
+
+
+class Loose(Job):
+    """Job that does not hold what its request waits for, such as a future in a dict by the number in the job.
+
+    While a worker has it, it is replaced by one with the reply: what the request waits for then.
+    """
+
+    __slots__ = ("_task", "into")
+
+    def __init__(self, request: Marks, into: Any) -> None:
+        super().__init__(request, None, length(into))
+        self.into = ref(into)
+        loop = _running_loop()
+        self._task: Any = None if loop is None else ref(_current_task(loop))
+
+    def waits_for(self, run: QueueRun) -> bool:
+        if self.request is None or self.request[0] != OPEN:
+            self.end(None, clock())
+        found = None if self.released else self.find(_awaited.get(self.owner))
+        return super().waits_for(run) if found is None else found.waits_for(run)
+
+    def find(self, waited: Any = None) -> Job | None:
+        """Return the job that replaces this one, with *waited* as its reply; None while that is not known."""
+        request = self.request
+        reply = waited if waited is not None else _future_of(None if self._task is None else self._task())
+        tickets = None if request is None or reply is None else request_tickets(request)
+        known = _jobs.get(id(reply))
+        if request is None or tickets is None or not self.parts or (known is not None and not known.is_found):
+            return None
+        job = (Stream if _kind(reply) == _QUEUE else Job)(request, reply, self._length)
+        job.since, job.owner, job.parts, job.is_found, job.confirmed = self.since, self.owner, self.parts, True, True
+        _jobs[id(reply)] = job
+        tickets.replace(self, job)
+        run = self.parts[-1][0]
+        with suppress(ValueError):
+            run.jobs[run.jobs.index(self)] = job
+        self.request, self.parts, self.released = None, [], job.since
+        _loose.pop(-id(self), None)
+        if _kind(reply) == _FUTURE:
+            job.observe(reply)
+        return job
+
+    def ready(self) -> bool:
+        self.request = None
         return super().ready()
 
 
@@ -494,6 +571,16 @@ class _RunPart(BatchRun):
 
 # Jobs by the id of the object that their request waits for, until it is set.
 _jobs: dict[int, Job] = {}
+# Those that do not hold it: by the id of the item until it is taken, then by the negative of their own.
+_loose: WeakValueDictionary[int, Loose] = WeakValueDictionary()
+# The same, as a dict without methods of Python.
+_any_loose: Final = _loose.data
+# What a thread or task of a request with such a job waited for last.
+_awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
+# Queues from which requests themselves take, such as the connections of a pool, by their id.
+_pools: dict[int, ref[Any]] = {}
+# Jobs of a request that do not hold what it waits for: more are data.
+MAX_LOOSE: Final = 16
 
 
 def _add_type(types: list[type], kind: type) -> None:
@@ -544,8 +631,8 @@ def _classify(kind: type) -> int:
     return _OBJECT
 
 
-def replies(item: Any) -> list[Any]:
-    """Return the objects in *item* for which a request may wait; futures before events before queues."""
+def replies(item: Any) -> list[Any] | None:
+    """Return the objects in *item* for which a request may wait, futures before events before queues; None with a context."""
     level: Collection[Any] = item if type(item) is tuple else (item,)
     found: list[list[Any]] = [[], [], []]
     known = _kinds.get
@@ -564,7 +651,7 @@ def replies(item: Any) -> list[Any]:
             if kind <= _QUEUE:
                 found[kind].append(_whole(inner) if kind else inner)
             elif kind == _CONTEXT:
-                return []
+                return None
             elif depth < 1 and len(below) <= left:
                 below += _contents(inner, kind)
         if found[_FUTURE] or not below:
@@ -643,6 +730,24 @@ def _current_task(loop: Any) -> Any:
     return sys.modules["asyncio.tasks"].current_task(loop)
 
 
+def _future_of(task: Any) -> Any:
+    """Return the future that *task* awaits in code of the user, None for any other wait."""
+    waiter = getattr(task, "_fut_waiter", None)
+    if type(waiter) not in FUTURES:
+        return None
+    coro, innermost = task.get_coro(), None
+    while isinstance(coro, CoroutineType):
+        coro, innermost = coro.cr_await, coro
+    if innermost is None or type(coro).__name__ not in {"FutureIter", "generator"}:
+        return None
+    file = innermost.cr_code.co_filename
+    if innermost.cr_code.co_name == "wait_for" and Path(file).parent.name == "asyncio":
+        # In Python 3.11 it awaits a future of its own.
+        inner = [each for each in gc.get_referents(innermost) if each is not waiter and _kind(each) == _FUTURE]
+        return next((each for each in inner if type(each) in FUTURES), None if inner else waiter)
+    return None if file.startswith(_STANDARD) or "/site-packages/" in file else waiter
+
+
 def _is_get() -> bool:
     """Return whether this task is only a `get` that another task, whose run it has, waits for."""
     loop = _running_loop()
@@ -701,12 +806,18 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
     try:
         run = run if is_known else _next_run()[0]
         now = clock()
-        jobs = [job for reply in replies(item) if (job := _jobs.get(id(reply))) is not None]
+        jobs = [job for reply in replies(item) or () if (job := _jobs.get(id(reply))) is not None]
         if jobs and all(job.parts and not job.parts[-1][2] for job in jobs):
             # By a method that this one has called.
             return
+        loose = _loose.pop(id(item), None) if _any_loose else None
         if run is None and (run := _run_for(jobs)) is None:
+            if loose is not None and len(_pools) < MAX_KINDS:
+                _pools[id(loose.into())] = loose.into
             return
+        if loose is not None and not jobs and loose.request is not None and loose.request[0] == OPEN:
+            jobs.append(loose)
+            _loose[-id(loose)] = loose
         run.waits = False
         if run.completed and not jobs:
             return
@@ -715,6 +826,8 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
             run, run.mixed = (run, True) if _is_get() else (run.renewed(now), run.mixed)
         for job in jobs:
             run.take(job, now)
+        if jobs and loose is jobs[0]:
+            loose.waits_for(run)
         run.mixed = run.mixed or not jobs
     except Exception:
         log_failure("following a job from a queue")
@@ -722,7 +835,7 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
 
 def _put(into: Any, item: Any) -> None:
     marks = current.get()
-    if _jobs or (marks is not None and marks[0] == OPEN):
+    if _jobs or _any_loose or (marks is not None and marks[0] == OPEN):
         _send(marks, item, into)
 
 
@@ -734,7 +847,13 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
             if answered.confirmed:
                 return
         in_request = marks is not None and marks[0] == OPEN and marks[3:4] != [SHARED]
-        for reply in replies(item):
+        found = replies(item)
+        if _any_loose:
+            # Of an item that was dropped, or that this one is again.
+            _loose.pop(id(item), None)
+        if in_request and marks is not None and found == []:
+            _start_loose(marks, item, into)
+        for reply in found or ():
             job = _jobs.get(id(reply))
             if job is not None:
                 # Put into another queue, or again; or the job of several requests.
@@ -754,6 +873,17 @@ def _start(marks: Marks, reply: Any, into: Any) -> None:
         tickets.add(job)
         if job.confirmed:
             job.observe(reply)
+
+
+def _start_loose(marks: Marks, item: Any, into: Any) -> None:
+    pool = _pools.get(id(into))
+    if _kind(item) < _DICT or type(into) in _PARTS or (pool is not None and pool() is into):
+        return
+    tickets = request_tickets(marks, create=True)
+    if tickets is not None and len(tickets.jobs()) < MAX_LOOSE:
+        job = _loose[id(item)] = Loose(marks, into)
+        _awaited.pop(job.owner, None)
+        tickets.add(job)
 
 
 def _release(job: ref[Job], reply: Any) -> None:
@@ -792,7 +922,7 @@ class _Get:
 
 def _get(waited: Any) -> _Get | bool:
     marks = current.get()
-    if not _jobs and (marks is None or marks[3:4] != [SHARED] or not marks[1]):
+    if not _jobs and not _any_loose and (marks is None or marks[3:4] != [SHARED] or not marks[1]):
         # The call is observed, but its item decides who works for whom.
         return False
     return _start_get(waited)
@@ -803,7 +933,7 @@ def _start_get(waited: Any) -> _Get:
 
 
 def _got(call: Any, item: Any) -> None:
-    if _jobs:
+    if _jobs or _any_loose:
         _take(item, call.run if call else None, is_known=bool(call))
     if call:
         call.end()
@@ -820,7 +950,7 @@ def _get_later(waited: Any) -> _Get | None:
         # A run without jobs, or a request.
         marks[4].owner == _thread_or_task()
         if not marks[1]
-        else not _jobs and marks[0] == OPEN and _run_of(marks) is None
+        else not _jobs and not _any_loose and marks[0] == OPEN and _run_of(marks) is None
     ):
         return None
     run, forms, awaited = _before(waited)
@@ -851,7 +981,16 @@ def _before(waited: Any) -> tuple[QueueRun | None, bool, Job | None]:
 def _confirm(waited: Any) -> Job | None:
     """Return the job whose request, which is the current one, starts to wait for *waited*."""
     marks = current.get()
-    job = _jobs.get(id(_whole(waited))) if marks is not None and marks[0] == OPEN else None
+    if marks is None or marks[0] != OPEN:
+        return None
+    reply = _whole(waited)
+    job = _jobs.get(id(reply))
+    if job is None and _any_loose and (tickets := request_tickets(marks)) is not None:
+        owner = _thread_or_task()
+        _awaited[owner] = reply
+        for each in tickets.jobs():
+            if type(each) is Loose and each.owner == owner:
+                job = each.find(reply) or job
     if job is None or job.request is not marks:
         return None
     job.ask()
@@ -878,7 +1017,7 @@ class _Awaited:
 
 
 def _await(reply: Any) -> _Awaited | None:
-    job = _confirm(reply) if _jobs else None
+    job = _confirm(reply) if _jobs or _any_loose else None
     return None if job is None else _Awaited(job)
 
 
@@ -943,6 +1082,9 @@ def _answer(marks: Marks, callback: Any, args: tuple[Any, ...]) -> None:
     if run is None or not run.jobs:
         return
     run.completed = True
+    for job in [*run.jobs]:
+        if type(job) is Loose:
+            job.waits_for(run)
     known = [*args]
     if isinstance(callback, (MethodType, BuiltinMethodType)):
         known.append(callback.__self__)
@@ -951,7 +1093,7 @@ def _answer(marks: Marks, callback: Any, args: tuple[Any, ...]) -> None:
         for cell in callback.__closure__ or ():
             with suppress(ValueError):
                 known.append(cell.cell_contents)
-    for reply in replies((*known,)):
+    for reply in replies((*known,)) or ():
         job = _jobs.get(id(reply))
         if job is not None:
             job.answer(run)

@@ -1111,3 +1111,176 @@ def test_a_job_has_an_event_of_its_loop(finished: Finished, make: Any, size: int
     asyncio.run(main())
 
     assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abc"}
+
+
+async def await_future(future: asyncio.Future[Any]) -> None:
+    await future
+
+
+async def await_with_timeout(future: asyncio.Future[Any]) -> None:
+    await asyncio.wait_for(future, 30)
+
+
+async def await_with_time(future: asyncio.Future[Any]) -> None:
+    async with asyncio.timeout(30):
+        await future
+
+
+async def ask_by_number(jobs: Any, pending: dict[str, Any], wait: Callable[[Any], Any]) -> None:
+    """Run four requests, two at once, whose jobs have the numbers of their futures."""
+
+    async def handle(name: str) -> None:
+        with request(name):
+            future = pending[name] = asyncio.get_running_loop().create_future()
+            jobs.put_nowait((name, "data"))
+            await wait(future)
+
+    for names in ("ab", "cd"):
+        await asyncio.gather(*map(handle, names))
+
+
+def set_by_number(pending: dict[str, Any], names: list[str]) -> None:
+    for name in names:
+        pending.pop(name).set_result(None)
+
+
+def expect_batches(finished: Finished, size: int) -> None:
+    batches = {name: names for names in (("ab", "cd") if size == 2 else "abcd") for name in names}
+    assert found(finished) == {name: ({"queue", "for_" + "_".join(names)}, size) for name, names in batches.items()}
+
+
+@pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_job_has_the_number_of_a_future(finished: Finished, wait: Any, size: int) -> None:
+    """Its request waits for it in its own code, and the worker has the job when it is set."""
+    pending: dict[str, Any] = {}
+
+    async def serve_jobs(jobs: asyncio.Queue[Any]) -> None:
+        while True:
+            names = [(await jobs.get())[0] for _ in range(size)]
+            await asyncio.sleep(0.001)
+            work(*names)
+            set_by_number(pending, names)
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        worker = asyncio.create_task(serve_jobs(jobs))
+        await ask_by_number(jobs, pending, wait)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+    asyncio.run(main())
+
+    expect_batches(finished, size)
+
+
+@pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_job_for_a_thread_has_the_number_of_a_future(finished: Finished, wait: Any, size: int) -> None:
+    """The thread asks the loop to set it."""
+    pending: dict[str, Any] = {}
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    def run_jobs(loop: asyncio.AbstractEventLoop) -> None:
+        while (job := jobs.get()) is not None:
+            names = [job[0], *(jobs.get()[0] for _ in range(size - 1))]
+            work(*names)
+            loop.call_soon_threadsafe(set_by_number, pending, names)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        worker = loop.run_in_executor(None, run_jobs, loop)
+        await ask_by_number(jobs, pending, wait)
+        jobs.put_nowait(None)
+        await worker
+
+    asyncio.run(main())
+
+    expect_batches(finished, size)
+
+
+@pytest.mark.parametrize("make", [threading.Event, Future, queue.Queue])
+def test_a_job_has_the_number_of_what_a_thread_waits_for(finished: Finished, make: Any) -> None:
+    pending: dict[str, Any] = {}
+    jobs: queue.Queue[Any] = queue.PriorityQueue()
+
+    def loop() -> None:
+        while (job := jobs.get()) != ("stop",):
+            work(*job)
+            answer(pending.pop(job[0]))
+
+    def handle(name: str) -> None:
+        with request(name):
+            reply = pending[name] = make()
+            jobs.put((name,))
+            wait_for(reply)
+
+    worker = threading.Thread(target=loop)
+    worker.start()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(handle, "abcd"))
+    jobs.put(("stop",))
+    worker.join(30)
+
+    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abcd"}
+
+
+def test_a_job_that_its_request_does_not_wait_for_claims_nothing(finished: Finished) -> None:
+    """Such as an entry of a log, whose worker goes on before the result is set; nor does what another worker still has then."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        entries, notes, jobs = asyncio.Queue[Any](), asyncio.Queue[Any](), asyncio.Queue[Any]()
+        pending: dict[int, asyncio.Future[None]] = {}
+        noted = asyncio.Event()
+
+        async def log() -> None:
+            while True:
+                await entries.get()
+                work("nobody")
+
+        async def note() -> None:
+            await notes.get()
+            await noted.wait()
+
+        async def serve_jobs() -> None:
+            number, _ = await jobs.get()
+            await asyncio.sleep(0.001)
+            work("a")
+            pending.pop(number).set_result(None)
+
+        async def handle(name: str, *, notes_too: bool) -> None:
+            with request(name):
+                future = pending[id(name)] = loop.create_future()
+                entries.put_nowait({"request": name})
+                if notes_too:
+                    notes.put_nowait({"request": name})
+                jobs.put_nowait((id(name), name))
+                await future
+
+        others = [asyncio.create_task(log()), asyncio.create_task(note())]
+        for name in "ab":
+            await asyncio.gather(serve_jobs(), handle(name, notes_too=name == "b"))
+        noted.set()
+        others[0].cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    asyncio.run(main())
+
+    assert found(finished) == {"a": ({"queue", "for_a"}, 1), "b": (set(), None)}
+
+
+def test_a_pool_of_connections_is_no_queue_of_jobs(finished: Finished) -> None:
+    """Requests put what other requests take, and no worker."""
+    pool: queue.LifoQueue[Any] = queue.LifoQueue()
+    for name in "abc":
+        with request(name):
+            pool.put(["connection"])
+        with request(name + "_takes"):
+            pool.get()
+    assert queues._pools[id(pool)]() is pool
+    with request("later"):
+        pool.put(["connection"])
+
+    assert all(stages == set() for stages, _ in found(finished).values())
+    assert "@late" not in finished[-1][0]
