@@ -239,6 +239,22 @@ def _features(number: int) -> Mapping[str, object]:
     return {"features": _row(number)}
 
 
+def _payments(number: int) -> Mapping[str, object]:
+    rng = random.Random(number)
+    kinds = ("Card", "Cash", "Transfer")
+    return {
+        "payments": [
+            {
+                "shop": rng.randrange(50),
+                "kind": rng.choice(kinds),
+                "amount": rng.uniform(1, 99),
+                "at": f"2026-11-{day % 28 + 1:02}T10:00",
+            }
+            for day in range(200)
+        ]
+    }
+
+
 def _side(number: int) -> Mapping[str, object]:
     # One picture of twelve is large.
     return {"side": 960 if number % 12 == 7 else 32}
@@ -321,6 +337,17 @@ FOUND: Mapping[str, Found] = {
     "fastapi-gather": Found("FastAPI, asyncio.gather", _STREAMS, _streaming("/gather"), requests=SOME),
     "fastapi-sklearn": Found(
         "FastAPI, scikit-learn pipeline, pandas", (*UVICORN, "services.found.fastapi_sklearn:app"), _PREDICT
+    ),
+    "fastapi-pandas": Found(
+        "FastAPI, features in pandas, LogisticRegression",
+        (*UVICORN, "services.found.fastapi_pandas:app"),
+        _posting("/predict", _payments),
+    ),
+    "fastapi-polars": Found(
+        "FastAPI, features in polars, LogisticRegression",
+        (*UVICORN, "services.found.fastapi_polars:app"),
+        _posting("/predict", _payments),
+        needs=("polars",),
     ),
     "flask-xgboost": Found(
         "Flask, XGBoost",
