@@ -16,7 +16,7 @@ from ..instrumentor import Hook, Instrumentor, timed
 from .model_common import model_call, rows_of_inputs, without_calls
 from .torch.models import thread_state
 
-BACKENDS = ("tensorflow", "jax", "torch")
+BACKENDS = ("tensorflow", "jax", "torch", "numpy", "openvino")
 PREDICTIONS = ("predict", "predict_on_batch")
 LOADING = ("load_model", "load_weights_only", "load_model_from_hdf5", "load_weights_from_hdf5_group")
 TRAINING = ("fit", "evaluate", "train_on_batch", "test_on_batch")

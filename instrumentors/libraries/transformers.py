@@ -21,8 +21,9 @@ from typing import Any
 from ...core.names import BY_GENERATE
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from .. import scripts
-from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure, timed_call
 from ..loads import loads, shapes_of
+from ..probes import Probe
 from ..recorder import end
 from ..records import OPEN, Marks, clock, current, has_capacity
 from .executors import as_job
@@ -414,6 +415,8 @@ LOADERS = MappingProxyType(
         "transformers.models.auto.feature_extraction_auto": ("AutoFeatureExtractor",),
     }
 )
+PROCESSORS = ("ProcessorMixin", "ImageProcessingMixin", "FeatureExtractionMixin")
+PREPARING = ("__call__", "preprocess")
 ENCODERS = ("__call__", "encode", "encode_plus", "batch_encode_plus", "apply_chat_template")
 DECODERS = ("decode", "batch_decode")
 
@@ -426,12 +429,14 @@ class TransformersInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "the wait for the thread of a model in `transformers serve`",
-            "preprocess": "the time in a pipeline before the last call of the model",
+            "preprocess": "the time in a pipeline before the last call of the model; calls of an image processor, video processor, "
+            "feature extractor or processor",
             "tokenize": "calls of `__call__`, `encode` and `apply_chat_template` of a tokenizer",
             "forward": "the time of the model in a pipeline, including the copies to and from its device",
             "prefill": "the time in `generate` until the first new token",
             "decode": "the time in `generate` after the first new token",
-            "postprocess": "the time in a pipeline after the last call of the model; calls of `decode` and `batch_decode` of a tokenizer",
+            "postprocess": "the time in a pipeline after the last call of the model; calls of `decode` and `batch_decode` of a tokenizer, "
+            "and of `post_process_…` of a processor",
             "load": "calls of `from_pretrained` of models, tokenizers, processors and configurations; the creation of a "
             "pipeline; the first `generate` of a model until its first token",
         }
@@ -442,7 +447,6 @@ class TransformersInstrumentor(Instrumentor):
         "`prefill` and `decode` of a decoding loop outside `GenerationMixin`. Each step of the loop counts as a separate `forward`.",
         "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`. The whole time of this loop counts as `decode`.",
         "streamers and logits processors inside `generate`. Their time counts as `prefill` and `decode`.",
-        'image processors and feature extractors outside a pipeline. To time them, wrap them in `stagelens.stage("preprocess")`.',
     )
     tested = MappingProxyType({"transformers": "5.23.0"})
 
@@ -503,6 +507,17 @@ class TransformersInstrumentor(Instrumentor):
             owner = getattr(module, name, None)
             if owner is not None:
                 self.replace(owner, "from_pretrained", wrap_load)
+                if name in PROCESSORS:
+                    self.replace(owner, "__init__", Probed(Probe(self._created, parameters=1)))
+
+    def _created(self, processor: Any) -> None:
+        """Patch the class of a *processor*: many have a `__call__` of their own."""
+        try:
+            for owner in type(processor).__mro__:
+                for name in [name for name in vars(owner) if name in PREPARING or name.startswith("post_process")]:
+                    self.replace(owner, name, timed_call("preprocess" if name in PREPARING else "postprocess"))
+        except Exception:
+            log_failure("instrumenting a processor of transformers")
 
     def _auto_models(self, module: ModuleType) -> None:
         # Each class has its own copy of the method.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import wrapt
 from transformers import (
@@ -23,11 +24,13 @@ from transformers import (
     Pipeline,
     PreTrainedTokenizerFast,
     TextStreamer,
+    ViTImageProcessor,
+    WhisperFeatureExtractor,
     pipeline,
 )
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors import instrumentor, recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import transformers
@@ -224,6 +227,18 @@ def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str)
 
     assert in_a_request.stages() == [stage]
     assert records.current.get() is in_a_request[0][0]
+
+
+def test_processors_are_preprocess(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images and of sounds, whose classes have a `__call__` of their own; outside of a pipeline too."""
+    monkeypatch.setattr(instrumentor, "MIN_CALL_NS", 0)
+    extract, resize = WhisperFeatureExtractor(feature_size=8), ViTImageProcessor()
+    extract(np.zeros(1600, np.float32), sampling_rate=16_000)
+    assert in_a_request.stages() == ["preprocess"]
+    resize(np.zeros((8, 8, 3), np.uint8))
+
+    assert len(in_a_request.stages()) > 1
+    assert set(in_a_request.stages()) == {"preprocess"}
 
 
 @pytest.mark.usefixtures("own_tokenizers")
