@@ -15,6 +15,7 @@ from typing import Any, Final
 from ..bootstrap import LIBRARIES
 from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, innermost, log_failure
+from ..probes import Probe
 from .model_common import class_name, model_call, preparation, subclasses, without_calls
 
 PREDICTIONS: Final = (
@@ -56,7 +57,7 @@ class SklearnInstrumentor(Instrumentor):
             self._estimator(owner)
         # The base classes that are called for each further estimator, also those of other libraries and of the user.
         for requester in {next(each for each in base.__mro__ if "__init_subclass__" in vars(each)) for base in bases}:
-            self.replace(requester, "__init_subclass__", self._creating)
+            self.replace(requester, "__init_subclass__", Probed(Probe(_itself, self._created, parameters=1)))
 
     def _parallel(self, module: ModuleType) -> None:
         # A job of an ensemble, which may run in a thread without the context of the outer call.
@@ -64,21 +65,21 @@ class SklearnInstrumentor(Instrumentor):
         if wrapper is not None:
             self.replace(wrapper, "__call__", without_calls)
 
-    def _creating(self, original: Any) -> Any:
-        def __init_subclass__(cls: type, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
-            original(cls, **options)
-            try:
-                self._estimator(cls)
-            except Exception:
-                log_failure("instrumenting an estimator of scikit-learn")
-
-        return __init_subclass__
+    def _created(self, owner: type, _: object) -> None:
+        try:
+            self._estimator(owner)
+        except Exception:
+            log_failure("instrumenting an estimator of scikit-learn")
 
     def _estimator(self, owner: type) -> None:
         for name, make in _METHODS.items():
             # Most estimators of a family inherit a method of a mixin, which is no estimator.
             for place in _definitions(owner, name):
                 self.replace(*place, make)
+
+
+def _itself(owner: type) -> type:
+    return owner
 
 
 # Their instrumentors time their estimators; and `torch.nn.Module.apply`, for one, is no prediction.

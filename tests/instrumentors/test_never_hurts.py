@@ -31,7 +31,8 @@ BESIDE = {
     "tensorflow": "tensorflow",
     "vllm": "vllm",
     **dict.fromkeys(
-        ("aiokafka", "botocore", "confluent_kafka.cimpl", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
+        ("aiokafka", "botocore", "confluent_kafka.cimpl", "kafka", "librosa", "orjson", "polars", "redis", "soundfile"),
+        "around",
     ),
     **dict.fromkeys(("torchaudio", "torchvision"), "around"),
     **dict.fromkeys(
