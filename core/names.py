@@ -71,6 +71,12 @@ ENGINE_BATCH = "inference.engine.batch"
 AGENT_COST = "stagelens.agent.cost"
 AGENT_BACKGROUND = "stagelens.agent.background"
 
+# Duration of health probes (`core.health_probes`), which no other metric counts; all of it has the stage `untimed`. [seconds]
+PROBE_DURATION = "inference.probe.duration"
+# Number of spans and exports that a collector did not count, by reason (`store.collectors.LOSSES`), as that many values of zero; a
+# metric only in the store.
+COLLECTOR_LOST = "stagelens.collector.lost"
+
 # Hardware values (`core.hardware`), a metric only in the store. An observation is the value of a measure at a place in an export.
 HARDWARE = "inference.hardware"
 
@@ -141,6 +147,7 @@ METRICS = MappingProxyType(
         REQUEST_BY_ATTRIBUTE: ATTRIBUTE,
         REPLICA_STAGE_TIME: STAGE,
         OPEN_TIME: REPLICA,
+        PROBE_DURATION: DOMINANT,
     }
 )
 UNITS = MappingProxyType({**dict.fromkeys(TIME_METRICS, "us"), TOKENS: "{token}"})

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ..core import names
+from ..core import health_probes, names
 from ..core.errors import ConfigError
+from ..core.health_probes import ProbePolicy
 from ..core.settings.values import parse_duration, parse_size
 from ..core.text import printable
 from .config_file import apply_config_file
@@ -168,6 +169,7 @@ class AgentConfig:
         budget: Allowed cost of the agent per request; None for no limit.
         hardware: Whether hardware metrics are exported.
         profile: Whether call stacks of slow requests are sampled.
+        probes: Which requests are health probes.
     """
 
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
@@ -183,6 +185,7 @@ class AgentConfig:
     budget: OverheadBudget | None = field(default_factory=OverheadBudget)
     hardware: bool = True
     profile: bool = True
+    probes: ProbePolicy = field(default_factory=ProbePolicy)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
@@ -209,6 +212,7 @@ class AgentConfig:
             budget=read("STAGELENS_OVERHEAD_BUDGET", OverheadBudget.parse, OverheadBudget()),
             hardware=read("STAGELENS_HARDWARE", _boolean, default=True),
             profile=read("STAGELENS_PROFILE", _switch, default=True),
+            probes=read(health_probes.VARIABLE, ProbePolicy.parse, ProbePolicy()),
         )
 
 

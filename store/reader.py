@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, FromClause, Select, Table, and_, event, false, or_, select
 from sqlalchemy.sql.visitors import replacement_traverse
 
+from ..core.names import PROBE_DURATION, REQUEST_DURATION
 from . import schema
 from .queries.attributes import AttributeQueries
 from .queries.comparison import ComparisonQueries
@@ -133,6 +136,43 @@ def _rows_of(table: Table, visible: dict[Table, FromClause]) -> FromClause:
     if table not in visible:
         visible[table] = select(table).where(false()).subquery(table.name)
     return visible[table]
+
+
+_REQUESTS, _PROBES = (schema.METRIC_CODES[name] for name in (REQUEST_DURATION, PROBE_DURATION))
+
+
+class RoutePoints(WrappedPoints):
+    """Points in which the health probes of a selected route are requests, see `StoredPoints`; otherwise no request is a probe."""
+
+    def read(
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
+    ) -> Iterator[Columns]:
+        found = super().read(connection, _with_probes(question), segments, steps)
+        return map(_as_requests, found) if _with_probes(question) is not question else found
+
+    def read_each(
+        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
+    ) -> Iterator[Columns]:
+        own = [(_with_probes(question), segments) for question, segments in asked]
+        changed = [place for place, (question, _) in enumerate(asked) if own[place][0] is not question]
+        for columns in super().read_each(connection, own):
+            yield _as_requests(columns, np.isin(columns.series, changed)) if changed else columns
+
+    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
+        return super().seen(connection, _with_probes(question), segments)
+
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
+        return super().number(connection, _with_probes(question), segments)
+
+
+def _with_probes(question: PointQuery) -> PointQuery:
+    if question.selection.route is None or REQUEST_DURATION not in question.metrics:
+        return question
+    return replace(question, metrics=(*question.metrics, PROBE_DURATION))
+
+
+def _as_requests(columns: Columns, which: NDArray[np.bool_] | bool = True) -> Columns:
+    return replace(columns, metric=np.where((columns.metric == _PROBES) & which, _REQUESTS, columns.metric))
 
 
 class VisiblePoints(WrappedPoints):

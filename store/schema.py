@@ -136,6 +136,8 @@ METRIC_CODES = {
     names.REQUEST_BY_ATTRIBUTE: 29,
     names.REPLICA_STAGE_TIME: 30,
     names.OPEN_TIME: 31,
+    names.PROBE_DURATION: 32,
+    names.COLLECTOR_LOST: 33,
 }
 
 # Metrics without totals: their rows are the most numerous, and queries read them for one service at a time.

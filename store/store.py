@@ -104,11 +104,11 @@ class Store:
 
     @cached_property
     def read(self) -> Reader:
-        from .reader import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
+        from .reader import Reader, RoutePoints  # noqa: PLC0415 - with pandas, which a collector can do without
 
         # The closed buckets are cached for all readers together.
 
-        return Reader(self.engine, ClosedPoints(self.points), self._retention, self._caps, self._clock)
+        return Reader(self.engine, RoutePoints(ClosedPoints(self.points)), self._retention, self._caps, self._clock)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:

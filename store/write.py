@@ -16,7 +16,15 @@ from typing import TypeAlias
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ..core.names import HARDWARE, OPEN_TIME, PROFILE_TIME, REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE
+from ..core.names import (
+    COLLECTOR_LOST,
+    HARDWARE,
+    OPEN_TIME,
+    PROBE_DURATION,
+    PROFILE_TIME,
+    REPLICA_STAGE_TIME,
+    REQUEST_BY_ATTRIBUTE,
+)
 from . import collectors, events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
@@ -30,8 +38,11 @@ from .storage import Points, PreparedWrite
 _NS = 1_000_000_000
 # Maximum number of ids in one statement; the default limit of SQLite is 32,766.
 _IDS_AT_ONCE = 1000
-# Metrics whose points do not say when a series had requests: hardware values, and attributes, which describe a whole minute.
-_NOT_REQUESTS = {schema.METRIC_CODES[name] for name in (HARDWARE, OPEN_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME)}
+# Metrics whose points do not say when a series had requests; attributes describe a whole minute.
+_NOT_REQUESTS = {
+    schema.METRIC_CODES[name]
+    for name in (HARDWARE, OPEN_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME, PROBE_DURATION, COLLECTOR_LOST)
+}
 # Metrics whose keys have a cap that starts anew each hour.
 _CAPPED_BY_HOUR = frozenset({HARDWARE, OPEN_TIME, PROFILE_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME})
 # Columns of `traces`, in the order of `_trace_row`.
@@ -155,6 +166,8 @@ def _row_stage(connection: Connection, about: Identity, service_id: int, index: 
         return index.attribute(service_id, about.stage, at)
     if about.metric == REPLICA_STAGE_TIME:
         return index.replica_stage(connection, service_id, about.stage, at)
+    if about.metric == COLLECTOR_LOST:
+        return about.stage
     return index.stage(connection, service_id, about.stage)
 
 

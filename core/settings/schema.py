@@ -35,6 +35,13 @@ class Setting:
         return f"{meaning} (default {self.default or 'none'}) [{self.variable}]"
 
 
+PROBES = Setting(
+    "STAGELENS_PROBES",
+    "",
+    "paths that count as [health probes](concepts.md#health-probes) besides the known ones, such as `/status,/internal/*`; "
+    "requests to a path with `!`, such as `!/ping`, are those of users; `none` counts every probe as a request",
+)
+
 AGENT = (
     Setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -83,6 +90,7 @@ AGENT = (
         "",
         "[attributes](concepts.md#attributes) in headers, such as `tenant=header:x-tenant,plan=baggage:plan`",
     ),
+    PROBES,
     Setting("STAGELENS_EXPORT_INTERVAL", "10s", "time between two exports"),
     Setting(
         "STAGELENS_BUFFER_SIZE",
@@ -194,6 +202,7 @@ COLLECTOR = (
         option="--collector-config",
     ),
     Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true` accepts unauthenticated senders on any bind address"),
+    PROBES,
     Setting("STAGELENS_MAX_BODY", "8MiB", "maximum size of an export before decompression"),
     Setting("STAGELENS_MAX_INFLATED", "32MiB", "maximum size of an export after decompression"),
     Setting("STAGELENS_QUEUE_BATCHES", "1000", "maximum number of exports that wait for the store"),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ...core import names
 from ...core.attribute_histograms import AttributeHistograms, AttributeLimits
+from ...core.health_probes import PROBES, UNMATCHED, ProbePolicy
 from ...core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ...core.names import AGENT_LEVELS
 from ...core.partition import Interval, partition
@@ -134,6 +135,7 @@ class Aggregator:
         rng: Random generator, which samples the requests without a trace id.
         max_series: Limit of series; requests beyond it are counted in one common series.
         profiler: Profiler of the process, None for none.
+        probes: Which requests are health probes.
 
     Attributes:
         level: Recording level, from `ALL` to `REQUESTS_ONLY`.
@@ -148,11 +150,13 @@ class Aggregator:
         *,
         max_series: int = MAX_SERIES,
         profiler: Profiler | None = None,
+        probes: ProbePolicy | None = None,
     ) -> None:
         self._keep = limits
         self._rng = rng
         self._max_series = max_series
         self._profiler = profiler
+        self._probes = probes or ProbePolicy()
         self.level = ALL
         self.arrivals = Arrivals()
         self._limits = AttributeLimits()
@@ -171,14 +175,19 @@ class Aggregator:
         Raises:
             Exception: The record does not match `records.Record`; nothing was counted.
         """
-        marks, start, end, route, error_type, http_status, _ = record
+        marks, start, end, route, error_type, http_status, kind = record
         frozen = marks[:]
         # A copy, as counted: a thread that outlives the request may still write to the marks.
         copy = (frozen, *record[1:])
         facts, intervals = read_request(copy)
         status = _status_of(facts, error_type, http_status)
-        series = self._series(facts, route, status)
         end = max(start, end)
+        probe = self._probe_route(facts, route) if kind == "server" else None
+        if probe is not None:
+            delta = self._delta_of(self._series(facts, probe, status))
+            delta.counts.add_stream(names.PROBE_DURATION, UNTIMED, (end - start) / 1e9)
+            return
+        series = self._series(facts, UNMATCHED if route == PROBES else route, status)
         spared = facts.get(WITHOUT_STAGES)
         level = self.level if spared is None else REQUESTS_ONLY
         # Unattributed time exists only for requests with stages: it is the rest of the duration.
@@ -191,9 +200,7 @@ class Aggregator:
         cold = "load" in own
         if cold:
             series = series.twin(self._limits)
-        delta = series.delta
-        if delta is None:
-            delta = series.delta = self._delta(series)
+        delta = self._delta_of(series)
         load = delta.loads.get(level) or delta.loads.setdefault(level, RequestTotals())
         load.requests += 1
         load.stages += len(intervals)
@@ -254,8 +261,16 @@ class Aggregator:
     def nothing(self) -> Delta:
         return Delta(Sampler(self._keep))
 
-    def _delta(self, series: _Series) -> Delta:
-        return Delta(Sampler(self._keep), series.own_stages, attributes=series.attributes)
+    def _delta_of(self, series: _Series) -> Delta:
+        if series.delta is None:
+            series.delta = Delta(Sampler(self._keep), series.own_stages, attributes=series.attributes)
+        return series.delta
+
+    def _probe_route(self, facts: dict[str, Any], route: str) -> str | None:
+        method, agent = facts.get("@method"), facts.get("@user_agent", "")
+        # The hash of a foreign object may raise.
+        is_text = type(route) is type(agent) is str and type(method) in _TEXTS
+        return self._probes.route_of(route, method, agent) if is_text else None
 
     def take(self) -> dict[Dimensions, Delta]:
         """Return the data since the last call, and reset it."""

@@ -110,7 +110,8 @@ class Agent:
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
         self._losses = LossCounter()
         self._profiler = Profiler(rng)
-        self._aggregator = Aggregator(config.keep, rng, profiler=self._profiler if config.profile else None)
+        profiler = self._profiler if config.profile else None
+        self._aggregator = Aggregator(config.keep, rng, profiler=profiler, probes=config.probes)
         self._deferred = DeferredRecords()
         self._counters = ProcessCounters()
         self._hardware = Hardware()

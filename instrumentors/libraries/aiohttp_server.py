@@ -35,6 +35,7 @@ from .server_common import (
     record_request_head,
     transport_peer,
     trusted_wait_ns,
+    unmatched_route,
 )
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -78,6 +79,7 @@ class AiohttpExchange:
             trusted_wait_ns(headers.get("X-Request-Start", ""), lambda: transport_peer(request.transport)),
             headers.get("tracestate", ""),
             headers.get("Content-Length", ""),
+            headers.get("User-Agent", "") if request.method == "GET" else "",
         )
         if named_attributes.sources:
             named_attributes.record_headers(marks, lambda name: ", ".join(headers.getall(name, ())))
@@ -161,7 +163,7 @@ class AiohttpExchange:
     def _template(self) -> str:
         match = getattr(self._request, "_match_info", None)
         resource = None if match is None else match.route.resource
-        return UNMATCHED if resource is None else resource.canonical
+        return unmatched_route(self._request.path) if resource is None else resource.canonical
 
 
 class AioHttpServerInstrumentor(Instrumentor):

@@ -44,6 +44,7 @@ from .server_common import (
     route_of,
     transport_peer,
     trusted_wait_ns,
+    unmatched_route,
 )
 from .server_reports import TOTAL
 
@@ -124,6 +125,7 @@ KEY = "stagelens"
 ARRIVED = "stagelens.arrived"
 
 READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
+READ_OF_GET = READ | {b"user-agent"}
 # `pathsend` makes the server send a file as the complete body.
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
@@ -340,12 +342,15 @@ class AsgiExchange(Exchange):
         template = getattr(self._scope.get("route"), "path", None) or self._scope.get("path_template")
         if self.mounts or (template and isinstance(template, str)):
             return self.mounts or template
-        return route_of(self._marks, path_of(self._scope), self._status) if self.rest == HANDLER else UNMATCHED
+        path = path_of(self._scope)
+        return route_of(self._marks, path, self._status) if self.rest == HANDLER else unmatched_route(path)
 
     def _read_head(self) -> int:
         read: dict[bytes, str] = {}
+        method = self._scope.get("method", "")
+        wanted = READ_OF_GET if method == "GET" else READ
         for name, value in readable(self._scope.get("headers")):
-            if name in READ:
+            if name in wanted:
                 read.setdefault(name, value.decode("latin-1"))
         # In a replica of Ray, its proxy says when the request has arrived there.
         arrived = self._scope.get(ARRIVED)
@@ -357,12 +362,13 @@ class AsgiExchange(Exchange):
             named_attributes.record_headers(self._marks, self._header)
         return record_request_head(
             self._marks,
-            self._scope.get("method", ""),
+            method,
             read.get(b"traceparent", ""),
             read.get(b"x-force-trace", ""),
             waited,
             read.get(b"tracestate", ""),
             read.get(b"content-length", ""),
+            read.get(b"user-agent", ""),
         )
 
     def _peer(self) -> object:

@@ -27,6 +27,7 @@ from contextlib import aclosing
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
+from ...core import health_probes
 from ...core.addresses import parse_ip
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
@@ -381,8 +382,8 @@ def as_handler(call: Any, function: Any) -> Any:
     return handle
 
 
-# Route of a request that matched no route; its path is never used.
-UNMATCHED = "__unmatched__"
+# Route of a request that matched no route; its path is never used, but tells a health probe.
+UNMATCHED, unmatched_route = health_probes.UNMATCHED, health_probes.unmatched_route
 # Fact of a request: its route, from a framework that does not know the request's exchange.
 ROUTE = "@route"
 # First status of HTTP for which there may be no route.
@@ -410,7 +411,7 @@ def route_of(marks: Marks, path: str, status: int, params: Any = None) -> str:
     if ROUTE in marks:
         return marks[len(marks) - marks[::-1].index(ROUTE)]
     if status == NOT_FOUND:
-        return UNMATCHED
+        return unmatched_route(path)
     names = {str(value): "{" + str(name) + "}" for name, value in params.items()} if isinstance(params, dict) else {}
     segments = path.split("/")
     kept = [names.get(each) or ("{}" if _VALUE.fullmatch(each) else each) for each in segments[: MAX_SEGMENTS + 1]]
@@ -486,6 +487,7 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
     waited_ns: int,
     tracestate: str = "",
     size: str = "",
+    agent: str = "",
 ) -> int:
     """Record the method and headers of a request, and return its start.
 
@@ -497,6 +499,7 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
         waited_ns: Wait of the request before its arrival. [nanoseconds]
         tracestate: Value of the header, "" for none.
         size: Value of `Content-Length`, "" for none.
+        agent: `User-Agent` of a request that may be a health probe, "" for any other.
 
     Returns:
         Start of the request. [nanoseconds by `clock`]
@@ -510,6 +513,8 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
         marks.extend(("@caller", tracestate, 0))
     if size:
         marks.extend(("@request_size", size, 0))
+    if agent:
+        marks.extend(("@user_agent", agent, 0))
     if forced and is_forced(forced):
         marks.extend(("@force", 1, 0))
     if waited_ns:

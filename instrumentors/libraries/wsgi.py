@@ -46,6 +46,7 @@ from .server_common import (
     socket_peer,
     stand_in,
     trusted_wait_ns,
+    unmatched_route,
 )
 
 Environ: TypeAlias = MutableMapping[str, Any]
@@ -63,6 +64,7 @@ class WsgiExchange(Exchange):
         "_gone",
         "_headers",
         "_looked",
+        "_path",
         "_size",
         "_start",
         "_start_response",
@@ -84,6 +86,7 @@ class WsgiExchange(Exchange):
         self.rest = rest
         self.finished = False
         self.route = UNMATCHED
+        self._path = environ.get("PATH_INFO")
         # Class of an exception for which the framework has sent the response.
         self.error_type = ""
         self._start_response = start_response
@@ -105,15 +108,17 @@ class WsgiExchange(Exchange):
         if waited:
             # Reset, because the next request shares the connection and its thread.
             waited_ns.set(0)
+        method = environ.get("REQUEST_METHOD", "")
         self._start = record_request_head(
             marks,
-            environ.get("REQUEST_METHOD", ""),
+            method,
             environ.get("HTTP_TRACEPARENT", ""),
             environ.get("HTTP_X_FORCE_TRACE", ""),
             # The wait since the proxy includes the wait for a thread of the server.
             max(trusted_wait_ns(environ.get("HTTP_X_REQUEST_START", ""), lambda: self._peer(environ)), waited),
             environ.get("HTTP_TRACESTATE", ""),
             environ.get("CONTENT_LENGTH", ""),
+            environ.get("HTTP_USER_AGENT", "") if method == "GET" else "",
         )
         if named_attributes.sources:
             named_attributes.record_headers(marks, lambda name: environ.get(_variable(name)))
@@ -257,7 +262,8 @@ class WsgiExchange(Exchange):
             error_type = self.error_type
         if self._gone and is_cancelled(error_type, status):
             self.marks.extend(CANCELLED)
-        finish(self.marks, self._start, ended, self.route, error_type, status)
+        route = unmatched_route(self._path) if self.route is UNMATCHED else self.route
+        finish(self.marks, self._start, ended, route, error_type, status)
 
 
 def _socket(connection: Any, start_response: Any) -> Any:

@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 # Facts of every request.
-COMMON_FACTS = frozenset({records.ARRIVAL, records.CALLED, "@request_size", "@response_size"})
+COMMON_FACTS = frozenset({records.ARRIVAL, records.CALLED, "@request_size", "@response_size", "@user_agent"})
 
 
 class Finished(deque[records.Record]):

@@ -18,6 +18,7 @@ from stagelens.collector.otlp import protobuf_encoding
 from stagelens.collector.otlp.model import PROTOBUF
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
+from stagelens.core.health_probes import PROBES, ProbePolicy
 from stagelens.core.histogram import Histogram, bucket_index
 from stagelens.core.request_histograms import RequestHistograms, dominant_stage, round_to_microseconds
 from stagelens.core.stages import OTHER, OVERHEAD
@@ -65,6 +66,33 @@ def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
 def only(deltas: dict[Dimensions, Delta]) -> Delta:
     (delta,) = deltas.values()
     return delta
+
+
+def test_health_probes_are_counted_apart() -> None:
+    """A probe, by its route or its User-Agent, is in no other metric and in no trace; a POST is the request of a user."""
+    probes = [
+        record(("@method", "GET", 0), route="/healthz", http_status=503),
+        record(route="grpc.health.v1.Health/Check"),
+        record(("@method", "GET", 0), ("@user_agent", "kube-probe/1.31", 0), route="/"),
+    ]
+    users = [
+        record(("@method", "POST", 0), route="/ping"),
+        record(("@method", "GET", 0), ("@user_agent", "curl/8", 0), route="/"),
+        record(route="/healthz", kind="internal"),
+    ]
+    deltas = aggregated(*probes, *users)
+    counted = {each.route: delta.counts.requests for each, delta in deltas.items() if delta.counts.requests}
+    apart = {each.route: delta for each, delta in deltas.items() if of(delta, names.PROBE_DURATION)}
+
+    assert counted == {"/ping": 1, "/": 1, "/healthz": 1}
+    assert {(each.route, each.status) for each, delta in deltas.items() if of(delta, names.PROBE_DURATION)} == {
+        ("/healthz", "error"),
+        ("grpc.health.v1.Health/Check", "ok"),
+        (PROBES, "ok"),
+    }
+    assert {metric for delta in apart.values() for metric, *_ in delta.counts.histograms()} == {names.PROBE_DURATION}
+    assert not any(list(delta.sampler.retained()) for delta in apart.values())
+    assert len(aggregated(*probes, probes=ProbePolicy.parse("none"))) == 3
 
 
 def test_facts_and_status_determine_the_series() -> None:

@@ -150,6 +150,7 @@ def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) ->
         ("GET", "/digits/7", "/digits/{n}", 200),
         ("DELETE", "/items/7", "__unmatched__", 405),
         ("GET", "/wp-login.php", "__unmatched__", 404),
+        ("GET", "/livez", "__probes__", 404),
         ("GET", "/raised", "/raised", 404),
         ("GET", "/overload", "/overload", 503),
     ],

@@ -290,6 +290,7 @@ def test_the_first_of_two_proxy_headers_counts(finished: Finished, monkeypatch: 
         ("/tenants/acme/rooms/7", "/tenants/{tenant}/rooms/{n}", 200),
         ("/tenants/acme/wp-login.php", "/tenants/{tenant}", 404),
         ("/wp-login.php", "__unmatched__", 404),
+        ("/livez", "__probes__", 404),
         ("/secret/9f8e7d", "__unmatched__", 404),
     ],
 )

@@ -184,6 +184,7 @@ def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Fla
         ("GET", "/items/secret", {}, "__unmatched__", 404),
         ("DELETE", "/items/7", {}, "__unmatched__", 405),
         ("GET", "/wp-login.php", {}, "__unmatched__", 404),
+        ("GET", "/livez", {}, "__probes__", 404),
     ],
 )
 def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
