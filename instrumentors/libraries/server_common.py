@@ -32,7 +32,7 @@ from ...core.addresses import parse_ip
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
 from ..instrumentor import log_failure, timed, timed_async, unpatched
-from ..records import Marks, clock, current, has_capacity, untimed
+from ..records import ROUTE, Marks, clock, current, has_capacity, untimed
 from ..trace_context import is_forced
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
@@ -384,8 +384,6 @@ def as_handler(call: Any, function: Any) -> Any:
 
 # Route of a request that matched no route; its path is never used, but tells a health probe.
 UNMATCHED, unmatched_route = health_probes.UNMATCHED, health_probes.unmatched_route
-# Fact of a request: its route, from a framework that does not know the request's exchange.
-ROUTE = "@route"
 # First status of HTTP for which there may be no route.
 NOT_FOUND = 404
 
@@ -394,7 +392,7 @@ def name_route(template: Any) -> None:
     """Name the running request after the *template* of a framework; for anything but a text, it keeps its name."""
     marks = current.get() or untimed.get()
     if marks is not None and template and isinstance(template, str):
-        marks.extend((ROUTE, template, 0))
+        marks[ROUTE] = template
 
 
 # The paths of an unknown framework: the first templates are routes of their own, the others share one.
@@ -408,8 +406,9 @@ _templates: set[str] = set()
 
 def route_of(marks: Marks, path: str, status: int, params: Any = None) -> str:
     """Return the route of a request whose exchange has no name for it: that of its framework, else a template of its *path*."""
-    if ROUTE in marks:
-        return marks[len(marks) - marks[::-1].index(ROUTE)]
+    named = marks[ROUTE]
+    if named and isinstance(named, str):
+        return named
     if status == NOT_FOUND:
         return unmatched_route(path)
     names = {str(value): "{" + str(name) + "}" for name, value in params.items()} if isinstance(params, dict) else {}
