@@ -16,10 +16,10 @@ from importlib import metadata
 from ..core.background_tasks import PeriodicThread
 from ..core.errors import StoreError
 from ..core.settings.values import format_size
-from ..store import Store
+from ..store import Batch, Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report
 from ..store.inbox import AggregationInput, AggregationResult, read_backlog
-from ..store.points import as_columns
+from ..store.points import PointColumns, as_columns
 from .config import LiveConfig
 from .forward.forwarder import DestinationState as Destination
 from .ingest.writer import FullError
@@ -144,12 +144,7 @@ _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
 class StatusReporter(PeriodicThread):
-    """Thread that writes the status of one collector, under its `name`, which is set before it starts.
-
-    Args:
-        greedy: Function that returns the senders that exceeded their service limit.
-        clock: Current time. [Unix seconds]
-    """
+    """Thread that writes the status of one collector, under its `name`, which is set before it starts."""
 
     def __init__(
         self,
@@ -187,10 +182,17 @@ class StatusReporter(PeriodicThread):
         if self.thread.ident is None:
             return
         try:
+            self._store_losses()
             with self._store.transaction() as connection:
                 remove_collector(connection, self._id)
         except StoreError as error:
             _log.warning("the status of the collector could not be deleted, so pages show it as Silent: %s", error)
+
+    def _store_losses(self) -> None:
+        def write(points: PointColumns) -> None:
+            self._store.write([Batch(f"lost#{secrets.token_hex(8)}", points)])
+
+        self._metrics.losses.store(write, int(self._clock()))
 
     def report(self) -> None:
         """Write the status."""
@@ -213,7 +215,9 @@ class StatusReporter(PeriodicThread):
             failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
             file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
             greedy=tuple(self._greedy()[:_MAX_DOWN]),
+            refused=self._metrics.losses.of_senders,
         )
+        self._store_losses()
         with self._store.transaction() as connection:
             spans = read_backlog(connection)
             seconds = max(now - spans.oldest, 0) if spans.oldest else 0

@@ -15,9 +15,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
 
+from ..core import health_probes
 from ..core.background_tasks import PeriodicThread
 from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError
+from ..core.health_probes import ProbePolicy
 from ..core.settings.field_types import Port, Size, reject_value
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.section import Section, read_section
@@ -48,6 +50,13 @@ def _is_all(value: object) -> object:
     return value.lower() == "all"
 
 
+def _probes(value: object) -> object:
+    try:
+        return ProbePolicy.parse(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        reject_value(str(error))
+
+
 class CollectorConfig(StoreConfig):
     """Addresses, limits and database of the collector."""
 
@@ -72,6 +81,9 @@ class CollectorConfig(StoreConfig):
     spans_waiting_bytes: Size = Field(
         default=256 * 1024**2, validation_alias="STAGELENS_SPANS_WAITING", examples=["256MiB"]
     )
+    probes: Annotated[ProbePolicy, BeforeValidator(_probes)] = Field(
+        default=ProbePolicy(), validation_alias=health_probes.VARIABLE
+    )
     dashboard_url: str = Field(default="http://127.0.0.1:8600", validation_alias="STAGELENS_DASHBOARD_URL")
 
     @classmethod
@@ -86,20 +98,15 @@ class CollectorConfig(StoreConfig):
 
 @dataclass(frozen=True, slots=True)
 class CollectorFile:
-    """Content of the collector's file, or the corresponding settings of the environment.
-
-    Args:
-        files: Further files that were read: files with secrets.
-        warnings: Probable mistakes, each with file, line and text.
-    """
+    """Content of the collector's file, or the corresponding settings of the environment."""
 
     access: Access = field(default_factory=Access)
     rules: tuple[Rule, ...] = ()
     scrape: tuple[ScrapeTarget, ...] = ()
     prometheus: PrometheusSettings = field(default_factory=PrometheusSettings)
     forward: tuple[Destination, ...] = ()
-    files: tuple[Path, ...] = ()
-    warnings: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()  # further files that were read: files with secrets
+    warnings: tuple[str, ...] = ()  # probable mistakes, each with file, line and text
 
 
 class _Sections(Section):

@@ -92,18 +92,15 @@ def _sorted_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class PrometheusSettings(Section):
-    """Settings of the latency histograms: the section `prometheus:`.
-
-    Args:
-        labels: Labels besides service and status; keys of `LABELS`.
-        histograms: Limit of histograms; 0 for none.
-        buckets: Bounds of classic buckets besides the ladder. [seconds]
-    """
+    """Settings of the latency histograms: the section `prometheus:`."""
 
     example = "labels: [version, route]"
 
+    # Labels besides service and status; keys of `LABELS`.
     labels: Annotated[tuple[Annotated[str, BeforeValidator(_label)], ...], AfterValidator(_in_order)] = DEFAULT_LABELS
+    # Limit of histograms; 0 for none.
     histograms: int = Field(default=DEFAULT_HISTOGRAMS, ge=0, le=MAX_HISTOGRAMS, strict=True)
+    # Bounds of classic buckets besides the ladder [seconds].
     buckets: Annotated[tuple[Annotated[float, BeforeValidator(_bound)], ...], AfterValidator(_sorted_bounds)] = ()
 
     def in_words(self) -> str:
@@ -132,23 +129,14 @@ _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """Histograms of one metric family.
+    """Histograms of one metric family."""
 
-    Args:
-        family: The metric family.
-        labels: Label names and values of each of the n histograms.
-        counts: Counts by bucket; shape (n, BUCKETS).
-        zero: Number of values below a nanosecond; shape (n,).
-        sum: Sum of the values; shape (n,). [seconds]
-        bounds: Bounds of the classic buckets. [seconds]
-    """
-
-    family: MetricFamily
-    labels: Sequence[Sequence[tuple[str, str]]]
-    counts: Ints
-    zero: Ints
-    sum: Floats
-    bounds: tuple[float, ...]
+    family: MetricFamily  # the metric family
+    labels: Sequence[Sequence[tuple[str, str]]]  # label names and values of each of the n histograms
+    counts: Ints  # counts by bucket; shape (n, BUCKETS)
+    zero: Ints  # number of values below a nanosecond; shape (n,)
+    sum: Floats  # sum of the values; shape (n,) [seconds]
+    bounds: tuple[float, ...]  # bounds of the classic buckets [seconds]
 
 
 # Number of identities whose row is cached.

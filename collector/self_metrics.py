@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter as CountOf
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from ..store import Batch, StoreState
+from ..core.errors import StoreError
+from ..core.stages import OTHER
+from ..store import Batch, Series, StoreState
+from ..store.collectors import lost_points
 from ..store.inbox import InboxBacklog
 from ..store.points import PointColumns, as_columns
 from .exposition import PROTOBUF_MEDIA_TYPE, TEXT_MEDIA_TYPE, write_protobuf, write_text
@@ -73,6 +76,51 @@ class Health:
             return part in self._failing
 
 
+# Services, and senders, whose losses are counted apart between two reports; all others have one count in common.
+_MAX_SERVICES, _MAX_SENDERS = 1000, 20
+
+
+class CollectorLosses:
+    """Refused exports and items, by service or else by sender. Thread-safe and bounded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_services: CountOf[tuple[Series, str]] = CountOf()
+        self._of_senders: CountOf[str] = CountOf()
+
+    def add(self, series: Series, reason: str, number: int = 1) -> None:
+        """Count *number* losses of a service for a *reason* of `LOSSES`."""
+        with self._lock:
+            if (series, reason) not in self._of_services and len(self._of_services) >= _MAX_SERVICES:
+                series = Series(OTHER)
+            self._of_services[series, reason] += number
+
+    def add_of_sender(self, sender: str, why: str) -> None:
+        with self._lock:
+            key = f"{sender}: {why}"
+            known = key in self._of_senders or len(self._of_senders) < _MAX_SENDERS
+            self._of_senders[key if known else f"others: {why}"] += 1
+
+    @property
+    def of_senders(self) -> dict[str, float]:
+        """Refused exports of unknown services since the start, by sender and reason."""
+        with self._lock:
+            return dict(self._of_senders)
+
+    def store(self, write: Callable[[PointColumns], object], now: int) -> None:
+        """Pass the losses by service since the last call to *write*; after an error they are passed again."""
+        with self._lock:
+            taken, self._of_services = self._of_services, CountOf()
+        if not taken:
+            return
+        try:
+            write(PointColumns.join([lost_points(*key, number, now) for key, number in taken.items()]))
+        except StoreError:
+            with self._lock:
+                self._of_services += taken
+            raise
+
+
 _PREFIX = "stagelens_collector_"
 # Of `InboxOutcome`.
 _OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
@@ -84,6 +132,7 @@ class SelfMetrics:
     """Metrics of the collector in their own registry, and the latency histograms of the services."""
 
     def __init__(self, health: Health, counters: Counters | None = None) -> None:
+        self.losses = CollectorLosses()
         self._counters = counters = counters or Counters()
         self._registry = registry = CollectorRegistry()
         self._others = CollectorRegistry()

@@ -181,11 +181,13 @@ class Servers(HttpServer):
         grpc_port: The gRPC port once it accepts calls.
     """
 
-    def __init__(self, application: Starlette, tls: SSLContext | None, grpc: GrpcServer | None) -> None:
+    def __init__(
+        self, application: Starlette, limits: ConnectionLimits, tls: SSLContext | None, grpc: GrpcServer | None
+    ) -> None:
         # HTTP and gRPC connections together stay below the usual limit of 1024 open files; the database needs some of them, too.
         super().__init__(
             application,
-            ConnectionLimits("collector", PROBES),
+            limits,
             tls=tls,
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
             drain_seconds=_DRAIN_SECONDS,
@@ -215,11 +217,6 @@ _FOLD_SECONDS = 2.0
 
 class Collector:
     """The collector: OTLP servers and background threads around one store.
-
-    Args:
-        store: The store; stays open when the collector stops.
-        file: The collector's file; without a file no credentials are required.
-        clock: Current time, to validate the times of points. [Unix seconds]
 
     Raises:
         ConfigError: The collector would be reachable without credentials, or its TLS files cannot be used.
@@ -292,7 +289,7 @@ class Collector:
             body_reader=body_reader,
             health=health,
             metrics=metrics,
-            spans=SpanReader(lambda: self._file.current.rules),
+            spans=SpanReader(lambda: self._file.current.rules, config.probes),
             admit_spans=self._folding.admit,
             forward=self._forwarder.queue,
             add_event=store.add_event,
@@ -316,7 +313,8 @@ class Collector:
                 health=health,
                 credentials=GrpcTls(access.tls).credentials if access.tls else None,
             )
-        return Servers(http.application(), HttpTls(access.tls).context if access.tls else None, grpc)
+        limits = ConnectionLimits("collector", PROBES, refused=metrics.losses.add_of_sender)
+        return Servers(http.application(), limits, HttpTls(access.tls).context if access.tls else None, grpc)
 
     @property
     def places(self) -> list[str]:

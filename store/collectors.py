@@ -22,8 +22,12 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..core.errors import StagelensError
+from ..core.histogram import Histogram
+from ..core.names import COLLECTOR_LOST
 from . import schema
+from .points import Point, PointColumns
 from .schema import collectors, scrapes
+from .series import Series
 
 _IDS_AT_ONCE = 500
 # Number of rows scanned at once for the oldest bodies to drop.
@@ -196,6 +200,40 @@ def release_targets(connection: Connection, holder: str) -> None:
     connection.execute(update(scrapes).where(scrapes.c.holder == holder).values(until=0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Reason for which a collector did not count spans or exports."""
+
+    unit: str  # what was lost, in the singular
+    text: str  # what happened to it
+    fix: str  # what the sender can do
+
+
+_SMALLER = "send smaller batches (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`) without prompts, or raise `STAGELENS_MAX_BODY`"
+# Keys of the metric `names.COLLECTOR_LOST`.
+LOSSES = {
+    "late_spans": Loss(
+        "span",
+        "arrived after the request was counted, so that the stages miss their time",
+        "export spans at least every 10 s (`OTEL_BSP_SCHEDULE_DELAY`)",
+    ),
+    "orphaned_spans": Loss(
+        "span", "waited up to an hour in vain for the end of the request", "do not sample traces; end each root span"
+    ),
+    "rejected": Loss("data point or span", "was invalid", "see the partial_success in the log of the sender"),
+    "too_large": Loss("export", "was refused: too large", _SMALLER),
+    "invalid": Loss("export", "was refused: not valid", "see the response in the log of the sender"),
+    "overloaded": Loss("export", "was refused: a buffer was full", "raise the limit, or start another collector"),
+    "slow": Loss("export", "was refused: not received within 10 s", "check the network of the sender"),
+    "not_stored": Loss("export", "was refused: not stored in time", "check the database; senders retry"),
+}
+
+
+def lost_points(series: Series, reason: str, number: int, at: int) -> PointColumns:
+    """Return the point that counts *number* losses of a *reason* of `LOSSES` at the time *at*, in Unix seconds."""
+    return PointColumns.of([Point(series, COLLECTOR_LOST, reason, at, Histogram(zero=number))])
+
+
 # Age after which a report is deleted, because its collector will not return. [seconds]
 FORGOTTEN_AFTER = 86_400
 # Age of a report after three missed ones. [seconds]
@@ -204,46 +242,36 @@ SILENT_AFTER = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """Status of a collector; rates are averages of the last minute.
+    """Status of a collector; rates are averages of the last minute."""
 
-    Args:
-        exports_per_second: Accepted exports, by signal.
-        refused_per_second: Refused requests, by HTTP status.
-        rejected: Data points and spans rejected since the start, by signal and reason: `metrics too_old`.
-        receiving_bytes: Size of the bodies that are being received or wait to be parsed.
-        commit_p99_seconds: 99th percentile of the transaction time; None without transactions.
-        store_budget_bytes: Storage budget; 0 for no budget.
-        memory_bytes: Memory of the process; 0 if unknown.
-        cpu_ratio: CPU use of the process. [cores]
-        targets_down: Scrape targets that do not respond: address and reason.
-        destinations_down: Forwarding destinations that cannot be reached: name and reason.
-        destinations_lost: Number of bodies lost for each destination since the start.
-        spans_waiting_bytes: Size of the spans in the whole store that wait for the completion of their requests.
-        spans_waiting_seconds: Age of the oldest waiting span.
-        failing: Failing tasks: name, reason and start. [Unix seconds]
-        greedy: Senders that exceeded their limit of services within a day.
-    """
-
-    exports_per_second: Mapping[str, float] = field(default_factory=dict[str, float])
+    exports_per_second: Mapping[str, float] = field(default_factory=dict[str, float])  # accepted exports, by signal
+    # Refused requests, by HTTP status.
     refused_per_second: Mapping[str, float] = field(default_factory=dict[str, float])
+    # Data points and spans rejected since the start, by signal and reason: `metrics too_old`.
     rejected: Mapping[str, float] = field(default_factory=dict[str, float])
     queue_batches: float = 0
     queue_bytes: float = 0
-    receiving_bytes: float = 0
-    commit_p99_seconds: float | None = None
+    receiving_bytes: float = 0  # size of the bodies that are being received or wait to be parsed
+    commit_p99_seconds: float | None = None  # 99th percentile of the transaction time; None without transactions
     store_bytes: float = 0
-    store_budget_bytes: float = 0
-    memory_bytes: float = 0
-    cpu_ratio: float = 0
+    store_budget_bytes: float = 0  # storage budget; 0 for no budget
+    memory_bytes: float = 0  # memory of the process; 0 if unknown
+    cpu_ratio: float = 0  # CPU use of the process [cores]
     targets_up: int = 0
+    # Scrape targets that do not respond: address and reason.
     targets_down: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Forwarding destinations that cannot be reached: name and reason.
     destinations_down: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Number of bodies lost for each destination since the start.
     destinations_lost: Mapping[str, float] = field(default_factory=dict[str, float])
+    # Size of the spans in the whole store that wait for the completion of their requests.
     spans_waiting_bytes: float = 0
-    spans_waiting_seconds: float = 0
-    failing: tuple[tuple[str, str, float], ...] = ()
+    spans_waiting_seconds: float = 0  # age of the oldest waiting span
+    failing: tuple[tuple[str, str, float], ...] = ()  # failing tasks: name, reason and start [Unix seconds]
     file_errors: tuple[str, ...] = ()
-    greedy: tuple[str, ...] = ()
+    greedy: tuple[str, ...] = ()  # senders that exceeded their limit of services within a day
+    # Exports of unknown services that were refused since the start, by sender and reason.
+    refused: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
@@ -23,8 +23,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from ...core import names
 from ...core.errors import StagelensError, StoreError, WireError
-from ...store import Batch
-from ...store.collectors import Outgoing
+from ...store import Batch, Series
+from ...store.collectors import LOSSES, Outgoing
 from ...store.events import Event, event_from_json
 from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
@@ -39,6 +39,7 @@ from ..otlp.model import (
     ExportSignal,
     OtlpResponse,
     ResourceMetrics,
+    Scalar,
     UnsupportedError,
     event_response,
     export_response,
@@ -48,6 +49,7 @@ from ..otlp.protobuf_encoding import check_bulk
 from ..self_metrics import Health, SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
 from ..server.body_reader import (
+    HEAD_BYTES,
     MAX_RECEIVE_SECONDS,
     BodyReader,
     DecoderPool,
@@ -55,9 +57,10 @@ from ..server.body_reader import (
     Hold,
     encoding_of,
     identity,
+    resource_in,
 )
 from ..traces.columns import encode_spans
-from ..traces.span_reader import ParsedSpans, SpanReader
+from ..traces.span_reader import ParsedSpans, SpanExport, SpanReader
 from . import writer as committing
 from .points import PointReader, read_exports
 from .retained_traces import RetainedTraceReader
@@ -73,12 +76,13 @@ MAX_BATCH_NAME_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A validated export."""
+    """A validated export; *resource* is that of its first service."""
 
     batch: Batch
     tally: IngestResult
     named: bool
     size_bytes: int
+    resource: Attributes = field(default_factory=dict[str, Scalar])
 
     @property
     def empty(self) -> bool:
@@ -101,7 +105,8 @@ class ParsedMetrics:
     def validated(self, reader: PointReader) -> Export:
         instance = _instance(item.resource for item in self.resources)
         batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
-        return Export(batch, reader.tally, self.named, self.size_bytes)
+        resource = self.resources[0].resource if self.resources else {}
+        return Export(batch, reader.tally, self.named, self.size_bytes, resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +178,17 @@ def decode_traces(exports: Sequence[ParsedTraces], window: TimeWindow, spans: Sp
             reader.tally,
             export.named,
             export.size_bytes,
+            _first_resource(export.spans, each),
         )
         for export, reader, each in zip(exports, readers, found, strict=True)
     ]
+
+
+def _first_resource(parsed: ParsedSpans, found: SpanExport) -> Attributes:
+    if parsed.read.sources:
+        source = parsed.read.sources[0]
+        return {names.SERVICE_NAME: source.service, names.ENVIRONMENT: source.environment}
+    return found.retained[0].resource if found.retained else {}
 
 
 def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
@@ -231,16 +244,17 @@ Endpoint: TypeAlias = ExportSignal | Literal["events"]
 # Most clients time out after 10 s.
 MAX_COMMIT_SECONDS = 9.0
 _MAX_AHEAD_SECONDS = 86_400
-_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first match counts
-    (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
-    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
-    (WireError, HTTPStatus.BAD_REQUEST),
-    (FullError, HTTPStatus.TOO_MANY_REQUESTS),
-    (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (LoopError, HTTPStatus.LOOP_DETECTED),
-    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR),
-    (TimeoutError, HTTPStatus.REQUEST_TIMEOUT),
+# Response, and the loss of `LOSSES` if the export is not counted; the first match counts.
+_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
+    (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "invalid"),
+    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large"),
+    (WireError, HTTPStatus.BAD_REQUEST, "invalid"),
+    (FullError, HTTPStatus.TOO_MANY_REQUESTS, "overloaded"),
+    (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
+    (LoopError, HTTPStatus.LOOP_DETECTED, "invalid"),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
+    (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR, "not_stored"),
+    (TimeoutError, HTTPStatus.REQUEST_TIMEOUT, "slow"),
 )
 
 
@@ -258,13 +272,7 @@ class IngestRequest:
 
 
 class IngestPipeline:
-    """Ingestion pipeline of OTLP exports and events.
-
-    Args:
-        admit_spans: Function that reserves capacity for encoded spans of a size in bytes, or raises FullError.
-        add_event: Function that stores an event, or raises StoreError.
-        clock: Current time. [Unix seconds]
-    """
+    """Ingestion pipeline of OTLP exports and events."""
 
     def __init__(
         self,
@@ -286,6 +294,7 @@ class IngestPipeline:
         self._body_reader, self._health, self._metrics = body_reader, health, metrics
         self._add_event, self._clock = add_event, clock
         self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
+        self.refused = metrics.losses.add_of_sender
         # The names of older batches may already be deleted, so that a retry would count twice.
         self._oldest_seconds = int(config.retention.batches.total_seconds())
 
@@ -331,9 +340,16 @@ class IngestPipeline:
     ) -> OtlpResponse:
         if onward:
             export = replace(export, batch=replace(export.batch, onward=onward))
-        if export.empty or await self._commit(export):
-            self._metrics.tally(signal, export.tally)
         tally = export.tally
+        try:
+            is_new = export.empty or await self._commit(export)
+        except (StagelensError, TimeoutError) as error:
+            self._lose(request, export.resource, _loss_of(error))
+            raise
+        if is_new:
+            self._metrics.tally(signal, tally)
+            if tally.rejected:
+                self._lose(request, export.resource, "rejected", tally.rejected.total())
         rejected = tally.rejected.total() + (0 if signal == "metrics" else tally.ignored)
         return export_response(signal, request.media_type, rejected, tally.error_message)
 
@@ -349,12 +365,18 @@ class IngestPipeline:
             admission = self._access_control.admit(request.caller)
             _check_media_type(request)
             via = self._forward.check_via(request.via)
-        except (RefusedError, UnsupportedError, LoopError):
+        except (RefusedError, UnsupportedError, LoopError) as error:
+            self.refused(request.caller.address, str(error).partition(";")[0])
             await request.body(None)  # its sender reads the response only after it has sent the body
             raise
 
         with self._body_reader.held() as hold:
-            body = await request.body(hold)
+            try:
+                body = await request.body(hold)
+            except (StagelensError, TimeoutError) as error:
+                head = error.head if isinstance(error, BodyTooLargeError) else b""
+                self._lose_body(request, admission, head, _loss_of(error))
+                raise
             self._access_control.received(admission, len(body))
             encoding = encoding_of(body) if request.encoding is None else request.encoding
             onward: list[Outgoing] = []
@@ -365,7 +387,30 @@ class IngestPipeline:
                 return found
 
             with self._writer.decoding():
-                return await self._decoders.read(body, encoding, read_and_pack, together), onward
+                try:
+                    return await self._decoders.read(body, encoding, read_and_pack, together), onward
+                except Exception as error:
+                    self._lose_body(request, admission, body[:HEAD_BYTES], _loss_of(error))
+                    raise
+
+    def _lose_body(self, request: IngestRequest, admission: AdmittedClient, head: bytes, reason: str) -> None:
+        """Count an export that could not be read, by the service that is named in the *head* of its body."""
+        encoding = encoding_of(head) if request.encoding is None else request.encoding
+        resource = resource_in(head, encoding)
+        if names.SERVICE_NAME in resource:
+            admission.correct(resource)
+        self._lose(request, resource, reason)
+
+    def _lose(self, request: IngestRequest, resource: Attributes, reason: str, number: int = 1) -> None:
+        service, environment = (
+            printable_text(resource.get(key, "")) for key in (names.SERVICE_NAME, names.ENVIRONMENT)
+        )
+        if request.endpoint == "events":
+            return
+        if service:
+            self._metrics.losses.add(Series(service, environment=environment), reason, number)
+        else:
+            self.refused(request.caller.address, f"an export {LOSSES[reason].text}")
 
     def _parse_metrics(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedMetrics:
         return parse_metrics(request.media_type, body, request.name, admission.correct)
@@ -402,7 +447,7 @@ class IngestPipeline:
     def _failure(self, media_type: str, error: Exception) -> OtlpResponse:
         if isinstance(error, RefusedError):
             return refusal_response(media_type, error)
-        status = next(status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind))
+        status = next(status for kind, status, _ in _STATUS_BY_ERROR if isinstance(error, kind))
         if status == HTTPStatus.TOO_MANY_REQUESTS and self._health.is_failing(committing.WRITER_PART):
             status = HTTPStatus.SERVICE_UNAVAILABLE
         close = status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
@@ -414,6 +459,10 @@ def refusal_response(media_type: str, error: RefusedError) -> OtlpResponse:
     """Return the response to a refused caller."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     return failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
+
+
+def _loss_of(error: Exception) -> str:
+    return next((reason for kind, _, reason in _STATUS_BY_ERROR if isinstance(error, kind)), "not_stored")
 
 
 def _check_media_type(request: IngestRequest) -> None:

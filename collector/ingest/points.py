@@ -258,14 +258,10 @@ class _PointGroup(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PointReader:
-    """Reader of the metrics of one export; collects their valid points.
-
-    Args:
-        dropped: Requests that the sender reported as not counted.
-    """
+    """Reader of the metrics of one export; collects their valid points."""
 
     window: TimeWindow
-    dropped: int = 0
+    dropped: int = 0  # requests that the sender reported as not counted
     tally: IngestResult = field(default_factory=IngestResult)
     _pieces: list[PointColumns] = field(default_factory=list[PointColumns])
     _exact: list[Point] = field(default_factory=list[Point])

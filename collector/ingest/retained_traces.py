@@ -147,7 +147,6 @@ class RetainedTraceReader:
 
 
 def _by_root(spans: list[RetainedSpan]) -> list[tuple[RetainedSpan, list[RetainedSpan]]]:
-    """Return the spans below each root."""
     _check_ids(spans)
     by_id = {span.span_id: span for span in spans}
     if len(by_id) < len(spans):

@@ -54,12 +54,7 @@ class Reason(StrEnum):
 
 
 class RejectedError(Exception):
-    """One data point or one trace is invalid; the rest of its batch may be valid.
-
-    Args:
-        reason: Category of the error.
-        message: The error, and the fix if it is not obvious.
-    """
+    """One data point or one trace is invalid; the rest of its batch may be valid."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -68,19 +63,12 @@ class RejectedError(Exception):
 
 @dataclass(slots=True)
 class IngestResult:
-    """Counts of the points, spans or log records of one export that are not stored.
+    """Counts of the points, spans or log records of one export that are not stored."""
 
-    Args:
-        ignored: Items that Stagelens does not store: other metrics, other scopes, log records.
-        rejected: Invalid points or spans, by reason.
-        messages: The first `MAX_MESSAGES` explanations.
-        unexplained: Number of further explanations.
-    """
-
-    ignored: int = 0
-    rejected: Counter[Reason] = field(default_factory=Counter[Reason])
-    messages: list[str] = field(default_factory=list[str])
-    unexplained: int = 0
+    ignored: int = 0  # items that Stagelens does not store: other metrics, other scopes, log records
+    rejected: Counter[Reason] = field(default_factory=Counter[Reason])  # invalid points or spans, by reason
+    messages: list[str] = field(default_factory=list[str])  # the first `MAX_MESSAGES` explanations
+    unexplained: int = 0  # number of further explanations
 
     def reject(self, reason: Reason, message: str, count: int = 1) -> None:
         if count == 0:
@@ -285,12 +273,7 @@ class SeriesReader:
         return "" if found == place("process", "", "", "") else found
 
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
-        """Return the series of *attributes*.
-
-        Args:
-            attributes: Attributes of the point or root span.
-            error: Whether the status is an error if `inference.status` is missing.
-        """
+        """Return the series of *attributes*."""
         status = attributes.get(names.STATUS)
         if status is None:
             status = names.STATUS_ERROR if error or names.ERROR_TYPE in attributes else names.STATUS_OK
@@ -396,13 +379,7 @@ class SeriesCache:
 
 
 def stage_of(metric: str, attributes: Attributes, replica: str) -> str:
-    """Return the key of a point within its series: a stage, or another value that *metric* defines, such as a size bucket.
-
-    Args:
-        metric: Name of the metric.
-        attributes: Attributes of the point.
-        replica: Place of the process that sent the point, for metrics that are counted by replica.
-    """
+    """Return the key of a point within its series: a stage, or another value that *metric* defines, such as a size bucket."""
     key = names.METRICS[metric]
     value = attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)
     if key in _SIZE_BUCKETS and value not in _SIZE_BUCKETS[key].names:

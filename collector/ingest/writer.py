@@ -56,12 +56,7 @@ class _Waiting:
 
 
 class Writer:
-    """Writer thread that commits batches in groups.
-
-    Args:
-        max_batches: Maximum number of waiting batches.
-        max_bytes: Maximum inflated size of all waiting batches.
-    """
+    """Writer thread that commits batches in groups."""
 
     def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
         self._store = store

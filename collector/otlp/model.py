@@ -65,7 +65,11 @@ MAX_ELEMENTS = 2_000_000
 
 
 class BodyTooLargeError(WireError):
-    """The payload exceeds a size limit."""
+    """The payload exceeds a size limit; *head* is its start as received, if known."""
+
+    def __init__(self, message: str, head: bytes = b"") -> None:
+        super().__init__(message)
+        self.head = head
 
 
 class UnsupportedError(WireError):
@@ -74,59 +78,36 @@ class UnsupportedError(WireError):
 
 @dataclass(slots=True)
 class HistogramPoint:
-    """One data point of an exponential histogram.
+    """One data point of an exponential histogram."""
 
-    Args:
-        attributes: Scalar attributes.
-        start_ns: Start of the interval (start_ns, time_ns]. [Unix nanoseconds]
-        time_ns: End of the interval. [Unix nanoseconds]
-        flags: DataPointFlags of OTLP.
-        count: Number of values.
-        sum: Sum of the values; None if it was not sent.
-        scale: Binary logarithm of the number of buckets per doubling.
-        zero: Number of zero values.
-        offset: Index of the first positive bucket.
-        counts: Counts of the positive buckets, starting at *offset*.
-        negative: Whether any value was negative.
-    """
-
-    attributes: Attributes
-    start_ns: int
-    time_ns: int
-    flags: int
-    count: int
-    sum: float | None
-    scale: int
-    zero: int
-    offset: int
-    counts: Sequence[int]
-    negative: bool
+    attributes: Attributes  # scalar attributes
+    start_ns: int  # start of the interval (start_ns, time_ns] [Unix nanoseconds]
+    time_ns: int  # end of the interval [Unix nanoseconds]
+    flags: int  # DataPointFlags of OTLP
+    count: int  # number of values
+    sum: float | None  # sum of the values; None if it was not sent
+    scale: int  # binary logarithm of the number of buckets per doubling
+    zero: int  # number of zero values
+    offset: int  # index of the first positive bucket
+    counts: Sequence[int]  # counts of the positive buckets, starting at *offset*
+    negative: bool  # whether any value was negative
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramColumns:
-    """Data points in columns; the fields are those of `HistogramPoint`, each of shape (n,).
+    """Data points in columns; the fields are those of `HistogramPoint`, each of shape (n,)."""
 
-    Args:
-        odd: Mask of the points that could not be decoded here; their other columns are arbitrary.
-        attributes: Attributes of each point, parsed or serialized.
-        has_sum: Whether the point has a sum.
-        sum: Sum of the values of each point; arbitrary without a sum.
-        lengths: Number of positive buckets of each point, including empty ones.
-        buckets: Non-empty buckets; a count of 2**63 or more, or with an overlong encoding, is negative.
-    """
-
-    odd: Flags
-    attributes: Sequence[bytes] | Sequence[Attributes]
+    odd: Flags  # mask of the points that could not be decoded here; their other columns are arbitrary
+    attributes: Sequence[bytes] | Sequence[Attributes]  # attributes of each point, parsed or serialized
     start_ns: Unsigned
     time_ns: Unsigned
     count: Unsigned
-    has_sum: Flags
-    sum: Floats
+    has_sum: Flags  # whether the point has a sum
+    sum: Floats  # sum of the values of each point; arbitrary without a sum
     scale: Ints
     zero: Unsigned
-    lengths: Ints
-    buckets: Buckets
+    lengths: Ints  # number of positive buckets of each point, including empty ones
+    buckets: Buckets  # non-empty buckets; a count of 2**63 or more, or with an overlong encoding, is negative
 
 
 def from_points(points: Sequence[HistogramPoint]) -> HistogramColumns:
@@ -170,39 +151,27 @@ def _numbers(point: HistogramPoint) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class NumberPoint:
-    """One data point of a gauge or a sum.
-
-    Args:
-        start_ns: Start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent. [Unix nanoseconds]
-        time_ns: End of the interval of a sum, or time of a gauge. [Unix nanoseconds]
-    """
+    """One data point of a gauge or a sum."""
 
     value: int | float
     attributes: Attributes
-    start_ns: int
-    time_ns: int
+    start_ns: int  # start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent [Unix nanoseconds]
+    time_ns: int  # end of the interval of a sum, or time of a gauge [Unix nanoseconds]
     flags: int
 
 
 @dataclass(slots=True)
 class Metric:
-    """One metric of an export.
-
-    Args:
-        kind: One of `KINDS`, "" for an unknown kind.
-        size: Number of data points.
-        temporality: AggregationTemporality of OTLP.
-        histograms: Points of a wanted exponential histogram; those of protobuf are serialized.
-        numbers: Points of a wanted sum or gauge, decoded.
-    """
+    """One metric of an export."""
 
     name: str
-    kind: str
-    size: int
-    temporality: int = 0
+    kind: str  # one of `KINDS`, "" for an unknown kind
+    size: int  # number of data points
+    temporality: int = 0  # AggregationTemporality of OTLP
     monotonic: bool = False
+    # Points of a wanted exponential histogram; those of protobuf are serialized.
     histograms: Sequence[HistogramPoint] | Sequence[bytes] = field(default_factory=list[HistogramPoint])
-    numbers: list[NumberPoint] = field(default_factory=list[NumberPoint])
+    numbers: list[NumberPoint] = field(default_factory=list[NumberPoint])  # points of a wanted sum or gauge, decoded
 
 
 @dataclass(slots=True)
@@ -222,24 +191,15 @@ class SpanEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RetainedSpan:
-    """Span of a Stagelens agent.
+    """Span of a Stagelens agent."""
 
-    Args:
-        trace_id: 32 hexadecimal digits.
-        span_id: 16 hexadecimal digits.
-        parent_id: 16 hexadecimal digits, "" for a root.
-        start_ns: Start time. [Unix nanoseconds]
-        end_ns: End time. [Unix nanoseconds]
-        error: Whether the status is an error.
-    """
-
-    trace_id: str
-    span_id: str
-    parent_id: str
+    trace_id: str  # 32 hexadecimal digits
+    span_id: str  # 16 hexadecimal digits
+    parent_id: str  # 16 hexadecimal digits, "" for a root
     name: str
-    start_ns: int
-    end_ns: int
-    error: bool
+    start_ns: int  # start time [Unix nanoseconds]
+    end_ns: int  # end time [Unix nanoseconds]
+    error: bool  # whether the status is an error
     attributes: Attributes
 
 
@@ -286,17 +246,11 @@ _RESPONSES = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Error of a response.
+    """Error of a response."""
 
-    Args:
-        code: A google.rpc.Code.
-        message: The error and its fix.
-        retry_after_seconds: Delay before a retry; None if a retry is useless.
-    """
-
-    code: int
-    message: str
-    retry_after_seconds: int | None
+    code: int  # a google.rpc.Code
+    message: str  # the error and its fix
+    retry_after_seconds: int | None  # delay before a retry; None if a retry is useless
 
     def status(self) -> bytes:
         """Encode the failure as a google.rpc.Status; its details contain a RetryInfo if a retry is useful."""

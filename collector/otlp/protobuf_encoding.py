@@ -440,12 +440,7 @@ class Scan:
         return self.bytes.take(self.at) == (number << 3 | wire_type)
 
     def _varint(self, at: Ints, which: Flags | Ints) -> tuple[Ints, Ints]:
-        """Return the varints of up to four bytes after the tags at the positions *at*, and their sizes.
-
-        Args:
-            at: Positions of tags.
-            which: Mask of the messages that have the field, or the message of each position.
-        """
+        """Return the varints of up to four bytes after the tags at the positions *at*, and their sizes."""
         first = self.bytes.take(at + 1).astype(np.int64)
         more = first >= _CONTINUES
         if which.dtype == np.bool_:

@@ -55,31 +55,20 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token.
+    """A bearer token."""
 
-    Args:
-        name: Name of its client; shown, unlike the token.
-        digest: SHA-256 of the token; the token itself is not retained.
-        environment: Environment that replaces the one in the client's resources; None to accept theirs.
-    """
-
-    name: str
-    digest: bytes = field(repr=False)
-    environment: str | None = None
+    name: str  # name of its client; shown, unlike the token
+    digest: bytes = field(repr=False)  # SHA-256 of the token; the token itself is not retained
+    environment: str | None = None  # environment that replaces the one in the client's resources; None to accept theirs
     limits: RateLimits = RateLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """An admitted client certificate.
+    """An admitted client certificate."""
 
-    Args:
-        common_name: Common name of the certificate subject, used as the name of the client.
-        environment: Environment that replaces the one in the client's resources; None to accept theirs.
-    """
-
-    common_name: str
-    environment: str | None = None
+    common_name: str  # common name of the certificate subject, used as the name of the client
+    environment: str | None = None  # environment that replaces the one in the client's resources; None to accept theirs
     limits: RateLimits = RateLimits()
 
 

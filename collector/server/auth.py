@@ -226,14 +226,7 @@ _NOT_BEARER = "the Authorization header must be `Bearer <token>`"
 
 
 class RefusedError(StagelensError):
-    """A caller is refused.
-
-    Args:
-        status: 401 (with `WWW-Authenticate: Bearer`; UNAUTHENTICATED in gRPC), 403 (PERMISSION_DENIED) or
-            429 (RESOURCE_EXHAUSTED).
-        message: The error and its fix, without any content of the request.
-        retry_after_seconds: Delay before a retry; None if a retry is useless.
-    """
+    """A caller is refused."""
 
     def __init__(self, status: HTTPStatus, message: str, retry_after_seconds: int | None = None) -> None:
         super().__init__(message)
@@ -244,33 +237,23 @@ class RefusedError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Address and credentials of a caller.
+    """Address and credentials of a caller."""
 
-    Args:
-        address: The remote address of the connection, never from a header.
-        authorization: The `Authorization` header (`authorization` in gRPC metadata), "" for none.
-        certificate: The common name of a verified client certificate, "" for none.
-    """
-
-    address: str
+    address: str  # the remote address of the connection, never from a header
+    # The `Authorization` header (`authorization` in gRPC metadata), "" for none.
     authorization: str = field(default="", repr=False)
-    certificate: str = ""
+    certificate: str = ""  # the common name of a verified client certificate, "" for none
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedClient:
-    """An authenticated caller.
+    """An authenticated caller."""
 
-    Args:
-        client: The name of its token or certificate, or its address.
-        environment: Environment that replaces the one in the client's resources; None to accept theirs.
-        names: Function that returns whether the client may use a service name.
-        meter: Meter of the client's rate limit; None for no limit.
-    """
-
-    client: str
-    environment: str | None = None
+    client: str  # the name of its token or certificate, or its address
+    environment: str | None = None  # environment that replaces the one in the client's resources; None to accept theirs
+    # Function that returns whether the client may use a service name.
     names: Callable[[str], bool] = field(default=lambda _: True, repr=False, compare=False)
+    # Meter of the client's rate limit; None for no limit.
     meter: ClientMeter | None = field(default=None, repr=False, compare=False)
 
     def correct(self, resource: Attributes) -> None:

@@ -9,6 +9,7 @@ ones do not wait for it. Small bodies that wait at the same time are decoded tog
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -20,8 +21,9 @@ import zstandard
 from starlette.requests import ClientDisconnect, Request
 
 from ...core.errors import WireError
+from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ..ingest.writer import FullError
-from ..otlp.model import BodyTooLargeError, UnsupportedError
+from ..otlp.model import Attributes, BodyTooLargeError, UnsupportedError
 from ..self_metrics import SelfMetrics
 
 # zlib's name for "a gzip header and trailer must be there".
@@ -40,11 +42,6 @@ def encoding_of(body: bytes) -> str:
 
 def inflate(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     """Return *body* without its Content-Encoding.
-
-    Args:
-        body: The body as received.
-        encoding: The Content-Encoding header; "" and "identity" mean none.
-        limit_bytes: Size limit of the result.
 
     Raises:
         UnsupportedError: *encoding* is not supported.
@@ -113,6 +110,33 @@ def _check_stream_end(what: str, ended: bool, size_bytes: int, left_bytes: int) 
         raise WireError(msg)
 
 
+# Start of a body that is searched for its service: the first resource of an export is at its start. [bytes]
+HEAD_BYTES = 16 * 1024
+# Attributes with a text, in JSON and in protobuf: KeyValue {key = 1, value = 2: AnyValue {string_value = 1}}.
+_IN_JSON = rb'"%s"\s*,\s*"value"\s*:\s*\{\s*"stringValue"\s*:\s*"([^"\\]{1,200})"'
+_IN_PROTOBUF = rb"\x0a%c%s\x12[\x03-\x7f]\x0a([\x01-\x7d])"
+
+
+def resource_in(head: bytes, encoding: str) -> Attributes:
+    """Return service and environment of the first resource of an export that cannot be read, from the *head* of its body."""
+    with suppress(zlib.error, zstandard.ZstdError):
+        if "gzip" in encoding.lower():
+            head = zlib.decompressobj(_GZIP).decompress(head, HEAD_BYTES)
+        elif encoding.strip().lower() == "zstd":
+            # A block inflates at once, to at most 128 KiB; most services are named in the first one.
+            stream = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+            head = stream.decompress(head)
+    return {key: text for key in (SERVICE_NAME, ENVIRONMENT) if (text := _text_of(head[:HEAD_BYTES], key.encode()))}
+
+
+def _text_of(head: bytes, key: bytes) -> str:
+    if found := re.search(_IN_JSON % re.escape(key), head):
+        return found[1].decode(errors="replace")
+    if found := re.search(_IN_PROTOBUF % (len(key), re.escape(key)), head, re.DOTALL):
+        return head[found.end() : found.end() + found[1][0]].decode(errors="replace")
+    return ""
+
+
 D = TypeVar("D")
 T = TypeVar("T")
 # Converts the decoded forms of several bodies at once.
@@ -154,14 +178,7 @@ class DecoderPool:
         self._large_bodies = 0
 
     async def read(self, body: bytes, encoding: str, read: Callable[[bytes], D], together: DecodeTogether[D, T]) -> T:
-        """Inflate *body* and return the result of *read* and *together*.
-
-        Args:
-            body: The body as received.
-            encoding: Content-Encoding of the body.
-            read: Function that decodes one body.
-            together: Function that converts the decoded forms of all bodies that wait with the same function; after a failure
-                it is called for each body alone. `identity` converts nothing.
+        """Inflate *body* and decode it with *read*; *together* converts all bodies that wait, after a failure each one alone.
 
         Raises:
             FullError: The body is large, and too many large ones wait.
@@ -247,11 +264,7 @@ Hold: TypeAlias = Callable[[int], None]
 
 
 class BodyReader:
-    """Receives bodies in one event loop and accounts for their memory.
-
-    Args:
-        max_held_bytes: Size limit of all bodies that are being received or decoded.
-    """
+    """Receives bodies in one event loop and accounts for their memory."""
 
     def __init__(self, max_body_bytes: int, max_held_bytes: int, metrics: SelfMetrics) -> None:
         self._max_body_bytes, self._max_held_bytes, self._metrics = max_body_bytes, max_held_bytes, metrics
@@ -290,11 +303,12 @@ class BodyReader:
         """
         limit = self._max_body_bytes
         chunks: list[bytes] = []
-        size = 0
+        size, head = 0, b""
         try:
             async with asyncio.timeout(MAX_RECEIVE_SECONDS):
                 async for chunk in request.stream():
                     size += len(chunk)
+                    head = head or chunk[:HEAD_BYTES]
                     if size > limit * _DISCARD_FACTOR:
                         break
                     if size > limit or hold is None:
@@ -307,7 +321,7 @@ class BodyReader:
             raise WireError(msg) from error
         if size > limit:
             msg = f"the body is larger than {limit} bytes; send smaller batches or raise STAGELENS_MAX_BODY"
-            raise BodyTooLargeError(msg)
+            raise BodyTooLargeError(msg, head)
         return b"".join(chunks)
 
     async def message(self, read: Callable[[], Awaitable[bytes]], hold: Hold) -> bytes:

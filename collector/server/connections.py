@@ -61,21 +61,16 @@ class LimitedConnection(Protocol):
 
 @dataclass(eq=False)
 class ConnectionLimits:
-    """Connection counts and limits of one server. For use in its event loop only.
+    """Connection counts and limits of one server. For use in its event loop only."""
 
-    Args:
-        name: Name of the server in messages.
-        probes: Health probe paths, which are served beyond the limits, or an orchestrator would restart the process.
-        most: Maximum number of connections. [count]
-        most_of_one: Maximum for one IPv4 address or one IPv6 /64 network. [count]
-        surplus: Further connections, whose requests get a 503 unless they are health probes. [count]
-    """
-
-    name: str
+    name: str  # name of the server in messages
+    # Health probe paths, which are served beyond the limits, or an orchestrator would restart the process.
     probes: Collection[str]
-    most: int = 600
-    most_of_one: int = 150
-    surplus: int = 100
+    most: int = 600  # maximum number of connections [count]
+    most_of_one: int = 150  # maximum for one IPv4 address or one IPv6 /64 network [count]
+    surplus: int = 100  # further connections, whose requests get a 503 unless they are health probes [count]
+    # Called with the address of a refused client and the reason.
+    refused: Callable[[str, str], None] = lambda _address, _why: None
     _members: dict[LimitedConnection, str] = field(default_factory=dict[LimitedConnection, str])
     _of: Counter[str] = field(default_factory=Counter[str])
     _surplus: set[LimitedConnection] = field(default_factory=set[LimitedConnection])
@@ -148,11 +143,7 @@ class _HeadError(StagelensError):
 
 
 class Connection(HttpToolsProtocol):
-    """Uvicorn connection with limits.
-
-    Args:
-        handshake: TLS handshake of the connection, which no longer counts towards the limits.
-    """
+    """Uvicorn connection with limits."""
 
     _head_bytes = 0
     _unparsed_bytes = 0  # received since the parser last reported an element
@@ -173,11 +164,16 @@ class Connection(HttpToolsProtocol):
         self._expect_head()
         if self._handshake is not None:
             self._limits.leave(self._handshake)
-        place = self._limits.enter(self, self.client[0] if self.client else "")
+        place = self._limits.enter(self, self._address)
         if place == "surplus":
             self.app = _surplus_app(self.app, self._limits)
         elif place == "out":
+            self._limits.refused(self._address, "too many connections")
             self.give_way()
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limits.leave(self)
@@ -297,6 +293,8 @@ class Connection(HttpToolsProtocol):
         """Respond with *status* and *message* unless a response has started, and close the connection."""
         if self.transport.is_closing():
             return
+        if status in (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HTTPStatus.BAD_REQUEST):
+            self._limits.refused(self._address, message.partition(";")[0])
         if not (self._unanswered and self._unanswered[0].response_started):
             reply = failure_response("", status, message, {"Connection": "close"})
             headers = reply.headers | {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
@@ -316,13 +314,12 @@ def too_many_message(name: str) -> str:
 
 
 def _surplus_app(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:
-    """Return the application of a connection beyond the limits: health probes are served, other requests get a 503."""
-
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in limits.probes:
             await application(scope, receive, send)
             return
         request = Request(scope, receive)
+        limits.refused(request.client.host if request.client else "", "too many connections")
         await discard_body(request)
         headers = {"Connection": "close"}
         reply = failure_response(

@@ -60,12 +60,7 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class GrpcServer(grpc.GenericRpcHandler):
-    """The gRPC server, which runs in one event loop.
-
-    Args:
-        address: Host and port to listen on; port 0 for any free port.
-        credentials: TLS credentials; None serves plain text.
-    """
+    """The gRPC server, which runs in one event loop."""
 
     def __init__(
         self,
@@ -123,6 +118,7 @@ class GrpcServer(grpc.GenericRpcHandler):
 
     async def _export(self, _messages: object, context: Context, signal: ExportSignal) -> bytes:
         if len(self._calls) >= MAX_CALLS:
+            self._pipeline.refused(_caller(context, "").address, "too many calls")
             await _abort(context, _BUSY)
         metadata = dict(context.invocation_metadata() or ())
         ingest_request = IngestRequest(

@@ -24,10 +24,6 @@ _BACKLOG = 512
 class HttpServer(uvicorn.Server):
     """Uvicorn server that runs in a thread.
 
-    Args:
-        keep_alive_seconds: How long an idle connection stays open between requests.
-        drain_seconds: Time limit for requests in progress at shutdown.
-
     Attributes:
         ready: Event that is set once the server accepts connections.
     """
@@ -62,11 +58,7 @@ class HttpServer(uvicorn.Server):
         self._failure: BaseException | None = None
 
     def begin(self, listening: socket.socket) -> None:
-        """Start the thread, and return once the server accepts requests.
-
-        Args:
-            listening: The listening socket; the thread closes it when it stops.
-        """
+        """Start the thread, and return once the server accepts requests."""
         name = self.limits.name
         self._thread = threading.Thread(
             target=self._in_thread, args=(listening,), name=f"stagelens-{name}", daemon=True
@@ -121,14 +113,7 @@ class HttpServer(uvicorn.Server):
 
 
 def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
-    """Return a listening socket on *host* and *port*.
-
-    Args:
-        host: Host name or IP address.
-        port: TCP port; 0 for any free port.
-        who: Name of the server in the error.
-        fix: Fix if the address is not available, for the error.
-    """
+    """Return a listening socket on *host* and *port*."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         # A name such as localhost may resolve to IPv4 and IPv6; most other programs try IPv4.

@@ -5,6 +5,9 @@ another process and which is not a call itself; all rows below it of the same so
 outer one, except below a client or producer span: there the process calls itself. Rows are matched by ids, not by times, with one
 exception: a row whose parent never arrived belongs to the only root of its trace and source that encloses it in time.
 
+A row without a duration is no root if a rule says that such rows are log records, or if it has no children and neither its kind nor a
+rule makes it a request: programs record events as such spans.
+
 `concatenate_spans` joins many exports into one `SpanBatch` with common lists of sources and labels.
 """
 
@@ -34,25 +37,15 @@ _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 @dataclass(frozen=True, slots=True)
 class SpanBatch:
-    """Rows of several parcels; every column has shape (n,).
+    """Rows of several parcels; every column has shape (n,)."""
 
-    Args:
-        rows: The stored rows; their `source` and `label` are indexes of their own parcel.
-        parcel: Index of the parcel of each row.
-        source: Index of *sources*.
-        label: Index of *labels*.
-        sources: Distinct sources.
-        labels: Distinct labels.
-        streams: Array of `STREAM`, in the order of the rows.
-    """
-
-    rows: Rows
-    parcel: Ints
-    source: Ints
-    label: Ints
-    sources: Sequence[SpanSource]
-    labels: Sequence[Label]
-    streams: Streams
+    rows: Rows  # the stored rows; their `source` and `label` are indexes of their own parcel
+    parcel: Ints  # index of the parcel of each row
+    source: Ints  # index of *sources*
+    label: Ints  # index of *labels*
+    sources: Sequence[SpanSource]  # distinct sources
+    labels: Sequence[Label]  # distinct labels
+    streams: Streams  # array of `STREAM`, in the order of the rows
 
     def flag(self, flag: Flag) -> Bools:
         return (self.rows["flags"] & flag.value) != 0
@@ -158,55 +151,34 @@ def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
     return first, group
 
 
-# Kinds of the spans that call another process.
-CALLS = ("client", "producer")
+# Kinds of the spans that call another process, and of those that are called.
+CALLS, SERVED = ("client", "producer"), ("server", "consumer")
 
 
 class Fate(IntEnum):
-    """Result of assembly for a row.
+    """Result of assembly for a row."""
 
-    Attributes:
-        WAITING: The root has not arrived, or is not due yet.
-        JOINED: The row belongs to a complete request.
-        COUNTED: The row is the root of a request that was counted before.
-        REPEATED: The row is a duplicate.
-        LATE: The row arrived after its request was counted.
-        ORPHANED: The root never arrived.
-        OUTSIDE: The row belongs to no request, because its topmost span is not a request by its label.
-    """
-
-    WAITING = 0
-    JOINED = 1
-    COUNTED = 2
-    REPEATED = 3
-    LATE = 4
-    ORPHANED = 5
-    OUTSIDE = 6
+    WAITING = 0  # the root has not arrived, or is not due yet
+    JOINED = 1  # the row belongs to a complete request
+    COUNTED = 2  # the row is the root of a request that was counted before
+    REPEATED = 3  # the row is a duplicate
+    LATE = 4  # the row arrived after its request was counted
+    ORPHANED = 5  # the root never arrived
+    OUTSIDE = 6  # the row belongs to no request, because its topmost span is not a request by its label
 
 
 @dataclass(frozen=True, slots=True)
 class AssembledSpans:
-    """Rows and the requests they belong to; the columns have shape (n,).
+    """Rows and the requests they belong to; the columns have shape (n,)."""
 
-    Args:
-        gathered: The rows.
-        fate: One of `Fate` for each row.
-        roots: Root rows of complete requests, ascending; shape (r,).
-        request: Index of *roots* for each row, -1 for none.
-        up: Parent row within the request, -1 for none.
-        depth: Number of ancestors within the request.
-        callers: Rows that called another process; shape (m,).
-        called: Root row in the called process, for each of *callers*; shape (m,).
-    """
-
-    gathered: SpanBatch
-    fate: Ints
-    roots: Ints
-    request: Ints
-    up: Ints
-    depth: Ints
-    callers: Ints
-    called: Ints
+    gathered: SpanBatch  # the rows
+    fate: Ints  # one of `Fate` for each row
+    roots: Ints  # root rows of complete requests, ascending; shape (r,)
+    request: Ints  # index of *roots* for each row, -1 for none
+    up: Ints  # parent row within the request, -1 for none
+    depth: Ints  # number of ancestors within the request
+    callers: Ints  # rows that called another process; shape (m,)
+    called: Ints  # root row in the called process, for each of *callers*; shape (m,)
 
 
 def trace_keys(rows: Rows) -> Ids:
@@ -231,7 +203,8 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     is_local = (parent >= 0) & (gathered.source == gathered.source[parent])
     cut = counted | ~is_local | (says_request & calls[parent])
     up = np.where(cut, -1, parent)
-    tree = _find_roots(up, is_first & (counted | says_request | ((parent >= 0) & ~is_local & ~calls)))
+    may_begin = (says_request | ((parent >= 0) & ~is_local & ~calls)) & ~_records(gathered, parent)
+    tree = _find_roots(up, is_first & (counted | may_begin))
     root, top = tree.root, tree.top
     root[tree.circular] = -1
     ended_roots = (root == here) & (rows["end"] > 0)
@@ -254,7 +227,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     fate[counted] = Fate.COUNTED
     fate[due & tree.circular] = Fate.ORPHANED
     fate[lost & due & ~is_detached[top]] = Fate.OUTSIDE
-    fate[~is_first] = np.where(counted[twin[~is_first]], Fate.LATE, Fate.REPEATED)
+    fate[~is_first] = Fate.REPEATED
     request[fate != Fate.JOINED] = -1
 
     called = np.flatnonzero(ended_roots & (parent >= 0) & (~is_local | calls[parent]))
@@ -263,10 +236,18 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     return AssembledSpans(gathered, fate, roots, request, up, depth, parent[called], called)
 
 
+def _records(gathered: SpanBatch, parent: Ints) -> Bools:
+    """Return the rows that are log records, events or placeholders, which spans represent."""
+    has_child = np.zeros(len(parent), np.bool_)
+    has_child[parent[parent >= 0]] = True
+    is_instant = gathered.rows["start"] == gathered.rows["end"]
+    is_implicit = gathered.of_labels(lambda label: label.kind not in SERVED, np.bool_).astype(bool)
+    is_event = is_implicit & ~has_child & ~gathered.flag(Flag.EXPLICIT)
+    return is_instant & (is_event | gathered.flag(Flag.RECORD))
+
+
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Index from keys to rows, sorted by key."""
-
     keys: Ids
     places: Ints
 
@@ -318,19 +299,10 @@ def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Ancestors of each row.
-
-    Args:
-        root: The topmost ancestor that may be a root, -1 for none.
-        top: The topmost ancestor.
-        depth: Number of ancestors.
-        circular: Whether the ancestors form a cycle.
-    """
-
-    root: Ints
-    top: Ints
-    depth: Ints
-    circular: Bools
+    root: Ints  # the topmost ancestor that may be a root, -1 for none
+    top: Ints  # the topmost ancestor
+    depth: Ints  # number of ancestors
+    circular: Bools  # whether the ancestors form a cycle
 
 
 def _find_roots(up: Ints, candidate: Bools) -> _Tree:

@@ -66,17 +66,15 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Flag(IntFlag):
-    """Flags of a row.
+    """Flags of a row."""
 
-    Attributes:
-        ERROR: The span's status is an error.
-        DERIVED: The row is an interval from attributes or events of its parent.
-        COUNTED: A Stagelens agent has counted the request; this applies to all ancestors and descendants of the same source.
-    """
-
-    ERROR = 1
-    DERIVED = 2
+    ERROR = 1  # the span's status is an error
+    DERIVED = 2  # the row is an interval from attributes or events of its parent
+    # A Stagelens agent has counted the request; this applies to all ancestors and descendants of the same source.
     COUNTED = 4
+    RECORD = 8  # if the span has no duration, it is a log record or a placeholder, and no request
+    EXPLICIT = 16  # a rule decides whether the span is a request
+    PROBE = 32  # the span, if it is a root, is a health probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +90,21 @@ class SpanSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Label:
-    """Common properties of similar spans, from the rules; equal if their JSON is equal.
-
-    Args:
-        kind: `internal`, `server`, `client`, `producer` or `consumer`.
-        request: Whether the span alone is a request of its service: by its rule, or else as a server, a consumer or a root.
-        stage: Stage of the span's time; "" for none.
-        head: Stage of the span's time before its first child; "" for none.
-        definition: Definition of the first token, one of `names.DEFINITIONS`.
-        attributes: Attributes shown with a retained trace.
-
-    Attributes:
-        text: The label as JSON, for writing and comparison.
-    """
+    """Common properties of similar spans, from the rules; equal if their JSON is equal."""
 
     name: str
-    kind: str = "internal"
+    kind: str = "internal"  # `internal`, `server`, `client`, `producer` or `consumer`
+    # Whether the span alone is a request of its service: by its rule, or else as a server, a consumer or a root.
     request: bool = False
-    stage: str = ""
-    head: str = ""
+    stage: str = ""  # stage of the span's time; "" for none
+    head: str = ""  # stage of the span's time before its first child; "" for none
     model: str = ""
     model_version: str = ""
     route: str = ""
     device: str = ""
-    definition: str = ""
-    attributes: tuple[tuple[str, str | int | float | bool], ...] = ()
-    text: str = field(init=False, repr=False)
+    definition: str = ""  # definition of the first token, one of `names.DEFINITIONS`
+    attributes: tuple[tuple[str, str | int | float | bool], ...] = ()  # attributes shown with a retained trace
+    text: str = field(init=False, repr=False)  # the label as JSON, for writing and comparison
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _to_json(_fields(self)))
@@ -131,17 +118,12 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class StreamMeasurements:
-    """Measurements of a streamed response, from one span; 0 means unknown.
+    """Measurements of a streamed response, from one span; 0 means unknown."""
 
-    Args:
-        first_token_ns: Time from the start of the span to the first token. [nanoseconds]
-        gap_ns: Longest pause between two parts of the response. [nanoseconds]
-    """
-
-    first_token_ns: int = 0
+    first_token_ns: int = 0  # time from the start of the span to the first token [nanoseconds]
     tokens_in: int = 0
     tokens_out: int = 0
-    gap_ns: int = 0
+    gap_ns: int = 0  # longest pause between two parts of the response [nanoseconds]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from ...core import names
 from ...core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
 from ...core.errors import StoreError
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
+from ...core.stages import UNTIMED
+from ...store.collectors import lost_points
 from ...store.inbox import AggregationInput, AggregationResult, Parcel
 from ...store.points import Buckets, HistogramArrays, Identity, PointColumns
 from ...store.series import Series
@@ -37,7 +39,7 @@ from .assembly import (
     subset,
     trace_keys,
 )
-from .columns import ROW, Rows, Spans, decode_rows, decode_spans, encode_spans, streams_of
+from .columns import ROW, Flag, Rows, Spans, decode_rows, decode_spans, encode_spans, streams_of
 from .requests import Requests, requests_of, split_by_stage
 from .sampling import SamplingPolicy, traces_of
 
@@ -62,22 +64,12 @@ class _MetricHistograms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of requests with the same series and the same interval of ten seconds.
-
-    Args:
-        of_request: Group of each request; -1 if an agent has counted the request.
-        series: Series of each group; index of `Requests.kinds`.
-        at: Time of each group. [Unix seconds]
-    """
-
-    of_request: Ints
-    series: Ints
-    at: Ints
+    of_request: Ints  # group of each request; -1 if an agent has counted the request
+    series: Ints  # series of each group; index of `Requests.kinds`
+    at: Ints  # time of each group [Unix seconds]
 
 
 class _SeriesIdentities(dict[tuple[str, str], Identity]):
-    """Identities of the points of one series, by metric and stage."""
-
     def __init__(self, series: Series) -> None:
         super().__init__()
         self.series = series
@@ -103,20 +95,30 @@ def _identity(known: _SeriesIdentities, metric: str, stage: str) -> Identity:
 
 def points_of(requests: Requests) -> PointColumns:
     """Return the points of all *requests* that no Stagelens agent has counted."""
-    counted = np.flatnonzero(~requests.known)
-    if not len(counted):
-        return PointColumns.of([])
-    together = _groups(requests, counted)
-    found = [*_time_histograms(requests, counted, together.of_request[counted]), *_token_histograms(requests, together)]
-    of_kind = [_identities_of(series) for series in requests.kinds]
-    series, at = [of_kind[number] for number in together.series.tolist()], together.at
+    counted, probes = requests.counted, np.flatnonzero(~requests.known & requests.probe)
     columns: list[PointColumns] = []
+    if len(counted):
+        together = _groups(requests, counted)
+        times = _time_histograms(requests, counted, together.of_request[counted])
+        columns += _columns(requests, together, [*times, *_token_histograms(requests, together)])
+        columns += _replica_points(requests, counted)
+    if len(probes):
+        together, ns = _groups(requests, probes), requests.duration[probes]
+        stage = np.zeros_like(probes)
+        group = together.of_request[probes]
+        found = _histograms(names.PROBE_DURATION, (UNTIMED,), group, stage, ns / _NS, ns)
+        columns += _columns(requests, together, [found])
+    return PointColumns.join(columns) if columns else PointColumns.of([])
+
+
+def _columns(requests: Requests, together: _Groups, found: Sequence[_MetricHistograms]) -> Iterator[PointColumns]:
+    of_kind = [_identities_of(series) for series in requests.kinds]
+    series = [of_kind[number] for number in together.series.tolist()]
     for metric, by, key, histograms in found:
         group, name = np.divmod(key, len(by))
         pairs = zip(group.tolist(), name.tolist(), strict=True)
         identities = [_identity(series[of], metric, by[int(which)]) for of, which in pairs]
-        columns.append(PointColumns(identities, at[group], histograms))
-    return PointColumns.join([*columns, *_replica_points(requests, counted)])
+        yield PointColumns(identities, together.at[group], histograms)
 
 
 def _groups(requests: Requests, counted: Ints) -> _Groups:
@@ -140,7 +142,6 @@ def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator
 
 
 def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]:
-    """Yield the latency and the stage times of each replica with a name by minute, at the scale of attributes."""
     gathered = requests.joined.gathered
     named = [each.place or each.instance for each in gathered.sources]
     places = sorted({*named})
@@ -285,22 +286,14 @@ _MINUTE = 60
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """Time and size limits of the inbox.
+    """Time and size limits of the inbox."""
 
-    Args:
-        hold_seconds: Time to wait for the other spans of a request after its root. [seconds]
-        orphan_seconds: Time to wait for a root. [seconds]
-        remember_seconds: Time for which counted requests are remembered. [seconds]
-        remember_bytes: Size limit of remembered requests; the oldest are dropped first.
-        carry_bytes: Size limit of spans without a root; the oldest are orphaned first.
-        due_bytes: Size of spans processed at once, larger than *carry_bytes*; processing needs about eight times this memory.
-    """
-
-    hold_seconds: int = 10
-    orphan_seconds: int = 900
-    remember_seconds: int = 900
-    remember_bytes: int = 8 * 1024**2
-    carry_bytes: int = 4 * 1024**2
+    hold_seconds: int = 10  # time to wait for the other spans of a request after its root [seconds]
+    orphan_seconds: int = 3600  # time to wait for a root [seconds]
+    remember_seconds: int = 900  # time for which counted requests are remembered [seconds]
+    remember_bytes: int = 8 * 1024**2  # size limit of remembered requests; the oldest are dropped first
+    carry_bytes: int = 4 * 1024**2  # size limit of spans without a root; the oldest are orphaned first
+    # Size of spans processed at once, larger than *carry_bytes*; processing needs about eight times this memory.
     due_bytes: int = 6 * 1024**2
 
 
@@ -372,23 +365,16 @@ _CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class InboxOutcome:
-    """Counts of one run of `process_inbox`, in rows by `Fate` unless noted.
+    """Counts of one run of `process_inbox`, in rows by `Fate` unless noted."""
 
-    Args:
-        requests: Requests counted now. [requests]
-        known: Requests that a Stagelens agent has counted. [requests]
-        folded: Rows of these requests, counted now or by an agent.
-        more: Whether further due parcels wait.
-    """
-
-    requests: int = 0
-    known: int = 0
-    folded: int = 0
+    requests: int = 0  # requests counted now [requests]
+    known: int = 0  # requests that a Stagelens agent has counted [requests]
+    folded: int = 0  # rows of these requests, counted now or by an agent
     late: int = 0
     repeated: int = 0
     orphaned: int = 0
     outside: int = 0
-    more: bool = False
+    more: bool = False  # whether further due parcels wait
 
 
 def process_inbox(
@@ -410,7 +396,7 @@ def process_inbox(
     forgotten, known = counted_parcels(joined, delivery, limits)
     old = [parcel.id for parcel in unreadable if parcel.received < delivery.now - limits.orphan_seconds]
     result = AggregationResult(
-        points=points_of(requests),
+        points=PointColumns.join([points_of(requests), _lost_points(fate, gathered, delivery.now)]),
         traces=traces_of(requests, policy),
         taken=list(dict.fromkeys((*taken, *forgotten, *old))),
         left=[*rest, *known],
@@ -519,7 +505,6 @@ def _cells(keys: Ids) -> Ints:
 def _orphan_expired(  # noqa: PLR0917 - state of one run
     fate: Ints, gathered: SpanBatch, parcels: Sequence[Parcel], carried: Bools, now: int, limits: InboxLimits
 ) -> None:
-    """Mark waiting rows as orphaned: those that waited too long, and the oldest rows beyond the size limit."""
     waits = fate == Fate.WAITING
     rows = np.bincount(gathered.parcel[waits], minlength=len(parcels)) * carried
     received = np.array([parcel.received for parcel in parcels], np.int64)
@@ -528,6 +513,27 @@ def _orphan_expired(  # noqa: PLR0917 - state of one run
     held[newest_first] = np.cumsum(rows[newest_first])
     past = carried & ((received < now - limits.orphan_seconds) | (held * ROW.itemsize > limits.carry_bytes))
     fate[waits & past[gathered.parcel]] = Fate.ORPHANED
+
+
+_LOSSES = {Fate.LATE: "late_spans", Fate.ORPHANED: "orphaned_spans"}
+
+
+def _lost_points(fate: Ints, gathered: SpanBatch, now: int) -> PointColumns:
+    """Return the numbers of spans, without intervals, that belong to no counted request, by service and reason."""
+    is_span = ~gathered.flag(Flag.DERIVED)
+    return PointColumns.join([
+        PointColumns.of([]),
+        *(
+            lost_points(Series(source.service, source.version, source.environment), reason, int(number), now)
+            for kind, reason in _LOSSES.items()
+            for source, number in zip(
+                gathered.sources,
+                np.bincount(gathered.source[(fate == kind) & is_span], minlength=len(gathered.sources)),
+                strict=True,
+            )
+            if number
+        ),
+    ])  # fmt: skip
 
 
 def _outcome(fate: Ints, requests: Requests, *, more: bool) -> InboxOutcome:

@@ -31,21 +31,13 @@ _START_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals of requests; the columns have shape (n,). The first intervals are the requests, in order.
+    """Intervals of requests; the columns have shape (n,). The first intervals are the requests, in order."""
 
-    Args:
-        request: Index of the request.
-        start: Start time. [Unix nanoseconds]
-        end: End time. [Unix nanoseconds]
-        stage: Index of the stage in the list of stages, whose last element is `overhead`.
-        within: Index of the enclosing interval; for a request, its own index.
-    """
-
-    request: Ints
-    start: Ints
-    end: Ints
-    stage: Ints
-    within: Ints
+    request: Ints  # index of the request
+    start: Ints  # start time [Unix nanoseconds]
+    end: Ints  # end time [Unix nanoseconds]
+    stage: Ints  # index of the stage in the list of stages, whose last element is `overhead`
+    within: Ints  # index of the enclosing interval; for a request, its own index
 
     def of(self, chosen: Ints, end: Ints) -> Intervals:
         """Return the intervals of the requests *chosen*, in order; *end* replaces the ends of the requests, in Unix nanoseconds."""
@@ -63,15 +55,10 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class RequestStageTimes:
-    """Time of each request in each stage; both of shape (requests, stages).
+    """Time of each request in each stage; both of shape (requests, stages)."""
 
-    Args:
-        own: Time in each stage; the sum over the stages is the duration of the request. [nanoseconds]
-        present: Whether the request had the stage; always true for `overhead`.
-    """
-
-    own: Ints
-    present: Bools
+    own: Ints  # time in each stage; the sum over the stages is the duration of the request [nanoseconds]
+    present: Bools  # whether the request had the stage; always true for `overhead`
 
     @property
     def main(self) -> Ints:
@@ -109,7 +96,6 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
 def _overlapping(  # noqa: PLR0917 - columns
     intervals: Intervals, start: Ints, end: Ints, t0: Ints, inside: Bools, is_request: Bools, overhead: int
 ) -> Bools:
-    """Return the intervals of requests that cannot be split by subtraction."""
     within = intervals.within
     bare = is_request[within] & (intervals.stage[within] == overhead)
     # `partition` has its own order for intervals with equal times.
@@ -148,51 +134,39 @@ class StreamedResponses:
     """Streamed responses of requests; the columns have shape (a,), 0 means unknown.
 
     The topmost row with a stream describes the response; of several topmost rows only the token counts are used.
-
-    Args:
-        request: Index of the request, ascending.
-        first_token: Time from the start of the request to the first token. [nanoseconds]
-        gap: Longest pause between two parts of the response. [nanoseconds]
-        last: Time from the start of the request to the end of the row with the stream. [nanoseconds]
-        definition: Index of the definition of the first token in *definitions*.
-        definitions: Distinct definitions.
     """
 
-    request: Ints
-    first_token: Ints
+    request: Ints  # index of the request, ascending
+    first_token: Ints  # time from the start of the request to the first token [nanoseconds]
     tokens_in: Ints
     tokens_out: Ints
-    gap: Ints
-    last: Ints
-    definition: Ints
-    definitions: Sequence[str]
+    gap: Ints  # longest pause between two parts of the response [nanoseconds]
+    last: Ints  # time from the start of the request to the end of the row with the stream [nanoseconds]
+    definition: Ints  # index of the definition of the first token in *definitions*
+    definitions: Sequence[str]  # distinct definitions
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Complete requests; the columns have shape (r,).
-
-    Args:
-        stages: All stages in the order of charts, `overhead` last.
-        start: Start time. [Unix nanoseconds]
-        duration: Duration. [nanoseconds]
-        known: Whether a Stagelens agent has counted the request.
-        failed: Whether the request ended in an error.
-        series: Index of the series in *kinds*.
-        kinds: Distinct series.
-    """
+    """Complete requests; the columns have shape (r,)."""
 
     joined: AssembledSpans
-    stages: Sequence[str]
+    stages: Sequence[str]  # all stages in the order of charts, `overhead` last
     intervals: Intervals
     split: RequestStageTimes
-    start: Ints
-    duration: Ints
-    known: Bools
-    failed: Bools
-    series: Ints
-    kinds: Sequence[Series]
+    start: Ints  # start time [Unix nanoseconds]
+    duration: Ints  # duration [nanoseconds]
+    known: Bools  # whether a Stagelens agent has counted the request
+    probe: Bools  # whether the request is a health probe
+    failed: Bools  # whether the request ended in an error
+    series: Ints  # index of the series in *kinds*
+    kinds: Sequence[Series]  # distinct series
     responses: StreamedResponses
+
+    @property
+    def counted(self) -> Ints:
+        """Indexes of the requests of users that no Stagelens agent has counted."""
+        return np.flatnonzero(~self.known & ~self.probe)
 
 
 def requests_of(joined: AssembledSpans) -> Requests:
@@ -215,6 +189,7 @@ def requests_of(joined: AssembledSpans) -> Requests:
         start=start,
         duration=rows["end"][joined.roots] - start,
         known=known,
+        probe=joined.gathered.flag(Flag.PROBE)[joined.roots],
         failed=failed,
         series=series,
         kinds=kinds,
@@ -374,7 +349,6 @@ def _is_client(joined: AssembledSpans) -> Bools:
 
 
 def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
-    """Return the nearest interval of each row of a request: the row or one of its ancestors."""
     nearest = np.arange(len(is_interval))
     passed = (joined.request >= 0) & ~is_interval
     nearest[passed] = joined.up[passed]

@@ -305,6 +305,7 @@ class Rule(Section):
         stage: Stage of the time of a matching span; "" for none.
         head: Stage of the time before the first child of a matching span; "" for none.
         request: Whether a matching span is a request of its service; None decides by kind and parent.
+        record: Whether a matching span without a duration is a log record or a placeholder, and no request.
         called: Template of the displayed name, with attributes in braces; "" for the span's name.
         start_event: Name of the event that marks the start of a matching span, if present; "" for the span's own start.
         show: Attributes shown with a retained trace.
@@ -318,6 +319,7 @@ class Rule(Section):
     stage: _Stage = ""
     head: _Stage = ""
     request: StrictBool | None = None
+    record: StrictBool = False
     called: Annotated[str, BeforeValidator(_template)] = ""
     start_event: Text = ""
     model: _Sources = ()

@@ -11,18 +11,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 from ...core import names
+from ...core.health_probes import PROBES, ProbePolicy, is_known_agent, unmatched_route
 from ..ingest.validation import printable_text
 from ..otlp.model import Attributes, Scalar
 from .columns import Flag, Label
 from .rule_config import KINDS, MAX_MATCHED_CHARS, TEMPLATE, IntervalRule, Rule, SpanCondition, SpanFacts
-from .span_scan import SpanStrings
+from .span_scan import PATHS, ROUTE, SpanStrings
 
 _REQUESTS = ("server", "consumer")
+_METHODS = (names.METHOD, "http.method")
+# Attributes of which only a class is read: what the value says about a health probe.
+_CLASSIFIED = PATHS | {"user_agent.original", "http.user_agent"}
+_NOTHING, PATH_OF_PROBE, AGENT_OF_PROBE = range(3)
+_MAX_CLASSIFIED_CHARS = 120
 # Cached candidate rules by scope and kind, a few kilobytes each. [count]
 _MAX_NEARBY = 1000
 
@@ -31,30 +37,18 @@ _NO_RULE = Rule(name="no rule", when=())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanMeaning:
-    """Result of the rules for a span.
+    """Result of the rules for a span."""
 
-    Args:
-        label: Label of the span.
-        flags: Flags of the span, without `Flag.ERROR`.
-        rule: Rule with measurements to read; None if there are none.
-        measured: Names of the attributes to read for the rule.
-        events: Names of the events to read for the rule.
-        eventless: Intervals of the rule that a span without events may have.
-    """
-
-    label: Label
-    flags: int
-    rule: Rule | None = None
-    measured: frozenset[str] = frozenset()
-    events: frozenset[str] = frozenset()
-    eventless: tuple[IntervalRule, ...] = ()
+    label: Label  # label of the span
+    flags: int  # flags of the span, without `Flag.ERROR`
+    rule: Rule | None = None  # rule with measurements to read; None if there are none
+    measured: frozenset[str] = frozenset()  # names of the attributes to read for the rule
+    events: frozenset[str] = frozenset()  # names of the events to read for the rule
+    eventless: tuple[IntervalRule, ...] = ()  # intervals of the rule that a span without events may have
 
 
 class RuleSet:
     """All rules in force.
-
-    Args:
-        rules: The rules in the order of precedence.
 
     Attributes:
         exact: Span attributes whose values affect the result.
@@ -62,16 +56,26 @@ class RuleSet:
         resource: Resource attributes that affect the result.
     """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self.rules = tuple(rules)
-        self.exact = frozenset({names.COUNTED}.union(*(rule.exact for rule in rules)))
+    def __init__(self, rules: Sequence[Rule], probes: ProbePolicy | None = None) -> None:
+        self.rules, self._probes = tuple(rules), probes or ProbePolicy()
+        self.exact = frozenset({names.COUNTED, *_METHODS}.union(*(rule.exact for rule in rules)))
         whens = [when for rule in rules for when in rule.when]
         conditions = {key for when in whens for key in when.attributes}
         self.present = frozenset(conditions.union(*(rule.measured for rule in rules))) - self.exact
+        self.classified = _CLASSIFIED
         self.resource = frozenset(key for when in whens for key in when.resource)
         self._nearby: dict[tuple[str, str], list[tuple[frozenset[str], SpanCondition, Rule]]] = {}
         # Computed once, because each new kind of span needs it.
         self._tells = {id(rule): (rule.measured, rule.events) for rule in self.rules}
+
+    def classify(self, value: Scalar | None) -> int:
+        """Return the class of the *value* of an attribute of `classified`; it is not stored."""
+        if not isinstance(value, str) or len(value) > _MAX_CLASSIFIED_CHARS:
+            return _NOTHING
+        if value.startswith("/"):
+            path = value.partition("?")[0]
+            return PATH_OF_PROBE if self._probes.route_of(path, None) is not None else _NOTHING
+        return AGENT_OF_PROBE if is_known_agent(value) else _NOTHING
 
     def find(self, span: SpanFacts) -> Rule:
         """Return the first matching rule for *span*, or an empty rule."""
@@ -100,13 +104,26 @@ class RuleSet:
     def meaning(self, span: SpanFacts) -> SpanMeaning:
         rule = self.find(span)
         counted = span.attributes.get(names.COUNTED) is True
-        label, flags = _label(rule, span), Flag.COUNTED if counted else 0
+        label, flags = _label(rule, span), _flags(rule) | (Flag.COUNTED if counted else 0)
+        probe = self._probe_route(label, span)
+        if probe is not None:
+            label, flags = replace(label, route=probe), flags | Flag.PROBE
         measured, events = self._tells.get(id(rule), (frozenset[str](), frozenset[str]()))
         measured = measured.intersection(span.attributes)
         if not measured and not events:
             return SpanMeaning(label, flags)
         eventless = tuple(part for part in rule.parts if part.needs_only(measured))
         return SpanMeaning(label, flags, rule, measured, events, eventless)
+
+    def _probe_route(self, label: Label, span: SpanFacts) -> str | None:
+        """Return the route of a span that is a health probe if it is a root, else None."""
+        if span.kind != "server" or not label.request:
+            return None
+        method = next((str(span.attributes[key]) for key in _METHODS if key in span.attributes), None)
+        classes = {span.attributes.get(key) for key in _CLASSIFIED}
+        # Without a route, the name may be the method and the path.
+        path = PROBES if PATH_OF_PROBE in classes else unmatched_route(label.name.removeprefix(f"{method} "))
+        return self._probes.route_of(label.route or path, method, "kube-probe" if AGENT_OF_PROBE in classes else "")
 
 
 def _label(rule: Rule, span: SpanFacts) -> Label:
@@ -126,6 +143,10 @@ def _label(rule: Rule, span: SpanFacts) -> Label:
         definition=rule.stream.definition,
         attributes=tuple((key, _shown(span.attributes[key])) for key in rule.show if key in span.attributes),
     )
+
+
+def _flags(rule: Rule) -> int:
+    return (Flag.RECORD if rule.record else 0) | (Flag.EXPLICIT if rule.request is not None else 0)
 
 
 def _first(sources: Iterable[str], attributes: Mapping[str, Scalar]) -> str:
@@ -159,19 +180,15 @@ MAX_PLACES = 10_000
 class Shape:
     """The relevant attributes of a span; compared by identity.
 
-    Args:
-        exact: Attributes whose values are relevant, in a fixed order.
-        present: Attributes whose presence is relevant.
-
     Attributes:
         values: Function that returns a tuple of the values of *exact* from the attributes of a span; for a single attribute it
             returns the value without a tuple.
     """
 
-    __slots__ = ("exact", "present", "values")
+    __slots__ = ("classified", "exact", "present", "values")
 
-    def __init__(self, exact: tuple[str, ...], present: tuple[str, ...]) -> None:
-        self.exact, self.present = exact, present
+    def __init__(self, exact: tuple[str, ...], present: tuple[str, ...], classified: tuple[str, ...] = ()) -> None:
+        self.exact, self.present, self.classified = exact, present, classified
         self.values: Callable[[Any], Hashable] = itemgetter(*exact) if exact else _nothing
 
 
@@ -188,8 +205,8 @@ class SpanOrigin:
         self.scope, self.resource = scope, resource
 
 
-# Origin, name, kind, whether it is a root, shape, and the values of the shape.
-Key: TypeAlias = tuple[SpanOrigin, bytes, int, bool, Shape, Hashable]
+# Origin, name, kind, whether it is a root, shape, the values of the shape, and the classes of its classified attributes.
+Key: TypeAlias = tuple[SpanOrigin, bytes, int, bool, Shape, Hashable, tuple[int, ...]]
 
 
 class Shapes(dict[tuple[str, ...], Shape]):
@@ -199,19 +216,21 @@ class Shapes(dict[tuple[str, ...], Shape]):
         super().__init__()
         self._rules = rules
         # Irrelevant attributes and the order of attributes do not create another shape.
-        self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], Shape] = {}
+        self._known: dict[tuple[tuple[str, ...], ...], Shape] = {}
         self._bytes = 0
 
     def __missing__(self, keys: tuple[str, ...]) -> Shape:
-        exact, present = (
-            tuple(sorted(wanted.intersection(keys))) for wanted in (self._rules.exact, self._rules.present)
+        rules = self._rules
+        exact, present, classified = (
+            tuple(sorted(wanted.intersection(keys)))
+            for wanted in (rules.exact, rules.present, rules.classified - PATHS if ROUTE in keys else rules.classified)
         )
         size = _FIXED_BYTES + _ATTRIBUTE_BYTES * len(keys) + 4 * sum(map(len, keys))
         if self._bytes + size > MAX_SHAPES_BYTES:
             self.clear()
             self._known.clear()
             self._bytes = 0
-        shape = self._known.setdefault((exact, present), Shape(exact, present))
+        shape = self._known.setdefault((exact, present, classified), Shape(exact, present, classified))
         if size <= MAX_REMEMBERED_BYTES:
             self._bytes += size
             self[keys] = shape
@@ -227,7 +246,7 @@ class ScannedKinds:
     """
 
     def __init__(self, rules: RuleSet) -> None:
-        self.strings = SpanStrings(rules.exact, rules.present)
+        self.strings = SpanStrings(rules.exact, rules.present, rules.classified, rules.classify)
         self.meanings: dict[bytes, SpanMeaning] = {}
         self._origins: dict[SpanOrigin, int] = {}
         self._lock = threading.Lock()
@@ -271,17 +290,13 @@ class RuleCache:
     def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> SpanMeaning:
         """Return the rule result for spans with *key*, and cache it.
 
-        Args:
-            key: Key of the spans.
-            values: Scalar values of the exact attributes.
-            size_bytes: Size of the attribute values in *key*.
-
         Raises:
             UnicodeDecodeError: The name is not valid UTF-8.
         """
-        place, name, kind, root, shape, _ = key
+        place, name, kind, root, shape, _, classes = key
         kind_name = KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
-        attributes = {**dict.fromkeys(shape.present, True), **values}
+        classified = dict(zip(shape.classified, classes, strict=True))
+        attributes = {**dict.fromkeys(shape.present, True), **values, **classified}
         found = self.rules.meaning(SpanFacts(place.scope, name.decode(), kind_name, attributes, place.resource, root))
         size = _FIXED_BYTES + _ATTRIBUTE_BYTES * len(values) + len(name) + size_bytes
         if size <= MAX_REMEMBERED_BYTES:

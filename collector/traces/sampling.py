@@ -89,8 +89,6 @@ def _can_call(label: Label) -> bool:
 
 
 class _SpanTemplate:
-    """JSON text of a span before and after its times."""
-
     __slots__ = ("_after", "_before")
 
     def __init__(self, name: str, stage: str, attributes: dict[str, Any]) -> None:
@@ -104,8 +102,6 @@ class _SpanTemplate:
 
 
 class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
-    """Span templates by label index, whether the span failed, and whether the span called another process."""
-
     def __init__(self, gathered: SpanBatch) -> None:
         super().__init__()
         self._labels = gathered.labels
@@ -229,7 +225,7 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
 
 
 def _chosen(requests: Requests, policy: SamplingPolicy) -> dict[int, RetainReason]:
-    counted = np.flatnonzero(~requests.known)
+    counted = requests.counted
     if policy.everything:
         return dict.fromkeys(counted.tolist(), "forced")
     # Those with the largest second half of the trace id come first.

@@ -25,6 +25,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from ...core import names
 from ...core.errors import WireError
+from ...core.health_probes import ProbePolicy
 from ..ingest.validation import IngestResult, TimeWindow
 from ..otlp.json_encoding import (
     INT32,
@@ -144,23 +145,17 @@ _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 
 @dataclass(slots=True)
 class ParsedSpans:
-    """A parsed span export, whose last spans are not decoded yet, so that they can be decoded with those of other exports.
-
-    Args:
-        read: The decoded spans; its sources include those of the serialized spans.
-        retained: Traces that Stagelens agents retained.
-        spans: Serialized spans, at most `_SPANS_AT_ONCE` and `_BYTES_AT_ONCE`.
-        origins: Origin of each serialized span.
-        spans_bytes: Size of *spans*.
-    """
+    """A parsed span export, whose last spans are not decoded yet, so that they can be decoded with those of other exports."""
 
     meanings: RuleCache
     size_bytes: int
+    # The decoded spans; its sources include those of the serialized spans.
     read: DecodedSpans = field(default_factory=DecodedSpans)
-    retained: list[ResourceSpans] = field(default_factory=list[ResourceSpans])
+    retained: list[ResourceSpans] = field(default_factory=list[ResourceSpans])  # traces that Stagelens agents retained
+    # Serialized spans, at most `_SPANS_AT_ONCE` and `_BYTES_AT_ONCE`.
     spans: list[bytes] = field(default_factory=list[bytes])
-    origins: list[SpanOrigin] = field(default_factory=list[SpanOrigin])
-    spans_bytes: int = 0
+    origins: list[SpanOrigin] = field(default_factory=list[SpanOrigin])  # origin of each serialized span
+    spans_bytes: int = 0  # size of *spans*
 
     def add(self, some: Sequence[bytes], origin: SpanOrigin) -> None:
         """Add serialized spans of *origin*; decode the earlier ones if they are many."""
@@ -357,19 +352,10 @@ def _raw_spans(messages: Sequence[Any]) -> RawSpans:
 
 
 class _Examined(NamedTuple):
-    """Results of the rules for parsed spans.
-
-    Args:
-        meanings: Rule result of each span.
-        uncached: Numbers of the spans whose rule results are too large for the cache.
-        measurements: Measured attributes and events.
-        elements: Number of attributes and of events of measured spans.
-    """
-
-    meanings: list[SpanMeaning]
-    uncached: set[int]
-    measurements: list[SpanMeasurements]
-    elements: int
+    meanings: list[SpanMeaning]  # rule result of each span
+    uncached: set[int]  # numbers of the spans whose rule results are too large for the cache
+    measurements: list[SpanMeasurements]  # measured attributes and events
+    elements: int  # number of attributes and of events of measured spans
 
 
 def _examine(
@@ -390,7 +376,8 @@ def _examine(
         names_of = tuple(attributes)
         elements += len(names_of)
         shape = shapes[names_of]
-        key: Key = (origin, message.name, message.kind, parent == NO_SPAN, shape, shape.values(attributes))
+        classes = tuple([meanings.rules.classify(serialized_scalar(attributes[name])) for name in shape.classified])
+        key: Key = (origin, message.name, message.kind, parent == NO_SPAN, shape, shape.values(attributes), classes)
         meaning = known.get(key)
         if meaning is None:
             meaning = _learn_protobuf(meanings, key, shape, attributes)
@@ -488,7 +475,8 @@ def _read_json_span(node: Object, row: int, read: DecodedSpans, meanings: RuleCa
     shape = meanings.shapes[tuple(values)]
     # 1, 1.0 and true are equal in Python, so the key includes their types.
     exact = tuple((type(values[name]), values[name]) for name in shape.exact)
-    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, shape, exact)
+    classes = tuple([meanings.rules.classify(values[name]) for name in shape.classified])
+    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, shape, exact, classes)
     meaning = meanings.meanings.get(key) or _learn_json(
         meanings, key, _without_none({name: values[name] for name in shape.exact})
     )
@@ -541,29 +529,21 @@ def _enum(node: Object, key: str, known: Mapping[str, int]) -> int:
 
 
 class SpanExport(NamedTuple):
-    """Content of a span export.
+    """Content of a span export."""
 
-    Args:
-        spans: Spans of all programs.
-        retained: Spans of traces that Stagelens agents retained; their requests are already counted.
-    """
-
-    spans: Spans
-    retained: list[ResourceSpans]
+    spans: Spans  # spans of all programs
+    retained: list[ResourceSpans]  # spans of traces that Stagelens agents retained; their requests are already counted
 
 
 class SpanReader:
-    """Reader of span exports with a cache of rule results. Thread-safe.
+    """Reader of span exports with a cache of rule results, which a new object of *own* rules resets. Thread-safe."""
 
-    Args:
-        own: Function that returns the user's rules, which precede the built-in rules; None for no rules. A new object resets the
-            cache.
-    """
-
-    def __init__(self, own: Callable[[], Sequence[Rule] | None] = lambda: None) -> None:
-        self._own = own
+    def __init__(
+        self, own: Callable[[], Sequence[Rule] | None] = lambda: None, probes: ProbePolicy | None = None
+    ) -> None:
+        self._own, self._probes = own, probes
         rules = own()
-        self._in_force = rules, _meanings(rules)
+        self._in_force = rules, self._meanings(rules)
 
     def read(
         self, media_type: str, body: bytes, window: TimeWindow, tally: IngestResult, correct: Correction | None = None
@@ -572,13 +552,7 @@ class SpanReader:
         return self.finish([self.parse(media_type, body, correct)], window, [tally])[0]
 
     def parse(self, media_type: str, body: bytes, correct: Correction | None = None) -> ParsedSpans:
-        """Parse an inflated ExportTraceServiceRequest.
-
-        Args:
-            media_type: Media type of *body*.
-            body: The inflated body.
-            correct: Function that corrects the attributes of each resource; None for no correction.
-        """
+        """Parse an inflated ExportTraceServiceRequest."""
         parse = parse_json if media_type == JSON else parse_protobuf
         try:
             return parse(body, self._current(), correct)
@@ -600,9 +574,8 @@ class SpanReader:
         rules = self._own()
         # One attribute holds both, so that concurrent changes are harmless.
         if rules is not self._in_force[0]:
-            self._in_force = rules, _meanings(rules)
+            self._in_force = rules, self._meanings(rules)
         return self._in_force[1]
 
-
-def _meanings(own: Sequence[Rule] | None) -> RuleCache:
-    return RuleCache(RuleSet((*(own or ()), *built_in())))
+    def _meanings(self, own: Sequence[Rule] | None) -> RuleCache:
+        return RuleCache(RuleSet((*(own or ()), *built_in()), self._probes))

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..otlp.protobuf_encoding import Scan
+from ..otlp.model import Scalar
+from ..otlp.protobuf_encoding import Scan, serialized_scalar
 from .assembly import Bools, Ints
 from .columns import ROW, Flag, Rows
 
@@ -38,9 +39,6 @@ class ByteStrings:
     """Numbers of distinct byte strings, found for many strings at once. Thread-safe.
 
     A hash selects a candidate, and all bytes are compared with it.
-
-    Args:
-        classify: Returns the class of a new string, 0 or more.
 
     Attributes:
         classes: Class of each number; -1 for the number -1.
@@ -103,8 +101,10 @@ class ByteStrings:
 
 
 # Classes of attribute names: names that are not valid text, and names of attributes that are irrelevant, or whose presence or
-# value is relevant.
-_INVALID, _IRRELEVANT, _PRESENT, _EXACT = range(4)
+# value, or the class of the value, is relevant.
+_INVALID, _IRRELEVANT, _PRESENT, _EXACT, _CLASSIFIED = range(5)
+# A path is classified only in a span without a route.
+ROUTE, PATHS = "http.route", frozenset({"url.path", "http.target"})
 
 
 class SpanStrings:
@@ -116,15 +116,27 @@ class SpanStrings:
         attributes: Name of each number of *names*, "" for a name that is not valid text.
     """
 
-    def __init__(self, exact: Collection[str], present: Collection[str]) -> None:
-        self._exact, self._present = exact, present
+    def __init__(
+        self,
+        exact: Collection[str],
+        present: Collection[str],
+        classified: Collection[str] = (),
+        classify: Callable[[Scalar | None], int] = lambda _: 0,
+    ) -> None:
+        self._exact, self._present, self._classified = exact, present, classified
         self.names, self.texts = ByteStrings(self._class_of), ByteStrings()
+        # Of the classified values, such as paths, there may be many: the table is replaced when it is full.
+        self.values = ByteStrings(lambda value: classify(serialized_scalar(value)))
         self.attributes: list[str] = []
 
     @property
     def is_full(self) -> bool:
         """Whether new strings are no longer numbered."""
-        return self.names.is_full or self.texts.is_full
+        return self.names.is_full or self.texts.is_full or self.values.is_full
+
+    def number_of(self, name: str) -> int:
+        """Return the number of an attribute, -1 for one that no span had."""
+        return self.attributes.index(name) if name in self.attributes else -1
 
     def _class_of(self, name: bytes) -> int:
         try:
@@ -133,6 +145,8 @@ class SpanStrings:
             self.attributes.append("")
             return _INVALID
         self.attributes.append(text)
+        if text in self._classified:
+            return _CLASSIFIED
         return _EXACT if text in self._exact else _PRESENT if text in self._present else _IRRELEVANT
 
 
@@ -229,7 +243,6 @@ def scan_spans(spans: Sequence[bytes], origins: Ints, strings: SpanStrings) -> S
 
 
 def _status(scan: Scan, begin: Ints, end: Ints) -> tuple[Bools, Bools]:
-    """Return whether each serialized Status is an error, and whether it is one of the common ones."""
     code = np.where(end - begin == 2, scan.words[begin] & np.uint64(0xFFFF), np.uint64(0))  # noqa: PLR2004 - bytes
     return code == _ERROR, (end == begin) | (code == _ERROR) | (code == _OK)
 
@@ -249,11 +262,18 @@ def _relevant_attributes(  # noqa: PLR0917 - columns
     texts = strings.texts.find(scan, relevant.begin[exact], relevant.end[exact])
     odd[relevant.span[exact[texts < 0]]] = True
     entries[exact] |= texts
+    is_classified = classes[which] == _CLASSIFIED
+    has_route = np.zeros(len(odd), np.bool_)
+    has_route[relevant.span[relevant.name == strings.number_of(ROUTE)]] = True
+    is_path = np.isin(relevant.name, [*map(strings.number_of, PATHS)])
+    classified = np.flatnonzero(is_classified & ~(is_path & has_route[relevant.span]))
+    values_of = strings.values.find(scan, relevant.begin[classified], relevant.end[classified])
+    odd[relevant.span[classified[values_of < 0]]] = True
+    entries[classified] |= np.maximum(strings.values.classes.take(values_of), 0)
     return relevant, entries
 
 
 def _joined(heads: Ints, place: Ints, entries: Ints) -> list[bytes]:
-    """Return the key of each span: its head, then the entries of its attributes."""
     after = np.cumsum(np.bincount(place, minlength=len(heads)) + 1)
     first = np.append(0, after)
     joined = np.empty(len(heads) + len(entries), np.int64)

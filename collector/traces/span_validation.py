@@ -31,41 +31,23 @@ _LATEST_NS = 2**62
 
 
 class SpanInterval(NamedTuple):
-    """Interval within a span.
+    """Interval within a span."""
 
-    Args:
-        stage: Stage of the interval.
-        start: Start time. [Unix nanoseconds]
-        end: End time. [Unix nanoseconds, >= start]
-    """
-
-    stage: str
-    start: int
-    end: int
+    stage: str  # stage of the interval
+    start: int  # start time [Unix nanoseconds]
+    end: int  # end time [Unix nanoseconds, >= start]
 
 
 class MeasuredSpan(NamedTuple):
-    """Measurements from the attributes and events of a span.
+    """Measurements from the attributes and events of a span."""
 
-    Args:
-        start: Start of the span, from the start event of the rule if present. [Unix nanoseconds]
-        intervals: Intervals within the span.
-        stream: Measurements of a streamed response; None without any.
-    """
-
-    start: int
-    intervals: list[SpanInterval]
-    stream: StreamMeasurements | None
+    start: int  # start of the span, from the start event of the rule if present [Unix nanoseconds]
+    intervals: list[SpanInterval]  # intervals within the span
+    stream: StreamMeasurements | None  # measurements of a streamed response; None without any
 
 
 def measure_span(found: SpanMeasurements, start: int, end: int) -> MeasuredSpan:
-    """Return the measurements that a rule defines for a span; invalid values are ignored.
-
-    Args:
-        found: The rule, and the attributes and events of the span.
-        start: Start time. [Unix nanoseconds]
-        end: End time; 0 if the span has not ended. [Unix nanoseconds]
-    """
+    """Return the measurements that a rule defines for a span; invalid values are ignored."""
     rule, numbers, events = found.rule, found.numbers, found.events
     if events:
         start = next((at for name, at in events if name == rule.start_event and 0 < at <= (end or _LATEST_NS)), start)
@@ -205,21 +187,14 @@ class SpanMeasurements:
 
 
 class RawSpans(NamedTuple):
-    """Ids, times and status of spans, not validated.
-
-    Args:
-        parents: Ids of the parent spans; `NO_SPAN` for none.
-        starts: Start times. [Unix nanoseconds]
-        ends: End times; 0 for spans that have not ended. [Unix nanoseconds]
-        errors: Whether the status is an error.
-    """
+    """Ids, times and status of spans, not validated."""
 
     traces: Sequence[bytes] = ()
     spans: Sequence[bytes] = ()
-    parents: Sequence[bytes] = ()
-    starts: Sequence[int] = ()
-    ends: Sequence[int] = ()
-    errors: Sequence[bool] = ()
+    parents: Sequence[bytes] = ()  # ids of the parent spans; `NO_SPAN` for none
+    starts: Sequence[int] = ()  # start times [Unix nanoseconds]
+    ends: Sequence[int] = ()  # end times; 0 for spans that have not ended [Unix nanoseconds]
+    errors: Sequence[bool] = ()  # whether the status is an error
 
     def part(self, which: slice) -> RawSpans:
         columns = (self.traces[which], self.spans[which], self.parents[which])
@@ -240,27 +215,20 @@ def rows_of(raw: RawSpans) -> Rows:
 
 @dataclass(slots=True)
 class DecodedSpans:
-    """Decoded spans of an export, in its order.
+    """Decoded spans of an export, in its order."""
 
-    Args:
-        parts: Ids, times and error flags of the spans, in parts; not validated, ids of a wrong size are zero.
-        count: Number of spans.
-        malformed: Trace and span id of the spans with an id of a wrong size, by row number.
-        meanings: Rule result of each span.
-        sources: Processes that sent the spans, one for each run of consecutive spans.
-        counts: Number of consecutive spans of each element of *sources*.
-        measurements: Values of the attributes and events that rules name, one for each span that has any.
-        elements: Number of attributes and events that were examined one after the other.
-    """
-
+    # Ids, times and error flags of the spans, in parts; not validated, ids of a wrong size are zero.
     parts: list[Rows] = field(default_factory=list[Rows])
-    count: int = 0
+    count: int = 0  # number of spans
+    # Trace and span id of the spans with an id of a wrong size, by row number.
     malformed: dict[int, tuple[bytes, bytes]] = field(default_factory=dict[int, tuple[bytes, bytes]])
-    meanings: list[SpanMeaning] = field(default_factory=list[SpanMeaning])
+    meanings: list[SpanMeaning] = field(default_factory=list[SpanMeaning])  # rule result of each span
+    # Processes that sent the spans, one for each run of consecutive spans.
     sources: list[SpanSource] = field(default_factory=list[SpanSource])
-    counts: list[int] = field(default_factory=list[int])
+    counts: list[int] = field(default_factory=list[int])  # number of consecutive spans of each element of *sources*
+    # Values of the attributes and events that rules name, one for each span that has any.
     measurements: list[SpanMeasurements] = field(default_factory=list[SpanMeasurements])
-    elements: int = 0
+    elements: int = 0  # number of attributes and events that were examined one after the other
 
     def add(self, rows: Rows, which: Sequence[int], raw: RawSpans) -> None:
         if not all(

@@ -93,6 +93,16 @@ class ServiceQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _fleet_waste(snapshot, Selection(start, end, environment=environment))
 
+    def fleet_counts(self, selection: Selection, metric: str) -> dict[str, dict[str, int]]:
+        """Return for each service the number of values of *metric* by its key."""
+        with self._snapshot() as snapshot:
+            query = PointQuery(selection, (metric,), by="total", counts_only=True)
+            found = _split_by_service(snapshot, selection, fetch(snapshot, query))
+            return {
+                service: dict(zip(own.stages, np.bincount(own.stage, own.counts).astype(int).tolist(), strict=True))
+                for service, own in found
+            }
+
     def fleet_hardware(
         self,
         start: datetime,

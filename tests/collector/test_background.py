@@ -94,7 +94,7 @@ def test_capacity_is_freed_after_processing(store: Store, ahead: Any) -> None:
     thread.admit(20)
     with pytest.raises(FullError):
         thread.admit(1)
-    ahead.seconds = 1000
+    ahead.seconds = 4000
     thread.run_once()
     thread.admit(100)
 

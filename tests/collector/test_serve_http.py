@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import socket
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
@@ -27,6 +29,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.otlp.model import BodyTooLargeError
 from stagelens.collector.server.body_reader import inflate
+from stagelens.core.names import COLLECTOR_LOST
+from stagelens.store import Selection
 
 PROTOBUF = "application/x-protobuf"
 # A zstd frame that requires a window of 1 GiB (RFC 8878, 3.1.1.1.2) and has no content.
@@ -172,6 +176,49 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
     assert response.json()["message"] == (
         "the body is larger than 1000 bytes; send smaller batches or raise STAGELENS_MAX_BODY"
     )
+
+
+def named(encoding: str, service: str = "prompts") -> bytes:
+    """Return the protobuf export of a service, and more than a collector accepts after it."""
+    text = service.encode()
+    value = b"\x12" + bytes((len(text) + 2,)) + b"\n" + bytes((len(text),)) + text
+    attribute = b"\n\x0cservice.name" + value
+    resource = b"\n" + bytes((len(attribute),)) + attribute
+    body = b"\n\xff\x7f\n" + bytes((len(resource),)) + resource + random.Random(1).randbytes(9000)
+    return {"": bytes, "gzip": gzip.compress, "zstd": zstandard.compress}[encoding](body)
+
+
+def test_refused_exports_are_counted_by_service_or_sender(serve: Callable[..., Any], bodies: Any) -> None:
+    """The head of a body that is too large names its service; a sender without a name is counted by its address."""
+    served = serve(max_body_bytes=8000)
+    in_json = json.dumps(bodies.metrics(bodies.point(), service="from json")).encode()
+    partly = bodies.metrics(bodies.point(), bodies.point(count="7"), service="partly")
+    statuses = [
+        *(
+            served.post("/v1/traces", named(each), content_encoding=each, content_type=PROTOBUF).status_code
+            for each in ("", "gzip", "zstd")
+        ),
+        served.post("/v1/metrics", in_json + b" " * 9000, content_type="application/json").status_code,
+        served.post("/v1/metrics", in_json[:-40], content_type="application/json").status_code,
+        served.post("/v1/metrics", partly).status_code,
+        served.post("/v1/traces", b"\xff", content_type=PROTOBUF).status_code,
+        served.post("/v1/traces", b"x", content_type="text/plain").status_code,
+    ]
+    served.collector.stop()
+    now = datetime.now(UTC)
+    window = Selection(now - timedelta(minutes=5), now + timedelta(minutes=5))
+    found = served.store.read.fleet_counts(window, COLLECTOR_LOST)
+
+    assert statuses == [413, 413, 413, 413, 400, 200, 400, 415]
+    assert found == {
+        "prompts": {"too_large": 3},
+        "from json": {"too_large": 1, "invalid": 1},
+        "partly": {"rejected": 1},
+    }
+    assert served.collector.metrics.losses.of_senders == {
+        "127.0.0.1: an export was refused: not valid": 1,
+        "127.0.0.1: Content-Type 'text/plain' is not supported": 1,
+    }
 
 
 def test_an_endless_body_is_cut_off(serve: Callable[..., Any]) -> None:

@@ -55,6 +55,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "fleet_latency": read.fleet_latency(start, end),
         "fleet_over_time": read.fleet_over_time(start, end, STEP),
         "fleet_hardware": read.fleet_hardware(start, end, STEP, ("cpu", "gpu")),
+        "fleet_counts": read.fleet_counts(around, names.PROBE_DURATION),
         "fleet_waste": read.fleet_waste(start, end),
         "folds": read.folds(),
         "groups": read.groups(start),

@@ -139,10 +139,10 @@ Counted = dict[tuple[Series, str, str, int], tuple[dict[int, int], int, int]]
 
 
 def counted(points: Iterable[Point]) -> Counted:
-    """Return buckets, zero count and sum (in nanoseconds) by series, metric, key and 10 s, without those of replicas."""
+    """Return buckets, zero count and sum (in nanoseconds) by series, metric, key and 10 s, without those of replicas and losses."""
     histograms: dict[Any, Any] = {}
     for point in points:
-        if point.metric in schema.WITHOUT_TOTALS:
+        if point.metric in schema.WITHOUT_TOTALS or point.metric == names.COLLECTOR_LOST:
             continue
         key = (point.series, point.metric, point.stage, point.at - point.at % 10)
         if key in histograms:

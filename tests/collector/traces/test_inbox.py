@@ -62,7 +62,7 @@ def trees(draw: st.DrawFn) -> list[Span]:
                 label,
                 draw(st.sampled_from((SHOP, SHOP, STOCK))),
                 trace,
-                draw(st.sampled_from((0, 0, Flag.ERROR))),
+                draw(st.sampled_from((0, 0, Flag.ERROR))) | Flag.EXPLICIT,
                 draw(st.one_of(st.none(), st.none(), STREAMS)),
             )
         )
@@ -95,7 +95,7 @@ def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Ra
     # Late repetitions are detected, and spans without a request are deleted in the end.
     inbox.put(spans, 40)
     inbox.process(60)
-    inbox.process(2000)
+    inbox.process(4000)
 
     assert counted(inbox.points) == counted(plain.points())
     assert inbox.waiting() == 0
@@ -186,7 +186,7 @@ def test_late_or_repeated_spans_change_nothing() -> None:
     inbox.put([root, below], 40)
     again = inbox.process(50)
 
-    assert (late.late, late.requests, again.late, again.requests) == (2, 0, 2, 0)
+    assert (late.late, late.requests, again.late, again.repeated, again.requests) == (2, 0, 1, 1, 0)
     assert requests(inbox) == 1
     assert inbox.waiting() == 0
 
@@ -205,17 +205,93 @@ def test_a_second_request_of_the_trace_is_not_late() -> None:
     assert [trace.stages_ns.get("forward") for trace in inbox.traces] == [3, 3]
 
 
+def losses(inbox: Inbox) -> dict[tuple[str, str], int]:
+    """Return the number of lost spans by service and reason."""
+    found: dict[tuple[str, str], int] = {}
+    for point in inbox.points:
+        if point.metric == names.COLLECTOR_LOST:
+            key = point.series.service, point.stage
+            found[key] = found.get(key, 0) + point.histogram.zero
+    return found
+
+
+def test_a_root_that_ends_long_after_its_children_is_counted_with_their_stages() -> None:
+    """Children wait for an hour; later, their number is counted as a loss of their service, and the root still counts."""
+    inbox = Inbox()
+    inbox.put([Span(2, 1, 2, 5, WORK), Span(12, 11, 2, 5, WORK, trace=2)], 0)
+    inbox.process(20)
+    inbox.put([Span(1, 0, 1, 9, SERVER)], 16 * 60)
+    inbox.process(17 * 60)
+
+    assert [trace.stages_ns["forward"] for trace in inbox.traces] == [3]
+    assert losses(inbox) == {}
+    inbox.process(3601)
+    inbox.put([Span(11, 0, 1, 9, SERVER, trace=2)], 3700)
+    inbox.process(3720)
+
+    assert requests(inbox) == 2
+    assert losses(inbox) == {(SHOP.service, "orphaned_spans"): 1}
+
+
+def test_a_late_span_is_a_loss_of_its_service() -> None:
+    """A span that arrives after its request was counted is counted as a loss."""
+    inbox = Inbox()
+    inbox.put([Span(1, 0, 1, 9, SERVER)], 0)
+    inbox.process(20)
+    inbox.put([Span(2, 1, 2, 5, WORK)], 30)
+    inbox.process(50)
+
+    assert losses(inbox) == {(SHOP.service, "late_spans"): 1}
+
+
+@pytest.mark.parametrize(
+    ("root", "expected"),
+    [
+        (Span(1, 0, 1, 1, Label("log", request=True), flags=Flag.RECORD), 0),
+        (Span(1, 0, 1, 1, Label("event", request=True)), 0),
+        (Span(1, 9, 1, 1, Label("event of a called process"), source=STOCK), 0),
+        (Span(1, 0, 1, 1, Label("RunWorkflow", "server", request=True), flags=Flag.RECORD), 0),
+        (Span(1, 0, 1, 1, Label("a fast server", "server", request=True)), 1),
+        (Span(1, 0, 1, 1, Label("by a rule of the user", request=True), flags=Flag.EXPLICIT), 1),
+        (Span(1, 0, 1, 2, Label("a job", request=True), flags=Flag.RECORD), 1),
+    ],
+    ids=lambda value: value.label.name if isinstance(value, Span) else "",
+)
+def test_an_event_without_a_duration_is_no_request(root: Span, expected: int) -> None:
+    """Log records, events and placeholders are no requests, wherever they are in the trace."""
+    inbox = Inbox()
+    inbox.put([root, Span(9, 0, 0, 5, Label("caller", "client"))], 0)
+    inbox.process(20)
+
+    assert requests(inbox) == expected
+    assert losses(inbox) == {}
+
+
+def test_a_health_probe_is_counted_apart() -> None:
+    """A root that is a health probe is in no metric of requests and in no trace."""
+    inbox = Inbox()
+    probe = Label("GET /healthz", "server", request=True, route="/healthz")
+    inbox.put([Span(1, 0, 1, 3, probe, flags=Flag.PROBE), Span(2, 1, 1, 2, WORK), *request(50)], 0)
+    inbox.process(20)
+    found = {point.metric: point for point in inbox.points if point.series.route == "/healthz"}
+
+    assert found.keys() == {names.PROBE_DURATION}
+    assert found[names.PROBE_DURATION].histogram.count == 1
+    assert requests(inbox) == len(inbox.traces) == 1
+
+
 def test_spans_without_a_root_are_dropped() -> None:
     """Spans without a root, with a root that never ends, or in a circle are dropped."""
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
     inbox.put([Span(6, 7, 2, 5, WORK), Span(7, 6, 2, 5, WORK), Span(8, 8, 2, 5, WORK)], 0)
     round_and_round, rows = inbox.process(20), inbox.rows()
-    before = inbox.process(900)
-    after = inbox.process(901)
+    before = inbox.process(3600)
+    after = inbox.process(3601)
 
     assert (round_and_round.orphaned, rows, before.orphaned, after.orphaned) == (3, 3, 0, 3)
-    assert inbox.points == []
+    assert counted(inbox.points) == {}
+    assert losses(inbox) == {(SHOP.service, "orphaned_spans"): 6}
     assert inbox.waiting() == 0
 
 
@@ -387,10 +463,11 @@ def test_remembered_state_is_bounded() -> None:
 
     assert sum(len(parcel.spans) for parcel in remembered) <= 100_000 + 200 * ROW.itemsize + 2000
     inbox.put(request(39_001), 2400)
-    assert inbox.process(2410).late == 2
+    outcome = inbox.process(2410)
+    assert (outcome.late, outcome.repeated) == (1, 1)
     inbox.put([Span(1, 99, 1, 2, WORK)], 5000)
     inbox.process(5000)
-    inbox.process(6000)
+    inbox.process(8700)
     assert inbox.parcels == {}
 
 
@@ -421,7 +498,7 @@ def test_an_unreadable_inbox_row_is_skipped() -> None:
     inbox.put(request(), 0)
     inbox.process(20)
     before = inbox.waiting()
-    inbox.process(901)
+    inbox.process(3601)
 
     assert requests(inbox) == 1
     assert (before, inbox.waiting()) == (4, 0)

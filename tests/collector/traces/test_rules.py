@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stagelens.collector.ingest.validation import IngestResult
@@ -15,6 +16,7 @@ from stagelens.collector.traces.rule_config import Rule, SpanCondition, SpanFact
 from stagelens.collector.traces.rules import RuleSet
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names, stages
+from stagelens.core.health_probes import PROBES, ProbePolicy
 from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
 
 FOLDER = Path(__file__).parent / "spans"
@@ -193,3 +195,40 @@ def test_both_encodings_of_a_convention_give_equal_rows(file: Path) -> None:
     by_protobuf = reader.read(PROTOBUF, as_protobuf(body), ALWAYS, IngestResult()).spans
 
     assert encode_spans(by_json) == encode_spans(by_protobuf)
+
+
+def test_a_health_probe_is_recognised_by_route_name_path_and_agent() -> None:
+    """Whatever says that a server span is a probe; a POST is none, and neither path nor User-Agent is stored."""
+    method = {"http.request.method": "GET"}
+    probes = [
+        ("GET /healthz", {**method, "http.route": "/healthz"}, "/healthz"),
+        ("GET /livez", method, PROBES),
+        ("GET", {**method, "url.path": "/v2/health/ready"}, PROBES),
+        ("HTTP GET", {"http.method": "GET", "http.target": "/ping?secret=1"}, PROBES),
+        ("GET /", {**method, "http.route": "/", "user_agent.original": "kube-probe/1.31"}, PROBES),
+        (
+            "grpc.health.v1.Health/Check",
+            {"rpc.system": "grpc", "rpc.service": "grpc.health.v1.Health", "rpc.method": "Check"},
+            "grpc.health.v1.Health/Check",
+        ),
+    ]
+    users = [
+        ("POST /ping", {"http.request.method": "POST", "http.route": "/ping"}),
+        ("GET /", {**method, "http.route": "/", "user_agent.original": "secret/1"}),
+        *(("GET", {**method, "url.path": f"/items/secret-{number}"}) for number in range(300)),
+    ]
+    nodes = [
+        span(name, kind="server", id=place + 1, values=values)
+        for place, (name, values, *_) in enumerate([*probes, *users])
+    ]
+    for media_type, body in ((JSON, json.dumps(export(*nodes)).encode()), (PROTOBUF, as_protobuf(export(*nodes)))):
+        spans = SpanReader().read(media_type, body, ALWAYS, IngestResult()).spans
+        is_probe = (spans.rows["flags"] & Flag.PROBE) != 0
+
+        assert [label(spans, row).route for row in np.flatnonzero(is_probe)] == [route for *_, route in probes]
+        assert is_probe[: len(probes)].all()
+        assert "secret" not in repr(spans.labels)
+    none = SpanReader(probes=ProbePolicy.parse("none")).read(
+        JSON, json.dumps(export(*nodes)).encode(), ALWAYS, IngestResult()
+    )
+    assert not (none.spans.rows["flags"] & Flag.PROBE).any()

@@ -21,7 +21,9 @@ def row(rule: Rule) -> str:
         *dict.fromkeys(part.stage for part in rule.parts),
     ]
     stages += [f"{rule.stage} (rest)" if stages else rule.stage] if rule.stage else []
-    request = {True: "yes", False: "no", None: "default"}[rule.request]
+    request = (
+        "default; no without a duration" if rule.record else {True: "yes", False: "no", None: "default"}[rule.request]
+    )
     return f"| {rule.name} | {spans} | {', '.join(stages)} | {request} |"
 
 

@@ -39,6 +39,8 @@ KEYS = {
     names.REQUEST_BY_ATTRIBUTE: ("tenant=it's 50%", "tenant=", "replica=web-1:7", "replica=web-2:7"),
     names.REPLICA_STAGE_TIME: ("forward;web-1:7", "queue;web-2:7"),
     names.OPEN_TIME: ("open web-1:7", "open web-2:7"),
+    names.PROBE_DURATION: ("untimed",),
+    names.COLLECTOR_LOST: ("late_spans", "too_large"),
 }
 
 
