@@ -27,7 +27,7 @@ from ..analysis.profile import FunctionTime, functions
 from ..analysis.waterfall import NS, position_of, spans_by_start, unexplained_ns, wall_seconds
 from ..core.errors import StagelensError
 from ..core.histogram import Estimate, confidence_interval, has_enough_samples, samples_needed
-from ..core.names import METHOD, STATUS_ERROR
+from ..core.names import METHOD, PROBE_DURATION, STATUS_ERROR
 from ..core.stages import label, ordered
 from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
 from ..dashboard.ui.trace_text import span_name, span_note
@@ -143,6 +143,7 @@ class RunSummary:
 
     services: Sequence[ServiceSummary]
     dropped: int
+    probes: int = 0
 
 
 def run_window(read: Reader) -> tuple[datetime, datetime] | None:
@@ -157,7 +158,10 @@ def summarize_run(read: Reader) -> RunSummary:
     if window is None:
         return RunSummary([], dropped)
     found = read.services(*window).sort_values("requests", ascending=False)
-    return RunSummary([_service_summary(read, Selection(*window, service=name)) for name in found["service"]], dropped)
+    # Probes do not extend the window.
+    probes = read.fleet_counts(Selection(window[0], window[1] + timedelta(days=1)), PROBE_DURATION).values()
+    services = [_service_summary(read, Selection(*window, service=name)) for name in found["service"]]
+    return RunSummary(services, dropped, sum(sum(by_key.values()) for by_key in probes))
 
 
 def _service_summary(read: Reader, about: Selection) -> ServiceSummary:
@@ -243,6 +247,9 @@ def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
             yield from _stage_options(service.functions)
         if service.slowest is not None:
             yield waterfall_table(service.slowest)
+    if found.probes:
+        text = f"{several(found.probes, 'health probe')} not included; STAGELENS_PROBES=none counts them as requests."
+        yield styled(text)
     if found.dropped:
         yield styled(f"{several(found.dropped, 'request')} could not be counted and are not included.", "bold red")
 

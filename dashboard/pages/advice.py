@@ -202,7 +202,6 @@ def _shown(context: Context, found: Sequence[Advice]) -> list[Advice]:
 
 
 def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
-    """Return the number of dismissed, snoozed and done pieces of advice, with links to show and compare them."""
     view = context.view
     out = [each for each in found if each.is_hidden(view.now)]
     done = _done(context, {(each.finding.facts.service, each.finding.key) for each in out})

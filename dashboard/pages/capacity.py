@@ -226,7 +226,6 @@ def _version_load(load: Load) -> VersionLoad:
 
 
 def _versions(loads: Loads) -> Component:
-    """Return the legend of the versions and their dots."""
     shown = [(loads.now, "vkey")] + ([(loads.before, "vkey old")] if loads.before else [])
     return html.Span([html.Span([html.I(className=css), each.version]) for each, css in shown], className="legend")
 
@@ -240,7 +239,6 @@ def _load_words(loads: Loads) -> str:
 
 
 def _load_table(loads: Loads) -> pd.DataFrame:
-    """Return the drawn numbers for "View as table"."""
     parts = [each.steps.assign(version=each.version) for each in (loads.before, loads.now) if each is not None]
     whole = pd.concat(parts, ignore_index=True)[["version", "at", "n", "rate", "latency"]]
     return whole.rename(
@@ -250,22 +248,15 @@ def _load_table(loads: Loads) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load and latency observed for one version.
+    """Load and latency observed for one version."""
 
-    Args:
-        version: Name of the version.
-        steps: Columns at (UTC), n (requests), rate (requests a second), latency (percentile, seconds). Only steps served by this
-            version alone, not cut by the window, and with enough requests for the percentile.
-        step: Length of a step.
-        curve: Fitted curve, or the reason why there is none.
-        capacity: Capacity within the threshold; None without a curve or a threshold.
-    """
-
-    version: str
+    version: str  # name of the version
+    # Columns at (UTC), n (requests), rate (requests a second), latency (percentile, seconds). Only steps served by this
+    # version alone, not cut by the window, and with enough requests for the percentile.
     steps: pd.DataFrame
-    step: timedelta
-    curve: Curve | Refusal
-    capacity: Capacity | None
+    step: timedelta  # length of a step
+    curve: Curve | Refusal  # fitted curve, or the reason why there is none
+    capacity: Capacity | None  # capacity within the threshold; None without a curve or a threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +458,6 @@ def _model_time_limit(context: Context, threshold: float) -> float | None:
 
 
 def _larger_model_stage(context: Context) -> str:
-    """Return the model stage that takes more time in this service."""
     spent = measure(context.source, context.selection).median_stages
     return max(_MODEL, key=lambda stage: spent.get(stage, 0.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -12,10 +12,13 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...collector.server.auth import MAX_SERVICES
-from ...core.stages import OTHER
-from ...store.collectors import SILENT_AFTER, Report, Vitals
+from ...core.histogram import Histogram
+from ...core.names import COLLECTOR_LOST, PROBE_DURATION, STATUS_ERROR
+from ...core.stages import OTHER, UNTIMED
+from ...store.collectors import LOSSES, SILENT_AFTER, Loss, Report, Vitals
 from ..ui.components import Node, card, code_block, dot, empty, link, table, with_code
 from ..ui.format import UNKNOWN, count, day, duration, percent, several, size, span, whole
+from ..view import service_path
 from .page import Context, Page, panel
 
 State = Literal["silent", "failing", "look", "ok"]
@@ -72,6 +75,7 @@ _MEANINGS = (
         "older than some minutes",
     ),
     ("Rejected", "invalid data points and spans since the start, by reason", "a number that grows"),
+    ("Not counted", "spans and exports in the window that are in no request, by service", "above zero"),
 )
 
 
@@ -87,6 +91,7 @@ def render(context: Context) -> Page:
     if found:
         body += [
             panel("To check", lambda: _problems(context, found)) if any(each.troubles for each in found) else None,
+            panel("Not counted", lambda: _losses(context)),
             panel("Store", lambda: _shared(found)),
             panel("Meaning of the numbers", _meanings),
         ]
@@ -259,6 +264,8 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
     for sender in vitals.greedy:
         fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
         yield CollectorProblem(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
+    for sender, number in vitals.refused.items():
+        yield CollectorProblem(f"Refused since the start: {sender} ({count(number)} times)", _OTHER_REFUSAL)
     for code, rate in sorted(vitals.refused_per_second.items()):
         yield CollectorProblem(
             f"{count(rate)} requests/s are rejected with {code}", _REFUSALS.get(code, _OTHER_REFUSAL)
@@ -278,6 +285,54 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"
         yield CollectorProblem(text, "more spans arrive than are processed: start another collector")
+
+
+def excluded_notes(context: Context) -> list[Component]:
+    """Return lines on data of a service that its numbers do not include: health probes, and what collectors did not count."""
+    read, cached = context.source.read, context.source.cached
+    about = replace(context.selection, model=None, route=None, cold=None)
+    probes = cached(read.streams, about, PROBE_DURATION).get(UNTIMED)
+    failed = cached(read.streams, replace(about, status=STATUS_ERROR), PROBE_DURATION).get(UNTIMED)
+    notes = [_probe_note(probes, failed)] if probes and probes.count else []
+    losses = cached(read.streams, replace(about, version=None, status=None), COLLECTOR_LOST)
+    return [
+        *notes,
+        *(_loss_note(context, LOSSES[reason], found.count) for reason, found in losses.items() if reason in LOSSES),
+    ]
+
+
+def _probe_note(probes: Histogram, failed: Histogram | None) -> Component:
+    median, number = probes.quantile(0.5), failed.count if failed else 0
+    text = f"{several(probes.count, 'health probe')} (p50 {duration(median.value if median else None)}, {whole(number)} failed)"
+    fix = with_code(" counted apart and in no other number. `STAGELENS_PROBES=none` counts them as requests.")
+    return html.Div(html.Span([html.B(text), *fix]), className="quiet")
+
+
+def _loss_note(context: Context, loss: Loss, number: int) -> Component:
+    message = [html.B("Not counted"), f": {several(number, loss.unit)} {loss.text}. ", *with_code(f"Fix: {loss.fix}. ")]
+    more = link("Collectors", href=context.view.link(PLACE), className="link")
+    return html.Div([dot("at_risk"), html.Span([*message, more])], className="quiet")
+
+
+def _losses(context: Context) -> Component | None:
+    """Return what the collectors did not count in the window, by service and reason; None if they counted everything."""
+    found = context.source.cached(
+        context.source.read.fleet_counts, replace(context.selection, service=None), COLLECTOR_LOST
+    )
+    rows = [
+        html.Tr(
+            [
+                html.Td(link(service, href=context.view.link(service_path(service)), className="link")),
+                html.Td(f"{several(number, LOSSES[reason].unit)} {LOSSES[reason].text}", className="wraps"),
+                html.Td(with_code(LOSSES[reason].fix), className="wraps"),
+            ]
+        )
+        for service, numbers in sorted(found.items())
+        for reason, number in sorted(numbers.items(), key=lambda each: -each[1])
+        if reason in LOSSES
+    ]
+    head = (("Service", ""), ("What", ""), ("Fix", ""))
+    return card("Not counted", table(head, rows, "Not counted"), sub="in the window", flush=True) if rows else None
 
 
 def service_quota_line(context: Context) -> Component | None:

@@ -382,7 +382,6 @@ def _picker(
 
 
 def _summary(context: Context, side: str, name: str, compared: Selection | None) -> Component:
-    """Return the closed menu of a side: its name and its compared time."""
     chosen = compared or (selection(context, name) if name else None)
     title, when = (
         side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not retained" if name else "")
@@ -411,7 +410,6 @@ def _version(context: Context, side: str, version: str, names: SideNames) -> Com
 
 
 def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = False) -> list[tuple[str, str]]:
-    """Return the offered baselines for B, or for the window of the page, as text and address."""
     later = pair.b if pair else context.selection
     name = pair.b_name if pair else window_name(later.start, later.end)
     lengths = {
@@ -425,7 +423,6 @@ def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = Fal
 
 
 def _presets_b(context: Context) -> list[tuple[str, str]]:
-    """Return the offered choice for B, the window of the page with the time before it as A."""
     window = context.selection
     name = window_name(window.start, window.end)
     made = shifted_pair(context, window, window.end - window.start, name)

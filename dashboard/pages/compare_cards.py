@@ -210,7 +210,6 @@ def _share(text: str, row: dict[str, Any]) -> Signal:
 
 
 def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
-    """Return the signals of prompt and response lengths, for services that count tokens."""
     a, b = token_histograms(context, pair)
     return [
         _relative(text, [median_value(a.get(kind)), median_value(b.get(kind))])
@@ -220,7 +219,6 @@ def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:
 
 
 def _points(change: float, decimals: int = 0) -> str:
-    """Return the difference of two shares in percentage points."""
     return f"{'+' if change > 0 else ''}{percent(change, decimals).removesuffix('%')}pt"
 
 

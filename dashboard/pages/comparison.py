@@ -202,12 +202,7 @@ def lives_of(context: Context) -> Lives:
 
 
 def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
-    """Return the serving periods of the versions of each service, oldest first.
-
-    Args:
-        frame: Result of `read.releases`, or of `read.versions` for the service "".
-        until: End of the evaluated time: later versions are left out, and periods end at this time. None for now.
-    """
+    """Return the serving periods of the versions of each service, oldest first."""
     found: dict[str, dict[str, ServingPeriod]] = defaultdict(dict)
     services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
     seen = ([at.to_pydatetime() for at in frame[each]] for each in ("first_seen", "last_seen"))

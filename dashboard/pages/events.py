@@ -191,7 +191,6 @@ def _incidents(context: Context) -> Iterator[TimelineEvent]:
 
 
 def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
-    """Yield the updates of an incident between its start and its end, once for all channels."""
     updates: dict[tuple[str, int], datetime] = {}
     number = 0
     for each in found.deliveries:

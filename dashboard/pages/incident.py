@@ -92,8 +92,6 @@ def render(context: Context, name: str) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Something that happened around an incident."""
-
     at: datetime
     kind: str
     text: str
@@ -107,7 +105,6 @@ def _end(context: Context, found: Incident) -> datetime:
 
 
 def _moments(context: Context, found: Incident) -> list[_Moment]:
-    """Return what happened from shortly before the onset to the end, in order of time."""
     start, end = found.since - CALM_BEFORE, _end(context, found)
     happened = [*_releases(context, found, start, end), *_events(context, found.service, start, end)]
     happened.append(_Moment(found.since, "Onset", _onset_text(context, found)))
@@ -239,7 +236,6 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
 
 
 def _slow_requests(context: Context, found: Incident) -> Component:
-    """Return the slowest retained requests since the onset that violated the objective, or are slower than usual."""
     cached, read = context.source.cached, context.source.read
     about = Selection(found.since, _end(context, found), service=found.service, **found.where)
     slo = next((each.slo for each in context.source.slos() if each.slo.name == found.name), None)
@@ -288,7 +284,6 @@ def _timeline(context: Context, found: Incident) -> Component:
 
 
 def _similar(context: Context, found: Incident) -> Component:
-    """Return earlier incidents with the same rule or stage: how they ended, and what was done meanwhile."""
     alike = context.source.incident_actions.similar(found)
     if not alike:
         return card("Similar incidents", html.P("This service had no similar incident before.", className="muted"))
@@ -312,7 +307,6 @@ def _similar(context: Context, found: Incident) -> Component:
 
 
 def _done(context: Context, found: Incident) -> str:
-    """Return the person who handled an earlier incident, and the deployments, changes and notes during it."""
     events = _events(context, found.service, found.since, _end(context, found))
     done = [
         *([f"acknowledged by {found.acked_by}"] if found.acked_by else []),
@@ -356,7 +350,6 @@ def _head(context: Context, found: Incident) -> Component:
 
 
 def _functions(context: Context, found: Incident) -> Component:
-    """Return the functions that grew in the stage to blame, with their time before and during the incident."""
     widest = max(max(each.before_ms, each.after_ms) for each in found.functions)
     head = (("Function", ""), ("Before", "hide"), ("Incident", ""), ("More", "r"), ("Of the growth", "r hide"))
     rows = [

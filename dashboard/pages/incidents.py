@@ -364,7 +364,6 @@ def _rule(found: RuleStatus, slo: SloStatus) -> Component:
 
 
 def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
-    """Return the state of both windows of a rule as symbol and word."""
     if slo_state in _UNJUDGED:
         return _state_pill(*_UNJUDGED[slo_state])
     if found.state == "firing":
@@ -393,7 +392,6 @@ def _history_row(context: Context, found: Incident) -> Component:
 
 
 def _delivery_list(view: View, found: Incident) -> Node:
-    """Return the notification deliveries to each channel, with their errors."""
     if not found.deliveries:
         return html.Span("none", className="muted", title=found.muted or "No channel in the SLO file")
     return html.Div([_delivery(view, each) for each in found.deliveries], className="told")

@@ -366,7 +366,6 @@ def _slo(row: ServiceRow, found: SloStatus) -> Component:
 
 
 def _of_incident(row: ServiceRow) -> FleetFinding | None:
-    """Return the finding for an open incident that no objective or release card covers."""
     versions = {row.release.comparison.pair.b_name} if row.release else set[str]()
     objectives = {each.slo.name for each in row.slos if each.state in {"burning", "at_risk", "maintenance"}}
     others = [each for each in row.incidents if each.name not in objectives and each.version not in versions]

@@ -116,8 +116,6 @@ def chosen_grouping(context: Context) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Group of services."""
-
     order: tuple[object, ...]
     name: str
     href: str = ""

@@ -427,7 +427,6 @@ def first_run(source: Source) -> Component:
 
 
 def _collector(source: Source) -> tuple[str, str]:
-    """Return the agent settings for the collector, and a sentence about them."""
     found = max(source.read.collectors(), key=lambda each: each.seen, default=None)
     if found is None:
         return "", "No collector has reported to this store yet. Start one with `stagelens up`."

@@ -260,12 +260,10 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
 
 
 def _open_incidents(context: Context) -> dict[str, Incident]:
-    """Return the most severe open incident of each service."""
     return {each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")}
 
 
 def _severity(release: Release) -> tuple[int, bool, float, str]:
-    """Return the sort key: the statistically certain part of the change, independent of incidents."""
     found = release.comparison.verdict
     sure = found.ratio_low if (found.ratio or 1.0) >= 1 else found.ratio_high
     size = abs(math.log(sure)) if sure and math.isfinite(sure) else 0.0

@@ -44,21 +44,14 @@ _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_ST
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Process of a service.
+    """Process of a service."""
 
-    Args:
-        name: Host and process id, as in the card *Hardware*.
-        began: Start of the process; None if not reported.
-        heard: Time of its last data; None if long ago.
-        seconds: Duration of each start phase. [seconds]
-    """
-
-    name: str
+    name: str  # host and process id, as in the card *Hardware*
     instance: str
     version: str
-    began: datetime | None
-    heard: datetime | None
-    seconds: dict[str, float]
+    began: datetime | None  # start of the process; None if not reported
+    heard: datetime | None  # time of its last data; None if long ago
+    seconds: dict[str, float]  # duration of each start phase [seconds]
 
     def sends(self, now: datetime) -> bool:
         """Return whether the replica has sent data recently; a replica without requests sends none."""
@@ -238,8 +231,6 @@ class _Machines:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """Newest start of a replica: its version, time, and number of earlier starts on its host for each process."""
-
     version: str
     began: datetime | None
     restarts: int

@@ -36,10 +36,6 @@ def shared_card(context: Context, *, is_stated: bool = False) -> Component | Non
     """Return what the slow or selected requests of the page share; None if no attribute was counted.
 
     Slow are the requests from the selected percentile on. The reader selects requests in the heat map.
-
-    Args:
-        context: Context of the service.
-        is_stated: Whether the page states the first cause at p99 already.
     """
     view = context.view
     selected = selected_requests(view)
@@ -119,7 +115,6 @@ def selected_requests(view: View) -> SlowRequests | None:
 
 
 def _choices(view: View, found: SharedCauses) -> Component:
-    """Return the percentiles with enough requests and the shown one, and the selection if there is one, as links."""
     known = (each for each in _PERCENTILES if highest_percentile(found.requests, each) == each)
     keys = {f"{each * 100:.6g}": percentile(each) for each in sorted({*known, found.percentile})}
     options = {key: (name, view.here(p=None if key == _DEFAULT else key, sel=None)) for key, name in keys.items()}

@@ -132,7 +132,6 @@ def slo_sentence(view: View, found: SloStatus) -> str:
 
 
 def _stale_detail(found: SloStatus) -> str:
-    """Return the last known status of a stale objective, and the effect on alerts."""
     held = "Until the collector works again, no incident is opened or resolved."
     if found.budget_left is None:
         return held
@@ -156,7 +155,6 @@ def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
 
 
 def _unknown_objective(context: Context, name: str) -> Component:
-    """Return the page of an unknown objective, with a link to its incidents if there are any."""
     first = context.source.slos()[0].slo.name
     actions = [
         link("All objectives", href=context.view.link(_PLACE), className="btn pri"),
@@ -250,7 +248,6 @@ def burn_card(context: Context, found: SloStatus) -> Component:
 
 
 def _budget_series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
-    """Return the shown part of the budget's window, and its good and bad requests by step."""
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
@@ -304,7 +301,6 @@ def _shown_events(context: Context, axis: TimeAxis) -> dict[datetime, str]:
 
 
 def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
-    """Return the sustainable pace and the highest burn rate threshold of each severity."""
     lines = [BurnLine(1.0, f"1{TIMES} sustainable", "$faint")]
     for severity, colour in (("ticket", "$warn"), ("page", "$bad")):
         burns = [each.tier.burn for each in found.rules if each.tier.severity == severity]

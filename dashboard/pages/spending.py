@@ -27,21 +27,13 @@ prices:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Cost of the requests of a window.
+    """Cost of the requests of a window."""
 
-    Args:
-        currency: Currency sign or code.
-        per_hour: Cost of the service. [currency/hour]
-        each: Cost of a request; None without requests. [currency]
-        good: Cost of a good request, including the cost of the bad ones. [currency]
-        bad_share: Share of bad requests. [ratio]
-    """
-
-    currency: str
-    per_hour: float
-    each: float | None
-    good: float | None
-    bad_share: float
+    currency: str  # currency sign or code
+    per_hour: float  # cost of the service [currency/hour]
+    each: float | None  # cost of a request; None without requests [currency]
+    good: float | None  # cost of a good request, including the cost of the bad ones [currency]
+    bad_share: float  # share of bad requests [ratio]
 
 
 def spending(context: Context) -> Spending | None:

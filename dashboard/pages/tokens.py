@@ -165,7 +165,6 @@ def _time(
     known: tuple[Histogram, Histogram, pd.DataFrame],
     quantile: float,
 ) -> Component:
-    """Return a percentile of a time as a tile, with its change and its trend."""
     now, before, trend = known
     value = value_at(now, quantile)
     column = percentile(quantile)
@@ -182,7 +181,6 @@ def _time(
 
 
 def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histogram) -> Component:
-    """Return the tile of tokens per second."""
     if not now.count:
         return tile(name, UNKNOWN, "", "no token counts")
     series = _metric_over_time(context, TOKENS, kind, ())

@@ -173,25 +173,15 @@ def _too_few_steps(measures: TokenMeasures, steps: int) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class TokenMeasures:
-    """Token streaming measures of a selection.
+    """Token streaming measures of a selection."""
 
-    Args:
-        definition: Definition by which the times were measured; "" without measured times.
-        definitions: Number of requests by definition.
-        first: Time to the first token. [seconds]
-        pace: Mean time from one token to the next of each request. [seconds]
-        gap: Longest gap between two chunks of each response. [seconds]
-        taken_in: Prompt lengths, for all definitions. [tokens]
-        put_out: Response lengths, for all definitions. [tokens]
-    """
-
-    definition: str
-    definitions: Mapping[str, int]
-    first: Histogram
-    pace: Histogram
-    gap: Histogram
-    taken_in: Histogram
-    put_out: Histogram
+    definition: str  # definition by which the times were measured; "" without measured times
+    definitions: Mapping[str, int]  # number of requests by definition
+    first: Histogram  # time to the first token [seconds]
+    pace: Histogram  # mean time from one token to the next of each request [seconds]
+    gap: Histogram  # longest gap between two chunks of each response [seconds]
+    taken_in: Histogram  # prompt lengths, for all definitions [tokens]
+    put_out: Histogram  # response lengths, for all definitions [tokens]
 
     @property
     def timed(self) -> int:

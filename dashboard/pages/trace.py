@@ -149,7 +149,6 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
 
 
 def _export_links(context: Context, found: KeptTrace) -> list[Node]:
-    """Return links to the same request in other tools: an OTLP file, and the reader's tracing backend."""
     name = trace_name(found.trace_id, found.span_id)
     # This link is a file, which the browser downloads directly.
     ways: list[Node] = [html.A("OTLP JSON", href=f"/api/v1/traces/{name}", className="btn", download="")]
@@ -248,7 +247,6 @@ def _stall_words(found: KeptTrace) -> str:
 
 
 def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
-    """Return the stages with the largest excess over the median request, as text."""
     total = sum(stages.values()) or 1.0
     excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
     parts: list[Any] = []

@@ -90,7 +90,6 @@ def _bar_note(text: str, left: float, width: float) -> Component:
 
 
 def _unexplained_rows(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
-    """Return the rows of the unexplained stages that have no recorded interval."""
     between = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
         _timeline_row(
@@ -167,17 +166,11 @@ def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceBaseline:
-    """Usual times of the service at the time of a retained request.
+    """Usual times of the service at the time of a retained request."""
 
-    Args:
-        latency: Latency of the requests in the hours around the retained one. [seconds]
-        stages: Own time of each stage in these requests. [seconds]
-        median: Stage times of the median request. [seconds]
-    """
-
-    latency: Histogram
-    stages: Mapping[str, Histogram]
-    median: dict[str, float]
+    latency: Histogram  # latency of the requests in the hours around the retained one [seconds]
+    stages: Mapping[str, Histogram]  # own time of each stage in these requests [seconds]
+    median: dict[str, float]  # stage times of the median request [seconds]
 
     def usual(self, stage: str) -> float | None:
         own = self.stages.get(stage)
@@ -231,17 +224,11 @@ def rank_in(histogram: Histogram | None, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Numbers beside a row of the timeline.
+    """Numbers beside a row of the timeline."""
 
-    Args:
-        seconds: Duration of the row. [seconds]
-        rank: Share of requests with at most this time in the stage; None with too few requests. [ratio]
-        main: Whether this stage dominates the request.
-    """
-
-    seconds: float
-    rank: float | None
-    main: bool = False
+    seconds: float  # duration of the row [seconds]
+    rank: float | None  # share of requests with at most this time in the stage; None with too few requests [ratio]
+    main: bool = False  # whether this stage dominates the request
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,6 @@ def latency_of(text: str | None) -> float | None:
 
 
 def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
-    """Return the latency heatmap of all requests, with the filtered retained requests marked."""
     source, selection, step = context.source, _selection(context), context.axis.step
     cells = source.cached(source.read.heat, selection, step)
     title = "Retained among all requests"
@@ -210,7 +209,6 @@ def _no_traces(view: View) -> Component:
 
 
 def _sampling_words(frame: pd.DataFrame) -> str:
-    """Return the sampling method, the number of requests and the retention time, as text."""
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
     kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
@@ -305,7 +303,6 @@ def _stage_chip(view: View) -> Component | None:
 
 
 def _latency_filter(context: Context) -> Component:
-    """Return the latency filter: percentiles of the window, the objective, and a text field for each end."""
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
     latency = source.cached(source.read.latency, context.selection)
     latencies = {percentile(each): latency.quantile(each) for each in _QUANTILES}
@@ -364,7 +361,6 @@ def _value_option(view: View, key: str, value: str, number: int) -> tuple[str, s
 
 
 def _all_attributes(view: View, found: FoundTraces) -> Component:
-    """Return the menu of all other attributes: a text field with suggestions, and the most frequent values of each."""
     counted = {key: found.attributes[key] for key in sorted(found.attributes, key=_named_first)}
     before = attributes_text(view.attributes)
     lines: list[Node] = [
@@ -394,7 +390,6 @@ def _named_first(key: str) -> tuple[int, str]:
 
 
 def _suggestions(counted: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    """Return what can be typed: each attribute, and its values, with the number of requests."""
     found = {attributes_text([(key, "")]): f"any, {count(sum(values.values()))}" for key, values in counted.items()}
     for key, values in counted.items():
         found |= {

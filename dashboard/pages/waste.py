@@ -29,8 +29,6 @@ _SORTED_BY: Mapping[WasteKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Column of one kind of waste."""
-
     title: str
     sub: str
     tab: str

@@ -103,21 +103,14 @@ _WASTE = [
 
 @dataclass(frozen=True, slots=True)
 class ApiQuery:
-    """Query of `GET /api/v1/query/<name>`.
+    """Query of `GET /api/v1/query/<name>`."""
 
-    Args:
-        keys: Accepted parameters.
-        answer: Function that returns the result as JSON values.
-        about_one: Whether the query is about one service, so that `service` is required.
-        about_window: Whether the response contains the window of the address; a comparison contains the times of both sides.
-        path: Path of the page with the same data, which determines whether a response is current.
-    """
-
-    keys: tuple[str, ...]
-    answer: Callable[[Context, Arguments], dict[str, Any]]
-    about_one: bool = True
+    keys: tuple[str, ...]  # accepted parameters
+    answer: Callable[[Context, Arguments], dict[str, Any]]  # function that returns the result as JSON values
+    about_one: bool = True  # whether the query is about one service, so that `service` is required
+    # Whether the response contains the window of the address; a comparison contains the times of both sides.
     about_window: bool = True
-    path: str = "/"
+    path: str = "/"  # path of the page with the same data, which determines whether a response is current
 
 
 def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
@@ -181,7 +174,6 @@ def _shared(context: Context, given: Arguments) -> dict[str, Any]:
 
 
 def _slow_requests(context: Context, given: Arguments) -> tuple[float, SlowRequests | None]:
-    """Return the tail percentile of a query, and the requests that it selects instead, if any."""
     return _one_percentile(given), selected_requests(context.view)
 
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from stagelens.cli.run_output import print_summary, summarize_run, write_page
 from stagelens.cli.saved_run import Run
 from stagelens.core.code_stack import CodeFrame, stack_key
-from stagelens.core.histogram import confidence_interval
+from stagelens.core.histogram import Histogram, confidence_interval
+from stagelens.core.names import PROBE_DURATION
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.ui.format import duration
 from stagelens.store import Batch, KeptTrace, Point, Selection, Series, Store
@@ -184,13 +185,17 @@ def test_errors_routes_and_losses_are_reported(store: Store, summary_lines: Call
     """Every route that has requests, the busiest first, and what could not be counted."""
     routes = [many(60 - number, Series("shop", route=f"/{number}")) for number in range(10)]
     failed = many(15, Series("shop", route="/0", status="error"))
-    store.write([Batch("a", PointAggregator().points([each for own in routes for each in own] + failed), dropped=4)])
+    points = PointAggregator().points([each for own in routes for each in own] + failed)
+    probes = Point(Series("shop", route="/healthz"), PROBE_DURATION, "untimed", service_at(0), Histogram(zero=7))
+    store.write([Batch("a", [*points, probes], dropped=4)])
     text = "\n".join(summary_lines())
 
     assert "15 errors, 2.63 %" in text
     assert re.findall(r"^(/\d)", text, re.MULTILINE) == [f"/{number}" for number in range(8)]
     assert "and 2 routes more" in text
     assert "4 requests could not be counted" in text
+    assert "7 health probes not included" in text
+    assert "/healthz" not in text
 
 
 def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callable[[], list[str]]) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import PROBE_DURATION, REQUEST_DURATION
+from stagelens.core.stages import UNTIMED
 from stagelens.dashboard.pages.collectors import collector_status, service_quota_line
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, navigation_parts, page_state, render_page
-from stagelens.store import Store
-from stagelens.store.collectors import Report, Vitals, write_report
+from stagelens.store import Batch, Point, Series, Store
+from stagelens.store.collectors import Report, Vitals, lost_points, write_report
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 AT = NOW.timestamp()
@@ -155,6 +158,43 @@ def test_every_page_links_to_the_collectors(store: Store) -> None:
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
     assert 'href="/collectors"' in as_html(navigation_parts(context, "/")["side"])
+
+
+def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: Store) -> None:
+    """What collectors did not count is named with its fix, and health probes are in no number but their own."""
+    series, at = Series("shop", route="/healthz"), int(AT) - 60
+    probes = Histogram()
+    probes.record(0.0004, 3)
+    store.write(
+        [
+            Batch(
+                "probes",
+                [
+                    Point(series, PROBE_DURATION, UNTIMED, at, probes),
+                    Point(replace(series, status="error"), PROBE_DURATION, UNTIMED, at, Histogram(zero=2)),
+                    Point(Series("shop"), REQUEST_DURATION, "forward", at, Histogram(buckets={-80: 1}, sum=0.2)),
+                ],
+            ),
+            Batch("losses", lost_points(Series("shop"), "too_large", 4, at)),
+        ]
+    )
+    write(store, with_vitals(refused={"10.0.0.7: this token is not known to the collector": 12.0}))
+    page = shown(store)
+    source = Source(store, None, NOW.timestamp)
+    service = as_html(render_page(context_of(parse("/s/shop", "", NOW), source)).body)
+    of_route = replace(context_of(parse("/s/shop", "", NOW), source).selection, route="/healthz")
+
+    for text in (page, service):
+        assert "4 exports" in text
+        assert "STAGELENS_MAX_BODY" in text
+    assert "10.0.0.7: this token is not known to the collector (12 times)" in page
+    assert "5 health probes" in service
+    assert "2 failed" in service
+    assert source.services(of_route.start, of_route.end)["requests"].to_list() == [1]
+    # A selected route, such as that of an objective, counts the probes as requests.
+    assert source.read.slo_counts(of_route, 0.1).total == source.read.latency(of_route).count == 5
+    assert source.read.slo_counts(of_route, 0.1).bad == 2
+    assert [each.count for each in source.read.latencies([of_route, replace(of_route, route=None)])] == [5, 1]
 
 
 def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
