@@ -45,17 +45,7 @@ class NoRequestsError(StagelensError):
 
 @contextmanager
 def sides_from_files(paths: Sequence[Path], selection: Selection) -> Generator[tuple[Reader, Side, Side]]:
-    """Import two files, of any format that `stagelens import` reads, and yield a reader and both sides.
-
-    Args:
-        paths: The two files.
-        selection: Requests to compare; its environment is replaced, because each file is imported as an environment of its own.
-
-    Raises:
-        ImportFileError: A file cannot be read.
-        ConfigError: A file contains several services, and *selection* names none of them.
-        NoRequestsError: A file contains none of the requests.
-    """
+    """Import two files, of any format that `stagelens import` reads, and yield a reader and both sides."""
     retention = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER, batches=_EVER)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("compare"))
@@ -77,10 +67,6 @@ def sides_from_versions(
     """Return the requests of two *versions* in the last *window* in which both served.
 
     Versions that served one after the other are each compared over their own last *window*.
-
-    Raises:
-        ConfigError: A version or the service is unknown.
-        NoRequestsError: One side has no requests.
     """
     service = _choose_store_service(read, selection)
     known = read.releases(environment=selection.environment)

@@ -279,7 +279,6 @@ def _stage_table(comparison: RunComparison, columns: slice) -> Table:
 
 
 def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileComparison]]) -> Table:
-    """Return a table in which differences that may be due to chance are dimmed."""
     made = plain_table(*head)
     for cells, found in rows:
         made.add_row(*cells, style="" if found.is_certain else "dim")
@@ -344,7 +343,6 @@ def _test_case(found: ThresholdResult, *, too_few: bool) -> ET.Element:
 
 
 def _xml_text(text: str) -> str:
-    """Return *text* with the characters replaced that are not allowed in XML."""
     return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
 
 

@@ -41,16 +41,7 @@ _EXAMPLES = "p99:+10%, p50:+2ms, stage:queue:+5ms, stage:forward:p50:+10%, ttft:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Maximum increase of a latency, a stage time or the error rate from A to B.
-
-    Args:
-        text: Threshold as written.
-        stage: Key of the stage; "" for none.
-        measure: A key of `MEASURES`, or "errors"; "" for none.
-        quantile: Percentile; unused for errors. [0..1]
-        limit: Maximum increase: as a ratio of A's value, in seconds, or as a share of all requests.
-        is_relative: Whether *limit* is a ratio of A's value.
-    """
+    """Maximum increase of a latency, a stage time or the error rate from A to B."""
 
     text: str
     stage: str
@@ -61,7 +52,6 @@ class Threshold:
 
     @property
     def subject(self) -> str:
-        """Name of the limited value, such as `p99`, `queue p99`, `TTFT p99` or `errors`."""
         if self.is_of_errors:
             return _ERRORS
         return f"{self.stage or self.measure.upper()} {percentile(self.quantile)}".lstrip()
@@ -161,16 +151,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class StageChange:
-    """Change of one stage.
-
-    Args:
-        stage: Key of the stage.
-        a_seconds: Time in the stage of the requests of A at the percentile. [seconds]
-        b_seconds: Time in the stage of the requests of B at the percentile. [seconds]
-        share: Share of the latency change at the percentile; negative if the stage changed in the other direction. [ratio]
-        own: Difference of the stage's own time at that percentile, over all requests; requests without the stage
-            count as zero.
-    """
+    """Change of one stage."""
 
     stage: str
     a_seconds: float
@@ -220,7 +201,6 @@ class RunComparison:
 
     @property
     def largest_change(self) -> StageChange | None:
-        """Stage that changed most in the direction of the latency change; None if the latency is the same."""
         return max(self.stages, key=lambda each: each.share, default=None) if self.has_changed else None
 
     @property
@@ -302,7 +282,6 @@ class _Distributions:
         self.token_times = token_times(read, a, b)
 
     def measured(self, threshold: Threshold) -> QuantileComparison | FailureDifference | None:
-        """Return the difference that *threshold* limits; None if the sides have no such measure in common."""
         if threshold.is_of_errors:
             return self.failures
         if threshold.stage:
@@ -321,7 +300,6 @@ class _Distributions:
 
 
 def _with_absent_requests(found: Histogram | None, requests: int) -> Histogram:
-    """Return *found* extended to all *requests*; requests without the stage count as zero."""
     return replace(found, zero=found.zero + max(requests - found.count, 0)) if found else Histogram(zero=requests)
 
 
@@ -336,7 +314,6 @@ class TokenTimes:
     excluded: tuple[int, int]
 
     def at(self, quantile: float) -> QuantileComparison | None:
-        """Return the difference at *quantile*; None without a common definition."""
         return compare_quantile(self.a, self.b, quantile) if self.definition else None
 
 

@@ -72,11 +72,6 @@ def server(tools: Tools, *, write: bool) -> MCPServer:
 
 
 def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
-    """Serve HTTP at *address* until SIGTERM or Ctrl-C.
-
-    Raises:
-        StagelensError: The port is in use, or anyone in the network could read a dashboard that has no token.
-    """
     host, port = address
     if not is_loopback(host) and not _needs_token(url):
         msg = (

@@ -216,11 +216,7 @@ def one_line(text: str) -> str:
 
 
 def paged(head: str, lines: Sequence[str], page: int) -> str:
-    """Return *head* and the rows of one *page* of the table *lines*, whose first line has the names of the columns.
-
-    Raises:
-        ToolError: There is no such page.
-    """
+    """Return *head* and the rows of one *page* of the table *lines*, whose first line has the names of the columns."""
     names, pages, size = lines[0], [[]], len(head)
     for line in lines[1:]:
         if pages[-1] and size + len(line) > MAX_CHARS:

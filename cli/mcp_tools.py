@@ -385,7 +385,6 @@ def _if_known(ask: Callable[[str, Mapping[str, str]], Row], path: str, given: Ma
 
 
 def _id(text: str) -> str:
-    """Return *text*, which becomes a part of a path."""
     if not _ID.fullmatch(text):
         msg = f"{text[:60]!r} is no id. {_IDS}"
         raise ToolError(msg)
@@ -393,7 +392,6 @@ def _id(text: str) -> str:
 
 
 def _window(text: str, environment: str) -> dict[str, str]:
-    """Return the parameters of the window *text*: a length before now, or a start in UTC and a length."""
     start, _, length = text.strip().rpartition("/")
     try:
         span = parse_duration(length, "window")

@@ -33,7 +33,6 @@ def command_with(extra: str, words: Sequence[str], env: Mapping[str, str], prefi
 
 
 def _requirement(extra: str) -> str:
-    """Return the requirement of this very package with *extra*: from where it was installed, else its version."""
     named = f"{_NAME}[{extra}]"
     try:
         found = distribution(_NAME)

@@ -52,10 +52,6 @@ class Child:
     """Forked process that waits to execute the command.
 
     While it exists, signals to this process are blocked except in `wait`.
-
-    Args:
-        become: Function that executes the command with the given OTLP endpoint ("" for the default of the command), and returns
-            an exit code if that fails.
     """
 
     def __init__(self, become: Callable[[str], int]) -> None:
@@ -73,7 +69,6 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def start(self, endpoint: str) -> None:
-        """Make the child execute the command with *endpoint* as OTLP endpoint; "" for the command's own default."""
         with contextlib.suppress(OSError):  # the child has already exited
             self._gate.sendall(f"{endpoint}\n".encode())
             self._gate.shutdown(socket.SHUT_WR)
@@ -84,11 +79,6 @@ class Child:
         self.release()
 
     def wait(self) -> int:
-        """Wait until the child has exited, and forward signals meanwhile.
-
-        Returns:
-            Exit code; negative signal number if a signal ended the child.
-        """
         while (code := self._ended()) is None:
             number, was_typed = _wait_for_signal()
             if number != signal.SIGCHLD and not was_typed:
@@ -97,7 +87,6 @@ class Child:
 
     @property
     def has_started(self) -> bool:
-        """Whether the child had executed the command before it exited."""
         with contextlib.suppress(OSError):
             return self._gate.recv(2, socket.MSG_WAITALL) == _STARTED
         return False
@@ -157,7 +146,6 @@ def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: se
 
 
 def _wait_for_signal() -> tuple[int, bool]:
-    """Wait for a signal; return its number, and whether the child received the signal too."""
     if hasattr(signal, "sigwaitinfo"):
         received = signal.sigwaitinfo(_SIGNALS)
         return received.si_signo, received.si_code == _SI_KERNEL
@@ -173,7 +161,6 @@ def _has_children() -> bool:
 
 
 def _reap_child() -> tuple[int, int] | None:
-    """Return pid and status of an exited child; pid 0 if none has exited, None if there is no child."""
     try:
         return os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -197,15 +184,7 @@ _WAITING_FOR_CHILDREN = f"waiting at most {_CHILDREN_SECONDS:g} s for processes 
 
 
 def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
-    """Run *command* in *env* as a child, collect its telemetry, and write the outputs requested by *outputs*.
-
-    Returns:
-        Exit code of the command; 1 if the command succeeded but a requested output could not be written. If a signal
-        ended the command, this process ends by the same signal.
-
-    Raises:
-        StagelensError: A requested output cannot be collected; the command was not started.
-    """
+    """Run *command* in *env* as a child, collect its telemetry, and write the outputs requested by *outputs*."""
     for option, path in (("--save", outputs.save), ("--report", outputs.report)):
         if path is not None:
             check_writable(path, option)
@@ -222,7 +201,6 @@ def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
 
 
 def _start_collector(stack: ExitStack, child: Child, outputs: RunOutputs) -> TemporaryCollector | None:
-    """Return the collector of this run; None if it cannot start and no output was requested."""
     try:
         from .temp_collector import temporary_collector  # noqa: PLC0415 - see the module docstring
 
@@ -238,7 +216,6 @@ def _start_collector(stack: ExitStack, child: Child, outputs: RunOutputs) -> Tem
 def _run_child(
     child: Child, command: list[str], here: TemporaryCollector | None, outputs: RunOutputs
 ) -> tuple[int, bool]:
-    """Run the command; return its exit code, and whether all requested outputs were written."""
     started = datetime.now(UTC)
     child.start(here.endpoint if here else "")
     code = child.wait()

@@ -70,7 +70,6 @@ def waterfall_table(found: KeptTrace) -> Table:
 
 
 def _ellipsized(text: Text) -> Text:
-    """Return *text* as a single line that is truncated where the table is too narrow."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
@@ -326,7 +325,6 @@ def _stage_options(found: Sequence[FunctionTime]) -> Iterator[Text]:
 
 
 def _stage_bar(stage: str, before: float, now: float) -> Text:
-    """Return a bar of a stage: solid up to the smaller of both values, shaded for the additional time in the tail."""
     same, whole = round(_BAR_COLUMNS * min(before, now)), round(_BAR_COLUMNS * now)
     return Text(FULL * same + SHADED * (whole - same) or "\u258f", stage_colour(stage))
 
@@ -372,11 +370,7 @@ def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -
 
 
 def write_page(store: Store, path: Path, run: Run) -> None:
-    """Write the contents of *store* to *path* as a self-contained HTML page.
-
-    Raises:
-        StagelensError: The store cannot be read, or *path* cannot be written; the file is unchanged.
-    """
+    """Write the contents of *store* to *path* as a self-contained HTML page."""
     name = shlex.join(run.command)
     short = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 1]}…"
     window = run_window(store.read) or (run.start, run.end)

@@ -41,14 +41,7 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Metadata of a run.
-
-    Args:
-        command: Command line.
-        start: Start time, with time zone.
-        end: End time, with time zone.
-        exit_code: Exit code; 128 plus the signal number if a signal ended the command.
-    """
+    """Metadata of a run."""
 
     command: Sequence[str]
     start: datetime
@@ -65,11 +58,7 @@ class Run:
 
 
 def save_run(store: Store, path: Path, run: Run) -> None:
-    """Write the contents of *store* and the metadata of *run* to *path*.
-
-    Raises:
-        StagelensError: The store cannot be read, or *path* cannot be written; the file is unchanged.
-    """
+    """Write the contents of *store* and the metadata of *run* to *path*."""
     about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
     with open_export(store) as found, open_atomic(path) as file:
         file.write(f'{{"{KEY}": {json.dumps(about)}')
@@ -131,7 +120,6 @@ def _spans(found: StoreExport) -> Iterator[Json]:
 
 
 def _trace(trace: KeptTrace) -> Iterator[Json]:
-    """Yield the spans of *trace*, root first; the ids of the other spans are generated, because the store has none."""
     method, route = trace.attributes.get(names.METHOD), trace.series.route
     root = {
         "traceId": trace.trace_id,
@@ -164,7 +152,6 @@ def _trace(trace: KeptTrace) -> Iterator[Json]:
 
 
 def _entry(signal: str, resource: Iterable[tuple[str, str]], items: Sequence[Json]) -> Json:
-    """Return a ResourceMetrics or ResourceSpans entry with the Stagelens scope; both have the same structure."""
     return {
         "resource": {"attributes": _attributes(dict(resource))},
         f"scope{signal}": [{"scope": {"name": names.SCOPE, "version": __version__}, signal.lower(): items}],

@@ -84,7 +84,6 @@ def _fetch(base: str, address: str, token: str) -> bytes:
 
 
 def _reason(body: bytes) -> str:
-    """Return the error and the fix of a response of the API as text; "" for another response."""
     try:
         found = json.loads(body)
         return f": {found['error']}\n    {found['cure']}"

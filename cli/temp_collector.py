@@ -41,11 +41,6 @@ class TemporaryCollector:
         return server_url(*self._collector.address)
 
     def finish(self) -> list[str]:
-        """Stop the collector and count all received data, including spans of incomplete requests.
-
-        Returns:
-            Failures, one line each.
-        """
         self._collector.stop()
         health = self._collector.health
         SpanFolder(
@@ -84,14 +79,7 @@ class TemporaryCollector:
 
 @contextmanager
 def temporary_collector(send_on_to: str = "") -> Generator[TemporaryCollector]:
-    """Run a collector, and remove all its data at the end.
-
-    Args:
-        send_on_to: Endpoint of a collector that receives all data once it is reachable; "" for none.
-
-    Raises:
-        StagelensError: The collector cannot start, because of missing disk space or no free port.
-    """
+    """Run a collector, and remove all its data at the end."""
     with temporary_folder("run") as folder:
         store = Store.open(f"sqlite:///{folder / 'run.db'}", retention=_RETENTION)
         try:

@@ -19,14 +19,7 @@ from .instrumentor import Instrumentor, log_failure, when_imported
 
 
 class Library(NamedTuple):
-    """An instrumented library.
-
-    Args:
-        trigger: Import name whose import triggers the instrumentation. Must be a package with an `__init__`, so that the
-            hook runs before the submodules are imported (a namespace package is never executed).
-        module: Name of the module or package in `libraries`.
-        name: Name of the `Instrumentor` class in *module*.
-    """
+    """An instrumented library."""
 
     trigger: str
     module: str

@@ -64,7 +64,7 @@ def watch(flush: Callable[[], object]) -> None:
     ExitInstrumentor().before_exit(flush)
     watch_signals(flush)
     if _signals is None:
-        _logger.warning("stagelens: SIGTERM ends this process without a last export; call stagelens.flush() before it")
+        _logger.info("stagelens: a signal may end this process without a last export; call stagelens.flush() before it")
 
 
 def watch_signals(flush: Callable[[], object]) -> None:

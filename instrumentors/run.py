@@ -70,13 +70,7 @@ _ENDPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class RunOutputs:
-    """Requested outputs of a run that is saved or summarized here.
-
-    Args:
-        requested: Whether an option requests the output. If so, the command is not started when the output is impossible.
-        report: Path of the HTML report, None for no report.
-        save: Path of the OTLP/JSON file, None for no file.
-    """
+    """Requested outputs of a run that is saved or summarized here."""
 
     requested: bool = False
     report: Path | None = None
@@ -89,10 +83,6 @@ RunSaver: TypeAlias = Callable[[list[str], dict[str, str], RunOutputs], int]
 
 def main(argv: list[str], find_saver: Callable[[], RunSaver] | None = None) -> int:
     """Execute the command in *argv*, or pass the command to the saver of runs; return only on failure or after a saved run.
-
-    Args:
-        argv: The arguments after `stagelens run`: options, an optional `--`, the command.
-        find_saver: Returns the saver of runs, which needs the server extra.
 
     Returns:
         0 after printing the help, 2 for an invalid command line, 126 or 127 as in a shell; for a saved run the exit code of the

@@ -65,14 +65,7 @@ _PROC = Path("/proc")
 
 
 class Process(NamedTuple):
-    """A process of the machine, as described by /proc/PID/stat.
-
-    Args:
-        pid: Process id.
-        parent: Process id of the parent.
-        session: Session id.
-        cpu_ticks: CPU time of the process and of its exited children. [clock ticks]
-    """
+    """A process of the machine, as described by /proc/PID/stat."""
 
     pid: int
     parent: int

@@ -75,7 +75,7 @@ def _decode(memory: bytes, pid: int) -> list[OpenRequest]:
 
 
 class Supervised(NamedTuple):
-    """What a supervised process does for its supervisor.
+    """Duties of a process towards its supervisor.
 
     Args:
         shared: Memory for its open requests.
@@ -107,7 +107,7 @@ def supervise(by: Supervised) -> None:
 
 
 def supervise_child() -> None:
-    """Write the open requests of this process, if it is a child of `multiprocessing` that nobody else supervises."""
+    """Write the open requests of this process, if it is a child of `multiprocessing` without another supervisor."""
     processes = sys.modules.get("multiprocessing.process")
     try:
         if supervised is None and processes is not None and processes.parent_process() is not None:

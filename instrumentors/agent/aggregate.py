@@ -37,13 +37,7 @@ ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
 
 @dataclass(slots=True)
 class RequestTotals:
-    """Number, stages and duration of a set of requests.
-
-    Args:
-        requests: Number of requests.
-        stages: Number of their stages, each run of a stage counted.
-        duration_ns: Sum of their durations. [nanoseconds]
-    """
+    """Number, stages and duration of a set of requests."""
 
     requests: int = 0
     stages: int = 0
@@ -89,7 +83,6 @@ class Dimensions(NamedTuple):
     cold: str = ""
 
     def as_other(self) -> Dimensions:
-        """Return the dimensions of the series for all requests beyond the limit of series."""
         return Dimensions(OTHER, OTHER, OTHER, OTHER, self.status, self.cold)
 
 
@@ -130,13 +123,6 @@ class _Series:
 class Aggregator:
     """Aggregator of finished requests into the series of this process.
 
-    Args:
-        keep: Limits of the traces retained per series and interval.
-        rng: Random generator, which samples the requests without a trace id.
-        max_series: Limit of series; requests beyond it are counted in one common series.
-        profiler: Profiler of the process, None for none.
-        probes: Which requests are health probes.
-
     Attributes:
         level: Recording level, from `ALL` to `REQUESTS_ONLY`.
         arrivals: Arrivals and ends of the requests.
@@ -170,11 +156,6 @@ class Aggregator:
         self._by_facts: dict[tuple[Any, ...], _Series] = {}
 
     def add(self, record: Record) -> None:
-        """Aggregate one record.
-
-        Raises:
-            Exception: The record does not match `records.Record`; nothing was counted.
-        """
         marks, start, end, route, error_type, http_status, kind = record
         frozen = marks[:]
         # A copy, as counted: a thread that outlives the request may still write to the marks.
@@ -238,7 +219,6 @@ class Aggregator:
     def _profile(
         self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int
     ) -> Marks:
-        """Count the samples of a request, and return the fact of its trace, if any."""
         marks, start, _, route = record[:4]
         if self._profiler is None:
             return []
@@ -250,7 +230,6 @@ class Aggregator:
         return ["@profile", found, 0]
 
     def load(self) -> RequestTotals:
-        """Return the totals of all requests so far, by level."""
         total = RequestTotals()
         total.include(self._taken)
         for series in self._all():
@@ -273,7 +252,6 @@ class Aggregator:
         return self._probes.route_of(route, method, agent) if is_text else None
 
     def take(self) -> dict[Dimensions, Delta]:
-        """Return the data since the last call, and reset it."""
         deltas: dict[Dimensions, Delta] = {}
         for series in self._all():
             if series.delta is not None:
@@ -354,7 +332,6 @@ def _add_facts(
 
 
 def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> bool:
-    """Count the stalls of a request by the stage that they held up; return whether its event loop held it up for long."""
     met = stalls.during(start, end)
     if not met:
         return False
@@ -364,7 +341,6 @@ def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], star
 
 
 def _add_profile(delta: Delta, found: Mapping[str, int], duration: int) -> None:
-    """Count the samples of a request; keys beyond the limit by their stage."""
     limited: dict[str, int] = {}
     for key, spent in found.items():
         if key not in delta.profile_keys and len(delta.profile_keys) >= MAX_KEYS:
@@ -381,7 +357,6 @@ _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 def _add_stream(
     counts: RequestHistograms, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int
 ) -> None:
-    """Count time to first token, time per token, gaps and token numbers of a request."""
     first, definition = facts.get("@first_token", (None, ""))
     definition = to_text(definition)[:MAX_STAGE] or OTHER
     taken_in, put_out = facts.get("@tokens_in", 0), facts.get("@tokens_out", 0)
@@ -403,7 +378,6 @@ def _add_stream(
 
 
 def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
-    """Count the model time of a request by batch *size*; 0 for unknown."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:
         counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.bucket_of(size), ran / 1e9)

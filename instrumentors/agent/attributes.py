@@ -76,7 +76,6 @@ class Arrivals:
             del ends[: MAX_ENDS // 2]
 
     def drop(self, count: int) -> None:
-        """Note that *count* requests have ended without a record."""
         self._uncounted += count
         self._generations[-1][1] += count
 
@@ -87,11 +86,6 @@ class Arrivals:
         return max(1, number + 1 - self._earlier - bisect_right(self._ends, started) - self._uncounted)
 
     def age(self, now: float) -> None:
-        """Start a generation each minute, and stop counting the requests of the oldest one.
-
-        Args:
-            now: Time of a monotonic clock. [seconds]
-        """
         if self._since is None:
             self._since = now
         if now - self._since < GENERATION_SECONDS:
@@ -131,7 +125,6 @@ _NOTHING: Mapping[str, str] = {}
 
 
 def _text(key: str, given: str, value: str, limits: AttributeLimits) -> tuple[str, str]:
-    """Return the attribute *key* and the text under which *value*, found in the fact *given*, is counted."""
     text = to_text(value)
     shown = key, limits.value(key, text) if text else ""
     if len(limits.known) < MAX_KNOWN:
@@ -140,7 +133,6 @@ def _text(key: str, given: str, value: str, limits: AttributeLimits) -> tuple[st
 
 
 def _bands(attribute: Attribute) -> tuple[tuple[str, str], ...]:
-    """Return the attribute with the band of each number, by the number of its bits."""
     sizes = range(MAX_INTEGER.bit_length() + 1)
     return tuple((attribute.key, band_of(attribute.kind, 1 << bits >> 1)) for bits in sizes)
 

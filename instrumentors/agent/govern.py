@@ -56,7 +56,6 @@ class PathCost:
         return bool(self._stages[True])
 
     def calibrate(self) -> None:
-        """Measure the cost once, in at most 0.1 ms; called by `recorder.begin`."""
         # In the user's context the calibration request might count as one of theirs.
         contextvars.Context().run(self._calibrate)
 
@@ -74,12 +73,6 @@ class PathCost:
         self._stages[True].append(max(0.0, written - bare))
 
     def of_ns(self, stages: float, *, timed: bool = True) -> float:
-        """Return the cost of one request in nanoseconds; needs at least one calibration.
-
-        Args:
-            stages: Number of stages of the request, recorded or not. [count]
-            timed: Whether the stages are recorded.
-        """
         requests = self._requests[timed] or self._requests[not timed]
         return statistics.median(requests) + stages * statistics.median(self._stages[timed])
 
@@ -100,7 +93,6 @@ _timed_empty_stage = stage("forward")(_empty_stage)
 
 @Request("calibration", [])
 def _calibration_request() -> bool:
-    """Run an empty request and return whether its stages were recorded."""
     timed = records.current.get()
     marks = timed or records.untimed.get()
     if marks is not None:
@@ -127,12 +119,6 @@ class AggregationCost:
         return len(self._costs) < MAX_AGGREGATIONS or now - self._calibrated_at >= AGGREGATION_EVERY_SECONDS
 
     def calibrate(self, record: Record, now: float) -> None:
-        """Measure the cost once, with a *record* that has stages.
-
-        Args:
-            record: A finished request.
-            now: Time of the monotonic clock. [seconds]
-        """
         self._calibrated_at = now
         marks, *rest = record
         keys = marks[::3]
@@ -146,7 +132,6 @@ class AggregationCost:
         )
 
     def costs(self) -> list[float]:
-        """Return the cost per request in nanoseconds, by level; zeros before the first calibration."""
         return [statistics.fmean(each) for each in zip(*self._costs, strict=True)] or [0.0] * len(self._aggregators)
 
 
@@ -178,14 +163,7 @@ RELAPSE_SECONDS = 600.0
 
 
 class CostSample(NamedTuple):
-    """Costs and requests of one interval.
-
-    Args:
-        now: End of the interval by a monotonic clock. [seconds]
-        costs_ns: Actual or expected cost of a request, by level; 0 at the last level, which records nothing. [nanoseconds]
-        duration_ns: Mean duration of a request. [nanoseconds]
-        rate: Request rate. [1/s]
-    """
+    """Costs and requests of one interval."""
 
     now: float
     costs_ns: Sequence[float]
@@ -210,7 +188,6 @@ class Governor:
         self._rose = -math.inf
 
     def update(self, sample: CostSample) -> bool:
-        """Evaluate *sample*; return whether that changes the level."""
         fitting, with_margin = (self._first_fit(sample, part) for part in (1.0, RAISE_MARGIN))
         self._over = None if fitting <= self.level else sample.now if self._over is None else self._over
         self._margin_since = (
@@ -278,12 +255,7 @@ Work: TypeAlias = Literal["counting", "export", "traces", "attributes", "profile
 
 
 class CpuAccount:
-    """CPU time of the agent's threads by work, in nanoseconds.
-
-    Args:
-        sending_ns: Returns the CPU time of the sending thread. [nanoseconds]
-        profiling_ns: Returns the CPU time of the profiler's thread. [nanoseconds]
-    """
+    """CPU time of the agent's threads by work, in nanoseconds."""
 
     def __init__(self, sending_ns: Callable[[], int], profiling_ns: Callable[[], int] = int) -> None:
         self._sending_ns = sending_ns
@@ -300,13 +272,11 @@ class CpuAccount:
             self._spent[work] += self._now() - started
 
     def pause(self, seconds: float) -> None:
-        """Sleep; exclude the CPU time of other greenlets of this thread meanwhile."""
         started = time.thread_time_ns()
         time.sleep(seconds)
         self._paused_ns += time.thread_time_ns() - started
 
     def spent_ns(self) -> dict[Work, int]:
-        """Return the CPU time so far by work; that of the sending thread belongs to `export`."""
         return {
             "counting": self._spent["counting"],
             "export": self._spent["export"] + self._sending_ns(),
@@ -346,7 +316,6 @@ class CostController:
         return self._governor.level if self._governor is not None else ALL
 
     def calibrate(self) -> None:
-        """Request a calibration on the thread of the next request, at most once a second."""
         now = time.monotonic()
         # A calibration request that finds the queue full would count as dropped; at level `NOTHING` it would not be recorded.
         has_capacity = self.level < NOTHING and len(recorder.pending) < recorder.MAX_PENDING // 2
@@ -390,7 +359,6 @@ class CostController:
         self._attributes_at, self._attributes_before = now, spent
 
     def add_costs(self, deltas: dict[Dimensions, Delta]) -> None:
-        """Add the cost of their requests to *deltas*; at level `NOTHING` add a delta that reports this level."""
         loads = [(delta, level, load) for delta in deltas.values() for level, load in delta.loads.items()]
         if self.level == NOTHING:
             silent = deltas.setdefault(Dimensions("", "", "", "", names.STATUS_OK), self._aggregator.nothing())
@@ -408,7 +376,6 @@ class CostController:
             delta.counts.add_equal(names.AGENT_BACKGROUND, key, each_ns / 1e9, load.requests)
 
     def _sample(self, now: float, seconds: float) -> CostSample | None:
-        """Return the sample of the last *seconds*; None if there were too few requests."""
         load = self._aggregator.load()
         seen = load.since(self._before)
         if seen.requests < MIN_SAMPLE_REQUESTS:

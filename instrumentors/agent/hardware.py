@@ -81,7 +81,6 @@ class ProcessMetrics:
         self._before = _counters()
 
     def take(self) -> Iterator[Reading]:
-        """Yield the measured values; none if less than `MIN_SECONDS` have passed since the last call."""
         before, now = self._before, _counters()
         seconds = (now.at_ns - before.at_ns) / 1e9
         if seconds < MIN_SECONDS:
@@ -122,14 +121,12 @@ def _counters() -> _Counters:
 
 
 def _host_times() -> tuple[int, int]:
-    """Return the busy time and the total time of all CPUs of the machine, in clock ticks."""
     words = _read_file("/proc/stat").partition("\n")[0].split()[1:]
     times = [int(word) for word in words[_COUNTED]]
     return sum(times) - sum(times[_IDLE]), sum(times)
 
 
 def _throttled_periods() -> tuple[int, int]:
-    """Return the number of scheduler periods in which the container was throttled, and the number of all periods."""
     values = dict(line.split(" ", 1) for line in _read_cpu_group("cpu.stat").splitlines())
     return int(values.get("nr_throttled", 0)), int(values.get("nr_periods", 0))
 
@@ -200,12 +197,7 @@ class Device(NamedTuple):
 
 
 class Gpus:
-    """GPUs that are visible to this process.
-
-    Args:
-        nvml: The module `pynvml`; None if it is not installed.
-        visible: Returns the value of CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+    """GPUs that are visible to this process."""
 
     def __init__(
         self, nvml: Any = _pynvml, visible: Callable[[], str | None] = lambda: os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -222,11 +214,9 @@ class Gpus:
             threading.Thread(target=self._run, name="stagelens-gpus", daemon=True).start()
 
     def take(self) -> list[Reading]:
-        """Return the means of the readings since the last call, and remove the readings."""
         return means([self._readings.popleft() for _ in range(len(self._readings))])
 
     def read_once(self) -> float:
-        """Read all GPUs once; return the seconds until the next reading. Never raises."""
         try:
             found = self._read_devices()
         except Exception as error:
@@ -282,7 +272,6 @@ def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:
 
 
 def _selected_devices(nvml: Any, found: Sequence[Device], entries: Sequence[str]) -> Iterator[Device]:
-    """Yield the devices of *entries*, up to the first unknown entry, as CUDA does."""
     for entry in entries:
         if entry.startswith("MIG-"):
             handle = _call_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, entry)
@@ -299,7 +288,6 @@ def _selected_devices(nvml: Any, found: Sequence[Device], entries: Sequence[str]
 
 
 def _mig_slices(nvml: Any, device: Device) -> Iterator[Device]:
-    """Yield the MIG slices of *device*, or *device* itself if MIG is disabled."""
     mode = _call_nvml(nvml, nvml.nvmlDeviceGetMigMode, device.handle)
     if not mode or not mode[0]:
         yield device
@@ -366,7 +354,6 @@ class Hardware:
             log_failure("starting a thread that reads GPUs")
 
     def take(self) -> list[Reading]:
-        """Return the metrics for the time since the last call; never raises."""
         found: list[Reading] = []
         for source in self._sources:
             try:

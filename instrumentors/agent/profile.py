@@ -101,7 +101,6 @@ class RecentDurations:
         self.slow_at = 0
 
     def add(self, route: str, duration: int) -> None:
-        """Add a finished request, with its *duration* in nanoseconds."""
         threshold = self.threshold(route)
         if threshold is not None and duration > threshold:
             self.slow_at = clock()
@@ -110,7 +109,6 @@ class RecentDurations:
             self._add(route, duration)
 
     def threshold(self, route: str) -> int | None:
-        """Return the duration from which a request of *route* ("" for unknown) is slow; None if unknown."""
         found = self._thresholds.get(route) if route else None
         return self._thresholds.get(None) if found is None else found
 
@@ -276,14 +274,12 @@ class Profiler:
         return bool(slow)
 
     def _pause(self, held_since: int) -> int:
-        """Let other threads run if this one has held the interpreter lock for long; return since when it holds it."""
         if clock() - held_since < PAUSE_AFTER_NS:
             return held_since
         self._sleep(PAUSE_SECONDS)
         return clock()
 
     def _look(self, chosen: list[_Request], held_since: int, offset: int) -> None:
-        """Sample and remove the last of *chosen*, until it is time for a pause; add *offset* to the times."""
         frames = _current_frames()
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         now = clock()
@@ -429,7 +425,6 @@ class Profiler:
         return ()
 
     def _resolve(self, found: Sequence[FrameType]) -> Stack:
-        """Return the functions of the request in *found*, which starts at the innermost frame."""
         codes = [self._code(frame) for frame in found]
         openers = [position for position, code in enumerate(codes) if code.frame.module in _OPENERS]
         users = [position for position, code in enumerate(codes) if code.is_user]
@@ -490,7 +485,6 @@ def profile_text(found: Any) -> str:
 
 
 def _divide(total: int, stacks: Counter[Stack]) -> Iterator[tuple[Stack, int]]:
-    """Yield the part of *total* of each stack by its number of samples; the parts add up to *total*."""
     samples, before, counted = stacks.total(), 0, 0
     for stack, count in stacks.items():
         counted += count
@@ -548,7 +542,6 @@ def _current_frames() -> dict[int, FrameType]:
 
 
 def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
-    """Return the frames of a greenlet from the innermost; those of its *thread* while it runs."""
     suspended = greenlet.gr_frame
     if suspended is not None:
         return thread_frames(suspended)

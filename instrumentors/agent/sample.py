@@ -53,16 +53,6 @@ class Sampler(Generic[T]):
     def offer(
         self, item: T, duration: int, draw: int, *, failed: bool = False, cold: bool = False, forced: bool = False
     ) -> None:
-        """Offer a finished request to the sampler.
-
-        Args:
-            item: The finished request.
-            duration: Its duration. [nanoseconds]
-            draw: Second half of its trace id, or a random number; the largest are chosen. [0..2**64)
-            failed: Whether it ended with an error.
-            cold: Whether something was loaded or warmed up during the request.
-            forced: Whether its trace was forced by a header.
-        """
         self._slow.offer(duration, item)
         if failed:
             self._errors.offer(draw, item)

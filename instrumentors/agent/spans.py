@@ -61,18 +61,7 @@ class RetainedRequest(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A span of a trace.
-
-    Args:
-        name: Name of the span.
-        span_id: 16 hexadecimal digits.
-        parent_id: Id of the parent span, "" for none.
-        kind: For a root span: whether the request came from the network.
-        start: Start. [nanoseconds by `clock`]
-        end: End. [nanoseconds by `clock`]
-        attributes: Attributes, with strings and integers as values.
-        failed: Whether the operation ended with an error.
-    """
+    """A span of a trace, with times in nanoseconds by `clock`; *parent_id* is "" for none."""
 
     name: str
     span_id: str
@@ -197,7 +186,6 @@ def called_host(address: object) -> str:
 
 
 def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:
-    """Return a span without ids, because most spans are dropped before they need ids."""
     return Span(name, "", "", "internal", start, end, attributes)
 
 
@@ -217,7 +205,6 @@ def _nest_spans(root: Span, below: list[Span]) -> Iterator[Span]:
 
 
 def _stall_attributes(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """Return the stall times of a request as attributes: by cause, and by cause and stage."""
     attributes: dict[str, int] = {}
     for (cause, stage), spent in found.items():
         whole_request = names.STALL_PREFIX + cause
@@ -244,11 +231,6 @@ class LoadSpans:
         self._began = False
 
     def take(self, first_request: int | None) -> list[Trace]:
-        """Return the loads since the last call as a list with one trace, or an empty list.
-
-        Args:
-            first_request: Start of the first request, None before it. [nanoseconds by `clock`]
-        """
         found = loads.loads.take()
         if first_request is not None and not self._began:
             self._began = True

@@ -74,19 +74,13 @@ class LossCounter:
 
 
 class Schedule:
-    """Schedule of the exports: the multiples of an interval on the wall clock.
-
-    Args:
-        interval_seconds: Export interval. [seconds]
-        now: Current time. [Unix seconds]
-    """
+    """Schedule of the exports: the multiples of an interval on the wall clock."""
 
     def __init__(self, interval_seconds: float, now: float) -> None:
         self._interval_seconds = interval_seconds
         self._next = self._after(now)
 
     def due(self, now: float) -> bool:
-        """Return whether a multiple of the interval has passed since the last call that returned True."""
         # Also due if the wall clock was set back: the next multiple is then too far away.
         due = now >= self._next or self._next - now > self._interval_seconds
         if due:
@@ -246,11 +240,6 @@ class Agent:
             self._report("a request could not be read and is counted as dropped", error)
 
     def _export(self, *, due: bool = False) -> None:
-        """Pass all data since the last export to the exporter, in batches.
-
-        Args:
-            due: Whether this is a scheduled export; only then hardware metrics are exported, even without requests.
-        """
         now_ns = time.time_ns()
         # The wall clock may have been set back.
         interval = ExportInterval(min(self._since_ns, now_ns - 1), now_ns)
@@ -296,7 +285,6 @@ class Agent:
             self._pause()
 
     def _count_replica(self, deltas: Iterable[Delta]) -> None:
-        """Add *deltas* to the latency and stages of this process, which costs little and is done at every level."""
         for some in chunks(deltas, SERIES_AT_ONCE):
             for delta in some:
                 if delta.attributes is not None:
@@ -337,7 +325,6 @@ class Agent:
         self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
 
     def _unrecorded(self) -> int:
-        """Return the number of requests that have ended without a record since the last call."""
         before, self._unrecorded_before = self._unrecorded_before, recorder.dropped.read() + recorder.abandoned.read()
         return self._unrecorded_before - before
 

@@ -75,7 +75,6 @@ class Outbox:
             return evicted
 
     def take(self) -> ExportBatch | None:
-        """Return the oldest batch, which is in flight until `done` or `give_back`; None if no batch waits."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
@@ -132,14 +131,7 @@ _DENIED = (
 
 
 class Exporter:
-    """Exporter that sends batches to the collector one after the other, with retries.
-
-    Args:
-        timeout_seconds: Timeout of one post. [seconds]
-        buffer_bytes: Limit of the outbox. [bytes]
-        lost: Called with the reason and number of requests that are finally lost.
-        rng: Random generator of the jitter, which spreads the retries of many processes.
-    """
+    """Exporter that sends batches to the collector one after the other, with retries."""
 
     def __init__(
         self,
@@ -172,14 +164,12 @@ class Exporter:
         self._leaving = False
 
     def offer(self, batch: ExportBatch) -> None:
-        """Queue *batch* for delivery; `Outbox.put` describes a full queue."""
         for evicted in self._outbox.put(batch):
             self._drop(evicted, "buffer_full")
             dropped = "the oldest requests are not counted" if evicted.requests else "retained traces are dropped"
             self._warn(dropped, f"the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: {dropped}")
 
     def wake(self) -> None:
-        """Wake the sending thread, unless it waits after a failure; start it if it does not run."""
         try:
             self._start()
         except RuntimeError as error:
@@ -193,18 +183,10 @@ class Exporter:
 
     @property
     def retry_in_seconds(self) -> float | None:
-        """Delay before the next attempt after a failure in seconds, None without a failure."""
         return self._delay
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Send all batches now, also after a failure; wait until all are sent, an attempt fails or the time is over.
-
-        Args:
-            timeout_seconds: Maximum waiting time. [seconds]
-
-        Returns:
-            Whether the outbox is empty.
-        """
+        """Send all batches now, also after a failure; wait until all are sent, an attempt fails or the time is over."""
         self._leaving = True
         with self._attempt:
             failed = self._attempts_failed
@@ -238,7 +220,6 @@ class Exporter:
             self._note_cpu()
 
     def cpu_ns(self) -> int:
-        """Return the CPU time of the sending thread in nanoseconds; 0 if greenlets of the host share the thread."""
         return self._cpu_ns
 
     def _note_cpu(self) -> None:
@@ -252,7 +233,6 @@ class Exporter:
             park_if_inherited(self._pid)
 
     def _send(self, batch: ExportBatch) -> None:
-        """Make one attempt to deliver *batch*; on failure set the delay before the next attempt."""
         try:
             response = self._post(batch)
             if response.status in RETRY_STATUSES:
@@ -342,7 +322,6 @@ class Exporter:
             logger.warning("stagelens: %s", message)
 
     def _over(self, *kinds: str) -> None:
-        """Allow new warnings of *kinds* after the quiet time, because their cause has ended."""
         for kind in kinds:
             if time.monotonic() - self._logged.get(kind, math.inf) >= QUIET_SECONDS:
                 del self._logged[kind]
@@ -392,7 +371,6 @@ _TITLE = re.compile(rb"<title>([^<]{1,80})", re.IGNORECASE)
 
 
 def _redirect(url: str, response: HttpResponse) -> str:
-    """Return the target of a redirect, which is not followed; "" for any other response."""
     location = response.headers.get("Location")
     if not location or response.status not in REDIRECT_STATUSES:
         return ""

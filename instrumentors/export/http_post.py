@@ -157,11 +157,7 @@ def _basic(via: SplitResult) -> str:
 def limit_connection(
     connection: http.client.HTTPConnection, seconds: float, max_bytes: int = _MAX_RECEIVED_BYTES
 ) -> None:
-    """Connect *connection*, and limit all its reads and writes to *seconds* from now, and to *max_bytes* received.
-
-    Raises:
-        OSError: The connection failed. Later reads raise TimeoutError after the deadline.
-    """
+    """Connect *connection*, and limit all its reads and writes to *seconds* from now, and to *max_bytes* received."""
     end = time.monotonic() + seconds
     of_proxy: list[http.client.HTTPResponse] | None = []
 

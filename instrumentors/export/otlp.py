@@ -114,7 +114,6 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def _series_points(
     interval: ExportInterval, dimensions: Dimensions, histograms: Iterable[Point]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the metric name and the encoded ExponentialHistogramDataPoint of each histogram."""
     series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
     for metric, key, histogram in histograms:
         own = _attribute_fields(1, {names.METRICS[metric]: key})
@@ -156,7 +155,6 @@ def _dropped_metric(interval: ExportInterval, dropped: Mapping[str, int]) -> byt
 
 
 def _machine_metrics(interval: ExportInterval, readings: Iterable[Reading]) -> Iterator[bytes]:
-    """Yield an encoded Metric, a Gauge or a Sum, for each hardware metric."""
     points: defaultdict[tuple[str, str, Kind], list[bytes]] = defaultdict(list)
     for measure, value, device in readings:
         seconds = (interval.end_ns - interval.start_ns) / 1e9 if measure.kind == "rate" else 1.0

@@ -30,11 +30,7 @@ _is_reported = False
 
 
 def export_spans(traces: Sequence[Trace], anchor_ns: int, max_spans: int = MAX_SPANS) -> int:
-    """Pass whole *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises.
-
-    Returns:
-        Remaining number of spans; 0 as soon as a trace did not fit. [count]
-    """
+    """Pass whole *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises."""
     if "opentelemetry.sdk.trace" not in sys.modules or not max_spans:
         return max_spans
     try:
@@ -82,7 +78,6 @@ def _report_dropped(count: int) -> None:
 
 
 def _is_wanted(provider: Any, root: Any) -> bool:
-    """Return the decision of the user's sampler, as if the request were a new span of the user."""
     from opentelemetry import trace as api  # noqa: PLC0415 - as above
     from opentelemetry.context import Context  # noqa: PLC0415 - as above
 

@@ -199,7 +199,6 @@ def _runs_here(executor: Any) -> bool:
 
 
 def _record_length(executor: Any, marks: Marks) -> None:
-    """Record the number of jobs that wait in *executor*, for the first job of a request."""
     try:
         jobs = length((attributes(executor) or {}).get("_work_queue"))
         if jobs is not None and has_capacity(marks):

@@ -71,13 +71,7 @@ class AttributeQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Stretches of time to read.
-
-    Args:
-        steps: The steps.
-        starts: Starts of all steps; shape (t,). [Unix seconds]
-        segments: Stretches with the tiers to read them from.
-    """
+    """Stretches of time to read."""
 
     steps: Steps
     starts: Ints
@@ -102,7 +96,6 @@ def _steps(snapshot: StoreSnapshot, selection: Selection, most: int) -> tuple[St
 
 
 def _widest_of(steps: Steps) -> int:
-    """Return the widest tier whose buckets divide *steps*, in seconds."""
     return schema.widest_dividing(steps.width or schema.FINEST)
 
 

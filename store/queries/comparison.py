@@ -38,25 +38,14 @@ WHATIF_COLUMNS = ("percentile", "before_seconds", "after_seconds", "ceiling_seco
 
 @dataclass(frozen=True, slots=True)
 class LatencyGroups:
-    """Groups of requests with equal latency and equal time in one stage.
-
-    Args:
-        latency: Latency of each group; shape (k,). [seconds]
-        spent: Time in the stage, not above the latency; shape (k,). [seconds]
-        requests: Number of requests of each group; shape (k,), at least one in total.
-    """
+    """Groups of requests with equal latency and equal time in one stage."""
 
     latency: Floats
     spent: Floats
     requests: Ints
 
     def quantiles(self, left: Floats, wanted: Sequence[float]) -> list[float]:
-        """Return the latency at the *wanted* quantiles (nearest rank), in seconds, with the stage time reduced to *left*.
-
-        Args:
-            left: Remaining time in the stage; shape (k,). [seconds]
-            wanted: Quantiles of the latency. [0..1]
-        """
+        """Return the latency at the *wanted* quantiles (nearest rank), in seconds, with the stage time reduced to *left*."""
         # The saving is subtracted from the latency, so that a latency without saving stays exactly equal.
         moved = self.latency - (self.spent - left)
         order = np.argsort(moved, kind="stable")
@@ -102,13 +91,6 @@ class ComparisonQueries(QueryGroup):
         factor: float | None = None,
     ) -> pd.DataFrame:
         """Return the predicted percentiles if *stage* were faster.
-
-        Args:
-            selection: Selection of the requests.
-            stage: The stage.
-            percentiles: Percentiles of the latency. [0..1]
-            floor: Quantile of the exclusive time in the stage, to which longer times are reduced. [0..1]
-            factor: Factor by which the time in the stage is multiplied, instead of *floor*. [>= 0]
 
         Returns:
             Columns percentile, before_seconds, after_seconds, ceiling_seconds (latency if the stage took no time, the limit
@@ -168,13 +150,6 @@ def split_stage_time(
     """Return the stage time in each bucket of requests that the stage does not dominate, and of those that it dominates.
 
     The mean over both kinds of requests is *mean*; no request spends more than its latency.
-
-    Args:
-        mean: Mean stage time of the requests of the bucket, not above the latency; shape (k,). [seconds]
-        latency: Latency of the requests of the bucket; shape (k,). [seconds]
-        requests: Number of requests of the bucket, at least one; shape (k,).
-        dominated: Number of requests that the stage dominates; shape (k,).
-        usual_seconds: Median stage time. [seconds]
     """
     others = requests - dominated
     total = mean * requests

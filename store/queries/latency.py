@@ -59,10 +59,6 @@ class LatencyQueries(QueryGroup):
     def breakdown(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
         """Return the time by stage in the requests at each percentile.
 
-        Args:
-            selection: Selection of the requests.
-            percentiles: Percentiles of the latency. [0..1]
-
         Returns:
             Columns percentile, n (number of requests over which the shares are averaged), value_seconds (latency at the
             percentile), low_seconds, high_seconds (error bounds of the latency), and one column of seconds for each stage, in the
@@ -87,10 +83,6 @@ class LatencyQueries(QueryGroup):
 
     def stalls(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
         """Return the stalls of the requests at each percentile, as an addition to their `breakdown`.
-
-        Args:
-            selection: Selection of the requests.
-            percentiles: Percentiles of the latency. [0..1]
 
         Returns:
             The columns of `breakdown`, but with stall keys such as `gc:forward` (`core.stages.stall_key`) instead of stages: the

@@ -50,16 +50,7 @@ _CALLED = ("peer.service", "server.address", "rpc.service", "db.system.name", "d
 
 @dataclass(frozen=True, slots=True)
 class SlowPaths:
-    """Critical paths of the slow requests of a selection.
-
-    Args:
-        quantile: Percentile from which on requests are slow. [ratio]
-        value_seconds: Latency at the percentile. [seconds]
-        requests: Number of retained slow requests on whose paths the shares are based.
-        complete: Number of these whose trace has the part of every service that was called, as far as known.
-        missing: Number of these whose trace lacks the part of a service, by service.
-        shares: Time on the paths by service and stage, in descending order.
-    """
+    """Critical paths of the slow requests of a selection."""
 
     quantile: float
     value_seconds: float
@@ -94,13 +85,7 @@ class ServiceEdge:
 
 @dataclass(frozen=True, slots=True)
 class RetainedFailures:
-    """How retained requests failed.
-
-    Args:
-        requests: Number of retained failed requests, at most `MAX_FAILED`, the newest.
-        errors: Number of these by error type, or by status code where the type is unknown; most first.
-        called: Number of these by called service that failed, or to which a call failed; most first.
-    """
+    """How retained requests failed."""
 
     requests: int
     errors: Mapping[str, int]
@@ -141,11 +126,7 @@ class PathQueries(QueryGroup):
             return _retained_failures(snapshot, replace(selection, status=STATUS_ERROR))
 
     def service_map(self, selection: Selection) -> list[ServiceEdge]:
-        """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests.
-
-        Args:
-            selection: Time and environment; the other dimensions are not used.
-        """
+        """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests."""
         selection = Selection(selection.start, selection.end, environment=selection.environment)
         with self._snapshot() as snapshot:
             return _service_map(snapshot, selection)
@@ -214,7 +195,6 @@ def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float
 def _whole_traces(
     snapshot: StoreSnapshot, trace_ids: list[str], statement: Select[Any] | None = None
 ) -> dict[str, list[PlacedRequest]]:
-    """Return the retained requests of each trace, or those of *statement*, each at its place."""
     statement = select_documents() if statement is None else statement
     found: defaultdict[str, list[KeptTrace]] = defaultdict(list)
     for first in range(0, len(trace_ids), _IDS_AT_ONCE):

@@ -53,12 +53,6 @@ class ServiceQueries(QueryGroup):
     ) -> pd.DataFrame:
         """Return the breakdown of every service at each percentile, in one query.
 
-        Args:
-            start: Start of the window.
-            end: End of the window.
-            percentiles: Percentiles of the latency. [0..1]
-            environment: Environment of the requests; None for all.
-
         Returns:
             The rows of `breakdown` of each service, with the index `service`, sorted by service; one column of seconds for each
             stage of any service.
@@ -163,12 +157,6 @@ class ServiceQueries(QueryGroup):
         self, start: datetime, end: datetime, *, service: str | None = None, kind: str | None = None
     ) -> pd.DataFrame:
         """Return the events in `[start, end)`.
-
-        Args:
-            start: Start of the window.
-            end: End of the window.
-            service: Service whose events, with those for all services, are returned; None for all events.
-            kind: Kind of the events, see `store.events.EVENT_KINDS`; None for all kinds.
 
         Returns:
             Columns at (UTC), service ("" for all), kind, key, text, link; newest first.
@@ -292,7 +280,6 @@ def _fleet_hardware(
 
 
 def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
-    """Yield the name and the points of each service, ordered by name."""
     names, owned = with_service_numbers(snapshot.connection, selection, columns)
     grouped = sum_points(owned)
     edges = np.flatnonzero(np.diff(grouped.series, prepend=-1, append=-1)).tolist()

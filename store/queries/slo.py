@@ -183,7 +183,6 @@ def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None)
 
 
 def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the time by stage of bad requests and of all requests, in microseconds."""
     failed = np.isin(spent.series, errors)
     lost = add_up(spent.where(failed)).amount.sum(axis=1)
     served = add_up(spent.where(~failed))
@@ -401,7 +400,6 @@ def _coverage_over_time(
 
 
 def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
-    """Return the seconds of requests in each step, and the seconds that no stage explains."""
     starts = np.unique(steps.of(columns.times))
 
     def added(chosen: Columns) -> Floats:

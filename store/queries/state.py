@@ -42,13 +42,7 @@ _STAGES_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class FoldedDimension:
-    """Dimension of a service with more values than the cap, so that further values count as `__other__`.
-
-    Args:
-        service: The service; "" for the cap on the number of services.
-        dimension: Dimension, as in `SeriesCaps`: `route`, `custom_stages`, `series`, `services`, …
-        cap: Maximum number of values.
-    """
+    """Dimension of a service with more values than the cap, so that further values count as `__other__`."""
 
     service: str
     dimension: str
@@ -112,7 +106,6 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
 
 
 def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) -> Iterator[str]:
-    """Yield the services that have more custom stages than the cap."""
     stages, services = schema.stages, schema.services
     full = (
         select(services.c.name)
@@ -134,15 +127,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """Contents of a tier, for the growth forecast.
-
-    Args:
-        retention_seconds: Retention of the rows. [seconds]
-        slot_seconds: Length of a slot. [seconds]
-        first: Start of the oldest data. [Unix seconds]
-        complete: Time before which all data are in the tier. [Unix seconds]
-        slots: Size of each slot in bytes, by its start in Unix seconds.
-    """
+    """Contents of a tier, for the growth forecast."""
 
     retention_seconds: int
     slot_seconds: int
@@ -173,14 +158,7 @@ class TierUse:
 
 
 def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: int, now: int) -> int | None:
-    """Return the number of days until the storage budget is reached; None if never.
-
-    Args:
-        tiers: Contents of the tiers.
-        rest_bytes: Size of all other data, assumed constant.
-        budget_bytes: Maximum size of the store.
-        now: Current time. [Unix seconds]
-    """
+    """Return the number of days until the storage budget is reached; None if never."""
     horizon = max(math.ceil(tier.retention_seconds / _DAY_SECONDS) for tier in tiers) + 1
     for days in range(horizon + 1):
         if rest_bytes + sum(tier.bytes_after(days, now) for tier in tiers) > budget_bytes * FULL_SHARE:
@@ -208,17 +186,7 @@ WHERE tbl_name <> 'points' GROUP BY 1
 
 @dataclass(frozen=True, slots=True)
 class TierStorage:
-    """Size of one tier.
-
-    Args:
-        seconds: Width of the buckets. [seconds]
-        rows: Number of rows of `points` in the tier.
-        bytes: Share of the tier in the size of `points`, estimated from its rows and the length of its histograms.
-        since: Start of the data; None for an empty tier.
-        kept: Retention of the tier.
-        bytes_per_day: Growth per day.
-        settled_bytes: Size at which deletion balances growth.
-    """
+    """Size of one tier."""
 
     seconds: int
     rows: int
@@ -231,17 +199,7 @@ class TierStorage:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Size of the store.
-
-    Args:
-        used_bytes: Size of all data.
-        budget_bytes: Maximum size; None for no limit.
-        tables: Size of each table with its indexes, largest first. If SQLite does not provide it, all is assigned to `points`.
-        tiers: Size of each tier, finest first.
-        settled_bytes: Final size at the present rate and retention, without a budget.
-        full_at: Time at which the budget will be reached; None if never.
-        file_bytes: Approximate size of a copy in an SQLite file.
-    """
+    """Size of the store."""
 
     used_bytes: int
     budget_bytes: int | None
@@ -321,18 +279,7 @@ _LIVE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """Freshness and size of the store.
-
-    Args:
-        last_received: Time of receipt of the last batch, within the retention of batch names.
-        instances: Number of agents that sent a batch in the last 60 s, without scraped engines and senders that only send spans.
-        dropped: Number of requests that agents could not count, within the retention of batch names.
-        size_bytes: Size of all data.
-        budget_bytes: Maximum size; None for no limit.
-        oldest: Start of the oldest retained bucket of any series.
-        shortened: Time before which data were deleted from a tier (by width in seconds) although its retention reaches further back;
-            by the budget, or by an earlier setting. Empty without a budget.
-    """
+    """Freshness and size of the store."""
 
     last_received: datetime | None
     instances: int

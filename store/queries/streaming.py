@@ -57,11 +57,6 @@ class StreamingQueries(QueryGroup):
     ) -> pd.DataFrame:
         """Return the time to the first token by stage, for the requests at each of its percentiles.
 
-        Args:
-            selection: Selection of the requests.
-            percentiles: Percentiles of the time to the first token. [0..1]
-            definition: Definition of the first token; None for the definition of most requests.
-
         Returns:
             The columns of `breakdown`, with the time to the first token instead of the latency. `attrs`: definition ("" without
             requests), definitions (number of requests of the selection by definition), requests (number of counted requests),
@@ -83,13 +78,6 @@ class StreamingQueries(QueryGroup):
         self, selection: Selection, metric: str, key: str, quantiles: Sequence[float], step: timedelta
     ) -> pd.DataFrame:
         """Return quantiles of a distribution of `streams` over time.
-
-        Args:
-            selection: Selection of the requests.
-            metric: Metric, as in `streams`.
-            key: Key of the distribution: a definition, type of token, …
-            quantiles: Quantiles of the distribution. [0..1]
-            step: Width of a step.
 
         Returns:
             Columns at (UTC), n (number of values in the step), total (sum of the values), and one for each quantile: p50,
@@ -155,7 +143,6 @@ def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[in
 
 
 def _sum_by_step(columns: Columns, values: NDArray[Any], width: int) -> pd.Series[Any]:
-    """Sum *values*, one for each point of *columns*, by the start of the point's step."""
     return pd.Series(values).groupby(_step_starts(columns, width)).sum()
 
 
@@ -164,7 +151,6 @@ def _step_starts(columns: Columns, width: int) -> Ints:
 
 
 def _group_by_load(steps: pd.DataFrame, paced: Columns, width: int, groups: int) -> pd.DataFrame:
-    """Combine steps of similar load into groups with about equally many requests."""
     middle = steps["n"].cumsum() - steps["n"] / 2
     group = pd.Series(pd.factorize((middle / steps["n"].sum() * groups).astype(int))[0], steps.index)
     chosen = paced.where(np.isin(_step_starts(paced, width), steps.index))

@@ -35,14 +35,7 @@ _INTERNAL = ("stagelens.", names.BATCH_SIZE)
 
 @dataclass(frozen=True, slots=True)
 class TraceFilter:
-    """Conditions on retained requests, beside the selection.
-
-    Args:
-        dominant: Dominant stage; None for all.
-        between_seconds: Range [low, high) of the duration. [seconds]
-        attributes: Keys and values (as text, a number that is counted by band as the start of its band) of attributes of the root
-            or of a span; an empty value for any value. A request needs one of the values of each key.
-    """
+    """Conditions on retained requests, beside the selection."""
 
     dominant: str | None = None
     between_seconds: tuple[float, float] = (0.0, math.inf)
@@ -51,17 +44,7 @@ class TraceFilter:
 
 @dataclass(frozen=True, slots=True)
 class FoundTraces:
-    """Result of a search.
-
-    Args:
-        page: Requests of the page as in `TraceQueries.exemplars`, with the column attributes (text by key, as in `TraceFilter`).
-        matching: Number of requests that match the filter, among the searched ones.
-        searched: Number of requests whose attributes were searched.
-        retained: Number of retained requests that match all conditions but those on attributes.
-        dimensions: Number of requests by value, most frequent first, for each of `COUNTED`.
-        attributes: The same for each attribute of the roots. The condition on an attribute, or on a dimension if all requests could
-            be searched, does not apply to its own counts, so that they show the other choices.
-    """
+    """Result of a search."""
 
     page: pd.DataFrame
     matching: int
@@ -211,7 +194,6 @@ def _in_a_span(row: Row[Any], key: str, values: set[str] | None) -> bool:
 
 
 def _attributes(row: Row[Any]) -> dict[str, str]:
-    """Return the attributes of the root that are counted, as text by key."""
     found = (
         (key.removeprefix(_PREFIX), value)
         for key, value in records.unpack_attributes(row.spans).items()

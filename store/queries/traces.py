@@ -62,13 +62,6 @@ class TraceQueries(QueryGroup):
     ) -> pd.DataFrame:
         """Return retained requests, the slowest or the newest first.
 
-        Args:
-            selection: Selection of the requests, by their start.
-            limit: Maximum number of requests.
-            dominant: Dominant stage; None for all.
-            order: Order of the requests: "slow" (slowest first) or "time" (newest first).
-            between_seconds: Range [low, high) of the duration; None for all durations. [seconds]
-
         Returns:
             Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
             duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without requests),
@@ -93,13 +86,6 @@ class TraceQueries(QueryGroup):
     ) -> pd.DataFrame:
         """Return the slowest retained request of each dominant stage, slowest first, followed by the slowest other requests.
 
-        Args:
-            selection: Selection of the requests, by their start.
-            limit: Maximum number of requests.
-            violated: Only requests that are certainly bad by this indicator: a retained request has its status, its duration and
-                its stages, so none is returned for the other kinds.
-            above_seconds: Only requests that took longer. [seconds]
-
         Returns:
             The columns and `attrs` of `exemplars`.
         """
@@ -107,12 +93,7 @@ class TraceQueries(QueryGroup):
             return _one_per_cause(snapshot, selection, self._retention, limit, violated, above_seconds)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
-        """Return a retained request by its id.
-
-        Args:
-            trace_id: `<trace id>-<span id of the root>` for one specific request; a trace id, or at least its first eight digits,
-                for the newest matching request.
-        """
+        """Return a retained request by its id."""
         with self._snapshot() as snapshot:
             return find_trace(snapshot, trace_id)
 
@@ -172,7 +153,6 @@ def _one_per_cause(  # noqa: PLR0917 - a query and its limits
 
 
 def _bad_traces(violated: Indicator | None) -> list[ColumnElement[bool]]:
-    """Return the SQL conditions of the requests that may be bad by *violated*."""
     if violated is None:
         return []
     failed, limit = schema.series.c.status == STATUS_ERROR, int((violated.threshold_seconds or 0) * _NS)

@@ -36,17 +36,7 @@ class TooManyValuesError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class WindowQuery:
-    """Windows of equal length, and what to return for each.
-
-    Args:
-        ends: End of each window, ascending. [Unix seconds]
-        seconds: Length of a window. [seconds]
-        unit: Width of the buckets of which windows consist: ends are rounded down, and lengths up, to whole buckets. Where only
-            wider buckets are retained, windows consist of these. [seconds]
-        by: Dimensions that separate groups of requests, of `schema.DIMENSIONS`.
-        measure: What to return.
-        quantiles: Quantiles of the latency; none for `requests`. [0..1]
-    """
+    """Windows of equal length, and what to return for each."""
 
     ends: range | tuple[int, ...]
     seconds: int
@@ -58,14 +48,7 @@ class WindowQuery:
 
 @dataclass(frozen=True, slots=True)
 class WindowTable:
-    """Values of groups of requests in windows.
-
-    Args:
-        groups: Values by part of each group, by the values of its dimensions; parts that are zero or NaN everywhere are left out.
-            `requests` has the parts rate [1/s] and errors [ratio], of shape (1, windows). `latency` has the part latency, and
-            `stages` one part for each stage, which add up to the latency, of shape (quantiles, windows) [seconds]. A quantile with
-            too few requests beyond it is NaN, and so is everything in a window without requests.
-    """
+    """Values of groups of requests in windows."""
 
     groups: Mapping[tuple[str, ...], Mapping[str, Floats]]
 
