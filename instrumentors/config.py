@@ -28,24 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientTlsFiles:
-    """Paths of the TLS files, in PEM format.
-
-    Args:
-        certificate: CA certificates to trust; None for those of the system.
-        client_certificate: Client certificate for mTLS; None for no client authentication.
-        client_key: Private key of the client certificate, without a password.
-    """
+    """Paths of the TLS files, in PEM format."""
 
     certificate: str | None = None
     client_certificate: str | None = None
     client_key: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return a TLS context made from the files.
-
-        Raises:
-            OSError: A file cannot be read or is invalid (`ssl.SSLError` is a subclass).
-        """
+        """Return a TLS context made from the files."""
         import ssl  # noqa: PLC0415 - not needed by a process that exports nothing
 
         context = ssl.create_default_context(cafile=self.certificate)
@@ -74,12 +64,7 @@ MAX_RETAINED = 100
 
 @dataclass(frozen=True, slots=True)
 class OverheadBudget:
-    """Allowed cost of the agent per request: the larger of two limits.
-
-    Args:
-        share: Limit as a share of the mean duration of a request. [ratio]
-        absolute_ns: Limit regardless of the duration of requests. [nanoseconds]
-    """
+    """Allowed cost of the agent per request: the larger of two limits."""
 
     share: float = 0.01
     absolute_ns: float = 100_000.0
@@ -134,15 +119,7 @@ def _budget_error(text: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """Limits of the traces that are retained per series and export interval.
-
-    Args:
-        slow: Number of slowest requests. [count]
-        errors: Number of failed requests. [count]
-        uniform: Number of requests in the uniform random sample. [count]
-        cold: Number of requests during which something was loaded. [count]
-        forced: Number of requests with a valid `X-Force-Trace` header. [count]
-    """
+    """Limits of the traces that are retained per series and export interval."""
 
     slow: int = 4
     errors: int = 10
@@ -153,24 +130,7 @@ class SamplingLimits:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Settings of the agent.
-
-    Args:
-        metrics_url: URL to which metrics are posted.
-        traces_url: URL to which retained traces are posted.
-        headers: HTTP headers of every post. They may hold secrets and are never logged.
-        trust: TLS files.
-        timeout_seconds: Timeout of one post. [seconds]
-        resource: Resource attributes, including `service.name`; each process adds its own instance id.
-        enabled: Whether requests are recorded.
-        interval_seconds: Time between two exports. [seconds]
-        buffer_bytes: Limit of the data that waits for delivery. [bytes]
-        keep: Limits of the retained traces.
-        budget: Allowed cost of the agent per request; None for no limit.
-        hardware: Whether hardware metrics are exported.
-        profile: Whether call stacks of slow requests are sampled.
-        probes: Which requests are health probes.
-    """
+    """Settings of the agent."""
 
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
     traces_url: str = f"{DEFAULT_ENDPOINT}/v1/traces"

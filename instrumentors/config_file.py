@@ -25,10 +25,7 @@ logger = logging.getLogger("stagelens")
 
 
 def apply_config_file(env: Mapping[str, str], *, warns: bool = False) -> dict[str, str]:
-    """Return *env* with the settings of its configuration file as variables, in place of all `OTEL_*` variables.
-
-    Without a file, or with a file that cannot be read, the result equals *env* without the file; *warns* logs the reason.
-    """
+    """Return *env* with the settings of its configuration file as variables, in place of all `OTEL_*` variables."""
     own = {key: value for key, value in env.items() if key != VARIABLE}
     path = env.get(VARIABLE, "").strip()
     if not path:
@@ -43,7 +40,6 @@ def apply_config_file(env: Mapping[str, str], *, warns: bool = False) -> dict[st
 
 @functools.cache
 def _read(path: str) -> tuple[dict[str, str] | None, str]:
-    """Return the settings in the file at *path* as variables, None if it cannot be read, and the problem to log; "" for none."""
     otherwise = "The OTEL_* variables are used"
     try:
         # A fork during this import would leave the child without it.
@@ -70,7 +66,6 @@ def _read(path: str) -> tuple[dict[str, str] | None, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong with the file, without its values, which may be secrets."""
     cause: Any = error.__cause__
     mark = getattr(cause, "problem_mark", None)
     if mark is not None:
@@ -108,10 +103,7 @@ def _http_exporters(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _exporter_settings(exporters: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of *exporters* by signal; {} without any.
-
-    The agent has the same headers for both signals. They are secrets, so exporters with others get nothing.
-    """
+    """Return the settings of *exporters* by signal; {} without any."""
     first = next((exporters[signal] for signal in ("metrics", "traces") if signal in exporters), None)
     if first is None:
         return {}
@@ -136,7 +128,6 @@ def _exporter_settings(exporters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _are_alike(*exporters: Any) -> bool:
-    """Return whether all *exporters* have the same headers and TLS files."""
     return all(each.tls == exporters[0].tls and _headers(each) == _headers(exporters[0]) for each in exporters)
 
 
@@ -151,6 +142,5 @@ def _beside(endpoint: str, signal: str) -> str:
 
 
 def _headers(exporter: Any) -> str:
-    """Return the headers of *exporter* in the form of the variable; those of the list have the lower priority."""
     pairs = [f"{each.name}={quote(each.value)}" for each in exporter.headers or () if each.value is not None]
     return ",".join([*filter(None, [exporter.headers_list]), *pairs])

@@ -33,13 +33,7 @@ _logger = logging.getLogger("stagelens")
 
 
 class NamedStage(NamedTuple):
-    """A function of the user that is timed as a stage.
-
-    Args:
-        stage: Key of the stage, from `core.stages` or custom.
-        module: Import name of the module that defines the function.
-        path: Name of the function in the module; `Class.method` for a method.
-    """
+    """A function of the user that is timed as a stage."""
 
     stage: str
     module: str
@@ -66,7 +60,6 @@ def _parse_one(entry: str) -> NamedStage:
 
 
 def _send_originals(module: ModuleType) -> None:
-    """Let functions that are sent by value work where Stagelens is not installed."""
     reducers: dict[type, Callable[[CodeType], object]] = module.Pickler._dispatch_table  # noqa: SLF001 - there is no public way
     reduce = reducers[CodeType]
     reducers[CodeType] = lambda code: reduce(unprobed(code))
@@ -113,7 +106,6 @@ class FunctionInstrumentor(Instrumentor):
             self._patch(entries, script)
 
     def _report_unmatched(self) -> None:
-        """Log the stages whose function was never found, if the process had requests."""
         for module, entries in self._unmatched.items() if recorder.background.started else ():
             for entry in entries:
                 _logger.warning(
@@ -143,7 +135,6 @@ class FunctionInstrumentor(Instrumentor):
 
 
 def _script_name(script: ModuleType) -> str:
-    """Return the import name of the module that runs as `__main__`; "" without one."""
     spec = script.__spec__
     if spec is not None:
         return spec.name.removesuffix(".__main__")

@@ -39,11 +39,7 @@ def on_and_off_cpu() -> tuple[int, int]:
 
 
 def worked() -> int:
-    """Return the CPU time of this process plus the time that this thread waited for a CPU, in nanoseconds.
-
-    In the rest of the time the thread waited for something else: a disk, a network, a lock. While other threads compute, the
-    result grows faster than the work of this thread; on several CPUs even faster than wall-clock time.
-    """
+    """Return the CPU time of this process plus the time that this thread waited for a CPU, in nanoseconds."""
     return time.process_time_ns() + on_and_off_cpu()[1]
 
 
@@ -55,16 +51,7 @@ MAX_SHAPE: Final = 80
 
 
 class LoadRecord(NamedTuple):
-    """One phase of a cold start.
-
-    Args:
-        phase: A key of `core.stages.LOAD_PHASES`.
-        model: Name of the model, "" if unknown.
-        shape: Shapes of the inputs of a first run, such as `1x3x224x224`.
-        start: Start. [nanoseconds by `clock`]
-        end: End. [nanoseconds by `clock`]
-        own_ns: Time of the phase without other phases inside. [nanoseconds]
-    """
+    """One phase of a cold start."""
 
     phase: str
     model: str
@@ -137,7 +124,6 @@ loads: Final = LoadLog()
 
 
 def _waited(own_ns: int, work_ns: int) -> int:
-    """Return the waiting part of a duration; 0 or the full duration if the other part is too short to be recorded."""
     waited = min(max(own_ns - work_ns, 0), own_ns)
     if waited < MIN_LOAD_NS:
         return 0
@@ -164,7 +150,6 @@ def shapes_of(values: Iterable[Any]) -> str:
 
 
 def _born() -> int:
-    """Return the start of this process in nanoseconds by `clock`; the current time if the system does not provide it."""
     now = clock()
     try:
         # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html: field 22, in clock ticks since boot.

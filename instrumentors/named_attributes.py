@@ -34,13 +34,7 @@ MAX_TEXTS: Final = 1000
 
 
 class AttributeSource(NamedTuple):
-    """Header that contains an attribute.
-
-    Args:
-        name: Name of the attribute.
-        header: Name of the header, in lower case.
-        member: Key of the member in the header `baggage`; "" if the header contains nothing but the attribute.
-    """
+    """Header that contains an attribute."""
 
     name: str
     header: str
@@ -119,12 +113,7 @@ def record_attribute(marks: Marks, name: str, value: str) -> None:
 
 
 def record_headers(marks: Marks, header: Callable[[str], str | None]) -> None:
-    """Record the attributes in the headers of a request.
-
-    Args:
-        marks: Marks of the request.
-        header: Returns the value of the header with this name in lower case, None or "" for none.
-    """
+    """Record the attributes in the headers of a request."""
     for name, place, member in sources:
         value = header(place)
         if value and member:

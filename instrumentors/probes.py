@@ -44,14 +44,7 @@ _NOWHERE: Final[Position] = (None, None, None, None)
 
 
 class Probe(NamedTuple):
-    """Functions that run at the entry and at the end of a function. None of them may raise.
-
-    Args:
-        enter: Called with the first parameters of the function; returns the token, None where the call is not observed.
-        leave: Called with the token, or None, and the value that is returned.
-        failed: Called with the token, or None, and the exception that leaves the function.
-        parameters: How many of its parameters *enter* takes.
-    """
+    """Functions that run at the entry and at the end of a function. None of them may raise."""
 
     enter: Callable[..., Any]
     leave: Callable[[Any, Any], object] | None = None
@@ -133,10 +126,7 @@ def probed(code: CodeType, probe: Probe) -> CodeType:
 
 
 def without_signals(function: FunctionType) -> FunctionType:
-    """Let no signal handler run inside of *function*, which must call nothing and have no loop.
-
-    Its first instruction looks for signals, except in what goes on after a `yield from`. Calls and jumps backwards do so, too.
-    """
+    """Let no signal handler run inside of *function*, which must call nothing and have no loop."""
     units = zip(function.__code__.co_code[::2], function.__code__.co_code[1::2], strict=True)
     changed = (bytes((op, 2 if op == _OP["RESUME"] else arg)) for op, arg in units)
     function.__code__ = function.__code__.replace(co_code=b"".join(changed))
@@ -157,7 +147,6 @@ def unprobed(code: CodeType) -> CodeType:
 
 
 def _with_failed(handlers: Sequence[_Handler], entered: int, body_end: int, end: int) -> list[_Handler]:
-    """Return the table in which what no handler of the body catches leads to ours, from *body_end* to *end*."""
     # All of a coroutine is inside a handler of Python's own, from Python 3.12 on, which stays outside of ours.
     outer = {each.target: each for each in handlers if each.start < entered}
     if outer:
@@ -202,7 +191,6 @@ def _parameter(code: CodeType, index: int) -> Unit:
 
 @functools.cache
 def _template(arguments: int) -> Sequence[_Instruction]:
-    """Return the instructions of a call in this version of Python, with a name for what is called and for each argument."""
     call = compile(f"f({', '.join('x' * arguments)})", "", "eval")
     return [each for each in _instructions(call) if each.op not in {_OP["RESUME"], *_RETURNS}]
 
@@ -229,7 +217,6 @@ def _extended(units: Iterable[Unit]) -> list[Unit]:
 
 
 def _assembled(pieces: Sequence[_Piece]) -> tuple[list[tuple[Unit, Position]], dict[int, int]]:
-    """Return the new units with their positions, and the new place of each instruction by its old one."""
     extensions = [0] * len(pieces)
     while True:
         # A jump over an insertion is longer, and may take more units by that.
@@ -249,7 +236,6 @@ def _assembled(pieces: Sequence[_Piece]) -> tuple[list[tuple[Unit, Position]], d
 
 
 def _places(pieces: Sequence[_Piece], extensions: Sequence[int]) -> tuple[dict[int, int], list[int]]:
-    """Return the new place of each instruction by its old one, and the argument that it has there."""
     at = 0
     places: dict[int, int] = {}
     ends: list[int] = []
@@ -285,7 +271,6 @@ def _row(handler: _Handler) -> bytes:
 
 
 def _digits(number: int) -> list[int]:
-    """Return groups of six bits, the least significant first."""
     digits = [number & 0x3F]
     while number := number >> 6:
         digits.append(number & 0x3F)

@@ -23,12 +23,7 @@ from .records import ATTRIBUTE, BODY, REPORTED, REST, TIMINGS, Late, Marks, Reco
 
 
 class RequestFacts(NamedTuple):
-    """Facts and stage intervals of a request.
-
-    Args:
-        facts: Facts by key, combined as `records` describes.
-        intervals: Stage (without the part after the "@"), start, end. [nanoseconds by `clock`]
-    """
+    """Facts and stage intervals of a request."""
 
     facts: dict[str, Any]
     intervals: list[Interval]
@@ -61,10 +56,7 @@ def read_marks(marks: Marks) -> RequestFacts:
 
 
 def read_request(record: Record) -> RequestFacts:
-    """Return the facts and intervals of a finished request, as `read_marks` does.
-
-    All code of a manual request is the user's, so `handler` has the time that no other stage covers.
-    """
+    """Return the facts and intervals of a finished request, as `read_marks` does."""
     marks, start, end, *_, kind = record
     parsed = read_marks(marks)
     if "@late" in parsed.facts:
@@ -79,7 +71,6 @@ _END = operator.itemgetter(2)
 
 
 def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
-    """Yield the parts of *intervals* (at least one) that lie in none of *taken*."""
     span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
     parts = segments([("", *each) for each in taken], *span)
     free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
@@ -183,12 +174,7 @@ class DeferredRecords:
         return len(self._held)
 
     def holds(self, record: Record, now: float) -> bool:
-        """Return whether *record* has to wait, and store the record if so; otherwise complete the record.
-
-        Args:
-            record: A finished request.
-            now: Time of the monotonic clock. [seconds]
-        """
+        """Return whether *record* has to wait, and store the record if so; otherwise complete the record."""
         late = _late_parts(record[0])
         if _are_ready(late):
             _add(record[0], late)
@@ -197,11 +183,7 @@ class DeferredRecords:
         return True
 
     def due(self, now: float) -> Iterator[Record]:
-        """Remove and yield the requests that are complete or have waited long enough.
-
-        Args:
-            now: Time of the monotonic clock; infinity for all requests. [seconds]
-        """
+        """Remove and yield the requests that are complete or have waited long enough."""
         for _ in range(len(self._held)):
             until, record = self._held.popleft()
             if now < until and not is_ready(record[0]):

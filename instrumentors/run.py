@@ -82,17 +82,7 @@ RunSaver: TypeAlias = Callable[[list[str], dict[str, str], RunOutputs], int]
 
 
 def main(argv: list[str], find_saver: Callable[[], RunSaver] | None = None) -> int:
-    """Execute the command in *argv*, or pass the command to the saver of runs; return only on failure or after a saved run.
-
-    Returns:
-        0 after printing the help, 2 for an invalid command line, 126 or 127 as in a shell; for a saved run the exit code of the
-        command.
-
-    Raises:
-        ConfigError: The value of an option is invalid.
-        ModuleNotFoundError: An option requests a saved run, but the saver is not installed.
-        StagelensError: An option requests a saved run, but the run cannot be saved.
-    """
+    """Execute the command in *argv*, or pass the command to the saver of runs; return only on failure or after a saved run."""
     if argv[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
         return 0
@@ -144,7 +134,6 @@ def pyinstaller_hooks() -> list[str]:
 
 
 def _words(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words of *command*, those of a shell's command and of a start script among them."""
     for word in command:
         yield word
         with contextlib.suppress(OSError, ValueError):
@@ -196,7 +185,6 @@ def choose_saver(find_saver: Callable[[], RunSaver], outputs: RunOutputs) -> Run
 
 
 def _lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
-    """Return whether stderr is a terminal and no collector would get the data."""
     if not (sys.stderr and sys.stderr.isatty()) or any(env.get(name, "").strip() for name in _ENDPOINTS):
         return False
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -238,7 +226,6 @@ def split(argv: list[str]) -> tuple[list[str], RunOutputs, list[str]]:
 
 
 def _value(words: list[str], option: str) -> tuple[list[str], int]:
-    """Return the optional value of the first of *words*, and the number of words that option and value occupy."""
     _, sign, own = words[0].partition("=")
     if option == "--summary":
         return [], 1

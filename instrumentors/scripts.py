@@ -135,7 +135,6 @@ _next_search = 0
 
 
 def _listens() -> bool:
-    """Return whether the process listens on a port; searched again at a later call if it does not."""
     global _next_search  # noqa: PLW0603 - as `on`
     started = clock()
     if started < _next_search:

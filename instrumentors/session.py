@@ -109,14 +109,7 @@ class Session:
         return self.code is not None
 
     def wait(self) -> float:
-        """Wait until the command exits.
-
-        Returns:
-            CPU time of the command and of all children that it has waited for. [seconds]
-
-        Raises:
-            StagelensError: The command failed.
-        """
+        """Wait until the command exits."""
         _, status, used = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         if self._process.returncode:
@@ -145,7 +138,6 @@ class Session:
         return [process for process in everything if process.pid in ours]
 
     def _end(self) -> None:
-        """Terminate all processes of the command; kill those that still run after `END_SECONDS`."""
         # Processes that leave the session can be found only while their parents run.
         known = {(process.pid, process.session) for process in self.processes()}
         deadline = time.monotonic() + END_SECONDS

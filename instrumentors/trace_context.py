@@ -45,11 +45,7 @@ def parse(traceparent: str) -> Parent | None:
 
 
 def traceparent(marks: list[Any]) -> str:
-    """Return the `traceparent` header for an outgoing call of the request of *marks*; "" if propagation is disabled.
-
-    The first call creates the ids of the request: in the trace that it came with, else in a new one. A new trace is sampled,
-    as with the default sampler of OpenTelemetry.
-    """
+    """Return the `traceparent` header for an outgoing call of the request of *marks*; "" if propagation is disabled."""
     if not _propagates or marks[0] != OPEN:
         # A worker that a finished request has started runs outside of any request.
         return ""

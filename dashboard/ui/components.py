@@ -65,10 +65,7 @@ def stage_name(stage: str, *more: Node) -> Component:
 
 
 def dot(state: str) -> Component:
-    """Return the symbol of a status, whose shape is distinct without colour; the word is shown beside it.
-
-    Circle, diamond and square are states; a hollow diamond is stale, two bars are a pause, a hollow circle is unknown.
-    """
+    """Return the symbol of a status, whose shape is distinct without colour; the word is shown beside it."""
     return html.I(className=f"dot {SHAPES[state]}")
 
 
@@ -98,7 +95,6 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
 
 
 def _gradient(shown: Sequence[tuple[str, float]]) -> str:
-    """Return the stages as colour stops of one background with hairlines: one element instead of ten."""
     stops: list[str] = []
     end = 0.0
     for stage, share in shown:
@@ -183,10 +179,7 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
 
 
 def strip(values: Sequence[float], top: float, *, narrow: bool = False) -> Component:
-    """Return a bar for each of *values*, scaled from zero to *top*, so that several strips have one scale; NaN is a gap.
-
-    The bars of a *narrow* strip have no space between them, because they are about as wide as a pixel.
-    """
+    """Return a bar for each of *values*, scaled from zero to *top*, so that several strips have one scale; NaN is a gap."""
     width = 100 / max(len(values), 1)
     bar = width if narrow else width * 0.85
     heights = [(place, 22 * min(value / top, 1.0)) for place, value in enumerate(values) if value == value and top > 0]  # noqa: PLR0124 - NaN is not equal to itself
@@ -201,7 +194,6 @@ def strip(values: Sequence[float], top: float, *, narrow: bool = False) -> Compo
 
 
 def _thinned(values: list[float]) -> list[float]:
-    """Return the means of groups of neighbouring values, because 72 pixels have no space for more."""
     size = -(-len(values) // _SPARK_POINTS) or 1
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     return [sum(group) / len(group) for group in groups]
@@ -217,10 +209,7 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table.
-
-    A legend below the body names the colours of its charts and bars, unless it names them all itself.
-    """
+    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table."""
     has_numbers = any(isinstance(each, (Chart, html.Table)) for each in _components(body))
     export = _export(title) if title and has_numbers else None
     head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
@@ -268,13 +257,11 @@ class LazyPanel(Component):
 
 
 def _export(title: str) -> Component:
-    """Return the button of the export menu that `assets/shell_chart.js` builds."""
     named = {"data-do": "more", "aria-label": f"Export {title}", "aria-expanded": "false"}
     return html.Button("\u22ef", type="button", title="Export", className="dots", **attributes(named))
 
 
 def _components(node: Nodes) -> Iterator[Component]:
-    """Yield *node* and the components inside it."""
     if isinstance(node, Component):
         yield node
     inside = node if isinstance(node, (list, tuple)) else getattr(node, "children", None)

@@ -281,7 +281,6 @@ def _three(value: float) -> str:
 
 
 def _long(seconds: int) -> str:
-    """Return whole seconds in their two largest units."""
     parts: list[str] = []
     left = abs(seconds)
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s")):
@@ -294,5 +293,4 @@ def _long(seconds: int) -> str:
 
 
 def _signed(text: str) -> str:
-    """Return *text* with a true minus sign, and without one for a number that is rounded to zero."""
     return text.replace("-", MINUS if text.strip("-0.") else "")

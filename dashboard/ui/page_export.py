@@ -70,10 +70,7 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
 
 
 def html_chunks(nodes: Nodes) -> Iterator[str]:
-    """Yield *nodes* as HTML for browsers: what is before each `LazyPanel` as soon as that panel is about to be built.
-
-    A comment then follows, because `assets/place.js` takes an element for complete when something follows it.
-    """
+    """Yield *nodes* as HTML for browsers: what is before each `LazyPanel` as soon as that panel is about to be built."""
     writer, ready = _Writer(lambda address: address, "page"), list[str]()
     for each in writer.chunks(_listed(nodes)):
         if isinstance(each, LazyPanel):
@@ -114,7 +111,6 @@ class _Writer:
         return start if tag in _VOID else f"{start}{inside}</{tag}>"
 
     def chunks(self, nodes: Sequence[Component | str]) -> Iterator[LazyPanel | str]:
-        """Yield the panels in *nodes* unbuilt, and the HTML around them."""
         for node in nodes:
             if isinstance(node, LazyPanel):
                 yield node
@@ -143,10 +139,7 @@ class _Writer:
 
 
 def _spaced(parts: Iterable[str]) -> str:
-    """Return *parts* one after another, with a space between two words of which an inline element has one.
-
-    A name made of their text, as screen readers say it, would read as one word.
-    """
+    """Return *parts* one after another, with a space between two words of which an inline element has one."""
     joined = ""
     for each in parts:
         is_next = bool(_FIRST_WORD.match(each)) and (each[0] == "<" or joined.endswith(">"))
@@ -168,7 +161,6 @@ def panels(nodes: Nodes) -> Iterator[LazyPanel]:
 
 
 def _spec(chart: Chart) -> str:
-    """Return the figure as JSON in a script tag, escaped so that its content cannot close the tag."""
     figure = str(to_json_plotly(chart.figure)).replace("<", "\\u003c")
     return f'<script type="application/json" data-spec="{escape(chart.name)}">{figure}</script>'
 
@@ -282,7 +274,6 @@ def _cells(row: Component) -> list[str]:
 
 
 def _all(node: Component, kind: type[Component]) -> Sequence[Component]:
-    """Return the components of *kind* inside *node*, in document order."""
     found: list[Component] = []
     for each in children(node):
         if isinstance(each, Component):

@@ -15,12 +15,7 @@ _NOTICED = 0.01
 
 
 def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
-    """Return stall seconds by cause and stage, worst cause first, without negligible shares of the latency *whole*.
-
-    Args:
-        seconds: Stall times by key of `core.stages.stall_key`. [seconds]
-        whole: Latency that contains the stalls. [seconds]
-    """
+    """Return stall seconds by cause and stage, worst cause first, without negligible shares of the latency *whole*."""
     found: dict[str, dict[str, float]] = {}
     for name, spent in seconds.items():
         cause, stage = split_stall_key(name)

@@ -101,7 +101,6 @@ def _context(source: Source, path: str, given: Arguments, service: str | None = 
 
 
 def _conditional_response(context: Context, respond: Callable[[], Response]) -> Response:
-    """Return the response of *respond*, or 304 if the ETag of the request is current."""
     tag = _tag(context)
     if request.if_none_match.contains_weak(tag):
         response = Response(status=304)
@@ -238,7 +237,6 @@ def _unknown_path(rest: str) -> Response:
 
 
 def _endpoint(method: str) -> str:
-    """Return the endpoint that handles *method* at the requested address."""
     return str(current_app.url_map.bind("").match(request.path, method)[0])
 
 
@@ -261,7 +259,6 @@ def add_trace_route(server: Flask, source: Source) -> None:
 
 
 def _request_profile(found: KeptTrace) -> list[dict[str, Any]]:
-    """Return the samples of a request, most time first, with their frames from the outermost to the innermost."""
     sampled = profile_of_request(str(found.attributes.get(names.PROFILE, "")))
     made: list[dict[str, Any]] = []
     for key, spent in sorted(sampled.items(), key=lambda item: -item[1]):
@@ -271,10 +268,7 @@ def _request_profile(found: KeptTrace) -> list[dict[str, Any]]:
 
 
 def as_otlp(found: KeptTrace) -> dict[str, Any]:
-    """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x.
-
-    The store has no ids of the spans below the root, so they are derived from the position of each span and are stable.
-    """
+    """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x."""
     series = found.series
     resource = {
         names.SERVICE_NAME: series.service,

@@ -105,10 +105,9 @@ _WASTE = [
 class ApiQuery:
     """Query of `GET /api/v1/query/<name>`."""
 
-    keys: tuple[str, ...]  # accepted parameters
-    answer: Callable[[Context, Arguments], dict[str, Any]]  # function that returns the result as JSON values
-    about_one: bool = True  # whether the query is about one service, so that `service` is required
-    # Whether the response contains the window of the address; a comparison contains the times of both sides.
+    keys: tuple[str, ...]
+    answer: Callable[[Context, Arguments], dict[str, Any]]
+    about_one: bool = True
     about_window: bool = True
     path: str = "/"  # path of the page with the same data, which determines whether a response is current
 

@@ -58,14 +58,7 @@ _MAX_OF_ONE_ADDRESS = 64
 
 
 class Dashboard:
-    """Dashboard server in background threads.
-
-    Args:
-        config: Address to listen on, and access rules.
-        store: Store with the data; it stays open when the dashboard stops.
-        alerts: Reader of objectives and incidents, such as `Alerts(...).reader`; None for a dashboard without alerts.
-        clock: Function that returns the current time. [Unix seconds]
-    """
+    """Dashboard server in background threads."""
 
     def __init__(
         self,
@@ -86,11 +79,7 @@ class Dashboard:
         return self._address
 
     def start(self) -> None:
-        """Start to listen, and return once connections are accepted.
-
-        Raises:
-            StagelensError: The port is in use, or the address does not belong to this machine.
-        """
+        """Start to listen, and return once connections are accepted."""
         config = self.config
         listening = open_listener(config.host, config.port, "dashboard", _PORT_FIX)
         # A proxy may send the requests of all readers over one address.
@@ -116,11 +105,7 @@ class Dashboard:
 
 
 def build(source: Source, config: DashboardConfig) -> Flask:
-    """Return the server of *source*, guarded according to *config*.
-
-    Raises:
-        ConfigError: The user file or the access file is invalid.
-    """
+    """Return the server of *source*, guarded according to *config*."""
     access = LiveAccess(config.access, lambda: datetime.now(UTC))
     # Pages, API and actions show and do what the reader may; probes and signed requests have no reader.
     own = guard.source_of_reader(source)
@@ -178,7 +163,6 @@ def _streamed(pieces: Iterator[str], status: int = 200) -> Response:
 
 
 def _seen() -> dict[str, Any]:
-    """Return the state of the page that the browser shows, as it was sent with that page; empty for another page."""
     try:
         seen: Any = json.loads(request.args.get("seen", ""))
     except (ValueError, RecursionError):
@@ -191,7 +175,6 @@ _HERE = "\0"
 
 
 def _document(context: Context, tags: str) -> Iterator[str]:
-    """Yield the entry document of *context*, with *tags* in its head, in the order in which its parts become known."""
     start, end = as_html(frame(context.view, _HERE)).split(_HERE)
     files = {name: assets.url(file) for name, file in _FILES.items()}
     # For the commands that `assets/shell_chart.js` copies.
@@ -202,10 +185,7 @@ def _document(context: Context, tags: str) -> Iterator[str]:
 
 
 def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterator[str]:
-    """Yield what differs between the page of *context* and the page that the browser has *seen*, in the order in which it becomes known.
-
-    The page is followed by *after* and by the parts of the frame as templates; the last element is the state of the page.
-    """
+    """Yield what differs between the page of *context* and the page that the browser has *seen*, in the order in which it becomes known."""
     try:
         now = _state(context)
         known = seen if all(seen.get(key) == now[key] for key in ("address", "stale")) else {}
@@ -233,7 +213,6 @@ def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterato
 
 
 def _panels(context: Context, names: Sequence[str]) -> Iterator[str]:
-    """Yield the panels *names* of the page of *context*, and its state, for a page that differs in nothing else."""
     state = _state(context)
     for each in panels(render_page(context).body):
         if each.name in names:
@@ -247,7 +226,6 @@ def _seen_state(state: Mapping[str, Any]) -> str:
 
 
 def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether no data of the page arrived between the states *seen* and *now*."""
     return seen.get("revision") == now["revision"] or bool(now["own"] and seen.get("own") == now["own"])
 
 
@@ -278,7 +256,6 @@ _HEAD = """<!doctype html>
 
 
 def _template(name: str, content: str) -> str:
-    """Return *content* for the element *name*, which is in the document already; `assets/boot.js` or `assets/place.js` puts it there."""
     return f'<template data-into="{escape(name)}">{content}</template>'
 
 

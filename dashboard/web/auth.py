@@ -52,15 +52,7 @@ _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Authenticated reader.
-
-    Args:
-        name: Name of the reader; "" if readers have no names.
-        bound_to: Value to which the CSRF tokens of the reader are bound.
-        by_token: Whether the token came in the `Authorization` header, which browsers do not send automatically.
-        groups: Groups that a trusted proxy sent.
-        has_token: Whether the reader signed in with the shared token.
-    """
+    """Authenticated reader."""
 
     name: str = ""
     bound_to: str = ""
@@ -161,7 +153,6 @@ class Authenticator:
         return None
 
     def _signer(self, name: str) -> str | None:
-        """Return the signing secret of sessions of *name*: the line of the user, or the token for an empty name."""
         if not name:
             return self._config.token
         return self.users.line(name) if self.users else None
@@ -234,10 +225,7 @@ class LoginThrottle:
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def attempt(self, address: str) -> float:
-        """Return the time [seconds] until the next allowed attempt of *address*; 0 if an attempt is allowed now.
-
-        An allowed attempt counts as failed until `succeeded` is called, so that concurrent attempts are limited, too.
-        """
+        """Return the time [seconds] until the next allowed attempt of *address*; 0 if an attempt is allowed now."""
         owner, now = client_of(address), self._clock()
         with self._lock:
             wrong, until = self._known.get(owner, (0, 0.0))

@@ -66,7 +66,6 @@ def _can_be_compressed(response: Response) -> bool:
 
 
 def _compressed_chunks(chunks: Iterable[str], encoding: Encoding) -> Iterator[bytes]:
-    """Yield *chunks* compressed, each complete, so that the client can read it before the next one is made."""
     compress, flush, finish = _zstd() if encoding == "zstd" else _gzip()
     with contextlib.closing(cast("Iterator[str]", chunks)) as made:  # type: ignore[type-var]
         for chunk in made:

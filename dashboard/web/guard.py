@@ -41,11 +41,7 @@ def protect(
     *,
     audit_log: AuditLog,
 ) -> None:
-    """Check every request to *server*, and add security headers to every response.
-
-    Raises:
-        ConfigError: The user file is invalid.
-    """
+    """Check every request to *server*, and add security headers to every response."""
     is_private = config.is_private
     server.config["MAX_CONTENT_LENGTH"] = wsgi_front.MAX_BODY_BYTES
     authenticator = Authenticator(config, access, signed_out)
@@ -97,10 +93,7 @@ def current_access() -> ReaderAccess:
 
 
 def source_of_reader(source: Source) -> Source:
-    """Return a proxy of *source* that shows each request the data that its reader may see.
-
-    Routes get only this proxy, so that none can show anything else. Outside of an authenticated request it raises an error.
-    """
+    """Return a proxy of *source* that shows each request the data that its reader may see."""
 
     def current() -> Source:
         if "stagelens_source" not in flask.g:
@@ -169,7 +162,6 @@ def _is_allowed_host(host: str, hosts: Collection[str], *, is_private: bool) -> 
 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
-    """Return the rejection of a request from a page of another site; None for other requests."""
     refused = refused_response(403, "This request came from a page of another site.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return refused
@@ -246,10 +238,7 @@ def add_signin_routes(
 
 
 def signin_from_url(authenticator: Authenticator, audit_log: AuditLog) -> AnyResponse | None:
-    """Sign in with a valid token in the URL, and redirect to the URL without the token.
-
-    Tokens in links from other sites are ignored; otherwise invalid ones would lock the reader out through the throttle.
-    """
+    """Sign in with a valid token in the URL, and redirect to the URL without the token."""
     offered = None if _is_cross_site() else request.args.get("token")
     session = None if offered is None else authenticator.sign_in(request, "", offered)
     if session is None:
@@ -329,11 +318,7 @@ def _how_to_authenticate(config: DashboardConfig) -> str:
 
 
 def _local_path(address: str) -> str:
-    """Return *address* if it is a local path of this dashboard, else "/".
-
-    Raises:
-        ValueError: The address cannot be parsed.
-    """
+    """Return *address* if it is a local path of this dashboard, else "/"."""
     parts = urlsplit(address)
     safe = address.startswith("/") and not address.startswith(("//", "/\\")) and not parts.netloc
     return address if safe and address.isprintable() else "/"

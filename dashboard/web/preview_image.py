@@ -61,13 +61,7 @@ _COLOUR = re.compile(r"--([\w-]+): light-dark\((#\w{6})")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Latency as a bar of stages.
-
-    Args:
-        name: Label of the bar.
-        seconds: Latency. [seconds]
-        stages: Time in each stage. [seconds]
-    """
+    """Latency as a bar of stages."""
 
     name: str
     seconds: float
@@ -76,17 +70,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class ViewPreview:
-    """Main content of a view.
-
-    Args:
-        title: Title of the view.
-        window: Time window and filters.
-        headline: Main numbers as a sentence; "" for a page without them, or without data.
-        state: State of the objective or incident as text, and its colour token; "" for none.
-        facts: Names and values of the main numbers.
-        bars: Latencies with their stages.
-        chart: Chart of an incident as PNG; None without one.
-    """
+    """Main content of a view."""
 
     title: str
     window: str
@@ -320,7 +304,6 @@ def _draw_bars(pen: ImageDraw.ImageDraw, bars: Sequence[Bar]) -> None:
 
 
 def _write_legend(pen: ImageDraw.ImageDraw, bars: Sequence[Bar]) -> None:
-    """Write the names of the stages with the most time; for up to two bars with the times."""
     spent: defaultdict[str, float] = defaultdict(float)
     for bar in bars:
         for stage, seconds in bar.stages.items():
@@ -341,7 +324,6 @@ def _write_legend(pen: ImageDraw.ImageDraw, bars: Sequence[Bar]) -> None:
 
 
 def _box(pen: ImageDraw.ImageDraw, box: tuple[float, float, float, float], colour: str) -> None:
-    """Fill *box*, unless it is narrower than a pixel."""
     left, top, right, bottom = (round(each * SHARP) for each in box)
     if right > left:
         pen.rectangle((left, top, right - 1, bottom - 1), fill=colour)

@@ -43,12 +43,7 @@ _MOST_LINKS = 5
 
 
 class PreviewLinks:
-    """Signed URLs of preview images. Thread-safe.
-
-    Args:
-        source: Data of the dashboard, without limits for a reader.
-        requested_url: Function that returns the base URL of the current request.
-    """
+    """Signed URLs of preview images. Thread-safe."""
 
     def __init__(self, source: Source, requested_url: Callable[[], str]) -> None:
         self._source, self._requested_url = source, requested_url
@@ -62,13 +57,7 @@ class PreviewLinks:
         return [each.rstrip("/") for each in (*named, self._requested_url()) if each]
 
     def image_url(self, view: View, access: ReaderAccess, bases: Sequence[str]) -> str:
-        """Return the URL of the image of *view* for a reader with *access*; "" without https or without a key.
-
-        Args:
-            view: The view, whose window becomes fixed.
-            access: Rights of the reader, of which the image shows no more.
-            bases: Base URLs of the dashboard, of which the first one with https is used.
-        """
+        """Return the URL of the image of *view* for a reader with *access*; "" without https or without a key."""
         base = next((each for each in bases if each.startswith(_HTTPS)), "")
         is_shown = base and "".join(view.parts[:1]) not in OF_ADMINS and access.environments != frozenset()
         key = self._signing_key() if is_shown else ""
@@ -126,7 +115,6 @@ class PreviewLinks:
         return made
 
     def _signing_key(self) -> str:
-        """Return the key in the database, created by the first call; "" without a key in a read-only database."""
         with self._lock:
             if self._key is None:
                 try:

@@ -170,17 +170,7 @@ def _buildinfo(_source: Source) -> Response:
 
 
 class _Query:
-    """Query at some times.
-
-    Args:
-        source: Data of the reader.
-        times: The times, ascending. [Unix seconds]
-        lookback: Length of the window before each time. [seconds]
-        step: Distance of the times; 0 for one time. [seconds]
-
-    Attributes:
-        warnings: Warnings of the evaluation.
-    """
+    """Query at some times."""
 
     def __init__(self, source: Source, times: Sequence[float], lookback: float, step: float = 0.0) -> None:
         self._source, self._times, self._step = source, times, step
@@ -194,7 +184,6 @@ class _Query:
         return QueryEvaluator(self.select, len(self._times)).evaluate(parse(query))
 
     def select(self, selector: promql.VectorSelector, *more: Matcher) -> Vector:
-        """Return the series of *selector* for which *more* conditions are true, too."""
         self._selectors += 1
         if self._selectors > _MAX_SELECTORS:
             msg = f"the query has more than {_MAX_SELECTORS} selectors"
@@ -280,7 +269,6 @@ def _metrics_of(matchers: Sequence[Matcher]) -> list[str]:
 
 
 def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
-    """Return the values of the label `quantile`, and the quantiles: those in *matchers*, or the usual ones."""
     texts = [each.value for each in matchers if each.name == _QUANTILE and each.is_equal] or _QUANTILES
     try:
         found = {text: float(text) for text in texts}
@@ -293,7 +281,6 @@ def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
 
 
 def _series_within(source: Source, selectors: Iterable[promql.VectorSelector], *more: Matcher) -> list[VectorSeries]:
-    """Return the series of *selectors* with requests from the parameter `start` to `end`."""
     if _time("end", _LAST_TIME) < _time("start", 0):
         msg = _REVERSED
         raise QueryError(msg)
@@ -364,7 +351,6 @@ def _lookback(default: float) -> float:
 
 
 def _range() -> tuple[list[float], float]:
-    """Return the times of a range query, and their distance; in seconds."""
     _required("start")
     _required("end")
     start, end = _time("start", 0), _time("end", 0)
@@ -417,8 +403,6 @@ def _json(document: dict[str, Any], status: int) -> Response:
 
 
 def _with_errors(respond: Callable[..., Response]) -> Callable[..., Response]:
-    """Wrap the view *respond* so that errors have the form of Prometheus."""
-
     def safely(**values: str) -> Response:
         try:
             return respond(**values)

@@ -39,12 +39,7 @@ _WINDOW_HINT = (
 
 
 class QueryError(StagelensError):
-    """Query that cannot be answered.
-
-    Args:
-        error: Description of the error and its fix.
-        kind: `bad_data` for an invalid or unsupported query, `execution` for one that fails with the data.
-    """
+    """Query that cannot be answered."""
 
     def __init__(self, error: str, kind: str = "bad_data") -> None:
         super().__init__(error)
@@ -53,12 +48,7 @@ class QueryError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class VectorSeries:
-    """Series of a vector.
-
-    Args:
-        labels: Labels, without empty ones.
-        values: Value at each time, NaN for no sample; shape (times,).
-    """
+    """Series of a vector."""
 
     labels: Mapping[str, str]
     values: Floats
@@ -74,17 +64,7 @@ Value: TypeAlias = Vector | Floats
 
 
 class Matcher:
-    """Condition on a label.
-
-    Args:
-        name: Name of the label.
-        value: Value, or regular expression that matches the whole value.
-        is_regex: Whether *value* is a regular expression.
-        is_negated: Whether the condition is inverted.
-
-    Raises:
-        QueryError: The regular expression is invalid.
-    """
+    """Condition on a label."""
 
     def __init__(self, name: str, value: str, *, is_regex: bool = False, is_negated: bool = False) -> None:
         self.name, self.value = name, value
@@ -106,11 +86,7 @@ class Matcher:
 
 
 def parse(query: str) -> promql.Expr:
-    """Return the expression *query*.
-
-    Raises:
-        QueryError: It is not valid PromQL, or too long.
-    """
+    """Return the expression *query*."""
     operators = sum(each in _OPERATORS for each in query) + sum(each in _WORDS for each in query.split())
     if len(query) > _MAX_LENGTH or operators > _MAX_OPERATORS:
         msg = f"the query is too long; at most {_MAX_LENGTH} characters and {_MAX_OPERATORS} operators"
@@ -123,11 +99,7 @@ def parse(query: str) -> promql.Expr:
 
 
 def matchers_of(selector: promql.VectorSelector) -> list[Matcher]:
-    """Return the conditions of *selector*, including that on the name of the metric.
-
-    Raises:
-        QueryError: A condition is not supported.
-    """
+    """Return the conditions of *selector*, including that on the name of the metric."""
     if selector.matchers.or_matchers:
         msg = "or between matchers is not supported: write a regular expression, or several queries"
         raise QueryError(msg)
@@ -144,22 +116,13 @@ def matchers_of(selector: promql.VectorSelector) -> list[Matcher]:
 
 
 class QueryEvaluator:
-    """Evaluation of expressions.
-
-    Args:
-        select: Function that returns the series of a selector.
-        times: Number of times.
-    """
+    """Evaluation of expressions."""
 
     def __init__(self, select: Callable[[promql.VectorSelector], Vector], times: int) -> None:
         self._select, self._times = select, times
 
     def evaluate(self, expression: promql.Expr) -> Value:
-        """Return the value of *expression*.
-
-        Raises:
-            QueryError: It is not supported, or fails with the data.
-        """
+        """Return the value of *expression*."""
         try:
             with np.errstate(all="ignore"):
                 found = self._evaluate(expression)
@@ -275,7 +238,6 @@ class _Operation:
         return self.operator in _COMPARISONS and not self.returns_bool
 
     def apply(self, left: Floats, right: Floats, kept: Floats) -> Floats:
-        """Return the result for each time; a comparison that filters returns *kept*."""
         known = ~(np.isnan(left) | np.isnan(right))
         if self.operator in _ARITHMETIC:
             found = _ARITHMETIC[self.operator](left, right)
@@ -294,7 +256,6 @@ def _nameless(about: VectorSeries, values: Floats) -> VectorSeries:
 
 
 def _match(operation: _Operation, left: Vector, right: Vector, modifier: promql.BinModifier | None) -> Vector:
-    """Return the results for the series of *left* and *right* whose labels match."""
     card = VectorMatchCardinality.OneToOne if modifier is None else modifier.card
     matching = modifier.matching if modifier else None
     labels = matching.labels if matching else []
@@ -341,7 +302,6 @@ def _sum_up(operation: str, own: Vector) -> Floats:
 
 
 def _ranked(own: Vector, most: Floats, *, is_top: bool) -> Vector:
-    """Return the *most* largest or smallest values of each time, in the order of the last time."""
     values = np.array([each.values for each in own])
     # NaN is last in both directions.
     order = np.argsort(-values if is_top else values, axis=0, kind="stable")

@@ -115,11 +115,7 @@ _LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 
 def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:
-    """Return the report of a complete store: its services as on the dashboard, and the slowest requests by cause.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Return the report of a complete store: its services as on the dashboard, and the slowest requests by cause."""
     source = Source(store, None, time.time)
     made = Page(title, [], [html.P(note, className="sub"), *_page_body(source, start, end)])
     return report(_page_context(source, "/", start, end), made, source.now(), "")
@@ -153,10 +149,7 @@ def _page_context(source: Source, path: str, start: datetime, end: datetime) -> 
 
 
 def _with_unique_names(nodes: Iterable[Node], number: int) -> Iterator[Node]:
-    """Yield *nodes* with unique chart names, so that several pages fit into one.
-
-    Only the chart of the first page stays linked to the table beside it, because the scripts support only one such table.
-    """
+    """Yield *nodes* with unique chart names, so that several pages fit into one."""
     for node in nodes:
         if isinstance(node, Component) and number:
             _make_unique(node, number)

@@ -94,12 +94,7 @@ def browser_zone() -> str:
 
 
 def page_state(context: Context) -> dict[str, Any]:
-    """Return the state that determines a page; equal states give equal pages.
-
-    `revision` is the revision of all data. `own` is the revision of the page's service, "" for pages about several services.
-    `stale` changes with the stale data warning: "" while data arrives, else the minute, and once the newest requests are
-    counted; on the pages of incidents, of collectors and of the audit log the current second.
-    """
+    """Return the state that determines a page; equal states give equal pages."""
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
     # These pages change without new data: collectors send reports, a missing report writes nothing, and people act.
@@ -184,10 +179,7 @@ _ON_PAGE: Mapping[str, Mapping[str, Collection[str]]] = {
 
 
 def parameter_errors(context: Context, given: Mapping[str, str]) -> Iterator[BadRequestError]:
-    """Yield an error for each invalid value among the parameters *given* of a page or a query, then for each unknown name.
-
-    A mistyped name would look like an idle service, and a mistyped value like its default.
-    """
+    """Yield an error for each invalid value among the parameters *given* of a page or a query, then for each unknown name."""
     match request.endpoint, context.view.parts:
         case "api query/<question>", _:
             page = "traces" if (request.view_args or {})["question"] == "traces" else "query"
@@ -274,7 +266,6 @@ def _name_errors(context: Context, given: Mapping[str, str], page: str) -> Itera
 
 
 def _known_names(context: Context, field: str, value: str) -> list[str]:
-    """Return the names of *field*, such as `route`, in the history; only *value* if it is one of them."""
     source, view = context.source, context.view
     if field == "version":
         lists = [context.versions["version"]] if context.service else source.all_services()["versions"]
@@ -298,11 +289,7 @@ def context_of(view: View, source: Source) -> Context:
 
 
 def page_of(context: Context) -> Page | None:
-    """Return the rendered page of *context*; None for an unknown address.
-
-    Raises:
-        ForbiddenError: The page is for admins.
-    """
+    """Return the rendered page of *context*; None for an unknown address."""
     render = _renderer(context)
     return render(context) if render else None
 

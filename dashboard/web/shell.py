@@ -134,7 +134,6 @@ def _top(time: Component) -> Component:
 
 
 def _drawer() -> Component:
-    """Return the actions of the top bar for the menu of narrow screens, which is the side bar."""
     actions = (*_ACTIONS, ("refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds"), *_STEPS, _HELP)
     buttons = [_button(*each, [each[-1]], "nav") for each in actions]
     close = _button("menu", "close", "Close the menu", [], "btn icon")
@@ -280,7 +279,6 @@ def _service(context: Context, row: ServiceRow, place: str) -> Component:
 
 
 def _latency(now: Measures) -> Component:
-    """Return the p99 of the window, as in the table of the overview, or the median if there are too few requests for it."""
     if now.p99 is not None or now.p50 is None:
         return html.Span(duration(now.p99), className="cnt", title="p99")
     few = f"p50; p99 needs {whole(samples_needed(0.99))} requests, {whole(now.requests)} in this window"
@@ -368,14 +366,7 @@ def _completeness(view: View) -> str:
 
 
 def time_menu(view: View, label: str = "") -> Component:
-    """Return the time range menu, which also contains the window for the keyboard shortcuts.
-
-    `assets/shell_time.js` adds the text field, the calendar and the most recent ranges.
-
-    Args:
-        view: View of the page.
-        label: Time range shown by the page, if that is not the window of the address.
-    """
+    """Return the time range menu, which also contains the window for the keyboard shortcuts."""
     controls, presets = (
         view.controls,
         [
@@ -408,7 +399,6 @@ def time_menu(view: View, label: str = "") -> Component:
 
 
 def _choices(name: str, key: str, options: Mapping[str, str], chosen: str) -> Component:
-    """Return a group of buttons that set *key* of the address, with the default value first."""
     default = next(iter(options))
     buttons = [
         _choice(text, key, "" if value == default else value, on=value == chosen) for value, text in options.items()

@@ -61,10 +61,7 @@ _log = logging.getLogger(__name__)
 def add_hook_routes(
     server: Flask, source: Source, access: LiveAccess, audit_log: AuditLog, links: PreviewLinks
 ) -> None:
-    """Add the Slack and PagerDuty webhooks to *server*.
-
-    Users of Slack need the rights that *access* gives them. In PagerDuty, its own permissions apply.
-    """
+    """Add the Slack and PagerDuty webhooks to *server*."""
     unfurler = _Unfurler(source, access, links)
 
     def slack() -> Response:
@@ -99,7 +96,6 @@ class _Unfurler:
         self._free = BoundedSemaphore(_MOST_UNFURLS)
 
     def respond(self, event: str | SharedLinks | None, channels: Sequence[ChannelEntry]) -> str:
-        """Start to add the previews, and return the text of the response; Slack waits three seconds for it."""
         if event is None or isinstance(event, str):
             return event or ""
         bots = [each.channel for each in channels if isinstance(each.channel, SlackBot) and each.channel.unfurls]
@@ -128,7 +124,6 @@ def _body() -> bytes:
 
 
 def _signing_channels(source: Source, kind: str, is_genuine: Callable[[str], bool]) -> list[ChannelEntry]:
-    """Return the channels of *kind* whose secret signed the request; the response is 401 without any."""
     found = [each for each in source.signing_channels(kind) if is_genuine(each.signing_secret)]
     if not found:
         abort(_text_response(f"no channel of kind {kind} has the secret of this signature", 401))

@@ -82,20 +82,13 @@ class Front:
 
 
 class _Threads:
-    """Runs WSGI requests in daemon threads, so that a blocked request does not prevent the process from exiting.
-
-    A request whose client disconnects while it waits for a thread is dropped with its body.
-
-    Args:
-        most: Maximum number of concurrent threads. [count]
-    """
+    """Runs WSGI requests in daemon threads, so that a blocked request does not prevent the process from exiting."""
 
     def __init__(self, application: Any, most: int, name: str) -> None:
         self._application, self._name = application, name
         self._free = asyncio.Semaphore(most)
 
     async def run(self, environ: dict[str, Any], send: Send) -> None:
-        """Send the response of the application to the request *environ*, chunk by chunk."""
         await self._free.acquire()
         loop, made, left = asyncio.get_running_loop(), asyncio.Queue[_Made](), threading.Event()
 
@@ -148,11 +141,7 @@ class _Threads:
 
 
 def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
-    """Return the WSGI environ (PEP 3333) of a request.
-
-    Headers with an underscore are dropped: in the environ they have the same name as headers with hyphens, which a proxy may have
-    set or removed.
-    """
+    """Return the WSGI environ (PEP 3333) of a request."""
     host, port = scope.get("server") or ("", 0)
     client = scope.get("client") or ("", 0)
     environ: dict[str, Any] = {
@@ -193,13 +182,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 async def _read_body(request: Request) -> bytes:
-    """Return the body of *request*.
-
-    Raises:
-        TooLargeError: The body is larger than the limit.
-        TimeoutError: The body was not complete within `MAX_BODY_SECONDS`.
-        ClientDisconnect: The client disconnected.
-    """
+    """Return the body of *request*."""
     chunks, size = list[bytes](), 0
     async with asyncio.timeout(MAX_BODY_SECONDS):
         async for chunk in request.stream():

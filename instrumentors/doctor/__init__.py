@@ -123,7 +123,6 @@ def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
 
 
 def _take_run_seconds(words: list[str]) -> tuple[float, list[str]]:
-    """Return the value of a leading `--run` in seconds (0 without it) and the remaining arguments."""
     option, sign, value = words[0].partition("=") if words else ("", "", "")
     if option != "--run":
         return 0.0, words

@@ -122,7 +122,6 @@ def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def _knows(inspection: Inspection, option: str) -> bool:
-    """Return whether the installed vLLM has *option*; True if its sources cannot be read."""
     home = inspection.interpreter.places.get("vllm") if inspection.interpreter else None
     texts = [
         file.read_text(errors="replace") for name in _VLLM_OPTIONS if home and (file := Path(home, name)).is_file()

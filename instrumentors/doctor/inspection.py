@@ -44,16 +44,7 @@ class DoctorFinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Facts about the interpreter of the command, from a test start in the command's environment.
-
-    Args:
-        ignores_environment: Whether the interpreter was started with `-E` or `-I`.
-        no_site: Whether the interpreter was started with `-S`.
-        sitecustomize: Path of the executed `sitecustomize`, "" for none.
-        stagelens: Whether Stagelens is `loaded`, and the `error` of its import, or its `version` and `file`.
-        thread_error: Error of starting a thread, "" for none.
-        environment: Environment variables that the checks need, as seen by the interpreter.
-    """
+    """Facts about the interpreter of the command, from a test start in the command's environment."""
 
     executable: str
     version: Sequence[int]
@@ -72,18 +63,7 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The inspected command: its target, environment, interpreter and sources.
-
-    Args:
-        command: The inspected command.
-        target: The program that the command starts.
-        environment: Known part of the command's environment.
-        interpreter: Facts about the interpreter; None if the interpreter was not queried or did not respond.
-        silence: Reason why the interpreter did not respond, else "".
-        sources: Parsed modules of the command.
-        saved_here: Whether `stagelens run` itself would save the run, so that no collector is needed.
-        alone: Whether *saved_here* holds only because no collector responds and the command runs in a terminal.
-    """
+    """The inspected command: its target, environment, interpreter and sources."""
 
     command: Sequence[str]
     target: CommandTarget
@@ -152,7 +132,6 @@ def inspect_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[
 
 
 def _interpreter_output(command: list[str], env: Mapping[str, str]) -> tuple[str, str]:
-    """Return the output of *command*; terminate all processes that it has started."""
     # A session of its own: no input from the terminal, and all processes can be terminated together.
     process = subprocess.Popen(  # noqa: S603 - the user's own command
         command,
@@ -310,15 +289,7 @@ BEGIN_SECONDS = 2.0
 
 
 class LiveRun(NamedTuple):
-    """Observations of a live run of a command.
-
-    Args:
-        seconds: Duration of the run. [seconds]
-        processes: Number of instrumented Python processes. [count]
-        libraries: Number of processes that imported an instrumented library, by its title. [count]
-        missed: Command lines of Python processes that were not instrumented.
-        failure: Output of the command if it exited with an error, else "".
-    """
+    """Observations of a live run of a command."""
 
     seconds: float
     processes: int

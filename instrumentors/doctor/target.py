@@ -154,7 +154,6 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget
 def _next_word(
     found: CommandTarget, words: list[str], env: Mapping[str, str]
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
-    """Return the target of the command, or the facts known after its first word with the remaining words."""
     name = Path(words[0]).name
     if _ASSIGNMENT.fullmatch(words[0]):
         return _skip_wrapper(found, words, 1, ("env", words[0]))
@@ -219,7 +218,6 @@ def _inspect_python(found: CommandTarget, words: list[str]) -> CommandTarget:
 def _inspect_shell(
     found: CommandTarget, words: list[str], env: Mapping[str, str]
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
-    """Inspect the command that `sh -c` or a start script finally starts."""
     place = _after_options(words, 1, frozenset({"-o", "+o"}))
     options = [word for word in words[1:place] if not word.startswith("--")]
     if place >= len(words):
@@ -252,7 +250,6 @@ def _inspect_commands(
 def _inspect_program(
     found: CommandTarget, words: list[str], env: Mapping[str, str]
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
-    """Inspect a program whose name is neither that of Python nor of a shell."""
     named = replace(found, program=words[0], words=tuple(words[1:]), inner=tuple(words))
     if named.name in ELSEWHERE:
         return replace(named, lost=f"{named.name} starts the program elsewhere (in a container or on another host)")

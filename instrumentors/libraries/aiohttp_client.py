@@ -111,7 +111,6 @@ def _prepare_headers(original: Any) -> Any:
 
 
 def _watch(response: Any) -> None:
-    """Let the connection of *response* refer to the stream of its lines for as long as *response* exists."""
     try:
         call = call_of(response)
         if call is not None:

@@ -276,7 +276,6 @@ def _time_handler(handler: Handler) -> None:
 
 
 def _function_of(handler: Any) -> Any:
-    """Return the function that runs when *handler* is called, which is a method of a class-based view."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if isinstance(handler, type):

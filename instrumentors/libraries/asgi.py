@@ -93,10 +93,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 def flushing_at_shutdown(send: Send) -> Send:
-    """Return a *send* that flushes all records before it reports the end of the shutdown.
-
-    After the shutdown uvicorn raises its stop signal again with the default handler, so that no exit handler runs.
-    """
+    """Return a *send* that flushes all records before it reports the end of the shutdown."""
 
     async def report_and_send(message: Message) -> None:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
@@ -131,11 +128,7 @@ LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
 class AsgiExchange(Exchange):
-    """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once.
-
-    The request lasts from its first byte to the last byte of the response; background tasks run later and do not belong to it.
-    Bodies are passed on unread, and so are headers except those of `server_common`.
-    """
+    """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once."""
 
     __slots__ = (
         "_body_read",
@@ -467,11 +460,7 @@ class MessageExchange(Exchange):
 
 
 def recorded(application: Application, rest: str = FRAMEWORK) -> Application:
-    """Return *application* with every HTTP request and each message of a websocket recorded.
-
-    Not recorded are lifespans, and inner applications of a request that is already recorded. *rest* is the stage of the time
-    that no other stage covers.
-    """
+    """Return *application* with every HTTP request and each message of a websocket recorded."""
 
     # One coroutine, by which servers distinguish ASGI 3 from ASGI 2; each further one costs the request 3 µs.
     async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
@@ -521,7 +510,6 @@ def _inside(scope: Scope, rest: str) -> None:
 
 
 def _open(scope: Scope, receive: Receive, send: Send, rest: str) -> _Opened | Send | None:
-    """Return the exchange of a request with its token, the `send` of a lifespan, or None for everything else."""
     if scope["type"] == "websocket":
         exchange = scope[KEY] = MessageExchange(scope, receive, send)
         return exchange, None
@@ -618,8 +606,6 @@ class AsgiInstrumentor(Instrumentor):
 
 
 def _as_handler(starting: Callable[[Any, Any, Scope], bool]) -> Probed:
-    """Return what records a method as `handler` up to the last byte if *starting*, with its object and scope, is true."""
-
     def enter(owner: Any, scope: Scope) -> AsgiExchange | None:
         exchange = scope.get(KEY)
         try:
@@ -688,7 +674,6 @@ def _run_endpoint(original: Any) -> Any:
 
 
 def _template(route: Any, scope: Scope) -> str:
-    """Return the declared path of *route*; FastAPI stores the prefix of an included router in the scope."""
     included = scope.get("fastapi", {}).get("effective_route_context")
     if included is not None and included.original_route is route:
         return included.path

@@ -108,7 +108,6 @@ def _process_events(original: Any) -> Any:
 
 
 def _finish(marks: Marks, queued: Sequence[int], ended: int, route: str, error_type: str) -> None:
-    """Finish a request for each event of a batch, with its own wait and the stages of the batch."""
     started = marks[1]
     if len(queued) > 1:
         marks.extend(("@batch", len(queued), 0))

@@ -166,7 +166,6 @@ def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks, ca
 
 
 def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
-    """Return a copy of *metadata* with the request's `traceparent`, and the service as `tracestate` if the host gets it."""
     # gRPC says what is wrong with anything else.
     if not isinstance(metadata or (), (Collection, Iterator)):
         return metadata
@@ -188,10 +187,7 @@ def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
 
 
 def _target(call: Any) -> str | bytes:
-    """Return the target of the channel of *call*; "" if unknown.
-
-    The method `target` of a sync channel is not an alternative: it crashes on a closed channel.
-    """
+    """Return the target of the channel of *call*; "" if unknown."""
     return getattr(call, "_target", None) or _aio_targets.get(id(getattr(call, "_channel", None)), "")
 
 

@@ -322,7 +322,6 @@ def _class_of(error: BaseException | None) -> str:
 
 
 def _name(code: Any) -> str:
-    """Return the name of *code*, an enum of the public API, or a number of the core; "" for none."""
     # Every server imports it, but a process with asyncio servers only does not import `grpc._server`.
     status = sys.modules["grpc._common"].CYGRPC_STATUS_CODE_TO_STATUS_CODE.get(code, code)
     return getattr(status, "name", "" if status is None else "UNKNOWN")
@@ -375,7 +374,6 @@ def _receiving(exchange: GrpcExchange, deserializer: Any) -> Any:
 
 
 def _recorded(exchange: GrpcExchange, convert: Any) -> Any:
-    """Return the (de)serializer *convert* as `serialize` of the call; None remains None."""
     if convert is None:
         return None
 
@@ -435,7 +433,6 @@ def _service_pipeline(original: Any) -> Any:
 
 
 def _with_behavior(found: Any, wrap: Callable[[Any], Any], *converters: Callable[[Any], Any]) -> Any:
-    """Return a copy of the method *found*, if any, with its function wrapped by *wrap*, and its deserializer and serializer by *converters*."""
     try:
         if found is None:
             return None
@@ -467,7 +464,6 @@ def _timed_behavior(behavior: Any) -> Any:
 
 
 async def _intercept_call(_: Any, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-    """Record the call of the running task of an asyncio server, as its first interceptor."""
     exchange = _opened(details)
     _exchange.set(exchange)
     if exchange is None:
@@ -521,7 +517,6 @@ _NO_ERRORS = frozenset({"", "AbortError", "CancelledError", "GeneratorExit"})
 
 
 def _outcome(context: Any, error: str) -> str:
-    """Return the name of the status of a call to an asyncio server; "" if it is not known."""
     code = ""
     if hasattr(context, "done"):
         if not context.done():
@@ -561,7 +556,6 @@ def _sending(exchange: GrpcExchange, serializer: Any) -> Any:
 
 
 def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
-    """Return *behavior* as `handler` of the call; it stays an asynchronous generator, a coroutine function or a plain function."""
     if inspect.isasyncgenfunction(behavior):
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -609,7 +603,6 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
 
 
 def _incoming(exchange: GrpcExchange, request: Any) -> Any:
-    """Return the messages of a streamed *request*, with the wait for each one as `network`; any other request unchanged."""
     return IncomingMessages(exchange, request) if type(request).__name__ == "_MessageReceiver" else request
 
 

@@ -196,12 +196,7 @@ ENDED: Final = object()
 
 
 def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
-    """Return a generator with the names, values, exceptions and result of the generator *parts*.
-
-    Args:
-        parts: A generator, or an asynchronous one.
-        after: Called after each step with its start by `clock` and its part, or `ENDED`; with 0 and `ENDED` if it is closed.
-    """
+    """Return a generator with the names, values, exceptions and result of the generator *parts*."""
     return named_like((_relayed_async if hasattr(parts, "__anext__") else _relayed)(parts, after), parts)
 
 
@@ -488,21 +483,7 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
     size: str = "",
     agent: str = "",
 ) -> int:
-    """Record the method and headers of a request, and return its start.
-
-    Args:
-        marks: Marks of the request, which hold its arrival.
-        method: HTTP method as sent by the client, None for a protocol in which all requests have the same.
-        traceparent: Value of the header, "" for none.
-        forced: Value of `X-Force-Trace`, "" for none.
-        waited_ns: Wait of the request before its arrival. [nanoseconds]
-        tracestate: Value of the header, "" for none.
-        size: Value of `Content-Length`, "" for none.
-        agent: `User-Agent` of a request that may be a health probe, "" for any other.
-
-    Returns:
-        Start of the request. [nanoseconds by `clock`]
-    """
+    """Record the method and headers of a request, and return its start."""
     arrived: int = marks[1]
     if method is not None:
         marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))

@@ -362,7 +362,6 @@ class _Closing:
 
 
 def _passing(owner: _Closing, exchange: WsgiExchange) -> Generator[Any, Any, Any]:
-    """Return a generator like that of *owner*, with each step inside the request; closed before its start, it frees *owner*."""
     parts = owner.parts
     produce, argument = next, parts
     while True:
@@ -409,11 +408,7 @@ def _call(app: Any, environ: Environ, start_response: StartResponse) -> Iterable
 def serve(
     application: Application, app: Any, environ: Environ, start_response: StartResponse, rest: str = FRAMEWORK
 ) -> Iterable[bytes]:
-    """Run `application(app, environ, start_response)` and record it if it is a new request.
-
-    Not recorded are websockets, and inner applications of a request that is already recorded. *rest* is the stage of the time
-    that no other stage covers.
-    """
+    """Run `application(app, environ, start_response)` and record it if it is a new request."""
     opened = _open(environ, start_response, rest)
     if opened is None:
         outer = environ.get(KEY)
@@ -474,7 +469,6 @@ def _open(
 
 
 def _attached(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
-    """Return *body*, or a generator like it, with which the request will end."""
     # Not `isgenerator`, which takes a proxy for what it is around.
     if type(body) is GeneratorType:
         body = named_like(_passing(_Closing(body), exchange), body)
@@ -492,7 +486,6 @@ def _attached(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
 
 
 def _attach_file(body: Any, environ: Environ, exchange: WsgiExchange) -> bool:
-    """End the request when the server closes *body*, if that is its file wrapper."""
     file_wrapper = environ.get("wsgi.file_wrapper")
     if not isinstance(file_wrapper, type) or not issubclass(type(body), file_wrapper):
         return False
