@@ -45,11 +45,7 @@ class Seen:
 
 
 def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iterator[str]:
-    """Yield lines of text about the alerts that *slo* would have sent in the 30 days before *now*.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Yield lines of text about the alerts that *slo* would have sent in the 30 days before *now*."""
     if slo.service not in seen.services:
         fix = meant(slo.service, seen.services) or f"; known services: {', '.join(seen.services) or 'none yet'}"
         yield f"The store has no data of service {slo.service!r}{fix}"
@@ -145,11 +141,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
-    """Open the store to replay, or return the reason why no store is available.
-
-    Raises:
-        StoreError: The store named on the command line cannot be opened.
-    """
+    """Open the store to replay, or return the reason why no store is available."""
     config = StoreConfig.from_env(env)
     try:
         return open_existing(config.model_copy(update={"database": url}) if url else config)

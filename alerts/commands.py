@@ -147,11 +147,7 @@ def _format_time(at: datetime) -> str:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | None = None) -> int:
-    """Run `stagelens alerts` with *words*, and return the exit code.
-
-    Raises:
-        StagelensError: The command failed.
-    """
+    """Run `stagelens alerts` with *words*, and return the exit code."""
     options = _parser(environment).parse_args(words)
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
     settings = {**environment, **given}

@@ -40,11 +40,7 @@ class AlertsConfig(Settings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings from *env*; the default of the SLO file is `slo.yaml`, if it exists.
-
-        Raises:
-            ConfigError: Values are invalid; the message has a line for each.
-        """
+        """Read the settings from *env*; the default of the SLO file is `slo.yaml`, if it exists."""
         found = super().from_env(env)
         if found.interval < timedelta(seconds=1):
             msg = f"STAGELENS_ALERT_INTERVAL is {found.interval.total_seconds():g}s; write at least 1s, such as 10s"

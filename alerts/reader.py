@@ -44,12 +44,7 @@ DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Delivery state of one message to one channel.
-
-    Args:
-        transition: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`.
-        error: Last error of the receiver; empty once the message is accepted.
-    """
+    """Delivery state of one message to one channel."""
 
     channel: str
     transition: str
@@ -62,15 +57,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One transition of an incident.
-
-    Args:
-        event: `opened`, `updated`, `acknowledged`, `unacknowledged`, `resolved` or `reopened`; `muted` or `unmuted` if nothing
-            else changed; `note` for a note of a person.
-        headline: State at that time in one sentence; the text of a note.
-        note: Person who caused the transition, or reason for muting; may be empty.
-        told: Number of channels that were notified; also the key in JSON.
-    """
+    """One transition of an incident."""
 
     event: str
     at: datetime
@@ -81,36 +68,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An incident, from its opening to its end.
-
-    Args:
-        name: Name of the SLO; `tail`, `canary` or `traffic` for the other rules.
-        headline: One sentence with subject, size and stage.
-        worst: Worst impact so far as text.
-        stages: Stages in which slow requests spend more time than usual, worst first; empty if no stage stands out.
-        cause: Cause as a clause: no data, failures, or the stage and its growth.
-        cause_kind: What the cause is: `no_data`, `failures`, `latency`, or `none` if nothing stands out.
-        failures: Failed requests; None if these are a negligible part of the bad ones.
-        silent_since: Time of the last request, if none arrived in the last minutes; None while requests arrive.
-        exemplars: Requests that violated the objective, or are slower than usual, one per longest stage.
-        no_exemplars: Reason why there are no exemplars; empty with exemplars.
-        called: Sentence about what slow requests called; empty unless they wait in the stage `dependency`.
-        version: Release that coincides with the onset; empty if there is none.
-        link: Dashboard page of the incident.
-        deliveries: Messages by channel, oldest first.
-        kind: Kind of the objective, such as `latency`; `tail` for a latency regression.
-        muted: Reason for muting; empty if the incident is notified.
-        told_with: Id of the incident that is notified in its place, if grouping is the reason for muting.
-        ending: `recovered`, `no_data` (nothing to evaluate), `removed` (no longer defined) or `accepted`.
-        overruns: Stages that exceeded their budgets, worst first.
-        where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
-        course: Burn rate, or latency percentile in seconds, over time; None without requests.
-        shared: Attributes that slow requests share, strongest first.
-        limit: Burn rate from which the rule fires, or usual latency in seconds; None for missing traffic.
-        between: Bounds of the onset with 95 % confidence; None if unknown.
-        status: State with its details: `open`, `acknowledged`, `recovering` (its rule no longer fires), `no_data`, `resolved`,
-            `accepted` or `closed`.
-    """
+    """An incident, from its opening to its end."""
 
     id: str
     name: str
@@ -167,12 +125,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class IncidentGroup:
-    """Incidents that are notified together.
-
-    Args:
-        lead: The open incident of the group that is notified, else the first; a page before a ticket.
-        others: Other incidents of the group, in the order of lists.
-    """
+    """Incidents that are notified together."""
 
     lead: Incident
     others: tuple[Incident, ...] = ()

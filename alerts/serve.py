@@ -195,12 +195,7 @@ _MIN_LEASE_SECONDS = 30.0
 
 
 class Alerts:
-    """Evaluates the SLOs of one file and notifies its channels.
-
-    Attributes:
-        file: The SLO file in force.
-        metrics: Prometheus metrics of the alerts.
-    """
+    """Evaluates the SLOs of one file and notifies its channels."""
 
     def __init__(
         self,

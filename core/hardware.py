@@ -30,12 +30,12 @@ _MAX_PLACE_CHARS = 120
 class Measure:
     """A quantity measured on a machine."""
 
-    key: str  # Name in the store
-    metric: str  # Name on the wire
-    unit: str  # UCUM unit of the metric; rates are stored per second
-    of: Of = "process"  # Kind of object that the measure describes
-    kind: Kind = "gauge"  # Kind of metric on the wire
-    direction: str = ""  # Required value of `network.io.direction`, if the metric has this attribute
+    key: str
+    metric: str
+    unit: str
+    of: Of = "process"
+    kind: Kind = "gauge"
+    direction: str = ""
 
 
 # Of a process: number of busy CPUs, and their share of the CPUs that the process may use.

@@ -61,14 +61,7 @@ class Source:
     """Data source of the pages.
 
     Args:
-        store: Store with the request counts.
-        alerts: Reader of objectives and incidents; None without alerts.
         clock: Function that returns the current time. [Unix seconds]
-        tracer: Address of a trace in the reader's tracing backend, with the placeholder `{trace_id}`; None without one.
-        config: Settings, for the price file and the settings page; None for the defaults.
-
-    Attributes:
-        access: Rights of the reader; `of_reader` returns a source for other rights.
     """
 
     def __init__(

@@ -66,15 +66,7 @@ _MOMENTS = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class View:
-    """Parsed address of a page.
-
-    Args:
-        path: Address without its query.
-        query: Known keys of the query with their values.
-        now: Time of the request.
-        zone: Time zone of the reader.
-        kept: Window in whole buckets of the store, if the buckets are wider than the requested window.
-    """
+    """Parsed address of a page."""
 
     path: str
     query: Mapping[str, str]
@@ -242,14 +234,7 @@ class View:
 
 
 def parse(path: str | None, search: str | None, now: datetime, zone: str | None = None) -> View:
-    """Parse an address of the browser.
-
-    Args:
-        path: Path, such as `/s/ocr-api`.
-        search: Query with or without its `?`.
-        now: Time of the request.
-        zone: Time zone of the browser, such as `Europe/Berlin`; UTC if unknown or if requested by the address.
-    """
+    """Parse an address of the browser."""
     pairs = dict(parse_qsl((search or "").lstrip("?")))
     query = {key: storable(pairs[key]) for key in ORDER if pairs.get(key)}
     if query.get("cold") not in (WITHOUT_COLD, ONLY_COLD):

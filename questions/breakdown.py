@@ -20,7 +20,6 @@ class Breakdown:
 
     Args:
         table: Result of `Reader.breakdown`: one row for each percentile, one column for each stage. [seconds]
-        shares: One row for each percentile and stage: percentile, n, stage, seconds, share, low_share, high_share (95 % interval).
     """
 
     table: pd.DataFrame

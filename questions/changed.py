@@ -28,7 +28,6 @@ class FailureShare:
     """Most frequent value among failed requests, which at least `MIN_SHARE` of them have.
 
     Args:
-        value: Error type, route or called service.
         requests: Failed requests with it. [count]
         of: Failed requests that were looked at: all for a route; for the others, the retained ones of the route. [count]
     """
@@ -46,9 +45,6 @@ class Failures:
         failed: Those that failed. [count]
         bad: Requests that violated the objective. [count]
         requests: All requests. [count]
-        error: Error type, or status code; None without a dominant one.
-        route: Route.
-        dependency: Called service that failed, or to which a call failed.
     """
 
     failed: float
@@ -72,11 +68,8 @@ class Explanation:
     """Why requests are bad.
 
     Args:
-        kind: What is stated first.
         requests: All requests. [count]
         bad: Requests that violated the objective, or are slower than usual. [count]
-        failures: Failed requests; None if they are a negligible part of the bad ones.
-        growth: Stages in which slow requests that succeeded spend more time, worst first; empty where these are negligible.
     """
 
     kind: CauseKind
@@ -89,17 +82,7 @@ class Explanation:
 def explain_violations(
     read: Reader, selection: Selection, indicator: Indicator, good_since: datetime | None = None
 ) -> Explanation:
-    """Return why requests of *selection* are bad by *indicator*.
-
-    Args:
-        read: The store's queries.
-        selection: The requests.
-        indicator: Definition of bad requests.
-        good_since: Earlier start of the good requests with which slow ones are compared; None for that of *selection*.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Return why requests of *selection* are bad by *indicator*."""
     if indicator.kind == "freshness":
         return Explanation("no_data")
     every, failed = read.tallies([selection, replace(selection, status=STATUS_ERROR)], indicator)

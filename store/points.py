@@ -39,9 +39,9 @@ _BLOCK_ROWS = 1024
 class Buckets:
     """Buckets of many histograms, concatenated."""
 
-    offsets: Ints  # Start of each histogram's buckets, and the end of the last; shape (n + 1,)
-    index: Ints  # Bucket indices, ascending within a histogram; shape (m,)
-    amount: Ints  # Counts of the buckets, all above zero; shape (m,)
+    offsets: Ints
+    index: Ints
+    amount: Ints
 
     @classmethod
     def join(cls, pieces: Sequence[Buckets]) -> Buckets:
@@ -98,9 +98,6 @@ def encode_buckets(buckets: Buckets) -> list[bytes]:
 
 def decode_buckets(blobs: Sequence[bytes]) -> Buckets:
     r"""Return the buckets of each blob.
-
-    Raises:
-        StoreError: A blob is damaged or has a format that this version does not know.
 
     >>> decode_buckets([b'\x01\x01\x05\x04\xac\x02']).amount.tolist()
     [5, 300]
@@ -193,7 +190,7 @@ _BEYOND = 1 << 62
 
 
 def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
-    """Sum the histograms of each *group* in [0..n_groups), with their scales reduced by *shift*; both of shape (n,)."""
+    """Sum the histograms of each group."""
     lengths = buckets.lengths
     index = buckets.index >> np.repeat(shift, lengths)
     filled = lengths > 0
@@ -280,7 +277,7 @@ class HistogramArrays:
         return self.zero + self.buckets.totals
 
     def added_up(self, group: Ints, n_groups: int) -> HistogramArrays:
-        """Return the sum of each *group* in [0..n_groups), none empty, at its coarsest scale and no finer than `SCALE`."""
+        """Return the sum of each group of histograms, at the coarsest scale of the group and no finer than `SCALE`."""
         within = self._within_bounds(group, n_groups)
         scale = np.full(n_groups, SCALE, np.int64)
         np.minimum.at(scale, group, self.scale)
@@ -370,15 +367,8 @@ class PointRow(NamedTuple):
 
     Args:
         tier: Width of the bucket of time. [seconds]
-        metric: Metric code; negative for a total.
         bucket: Start of the bucket of time. [Unix seconds]
-        series_id: Id of the series or total.
-        stage: Stage, or dominant stage.
-        part: Number of the write that added the row.
-        zero: Number of values below a nanosecond.
-        count: Sum of the counts, or microseconds.
         sum: Sum of the values. [seconds]
-        histogram: Encoded buckets.
     """
 
     tier: int

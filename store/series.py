@@ -30,17 +30,6 @@ WARM, COLD = "0", "1"
 class Series:
     """Series of requests, identified by its dimensions.
 
-    Args:
-        service: `service.name`.
-        version: `service.version`.
-        environment: `deployment.environment.name`.
-        model: `inference.model.name`.
-        model_version: `inference.model.version`.
-        route: Template of the route, never a raw path.
-        device: `inference.device`.
-        status: `ok`, `error` or `cancelled`.
-        cold: "1" if something was loaded or warmed up in its requests, "0" otherwise or if unknown.
-
     Unknown values are empty strings.
     """
 
@@ -57,14 +46,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SeriesCaps:
-    """Maximum number of values of each dimension within a service; further values are merged into `__other__`.
-
-    Args:
-        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be stored.
-        custom_stages: Custom stages of a service, beyond the fixed list.
-        series: Combinations of dimensions of a service; a cold series counts together with its warm one. Beyond this cap all
-            finer dimensions are merged, so the number of further series is bounded by versions, environments and status.
-    """
+    """Maximum number of values of each dimension within a service; further values are merged into `__other__`."""
 
     services: int = 500
     version: int = 50
@@ -117,12 +99,7 @@ _CAPPED_VALUES = {"model": OTHER, "model_version": OTHER, "route": OTHER, "devic
 
 
 class PointKeys:
-    """Numbers of the keys of points without their time: service, metric, series and stage.
-
-    Attributes:
-        known: Number of the key of each identity with a final key; a bounded number is cached.
-        stages: Stages of the keys.
-    """
+    """Numbers of the keys of points without their time: service, metric, series and stage."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, int] = {}
@@ -230,7 +207,7 @@ class SeriesIndex:
         return self._custom_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
-        """Return the key under which a hardware value (`core.hardware.hardware_key`) is stored: its own, or a common one beyond the cap."""
+        """Return the key under which a hardware value is stored: its own hardware key, or a common key beyond the cap."""
         hour = at // _PLACES_SECONDS
         if hour > self._places_hour:
             self._places.clear()
@@ -242,7 +219,7 @@ class SeriesIndex:
         return name
 
     def attribute(self, service_id: int, key: str, at: int) -> str:
-        """Return the key under which a value (`core.attributes.attribute_key`) is counted: its own, or a common one beyond a cap."""
+        """Return the key under which requests with a value of an attribute are counted: its own, or a common one beyond a cap."""
         hour = at // _ATTRIBUTES_SECONDS
         if hour > self._attributes_hour:
             self._attributes.clear()
@@ -264,7 +241,7 @@ class SeriesIndex:
         return replica_stage_key(self.stage(connection, service_id, stage), place)
 
     def stack(self, connection: Connection, service_id: int, key: str, at: int) -> str:
-        """Return the stage of the row of a call stack (`core.code_stack.stack_key`), and store the text of the stack."""
+        """Return the stage of the row of a call stack, and store the text of the stack."""
         hour, day = at // _STACK_SECONDS, at // _DAY_SECONDS
         if hour > self._stacks_hour:
             self._stacks.clear()
@@ -315,7 +292,7 @@ class SeriesIndex:
             self._stages[number].add(stage)
 
     def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
-        """Extend the first and last time of series by pairs of their id and the start of a bucket with data."""
+        """Extend the first and last time at which series were seen."""
         wider: dict[int, tuple[int, int]] = {}
         for number, bucket in seen:
             service = self._service_of[number]

@@ -106,11 +106,7 @@ class HeartbeatReceiver(Protocol):
         ...
 
     def ping(self) -> None:
-        """Send one heartbeat.
-
-        Raises:
-            ChannelError: The receiver cannot be reached, or refused the heartbeat.
-        """
+        """Send one heartbeat."""
         ...
 
 
@@ -131,13 +127,7 @@ class ChannelSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class ChannelKind:
-    """One kind of channel, such as Slack.
-
-    Args:
-        section: Settings of a channel of this kind.
-        hints: Fixes for errors of its receiver.
-        variants: Other settings of this kind, by a key that only these settings have.
-    """
+    """One kind of channel, such as Slack."""
 
     section: type[ChannelSection]
     hints: Sequence[Hint]
@@ -200,18 +190,7 @@ class ReceiverResponse:
 def post_json(
     url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()
 ) -> ReceiverResponse:
-    """Post *body* and return the 2xx response; the content type is JSON unless *headers* define another.
-
-    Args:
-        url: URL of the receiver; may be a secret and is never part of an error.
-        body: Body of the request.
-        headers: Headers in addition to the content type.
-        receiver: Name of the receiver for errors.
-        secrets: Other texts to redact from the response in errors.
-
-    Raises:
-        ChannelError: There was no 2xx response.
-    """
+    """Post *body* and return the 2xx response; the content type is JSON unless *headers* define another."""
     response = send_request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
     if response.accepted:
         return response
@@ -222,9 +201,6 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
     """Send one request and return the response with any status.
 
     Environment variables define the egress allow-list and the proxies.
-
-    Raises:
-        ChannelError: There was no response.
     """
     try:
         return _run_coroutine(_exchange(method, httpx.URL(url), body, headers, receiver))

@@ -18,8 +18,6 @@ class Burn:
     """Burn rate of an SLO at a firing tier.
 
     Args:
-        rate: Burn rate over the short window.
-        threshold: Burn rate at which the tier fires.
         long_seconds: Long window of the tier. [seconds]
         short_seconds: Short window of the tier. [seconds]
         bad: Bad requests in the short window. [count]
@@ -47,18 +45,12 @@ class LatencyRegression:
     """Latency regression at one quantile or in the mean.
 
     Args:
-        at: Quantile [0 < x < 1], or the mean.
         before_seconds: Value in the reference. [seconds]
         after_seconds: Current value. [seconds]
         low: Lower bound of after / before. [ratio]
         high: Upper bound of after / before. [ratio]
         requests: Requests in the window. [count]
         window_seconds: Length of the window. [seconds]
-        z: Distance from the baseline in robust standard deviations.
-        mix: Traffic changes as text; empty if there are none.
-        against: Version used as reference; empty if the reference is the days before.
-        weeks: Weeks over which the latency grew slowly; 0 for a sudden rise.
-        slow_hosts: Whether other services on the same hosts became slower, too.
     """
 
     at: float | Literal["mean"]
@@ -149,30 +141,9 @@ class Finding:
     Exactly one of `burn`, `shift` and `absence` is set.
 
     Args:
-        name: Name of the SLO; `tail`, `canary`, `drift` or `traffic` for the other rules.
-        promise: The objective, or the baseline, as a sentence.
-        kind: Kind of the SLO, such as `latency`; `tail` for a latency regression, `no_data` for missing traffic.
-        severity: `page` or `ticket`.
         since: Onset. [Unix seconds]
-        cause: Cause that is stated first; empty in a finding of an older version, whose cause is its dominant stage.
-        failures: Failed requests; None if these are a negligible part of the bad ones.
-        growth: Stages that grew, worst first; for an SLO, in slow requests that succeeded.
         silent_since: Time of the last request, if none arrived in the last minutes; None while requests arrive. [Unix seconds]
-        version: Release that coincides with the onset; empty for none.
         between: Bounds of the onset with 95 % confidence; None if unknown. [Unix seconds]
-        stage: Stage of the objective; empty if the objective is about whole requests.
-        exemplars: A few requests that violated the objective, or are slower than usual, one per longest stage.
-        no_exemplars: Reason why there are no exemplars; empty with exemplars.
-        called: Sentence about what slow requests called; empty unless they wait in the stage `dependency`.
-        overruns: Stages that exceeded their budgets, worst first.
-        course: Time series so far.
-        runbook: URL of the runbook.
-        link: URL of the dashboard page.
-        where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
-        functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
-        shared: Attributes that slow requests share, strongest first.
-        replica: Sentence about the replica that is slower than the others; empty without one.
-        record: Sentence about the outcomes of earlier alerts of the same rule; empty with too few.
     """
 
     name: str

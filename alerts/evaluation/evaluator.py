@@ -77,10 +77,6 @@ class Evaluator:
 
         Returns:
             Transitions of incidents, notified or not; empty if another process evaluates.
-
-        Raises:
-            StoreError: The store failed; the next tick repeats the evaluation of unwritten results.
-            Exception: A rule failed; the results of all others are written.
         """
         with self._store.transaction() as connection:
             if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):

@@ -122,9 +122,6 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
 
     Returns:
         The use; None if the SLO has no stage budgets, or there are no requests.
-
-    Raises:
-        StoreError: The store cannot be read.
     """
     if not slo.budgets:
         return None
@@ -340,9 +337,6 @@ def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:
     """Return the replica that is slower than the others until the end of *selection*; None if there is none.
 
     With several routes or models, the replica must also be slower within them, because replicas may serve different ones.
-
-    Raises:
-        StoreError: The store cannot be read.
     """
     recent = replace(selection, start=max(selection.start, selection.end - _RECENT))
     found = [each for window in dict.fromkeys((selection, recent)) if (each := _outlier(read, window))]

@@ -45,17 +45,7 @@ _MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Measured state of an SLO.
-
-    Args:
-        counts: Counts of each window up to now, including the SLO's window; requests within maintenance windows and before
-            the reset of the budget are excluded.
-        tiers: Tiers that can fire.
-        firing: Tiers that fire, pages first.
-        budget: Remaining error budget.
-        work: Maintenance window in progress; None for none.
-        stale_since: Time at which the collector stopped writing data; None while it works.
-    """
+    """Measured state of an SLO."""
 
     slo: Slo
     counts: Mapping[timedelta, Counts]
@@ -198,8 +188,6 @@ class History:
         total: Total; shape (edges,). [unit of the indicator]
         bad: Bad part of the total; shape (edges,). [unit of the indicator]
         first: First edge that counts, at the reset of the budget. [index]
-        coarse_until: End of the time with coarser data only, which are spread evenly over minutes; None without such data.
-        seen_from: Time of the first request; None without requests, which `seen` treats as long ago.
     """
 
     start: int
@@ -304,21 +292,11 @@ class SloStatus:
     """Status of one SLO; if the data are stale, the status at the time of the last data.
 
     Args:
-        slo: The SLO.
         total: Requests in the SLO's window. [count]
         bad: Requests that violated the objective; fractional if the threshold splits a histogram bucket. [count]
         attained: Share of good requests, or None without requests. [ratio]
         budget_left: Unspent share of the error budget; below zero when overspent, None without requests. [ratio]
         bad_left: Bad requests that still fit into the budget. [count]
-        burn_1h: Burn rate of the last hour; 1 spends exactly the budget within the window. None without requests.
-        burn_5m: Burn rate of the last five minutes; None without requests.
-        state: State, see `analysis.slo_status.slo_state`.
-        exhausted_in: Time until the budget is spent at the last hour's burn rate; zero if spent, None for never.
-        rules: Status of the tiers that can fire, pages first.
-        stale_since: Time since which the collector has neither ingested nor rolled up data; None while it works.
-        work: Maintenance window in progress, in which requests do not count and incidents are not notified; None for none.
-        covered: Time of the SLO's window with data, over which *attained* is; the budget is that of the whole window at the
-            traffic of this time.
     """
 
     slo: Slo
@@ -348,11 +326,7 @@ class SloStatus:
 
 
 def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> SloStatus:
-    """Read the status of *slo* at *now*.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Read the status of *slo* at *now*."""
     measured = measure_slo(read, slo, policy, now)
     if measured.stale_since is not None:
         # Measured at the time of the last data, because later windows contain fewer and fewer requests.

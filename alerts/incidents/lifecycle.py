@@ -187,17 +187,7 @@ def next_step(
     hysteresis: Hysteresis,
     silent_since: float | None = None,
 ) -> Step | None:
-    """Return the next step of a cause, or None if nothing changes.
-
-    Args:
-        record: Last incident of the cause; None if there is none.
-        finding: Finding of the firing rule; None if the rule does not fire.
-        cause: The cause.
-        now: Current time. [Unix seconds]
-        has_data: Whether there were requests to evaluate; if not, the state is unknown.
-        hysteresis: Hysteresis policy.
-        silent_since: Time of the last request without data; None for the last evaluation with data. [Unix seconds]
-    """
+    """Return the next step of a cause, or None if nothing changes."""
     if record is None or not record.is_open:
         return None if finding is None else _open(record, finding, cause, now, hysteresis)
     if finding is not None:

@@ -60,13 +60,7 @@ Event = Literal[_Notified, "muted", "unmuted", "note"]
 
 @dataclass(frozen=True, slots=True)
 class IncidentUpdate:
-    """Change of an incident that is written to the store and may be notified.
-
-    Args:
-        event: Event in the history; empty for none.
-        note: Reason for muting, or person who caused the event.
-        text: Text of a note.
-    """
+    """Change of an incident that is written to the store and may be notified."""
 
     record: IncidentRecord
     event: Event = ""

@@ -44,20 +44,7 @@ class Slo:
     A request is bad if it failed or took longer than *threshold*. `Indicator` defines bad requests for the other kinds.
 
     Args:
-        name: Name, unique in the SLO file; part of the cause of incidents.
         objective: Required share of good requests. [ratio, 0 < x < 1]
-        window: Rolling period.
-        threshold: Latency or age above which a request is bad; None for availability and coverage.
-        route: Filter by route; None for all routes.
-        model: Filter by model; None for all models.
-        version: Filter by version; None for all versions.
-        environment: Filter by environment; None for all environments.
-        description: Description for the person on call.
-        watched: Subject of the objective; `request` without a threshold means availability.
-        stage: Stage of a stage objective.
-        definition: Definition of the first token for token objectives; None for all definitions.
-        budgets: Stage budgets; their sum is at most the threshold.
-        reset: Time before which requests do not count; None for no reset.
     """
 
     name: str

@@ -50,11 +50,7 @@ class RegressionSearch:
     """Search for regressions: evaluates the minutes of all series and learns their baselines.
 
     Attributes:
-        series: Watched series by cause.
-        canaries: Versions of each service, by service.
         read_until: Minute up to which data were read; None before the first read. [minutes since the epoch]
-        record: Record of past alerts, which sets the strictness of the search.
-        services: All services with requests by environment, also those that are not searched.
     """
 
     def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:

@@ -65,10 +65,10 @@ class RejectedError(Exception):
 class IngestResult:
     """Counts of the points, spans or log records of one export that are not stored."""
 
-    ignored: int = 0  # items that Stagelens does not store: other metrics, other scopes, log records
-    rejected: Counter[Reason] = field(default_factory=Counter[Reason])  # invalid points or spans, by reason
-    messages: list[str] = field(default_factory=list[str])  # the first `MAX_MESSAGES` explanations
-    unexplained: int = 0  # number of further explanations
+    ignored: int = 0
+    rejected: Counter[Reason] = field(default_factory=Counter[Reason])
+    messages: list[str] = field(default_factory=list[str])
+    unexplained: int = 0
 
     def reject(self, reason: Reason, message: str, count: int = 1) -> None:
         if count == 0:

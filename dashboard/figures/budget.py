@@ -61,12 +61,7 @@ def budget_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the chart of the error budget over the shown time, with the sustainable pace and the projection.
-
-    - *since*: Time at which the budget was unspent; None for the start of the shown time.
-    - *bad_before*: Bad requests before the shown time that count against the budget. [count]
-    - *exhausted_in*: Time until the budget is exhausted at the current pace; None if it never is.
-    """
+    """Return the chart of the error budget over the shown time, with the sustainable pace and the projection."""
     ends = axis.place(axis.start), axis.place(axis.end)
     x = [ends[0], *axis.places(series["at"])]
     y = 100 * np.array([1 - bad_before / max(allowed_bad, 1e-9), *budget_left(series, allowed_bad, bad_before)])

@@ -186,8 +186,6 @@ def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int 
     """Return the marker names arranged in up to *rows* rows without overlap, and the number of rows used.
 
     A name that fits in no row is omitted; its line stays. A name that would extend beyond the chart ends at its line.
-
-    - *notes*: Annotations from `releases`, for all markers of one chart; most important first.
     """
     taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     shown: list[Annotation] = []
@@ -222,10 +220,7 @@ def band_labels(
     top: float,
     min_share: float = MIN_LABEL_SHARE,
 ) -> list[Annotation]:
-    """Return a colour square and a name at the right edge for every band that is high enough, without overlap.
-
-    - *heights*: Height of each stage's band at the right edge, in stack order. [units of the axis]
-    """
+    """Return a colour square and a name at the right edge for every band that is high enough, without overlap."""
     places: list[tuple[str, float]] = []
     base = 0.0
     for stage, height in heights.items():

@@ -55,12 +55,7 @@ def heat_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the latency heatmap of all requests, with p50 and p99 as lines.
-
-    - *cells*: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`, `share`, `second`, `second_share`.
-    - *quantiles*: `at` (UTC), `n`, `p50`, `p99` [seconds].
-    - *hidden*: Stages to leave out, with the requests they dominate.
-    """
+    """Return the latency heatmap of all requests, with p50 and p99 as lines."""
     grid = _grid(cells, axis, hidden)
     data: list[Trace] = [_cells_trace(grid, axis, by_stage=by_stage)]
     data += _quantile_lines(quantiles, axis)

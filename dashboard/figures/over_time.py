@@ -56,12 +56,7 @@ def over_time_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the chart of stacked stages over time, above a strip of the request rate.
-
-    - *frame*: `at` (UTC), `n`, `value_seconds` and one column for each stage [seconds]; steps without data are absent.
-    - *quantile*: Percentile of the stack; None for the mean, for which every step has enough requests.
-    - *hidden*: Stages to leave out; the axis then fits the others, and the line of the total latency is not drawn.
-    """
+    """Return the chart of stacked stages over time, above a strip of the request rate."""
     shown = stages_of(frame, OVER_TIME_COLUMNS)
     stages = [each for each in shown if each not in hidden]
     steps = gaps_filled(frame, axis)
@@ -218,9 +213,6 @@ def _gapped_line(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[
 
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     """Return the seconds per second spent in each stage, which is the mean number of concurrent requests in the stage.
-
-    - *frame*: Mean breakdown over time: `COLUMNS` and one column for each stage [seconds per request]; steps without
-      requests are absent.
 
     Returns:
         `at` (UTC) and one column for each stage; every step of the axis, 0 in steps without requests.

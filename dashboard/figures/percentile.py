@@ -57,12 +57,7 @@ def percentile_figure(
     pinned: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the chart of stacked stages by percentile.
-
-    - *frame*: Breakdown sorted by percentile: `COLUMNS` and one column for each stage. [seconds]
-    - *even*: Whether every percentile has the same width, instead of every nine.
-    - *hidden*: Stages to leave out. The axis then fits the others, and nothing refers to the total latency.
-    """
+    """Return the chart of stacked stages by percentile."""
     stages = [each for each in stages_of(frame, COLUMNS) if each not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
     quantiles = frame["percentile"].to_numpy(dtype=float)

@@ -250,9 +250,7 @@ def _load_table(loads: Loads) -> pd.DataFrame:
 class Load:
     """Load and latency observed for one version."""
 
-    version: str  # name of the version
-    # Columns at (UTC), n (requests), rate (requests a second), latency (percentile, seconds). Only steps served by this
-    # version alone, not cut by the window, and with enough requests for the percentile.
+    version: str
     steps: pd.DataFrame
     step: timedelta  # length of a step
     curve: Curve | Refusal  # fitted curve, or the reason why there is none

@@ -121,13 +121,7 @@ class _Series:
 
 
 class Aggregator:
-    """Aggregator of finished requests into the series of this process.
-
-    Attributes:
-        level: Recording level, from `ALL` to `REQUESTS_ONLY`.
-        arrivals: Arrivals and ends of the requests.
-        samples: Some of the latest requests, with their stages.
-    """
+    """Aggregator of finished requests into the series of this process."""
 
     def __init__(
         self,

@@ -172,11 +172,7 @@ class CostSample(NamedTuple):
 
 
 class Governor:
-    """Controller of the recording level.
-
-    Attributes:
-        level: Current level, a position in `AGENT_LEVELS`.
-    """
+    """Controller of the recording level."""
 
     def __init__(self, budget: OverheadBudget) -> None:
         self._budget = budget

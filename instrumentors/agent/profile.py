@@ -254,7 +254,7 @@ class Profiler:
             held.clear()
 
     def sample(self, now: int, *, baseline: bool = True) -> bool:
-        """Sample the slow requests at the time *now* of `clock`, or one random request if none is; return whether any is slow."""
+        """Sample the slow requests at the time *now* of `clock`; return whether any is slow."""
         shortest = self.recent.shortest
         if not baseline and (shortest is None or not self._has_request_from_before(now - shortest)):
             return False

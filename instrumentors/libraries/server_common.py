@@ -508,12 +508,8 @@ def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
     Proxies write seconds (nginx: `t=1700000000.123`), milliseconds (Heroku), microseconds (Apache: `t=%t`) or
     nanoseconds since 1970; the size of the number shows the unit. With several proxies and values the first one counts.
 
-    Args:
-        header: Value of the header.
-        now_ns: Time of arrival, 0 for now. [nanoseconds since 1970]
-
-    Returns:
-        The wait, or 0 for an invalid header: unreadable, in the future, or more than `MAX_PROXY_WAIT_NS` ago. [nanoseconds]
+    *now_ns* is the time of arrival, 0 for now. The result is 0 for an invalid header: unreadable, in the future, or more than
+    `MAX_PROXY_WAIT_NS` ago.
 
     >>> proxy_wait_ns("t=1700000000.250", 1_700_000_000_750_000_000)
     500000000
@@ -602,12 +598,7 @@ def is_trusted(peer: str) -> bool:
 
 
 def trusted_wait_ns(header: str, peer: Callable[[], object]) -> int:
-    """Return the wait since `X-Request-Start` if a trusted proxy has set it, else 0; in nanoseconds. Never raises.
-
-    Args:
-        header: Value of the header, "" for none.
-        peer: Returns the address of the other end of the connection, or that with its port.
-    """
+    """Return the wait since `X-Request-Start` if a trusted proxy has set it, else 0; in nanoseconds. Never raises."""
     if not header:
         return 0
     try:

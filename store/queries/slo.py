@@ -32,15 +32,7 @@ EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seco
 
 @dataclass(frozen=True, slots=True)
 class SloCounts:
-    """Number of all and of bad requests in a window.
-
-    Args:
-        total: Number of requests that were not cancelled early; fractional as *bad*.
-        bad: Number of failed or slow requests; fractional if the bucket of the threshold was split.
-        bad_low: Lower bound of *bad*.
-        bad_high: Upper bound of *bad*.
-        last_at: Start of the last bucket with requests; None if there are none.
-    """
+    """Number of all and of bad requests in a window."""
 
     total: float
     bad: float
@@ -205,9 +197,6 @@ class _StepSums:
 
     Args:
         starts: Starts of the steps, ascending; shape (n,). [Unix seconds]
-        all: Sums of all requests; shape (n, stages).
-        failed: Sums of failed requests; shape (n, stages).
-        slow: Sums of successful but slow requests; shape (n, stages).
     """
 
     starts: Ints
@@ -292,11 +281,6 @@ class Tally:
 
     Args:
         requests: Number of requests, or of minutes for `freshness`. [count]
-        total: All events: requests, seconds for `coverage`, minutes for `freshness`.
-        bad: Bad events; fractional if the bucket of the threshold was split.
-        bad_low: Lower bound of *bad*.
-        bad_high: Upper bound of *bad*.
-        last_at: Start of the last bucket with events; None without events, and for `freshness`.
     """
 
     requests: float

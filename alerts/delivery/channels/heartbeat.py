@@ -46,11 +46,7 @@ class Heartbeat:
     url: str = field(repr=False)
 
     def ping(self) -> None:
-        """Send one heartbeat.
-
-        Raises:
-            ChannelError: The receiver cannot be reached, or refused the heartbeat.
-        """
+        """Send one heartbeat."""
         response = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
         if not response.accepted:
             raise refusal_error(response, "the heartbeat's receiver", secret_parts(self.url))

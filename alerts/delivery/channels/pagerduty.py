@@ -106,11 +106,7 @@ class ReleaseChannel(Protocol):
     def name(self) -> str: ...
 
     def announce(self, release: ReleaseNotice) -> None:
-        """Send *release* to the receiver.
-
-        Raises:
-            ChannelError: The receiver did not accept the notice.
-        """
+        """Send *release* to the receiver."""
         ...
 
 
@@ -204,11 +200,7 @@ class PagerDutyChannel:
         return ""
 
     def announce(self, release: ReleaseNotice) -> None:
-        """Enqueue *release* as a change event.
-
-        Raises:
-            ChannelError: PagerDuty did not accept the event.
-        """
+        """Enqueue *release* as a change event."""
         self._post("/v2/change/enqueue", change_event(release, self.routing_key))
 
     def _post(self, path: str, event: dict[str, Any]) -> None:

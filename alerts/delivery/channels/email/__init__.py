@@ -143,12 +143,7 @@ _PERMANENT = 500
 
 
 class CheckedSmtp(smtplib.SMTP):
-    """SMTP client that connects to permitted addresses only, with limits of time and of reply size.
-
-    Raises:
-        EgressDeniedError: The egress allow-list does not permit the mail server.
-        SMTPException: As in `smtplib.SMTP`.
-    """
+    """SMTP client that connects to permitted addresses only, with limits of time and of reply size."""
 
     # A second handle of the connection, because `sock` is the closed plain socket during a TLS handshake.
     _line: socket.socket | None = None
@@ -219,11 +214,7 @@ class _Replies:
         self._read_bytes = 0
 
     def readline(self, limit: int) -> bytes:
-        """Return the next line of a reply.
-
-        Raises:
-            OSError: The limit is exceeded.
-        """
+        """Return the next line of a reply."""
         line = self._file.readline(limit)
         self._read_bytes += len(line)
         if self._read_bytes > _MAX_REPLY_BYTES:

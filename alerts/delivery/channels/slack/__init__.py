@@ -152,11 +152,7 @@ class SlackBot:
         return self._follow(parent, message) if parent else self._begin(message)
 
     def unfurl(self, place: Mapping[str, str], unfurls: Mapping[str, Any]) -> None:
-        """Add previews to the links of a message; without their images if Slack cannot load these.
-
-        Raises:
-            ChannelError: Slack did not accept the previews; the bot needs the scope `links:write`.
-        """
+        """Add previews to the links of a message; without their images if Slack cannot load these."""
         try:
             self._call("chat.unfurl", **place, unfurls=unfurls)
         except SlackError as refused:

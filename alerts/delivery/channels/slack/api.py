@@ -76,13 +76,7 @@ class SlackError(ChannelError):
 
 
 def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the API *method* and return the response.
-
-    Raises:
-        SlackError: Slack returned an error.
-        ChannelError: Slack could not be reached.
-        OutcomeUnknownError: The response is not a Slack API response; the call may have succeeded.
-    """
+    """Call the API *method* and return the response."""
     url = f"{base_url.rstrip('/')}/{method}"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"}
     body = json.dumps(arguments, ensure_ascii=False).encode()
@@ -158,9 +152,6 @@ def upload_file(base_url: str, token: str, png: bytes, name: str, alt: str) -> s
     """Upload *png* as the file *name* and return the file id; users see the file only in a message that shows it.
 
     https://docs.slack.dev/messaging/working-with-files#uploading_files
-
-    Raises:
-        ChannelError: Slack refused the upload; the bot needs the scope `files:write`.
     """
     wanted = {"filename": name, "length": len(png), "alt_txt": cut(alt, MAX_ALT_CHARS)}
     offered = call_slack(base_url, token, "files.getUploadURLExternal", wanted)
