@@ -48,8 +48,9 @@ _logger = logging.getLogger("stagelens")
 class ExitInstrumentor(Instrumentor):
     """Patches of the functions that end or replace this process, and of those that return only if a signal does not end it."""
 
-    def before_exit(self, flush: Callable[[], object]) -> None:
-        for name in ("_exit", "execv", "execve"):
+    def before_exit(self, flush: Callable[[], object], flush_at_end: Callable[[], object]) -> None:
+        self.replace(os, "_exit", Probed(Probe(partial(_end, flush_at_end))))
+        for name in ("execv", "execve"):  # which may fail
             self.replace(os, name, Probed(Probe(partial(_end, flush))))
 
     def after_signal(self) -> None:
@@ -57,22 +58,22 @@ class ExitInstrumentor(Instrumentor):
             self.replace(owner, name, Probed(Probe(bool, _await_end)))
 
 
-def watch(flush: Callable[[], object]) -> None:
-    """Call *flush* at the end of this process."""
+def watch(flush: Callable[[], object], flush_at_end: Callable[[], object]) -> None:
+    """Call *flush_at_end* at the end of this process, and *flush* before it may become another program."""
     atexit.unregister(_end)
-    atexit.register(_end, flush)
-    ExitInstrumentor().before_exit(flush)
-    watch_signals(flush)
+    atexit.register(_end, flush_at_end)
+    ExitInstrumentor().before_exit(flush, flush_at_end)
+    watch_signals(flush_at_end)
     if _signals is None:
         _logger.info("stagelens: a signal may end this process without a last export; call stagelens.flush() before it")
 
 
-def watch_signals(flush: Callable[[], object]) -> None:
-    """Call *flush* before a signal ends this process; to be repeated, because the host may restore the default action later."""
+def watch_signals(flush_at_end: Callable[[], object]) -> None:
+    """Call *flush_at_end* before a signal ends this process; to be repeated, because the host may restore the default action later."""
     global _signals  # noqa: PLW0603 - of this process
     try:
         if _signals is None and _is_supported():
-            _signals = Signals(flush)
+            _signals = Signals(flush_at_end)
         if _signals is not None:
             _signals.take_defaults()
     except Exception:

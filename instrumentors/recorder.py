@@ -324,7 +324,7 @@ class Background:
 
 
 def _flush_at_exit() -> None:
-    exits.watch(flush)
+    exits.watch(flush, flush_at_end)
     if "gevent" in sys.modules:
         # Before gevent 26.9 its name resolution imports this module, which fails during the exit, and so did the last report.
         __import__("concurrent.futures.thread")
@@ -386,6 +386,21 @@ def flush(timeout_seconds: float = 1.0) -> bool:
     except Exception:
         logging.getLogger("stagelens").exception("the last requests could not be delivered")
         return False
+
+
+# Error type of the requests that were open when their process ended.
+ENDED: Final = "ProcessEnded"
+
+
+def flush_at_end() -> None:
+    """Send everything before this process ends; the requests that are open then count as failed, with their age."""
+    flush()
+    opened = [marks for marks in started.copy() if marks[0] == OPEN and marks[1] > 0]
+    # The kernel does not end the first process of a container by a signal without a handler.
+    if opened and background.started and os.getpid() != 1:
+        for marks in opened:
+            finish(marks, marks[1], clock(), _route_of(marks), ENDED)
+        flush()
 
 
 def _reset() -> None:

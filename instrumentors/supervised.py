@@ -65,6 +65,8 @@ def read_open_requests(pid: int) -> list[OpenRequest]:
 
 
 def _decode(memory: bytes, pid: int) -> list[OpenRequest]:
+    if not memory:  # it was created at this moment
+        return []
     place = 1 + memory[0] * _COPY_BYTES
     line, found, _ = memory[place : place + _COPY_BYTES].partition(b"\n")
     writer, count, named = json.loads(line) if found else (pid, 0, [])

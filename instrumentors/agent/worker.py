@@ -140,7 +140,7 @@ class Agent:
             self._hardware.watch()
         while True:
             try:
-                exits.watch_signals(recorder.flush)
+                exits.watch_signals(recorder.flush_at_end)
                 recorder.background.wake_at = recorder.WAKE_AT
                 with self._working:
                     self._costs.calibrate()

@@ -113,6 +113,31 @@ def test_a_process_ends_as_without_us_after_its_report(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(0)", "return"])
+def test_requests_that_are_open_at_the_end_count_as_failed(end: str, sink: Sink) -> None:
+    """Once, with their route; those that are open in a parent process stay there."""
+    script = f"""
+import threading
+opened = threading.Event()
+def hang():
+    with stagelens.request("hanging"):
+        opened.set()
+        time.sleep(300)
+threading.Thread(target=hang, daemon=True).start()
+opened.wait()
+if os.fork() == 0:
+    serve(1)
+    os._exit(0)
+os.wait()
+{end}"""
+    with start(script, sink) as process:
+        process.wait(120)
+
+    assert (sink.requests(inference_status="ok"), sink.requests(inference_status="error")) == (97, 1)
+    assert sink.requests(http_route="hanging", inference_status="error") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 def test_a_second_signal_ends_the_process_at_once(sink: Sink) -> None:
     """Its report waits for a collector that does not respond."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
