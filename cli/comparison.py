@@ -65,7 +65,6 @@ class Threshold:
         return self.measure == _ERRORS
 
     def allowed(self, before: float) -> float:
-        """Return the maximum increase in the unit of A's value, which is *before*."""
         return self.limit * before if self.is_relative else self.limit
 
 
@@ -205,7 +204,6 @@ class RunComparison:
 
     @property
     def blamed_function(self) -> FunctionGrowth | None:
-        """Function that explains the growth of the stage that changed most; None if B is not slower, or no function does."""
         change = self.largest_change if self.at.kind == "regression" else None
         return next((each for each in self.functions if change and each.stage == change.stage and each.is_cause), None)
 

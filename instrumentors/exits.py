@@ -101,7 +101,7 @@ class Signals:
         # The C handler of `faulthandler`; set at the first registration.
         self._ours: int | None = None
         self._is_ending = False
-        self._sockets = {signum: _socket_pair() for signum in SIGNALS}
+        self._sockets = {int(signum): _socket_pair() for signum in SIGNALS}
         self._inodes = self._read_inodes()
         ExitInstrumentor().after_signal()
         # No `threading.Thread`: under gevent that is a greenlet, which waits for the host.

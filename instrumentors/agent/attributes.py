@@ -56,7 +56,6 @@ class Arrivals:
         self._since: float | None = None
 
     def end(self, number: int, ended: int) -> None:
-        """Note the end of the request with the arrival *number*, at the time *ended* by `clock`."""
         if number >= self._next_number:
             self._next_number = number + 1
         for generation in reversed(self._generations):

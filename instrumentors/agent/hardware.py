@@ -140,7 +140,6 @@ def _process_size() -> Iterator[Reading]:
 
 
 def _read_cpu_group(name: str) -> str:
-    """Return the content of file *name* of the control group that limits the CPU time of this process; "" without one."""
     return next(filter(None, (_read_file(f"{folder}/{name}") for folder in _cpu_groups())), "")
 
 
@@ -347,7 +346,6 @@ class Hardware:
         )
 
     def watch(self) -> None:
-        """Start the thread that reads the GPUs continuously; never raises."""
         try:
             self._gpus.watch()
         except Exception:

@@ -274,7 +274,6 @@ def hide_caller(loop: Any, created: Any, file: str) -> Any:
 
 
 def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
-    """Record the wait for the event loop since the end of the last job of *marks*, if it is that of *future*."""
     jobs: list[int] = marks[2]
     is_last = len(jobs) == 1 and jobs[0] > submitted and not future.cancelled()
     if is_last and marks[0] == OPEN and has_capacity(marks):

@@ -123,7 +123,6 @@ def _sample(  # noqa: PLR0917 - a query and its limits
 
 
 def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tuple[int, int]:
-    """Return *seconds* of the step *number*, in whole buckets of *bucket* seconds, at a place that differs from step to step."""
     start, end = bounds[number : number + 2]
     first = schema.ceil_to(start, bucket)
     spare = max(end - first - seconds, 0)
@@ -163,7 +162,6 @@ def _attributes(snapshot: StoreSnapshot, selection: Selection, most: int) -> Att
 
 
 def _keys(columns: Columns) -> list[tuple[str, str]]:
-    """Return the attribute and the value of each stage of *columns*; values beyond the most frequent ones are `__other__`."""
     found = [split_attribute_key(stage) for stage in columns.stages]
     counts = np.bincount(columns.stage, columns.counts, len(found)).tolist()
     kept: defaultdict[str, set[str]] = defaultdict(set)

@@ -29,7 +29,6 @@ class LatencyQueries(QueryGroup):
     """Queries of the latency of requests and of its stages."""
 
     def latency(self, selection: Selection) -> Histogram:
-        """Return the latency of all requests of *selection*, in seconds."""
         with self._snapshot() as snapshot:
             return request_latency(snapshot, selection)
 
@@ -209,7 +208,6 @@ class Mixture:
         ]
 
     def between(self, low: float, high: float) -> dict[str, float]:
-        """Return the mean seconds by stage of the requests whose bucket has its middle in `[low, high)` seconds; {} without any."""
         requests, spent = (
             each.amount[:, [low <= bucket_middle(index, each.scale) < high for index in each.index.tolist()]].sum(
                 axis=1
@@ -251,7 +249,6 @@ class Mixture:
 
 
 def _mean_times(weights: NDArray[np.float64], requests: StageCounts, times: StageCounts) -> NDArray[np.float64]:
-    """Return the mean of the *times* by stage, relative to the latency, over requests with *weights* (n, k); shape (n, stages)."""
     place, factor = bucket_factors(requests.index, times.index, times.scale)
     return weights[:, place] / requests.amount.sum(axis=0)[place] * factor @ times.amount.T
 

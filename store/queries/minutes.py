@@ -183,7 +183,6 @@ def _step_count(start: int, end: int, width: int) -> int:
 
 
 def _group_members(snapshot: StoreSnapshot, since: int) -> dict[Group, tuple[int, Ints]]:
-    """Return the time at which each group was first seen, in Unix seconds, and the ids of its series."""
     series = schema.series.c
     parts = (series.route, series.model, series.version)
     wanted = (series.id, series.service, series.environment, *parts, series.first_seen)
@@ -200,7 +199,6 @@ def _group_members(snapshot: StoreSnapshot, since: int) -> dict[Group, tuple[int
 
 
 def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
-    """Return the groups of services, and those of named dimension values if a service has several values of the dimension."""
     kinds = Counter((group.service, group.environment, group.dimension) for group in found)
     parts = {
         group
@@ -242,7 +240,6 @@ def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
 
 
 def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _GroupCounts:
-    """Sum the given *points* of *columns*; *place* combines the slot and the step of each point of *columns*."""
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
     entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)

@@ -148,7 +148,6 @@ def traced_request(kept: KeptTrace) -> TracedRequest:
 def _slow_requests(
     snapshot: StoreSnapshot, selection: Selection, percentile: float
 ) -> tuple[float, dict[str, list[PlacedRequest]], list[PlacedRequest]] | None:
-    """Return the latency at *percentile*, traces with slower requests, and these requests; None if none is retained."""
     value = request_latency(snapshot, selection).quantile(percentile)
     if value is None:
         return None
@@ -276,7 +275,6 @@ def _service_map(snapshot: StoreSnapshot, selection: Selection) -> list[ServiceE
 
 
 def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[str, str], tuple[Histogram, int]]:
-    """Return the latency and the number of errors of the requests that the called services counted, by caller and service."""
     prefix = attribute_key(CALLER.key, "")
     question = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), by="series", prefix=prefix)
     columns = fetch(snapshot, question)

@@ -61,7 +61,6 @@ class ServiceQueries(QueryGroup):
             return _fleet(snapshot, Selection(start, end, environment=environment), percentiles)
 
     def fleet_latency(self, start: datetime, end: datetime, *, environment: str | None = None) -> dict[str, Histogram]:
-        """Return the latency of the requests of each service, as `latency` of each; in seconds."""
         with self._snapshot() as snapshot:
             return _fleet_latency(snapshot, Selection(start, end, environment=environment))
 
@@ -125,12 +124,10 @@ class ServiceQueries(QueryGroup):
             return _versions(snapshot, selection)
 
     def environments(self) -> list[str]:
-        """Return the environments of all requests, by name; requests without one are ignored."""
         with self._snapshot() as snapshot:
             return _environments(snapshot)
 
     def service_environments(self) -> dict[str, frozenset[str]]:
-        """Return the environments of each service; "" for requests without one."""
         with self._snapshot() as snapshot:
             return _service_environments(snapshot)
 

@@ -113,7 +113,6 @@ def slo_series(
 
 
 def _count_steps(columns: Columns, steps: Steps, threshold_seconds: float | None) -> Generator[tuple[int, int, float]]:
-    """Yield the start of each step, its number of requests, and the number of those longer than *threshold_seconds*."""
     for counts in add_up_steps(columns, steps):
         slow = np.zeros(len(counts.starts)) if threshold_seconds is None else counts.above(threshold_seconds)
         yield from zip(counts.starts.tolist(), counts.total.tolist(), slow.tolist(), strict=True)
@@ -206,11 +205,9 @@ class _StepSums:
 
     @property
     def good(self) -> Floats:
-        """Sums of good requests over all steps; shape (stages,)."""
         return (self.all - self.failed - self.slow).sum(axis=0)
 
     def at(self, starts: Ints) -> _StepSums:
-        """Return the sums of the steps that start at *starts*; zeros for missing steps."""
         _, place, mine = np.intersect1d(starts, self.starts, return_indices=True)
 
         def moved(table: Floats) -> Floats:
@@ -437,7 +434,6 @@ def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], F
 
 
 def _first_seen(snapshot: StoreSnapshot, selection: Selection) -> int | None:
-    """Return the first bucket of the series of *selection*, in Unix seconds; None if there is none."""
     table = schema.series
     statement = select(func.min(table.c.first_seen)).where(*selection.conditions())
     return snapshot.connection.execute(statement).scalar()

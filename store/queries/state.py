@@ -68,7 +68,6 @@ class StoreQueries(QueryGroup):
             return collectors.read_reports(snapshot.connection)
 
     def audit(self, start: datetime, end: datetime, limit: int) -> list[AuditEntry]:
-        """Return the newest entries of the audit log in `[start, end)`, newest first."""
         with self._snapshot() as snapshot:
             return audit.read_entries(snapshot.connection, start, end, limit)
 
@@ -151,7 +150,6 @@ class TierUse:
         return self.bytes_per_day * self.retention_seconds / _DAY_SECONDS
 
     def bytes_after(self, days: float, now: int) -> float:
-        """Return the size of the tier in *days* days: the present data without deletions, and the growth, in bytes."""
         oldest = now + days * _DAY_SECONDS - self.retention_seconds
         left = sum(size for at, size in self.slots.items() if at + self.slot_seconds > oldest)
         return left + self.bytes_per_day * min(days, self.retention_seconds / _DAY_SECONDS)

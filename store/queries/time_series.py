@@ -72,7 +72,6 @@ class StepMixtures:
         return self.latency.sum.sum(axis=1) / self.latency.total, self.times.by_stage
 
     def _at(self, quantile: float) -> tuple[Floats, Floats]:
-        """Return the latency at *quantile* in each step, and the time of its requests by stage; shape (n, stages)."""
         counts, totals = self.requests.amount.sum(axis=1), self.latency.total.tolist()
         window = RankWindow.of([quantile] * len(totals), totals, self.latency.zero.sum(axis=1).tolist())
         place, factor = bucket_factors(self.requests.index, self.times.index, self.times.scale)
@@ -196,7 +195,6 @@ def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
 
 
 def _top_stages(amount: Ints, stages: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return the two stages that dominate most requests of each cell, and their shares; "" for no second stage."""
     # An empty stage is added, so that there are always two stages.
     padded = np.vstack((amount, np.zeros_like(amount[:1])))
     order = np.argsort(-padded, axis=0, kind="stable")[:2]

@@ -129,7 +129,6 @@ class _Search:
 
 
 def _by_key(counted: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
-    """Return the sums of the numbers by key and value, the most frequent value first, equally frequent ones by value."""
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for key, value, number in counted:
         found[key][value] += number
@@ -203,6 +202,5 @@ def _attributes(row: Row[Any]) -> dict[str, str]:
 
 
 def _as_text(key: str, value: object) -> str:
-    """Return the value of an attribute as text; a number that is counted by band as the start of its band."""
     kind = attribute(key).kind
     return band_of(kind, value) if kind != "text" and type(value) is int and value >= 0 else str(value)

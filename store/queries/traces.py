@@ -93,7 +93,6 @@ class TraceQueries(QueryGroup):
             return _one_per_cause(snapshot, selection, self._retention, limit, violated, above_seconds)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
-        """Return a retained request by its id."""
         with self._snapshot() as snapshot:
             return find_trace(snapshot, trace_id)
 

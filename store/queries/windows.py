@@ -74,12 +74,10 @@ class _Spans:
     last: Ints
 
     def sums(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of the rows of *table*, one for each interval, in each window."""
         held = np.concatenate((np.zeros_like(table[:1]), np.cumsum(table, axis=0)))
         return held[self.last] - held[self.first]
 
     def counts(self, columns: Columns, scale: int) -> StepCounts:
-        """Return the counts of *columns*, whose times are numbers of intervals, in each window."""
         fine = columns.where((columns.scale >= scale) & (columns.times < self.last[-1]))
         found = count_at(fine, fine.times, np.arange(int(self.last[-1])), scale)
         tables = (self.sums(table) for table in (found.amount, found.zero, found.sum))
@@ -147,7 +145,6 @@ def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[In
 
 
 def _fetch(snapshot: StoreSnapshot, question: PointQuery, width: int) -> Columns:
-    """Return the points with the number of their interval of *width* seconds in place of their time."""
     start, end = question.selection.seconds
     if end - start == width:
         steps, widest = Steps(start, None), schema.COARSEST
@@ -168,7 +165,6 @@ def _raise_too_many() -> None:
 def _groups(
     snapshot: StoreSnapshot, about: Selection, by: Sequence[str], columns: Columns
 ) -> tuple[list[tuple[str, ...]], Ints, NDArray[np.bool_]]:
-    """Return the values of the dimensions of each group, the number of each point's group, and whether its requests failed."""
     series = schema.series.c
     statement = select(series.id, series.total_id, series.status, *(series[name] for name in by))
     rows = snapshot.connection.execute(statement.where(*about.conditions())).all()
