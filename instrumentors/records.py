@@ -108,8 +108,8 @@ REST: Final = "rest"
 # 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list without limit: a full one is
 # compacted.
 MAX_MARKS: Final = 3 * 4096
-# Intervals that stay as they are, periods of the older ones, and their stages.
-RECENT, PERIODS, MAX_STAGES = 256, 256, 32
+# Intervals that stay as they are, the first and the newest; of those between, how many are left, and of how many stages.
+FIRST, RECENT, MERGED, MAX_STAGES = 128, 256, 1024, 32
 compacting = threading.Lock()
 _logger = logging.getLogger("stagelens")
 
@@ -170,7 +170,7 @@ def compacted(triples: Marks) -> Marks:
     """Return shorter *triples*: facts that add up are added up, and old intervals are merged by stage within short periods.
 
     The exclusive time of each stage stays the same, also where intervals overlap. Only the share of a stage around them that
-    began within such a period may change, by less than that period: `PERIODS` of them are as long as the request so far.
+    began within such a period may change, by less than that period. It is longer, the more stages there are.
     """
     intervals: list[Interval] = []
     facts: list[tuple[str, Any, Any]] = []
@@ -196,13 +196,16 @@ def _parts(intervals: list[Interval]) -> list[Interval]:
 
 
 def _merged_parts(parts: list[Interval]) -> Iterator[Interval]:
-    """Yield the newest of *parts*, which do not overlap, and before them one interval by stage and period."""
-    old, recent = parts[:-RECENT], parts[-RECENT:]
-    if len({stage for stage, *_ in old}) > MAX_STAGES:
+    """Yield the first and the newest of *parts*, which do not overlap, and between them one interval by stage and period."""
+    old, recent = parts[FIRST:-RECENT], parts[max(FIRST, len(parts) - RECENT) :]
+    # What came before the first token, and the start of a stage around all others.
+    yield from parts[:FIRST]
+    stages = len({stage for stage, *_ in old})
+    if stages > MAX_STAGES:
         old = [(key if key.partition("@")[0] in BY_KEY else OTHER, start, end) for key, start, end in old]
     if old:
         first = old[0][1]
-        period = max(1, (old[-1][2] - first) // PERIODS)
+        period = max(1, (old[-1][2] - first) * min(stages, MAX_STAGES) // MERGED)
         for _, same in itertools.groupby(old, lambda part: (part[1] - first) // period):
             yield from _joined(list(same))
     yield from recent

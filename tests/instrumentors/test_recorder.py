@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.core import stages
 from stagelens.core.partition import Interval, partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request, stage
@@ -298,10 +299,12 @@ def test_stages_beyond_the_limit_of_a_record_are_counted(finished: Finished) -> 
     assert own["serialize"] == last[2] - last[1]
 
 
+STAGES = ["own", *(stage.key for stage in stages.STAGES if stage.key != stages.OVERHEAD)]
+
+
+@settings(max_examples=15)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["forward", "decode", "own"]), st.integers(0, 9), st.integers(0, 9)), min_size=1
-    ),
+    st.lists(st.tuples(st.sampled_from(STAGES), st.integers(0, 9), st.integers(0, 9)), min_size=1),
     st.integers(1, 10),
 )
 def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], threads: int) -> None:
@@ -323,6 +326,21 @@ def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], t
     assert sum(partition(read_marks(together).intervals, 0, now).values()) == now
 
 
+def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_exact() -> None:
+    """Where a long request began is not merged."""
+    unlimited: list[Interval] = [("queue", 0, 50), ("tokenize", 60, 90)]
+    for number in range(9000):
+        unlimited += [("decode", 100 + 10 * number, 104 + 10 * number), ("own", 105 + 10 * number, 108 + 10 * number)]
+    unlimited += [("handler", 55, 90_110), ("serialize", 90_110, 95_000), ("framework", 0, 96_000)]
+    marks: records.Marks = [records.OPEN, 0, 0]
+    for interval in unlimited:
+        assert records.has_capacity(marks)
+        marks.extend(interval)
+
+    for end in (100, 150, 96_000):
+        assert partition(read_marks(marks).intervals, 0, end) == partition(unlimited, 0, end)
+
+
 def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
     """Only what a period of 1/256 of the request holds may move between a stage and those inside it."""
     marks: records.Marks = [records.OPEN, 0, 0]
@@ -339,6 +357,19 @@ def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
 
     assert compacted == pytest.approx(exact, abs=28 * 2 * 200_000 / 256)
     assert sum(compacted.values()) == 200_000
+
+
+def test_hundreds_of_own_stages_are_one_other_stage_in_a_full_record() -> None:
+    """As they are on the pages."""
+    marks: records.Marks = [records.OPEN, 0, 0]
+    for number in range(30_000):
+        assert records.has_capacity(marks)
+        marks.extend((f"item {number}" if number % 2 else "forward", number, number + 1))
+    own = partition(read_marks(marks).intervals, 0, 30_000)
+
+    assert own["forward"] == 15_000
+    assert own[stages.OTHER] > 14_000
+    assert sum(own.values()) == 30_000
 
 
 def test_a_record_full_of_facts_says_so(caplog: pytest.LogCaptureFixture) -> None:
