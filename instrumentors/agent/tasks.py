@@ -124,7 +124,9 @@ class RequestTasks:
             # The loop changes the set meanwhile.
             with contextlib.suppress(RuntimeError):
                 for task in asyncio.all_tasks(loop):
-                    found.setdefault(id(_marks_of(task)), []).append(task)
+                    # Other code may register anything.
+                    if isinstance(task, asyncio.Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+                        found.setdefault(id(_marks_of(task)), []).append(task)
         return found
 
 

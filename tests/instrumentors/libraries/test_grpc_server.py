@@ -337,6 +337,21 @@ def test_a_bidirectional_stream_is_one_request(server: Server, seen: Any) -> Non
     assert spent["serialize"] >= 6 * WORK_NS
 
 
+def test_an_empty_message_is_no_first_token(server: Server, seen: Any, finished: Finished) -> None:
+    """It keeps the call open until there is something to say."""
+    said: list[int] = []
+
+    def requests() -> Iterator[bytes]:
+        yield b""
+        said.append(records.clock())
+        yield from PARTS
+
+    assert server.call("Echo", requests()) == [b"", *PARTS]
+    seen()
+
+    assert finished.facts()["@first_token"] > said[0]
+
+
 @pytest.mark.parametrize(
     ("method", "request_", "code", "expected"),
     [
