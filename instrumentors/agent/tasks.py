@@ -79,7 +79,7 @@ class RequestTasks:
         return found
 
     def _around_tasks(self, chain: _Chain) -> tuple[int, bool] | None:
-        """Return the position of the frame that waits for other tasks, and whether for their end; None if it waits by itself."""
+        """Return the position of the frame that waits for other tasks, and whether for their end; None if it waits for another thing."""
         joins = any(type(each).__name__ == "_GatheringFuture" for each in gc.get_referents(chain.awaited))
         is_signal = True
         for position, frame in enumerate(chain.frames):
