@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..core.partition import Interval, segments
-from ..core.stages import BY_KEY, HANDLER, OVERHEAD
+from ..core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD
 from ..core.text import to_integer
 from . import records
 from .instrumentor import log_failure
@@ -25,8 +25,8 @@ from .records import ATTRIBUTE, BODY, REPORTED, REST, TIMINGS, Late, Marks, Reco
 class RequestFacts(NamedTuple):
     """Facts and stage intervals of a request."""
 
-    facts: dict[str, Any]
-    intervals: list[Interval]
+    facts: dict[str, Any]  # Facts by key, combined as `records` describes
+    intervals: list[Interval]  # Stage (without the part after the "@"), start, end. [nanoseconds by `clock`]
 
 
 def read_marks(marks: Marks) -> RequestFacts:
@@ -60,6 +60,8 @@ def read_request(record: Record) -> RequestFacts:
     marks, start, end, *_, kind = record
     parsed = read_marks(marks)
     if "@late" in parsed.facts:
+        # A step of the endpoint may begin while a worker does what it waits for.
+        parsed.intervals[:] = _without_waiting_steps(parsed.intervals)
         # Like all others in the order of their end, with which `partition` is several times as fast.
         parsed.intervals.sort(key=_END)
     if kind == "internal":
@@ -68,6 +70,19 @@ def read_request(record: Record) -> RequestFacts:
 
 
 _END = operator.itemgetter(2)
+
+
+def _without_waiting_steps(intervals: list[Interval]) -> list[Interval]:
+    """Return *intervals* with only the rest of those of the handler that begin inside of another stage: it is what they wait for."""
+    others = sorted(each[1:] for each in intervals if each[0] not in {HANDLER, FRAMEWORK})
+    ends = list(itertools.accumulate((end for _, end in others), max))
+    waiting: list[Interval] = []
+    rest: list[Interval] = []
+    for each in intervals:
+        before = bisect.bisect_left(others, (each[1],))
+        is_waiting = each[0] == HANDLER and before > 0 and ends[before - 1] > each[1]
+        (waiting if is_waiting else rest).append(each)
+    return [*rest, *_subtract_intervals(waiting, others)] if waiting else intervals
 
 
 def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:

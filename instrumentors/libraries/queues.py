@@ -10,7 +10,9 @@ until that object is set, the code that took the job works for the request:
 - Stages of a batch count in full for each of its requests. Jobs may join and leave a batch at any time.
 - A worker may use executors, tasks and threads, and process several batches at once.
 
-A job without such an object is ambiguous, so its work is not recorded. Use `stagelens.ticket` for it.
+A job without such an object, such as one with the number of a future in a dict, is followed if its request waits for something
+that is set while one worker has the job: an event, a queue, a `concurrent.futures.Future`, or a future that code outside of
+installed packages awaits. Any other job is ambiguous, so its work is not recorded. Use `stagelens.ticket` for it.
 
 A job with a `contextvars.Context` runs in the context of its request, as those of anyio's threads do: nothing is to be added.
 """
@@ -91,7 +93,8 @@ class QueueInstrumentor(Instrumentor):
     )
     facts = ("batch",)
     not_timed = (
-        "jobs without a future, an event or a queue for the result. Use `stagelens.ticket` and `stagelens.batch` for them.",
+        "jobs without a future, an event or a queue for the result that are text, bytes or numbers, or that a worker puts into a further queue in another object. Use `stagelens.ticket` and `stagelens.batch` for them.",
+        "results for which a request waits in a condition. *Your code* names the function and its wait.",
         "jobs whose future, event or queue for the result is shared by several requests",
         "the batch size where jobs join and leave a batch of streams",
         "jobs in lists, `collections.deque`, `multiprocessing` queues, `queue.SimpleQueue` and the queues of gevent, whose types cannot be instrumented. Use `stagelens.ticket` in the same way.",
@@ -574,7 +577,7 @@ _jobs: dict[int, Job] = {}
 # Those that do not hold it: by the id of the item until it is taken, then by the negative of their own.
 _loose: WeakValueDictionary[int, Loose] = WeakValueDictionary()
 # The same, as a dict without methods of Python.
-_any_loose: Final = _loose.data
+_any_loose: Final[dict[Any, Any]] = vars(_loose)["data"]
 # What a thread or task of a request with such a job waited for last.
 _awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
 # Queues from which requests themselves take, such as the connections of a pool, by their id.
@@ -826,7 +829,7 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
             run, run.mixed = (run, True) if _is_get() else (run.renewed(now), run.mixed)
         for job in jobs:
             run.take(job, now)
-        if jobs and loose is jobs[0]:
+        if loose is not None and loose in jobs:
             loose.waits_for(run)
         run.mixed = run.mixed or not jobs
     except Exception:

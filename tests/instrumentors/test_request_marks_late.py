@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from stagelens.core.partition import partition
 from stagelens.instrumentors import records
-from stagelens.instrumentors.request_marks import MAX_WAIT_SECONDS, MAX_WAITING, DeferredRecords
+from stagelens.instrumentors.records import CLOSED, Marks
+from stagelens.instrumentors.request_marks import MAX_WAIT_SECONDS, MAX_WAITING, DeferredRecords, complete, read_request
 
 
 class Device:
@@ -101,3 +103,20 @@ def test_a_device_that_fails_loses_only_its_own_marks(reported: set[str]) -> Non
     assert not DeferredRecords().holds(request, 0)
     assert request[0][-3:] == ["forward@gpu", 2, 7]
     assert len(reported) == 2
+
+
+def test_a_step_of_the_handler_that_begins_while_a_worker_works_is_what_it_waits_for() -> None:
+    """Such as one of the generator of a response that gets the next token of a queue."""
+
+    class Work:
+        def ready(self) -> bool:
+            return True
+
+        def marks(self) -> Marks:
+            return ["queue", 2, 10, "forward", 10, 20, "forward", 21, 30]
+
+    marks: Marks = [CLOSED, 0, 0, "handler", 0, 3, "handler", 4, 12, "handler", 13, 35, "@late", Work(), 0]
+    complete(marks)
+    intervals = read_request((marks, 0, 40, "", "", 0, "server")).intervals
+
+    assert partition(intervals, 0, 40) == {"handler": 8, "queue": 8, "forward": 19, "overhead": 5}
