@@ -22,18 +22,12 @@ _SEPARATORS = str.maketrans(";@", "__")
 
 
 class CodeFrame(NamedTuple):
-    """One function on a stack.
+    """One function on a stack."""
 
-    Args:
-        module: Import name of the module; the name of the script for `__main__`.
-        function: Qualified name in the module, such as `Model.predict`.
-        file: Path relative to the entry of `sys.path` that contains it, or the last two parts of the path.
-        line: Line that runs in the innermost frame of the user's code, first line of the function in other frames; 0 for unknown.
-    """
-
-    module: str
-    function: str
-    file: str = ""
+    module: str  # Import name of the module; the name of the script for `__main__`
+    function: str  # Qualified name in the module, such as `Model.predict`
+    file: str = ""  # Path relative to the entry of `sys.path` that contains it, or the last two parts of the path
+    # Line that runs in the innermost frame of the user's code, first line of the function in other frames; 0 for unknown
     line: int = 0
 
     @property

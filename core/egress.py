@@ -57,15 +57,11 @@ class CallTls(Section):
 
 
 class CallSection(Section):
-    """Section about calls to an address, which its validator reads with `call_url`.
+    """Section about calls to an address, which its validator reads with `call_url`."""
 
-    Args:
-        allow_link_local: Whether metadata services of clouds may be called.
-        tls: TLS verification and client certificate.
-    """
-
+    # Whether metadata services of clouds may be called
     allow_link_local: Annotated[bool, BeforeValidator(lambda value: value is True)] = False
-    tls: CallTls = CallTls()
+    tls: CallTls = CallTls()  # TLS verification and client certificate
 
 
 def call_url(text: str, info: ValidationInfo, example: str) -> httpx.URL:
@@ -148,16 +144,11 @@ class EgressDeniedError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    """The addresses that the server may call.
+    """The addresses that the server may call."""
 
-    Args:
-        kinds: Allowed kinds of addresses.
-        networks: Allowed networks, of any kind.
-        names: Allowed host names, whatever they resolve to except metadata services; `*.example.com` allows all subdomains.
-    """
-
-    kinds: frozenset[Kind] = frozenset({"public", "private", "loopback"})
-    networks: tuple[Network, ...] = ()
+    kinds: frozenset[Kind] = frozenset({"public", "private", "loopback"})  # Allowed kinds of addresses
+    networks: tuple[Network, ...] = ()  # Allowed networks, of any kind
+    # Allowed host names, whatever they resolve to except metadata services; `*.example.com` allows all subdomains
     names: tuple[str, ...] = ()
 
     @classmethod

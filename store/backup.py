@@ -48,14 +48,11 @@ _QUANTILES = (0.5, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class StoreFingerprint:
-    """Counts and quantiles that identify the contents of a store.
+    """Counts and quantiles that identify the contents of a store."""
 
-    Args:
-        counts: Sum of the counts by tier (width in seconds), service and metric; totals count as separate metrics.
-        quantiles: p50 and p99 of each service over all data; in seconds, None without requests.
-    """
-
+    # Sum of the counts by tier (width in seconds), service and metric; totals count as separate metrics
     counts: dict[tuple[int, str, str], int]
+    # p50 and p99 of each service over all data; in seconds, None without requests
     quantiles: dict[str, tuple[float | None, ...]]
 
 

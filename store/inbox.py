@@ -44,20 +44,13 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class AggregationInput:
-    """Input of one aggregation.
+    """Input of one aggregation."""
 
-    Args:
-        now: Current time. [Unix seconds]
-        parcels: Waiting parcels, oldest first.
-        counted: Parcels of counted requests, oldest first.
-        complete: Whether *parcels* has all waiting parcels.
-        load: Function that yields the given parcels with their spans, in order, few of them in memory at a time.
-    """
-
-    now: int
-    parcels: Sequence[Parcel]
-    counted: Sequence[Parcel]
-    complete: bool
+    now: int  # Current time. [Unix seconds]
+    parcels: Sequence[Parcel]  # Waiting parcels, oldest first
+    counted: Sequence[Parcel]  # Parcels of counted requests, oldest first
+    complete: bool  # Whether *parcels* has all waiting parcels
+    # Function that yields the given parcels with their spans, in order, few of them in memory at a time
     load: Callable[[Sequence[Parcel]], Iterable[Parcel]] = iter
 
 

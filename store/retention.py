@@ -81,25 +81,18 @@ _DAY_NS = 86_400 * _NS
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention of each kind of data.
+    """Retention of each kind of data."""
 
-    Args:
-        seconds_10: Retention of points in buckets of 10 s.
-        minutes: Retention of points in buckets of 1 and 10 min.
-        hours: Retention of points in wider buckets, of events and of loads; series without remaining data are deleted.
-        traces: Retention of retained traces.
-        traces_per_service: Maximum number of retained traces of a service; the oldest are deleted first. [count]
-        batches: Retention of batch names: maximum delay of a retry that is recognised, and of data.
-        budget_bytes: Maximum size of the store; None for no limit.
-    """
-
-    seconds_10: timedelta = timedelta(hours=24)
-    minutes: timedelta = timedelta(days=14)
+    seconds_10: timedelta = timedelta(hours=24)  # Retention of points in buckets of 10 s
+    minutes: timedelta = timedelta(days=14)  # Retention of points in buckets of 1 and 10 min
+    # Retention of points in wider buckets, of events and of loads; series without remaining data are deleted
     hours: timedelta = timedelta(days=395)
-    traces: timedelta = timedelta(days=7)
+    traces: timedelta = timedelta(days=7)  # Retention of retained traces
+    # Maximum number of retained traces of a service; the oldest are deleted first. [count]
     traces_per_service: int = 20_000
+    # Retention of batch names: maximum delay of a retry that is recognised, and of data
     batches: timedelta = timedelta(hours=24)
-    budget_bytes: int | None = None
+    budget_bytes: int | None = None  # Maximum size of the store; None for no limit
 
     def of_tier(self, seconds: int) -> timedelta:
         if seconds == schema.FINEST:

@@ -103,13 +103,9 @@ class Indicator:
     - `stage`: requests with the stage; bad if the time in the stage is above the threshold.
     - `coverage`: the time of all requests; bad is the time that no stage explains, `overhead`.
     - `freshness`: minutes since the first data; bad if at the end of the minute the newest data were older than the threshold.
-
-    Args:
-        kind: Kind of the indicator.
-        threshold_seconds: Threshold above which a value is bad; None for `availability` and `coverage`. [seconds]
-        key: Stage of `stage`; definition of `ttft` and `tpot`, None for all definitions.
     """
 
-    kind: Kind
+    kind: Kind  # Kind of the indicator
+    # Threshold above which a value is bad; None for `availability` and `coverage`. [seconds]
     threshold_seconds: float | None = None
-    key: str | None = None
+    key: str | None = None  # Stage of `stage`; definition of `ttft` and `tpot`, None for all definitions

@@ -37,21 +37,16 @@ class InUseError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class PointQuery:
-    """Query for points.
-
-    Args:
-        metrics: Metrics to read, from `names.METRICS`.
-        by: Whether the result must separate totals or series; None for the cheapest.
-        prefix: Start of the keys (stages) of the points to read; without characters that LIKE interprets.
-        counts_only: Whether to read the counts and sums without the buckets, which takes a tenth of the time: all values are in `zero`.
-        visible: Environments that the reader may see, see `reader.VisiblePoints`; None for all.
-    """
+    """Query for points."""
 
     selection: Selection
-    metrics: Sequence[str]
+    metrics: Sequence[str]  # Metrics to read, from `names.METRICS`
+    # Whether the result must separate totals or series; None for the cheapest
     by: Literal["series", "total"] | None = None
-    prefix: str = ""
+    prefix: str = ""  # Start of the keys (stages) of the points to read; without characters that LIKE interprets
+    # Whether to read the counts and sums without the buckets, which takes a tenth of the time: all values are in `zero`
     counts_only: bool = False
+    # Environments that the reader may see, see `reader.VisiblePoints`; None for all
     visible: frozenset[str] | None = None
 
     @property

@@ -184,14 +184,10 @@ _logger = logging.getLogger("stagelens")
 
 
 class CallWindow(NamedTuple):
-    """Calls between two readings of the statistics.
+    """Calls between two readings of the statistics."""
 
-    Args:
-        counted: Totals that the server counted.
-        call_ns: Mean duration of this process's calls that ended between the two readings; 0 for none. [nanoseconds]
-    """
-
-    counted: Totals
+    counted: Totals  # Totals that the server counted
+    # Mean duration of this process's calls that ended between the two readings; 0 for none. [nanoseconds]
     call_ns: float
 
 
