@@ -49,9 +49,6 @@ class AttributeHistograms:
     """The histograms of one series by attribute.
 
     An automatic attribute is not sent while it has had one value only, because that says nothing.
-
-    Args:
-        limits: Limits of the process.
     """
 
     __slots__ = ("_all", "_before", "_cells", "_limits", "_only", "_replica", "_sent", "_spent")

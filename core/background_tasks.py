@@ -20,20 +20,8 @@ Result = TypeVar("Result")
 class TaskSupervisor(Generic[Target]):
     """Supervisor of one task for each wanted target, in a thread with an event loop.
 
-    Args:
-        name: Name of the thread.
-        wanted: Function that returns the targets by name; called periodically. A changed target gets a new task.
-        run_task: Coroutine function of the task of one target, which runs until it is cancelled.
-        on_removed: Function called with the name of a removed target.
-        check_seconds: Time between two calls of *wanted*. [seconds]
-        on_checked: Function called with the result of each call of *wanted*.
-        grace_seconds: Time for tasks to finish after `ended` is set. [seconds]
-        threads: Number of worker threads.
-
-    Attributes:
-        ended: Event that is set when the supervisor stops.
-        thread: Thread of the event loop.
-        threads: Worker threads for blocking calls.
+    *wanted* returns the targets by name every *check_seconds*, and a changed one gets a new task. Tasks run until they are
+    cancelled, *grace_seconds* after `ended` is set. `threads` are for blocking calls.
     """
 
     def __init__(
@@ -127,16 +115,7 @@ RETRY_SECONDS = 2.0
 
 
 class PeriodicThread(ABC):
-    """A daemon thread that repeats one task until it is stopped.
-
-    Args:
-        name: Name of the task, part of the thread's name.
-        gap_seconds: Minimum time between two steps, also after `wake`. [seconds]
-        rest_seconds: Delay before the first step. [seconds]
-
-    Attributes:
-        thread: Thread of the task, which runs until `stop`.
-    """
+    """A daemon thread that repeats one task until it is stopped: first after *rest_seconds*, then not before *gap_seconds*."""
 
     def __init__(self, name: str, gap_seconds: float = 0.0, *, rest_seconds: float = 0.0) -> None:
         self._gap_seconds, self._rest_seconds = gap_seconds, rest_seconds

@@ -258,11 +258,6 @@ _PORTS = {"http": 80, "https": 443}
 class CheckedTransport(httpx.AsyncBaseTransport):
     """Transport for one host; connections are pooled by address, so a second host must have its own transport.
 
-    Args:
-        egress_policy: The egress allow-list.
-        verify: TLS verification, as for `httpx.AsyncHTTPTransport`.
-        proxy: URL of the proxy; None for direct calls.
-
     Requests raise EgressDeniedError if the host is not allowed, otherwise the errors of httpx.
     """
 

@@ -29,13 +29,7 @@ class StoreError(StagelensError):
 
 
 class ChannelError(StagelensError):
-    """A notification was not delivered.
-
-    Args:
-        message: Response of the receiver.
-        permanent: Whether a retry is useless.
-        retry_after_seconds: Retry delay that the receiver requested, if any. [seconds]
-    """
+    """A notification was not delivered; the receiver may have requested a delay of the retry, which is useless if *permanent*."""
 
     def __init__(self, message: str, *, permanent: bool, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)

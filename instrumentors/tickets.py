@@ -57,12 +57,7 @@ Triple: TypeAlias = tuple[str, Any, Any]
 
 
 class BatchRun:
-    """Record of the work for the requests of one batch.
-
-    Args:
-        marks: Marks in the format of a request; the first triple holds the start.
-        ended: End of the work, 0 while it runs. [nanoseconds by `clock`]
-    """
+    """Record of the work for the requests of one batch: marks as those of a request, and its end, 0 while it runs."""
 
     __slots__ = ("_completed", "_shared", "_shared_length", "ended", "marks")
 
@@ -101,11 +96,7 @@ class BatchRun:
 
 
 class Ticket:
-    """Handle of a request for a job that waits for a worker. A ticket from outside of any request has no effect.
-
-    Args:
-        since: Time of creation. [nanoseconds by `clock`]
-    """
+    """Handle of a request for a job that waits for a worker. A ticket from outside of any request has no effect."""
 
     __slots__ = ("__weakref__", "_runs", "gone", "since")
     # Whether Stagelens drew the ticket for a job in a queue. It is ignored in a request with other tickets.

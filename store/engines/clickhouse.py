@@ -198,12 +198,7 @@ _KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.C
 
 
 class ClickHousePoints:
-    """Implementation of `Points` in ClickHouse.
-
-    Args:
-        server: The server; the tables exist.
-        clock: Returns the current time. [Unix seconds]
-    """
+    """Implementation of `Points` in ClickHouse, on a *server* whose tables exist."""
 
     def __init__(self, server: ClickHouseServer, clock: Callable[[], float] = time.time) -> None:
         self.server = server

@@ -149,12 +149,7 @@ def event_source(torch: Any, kind: str) -> EventSource | None:
 
 
 class DeviceEvent:
-    """Event with the time of its recording and, once known, its device time.
-
-    Args:
-        event: An event that was just recorded.
-        asked: Time just before the recording. [nanoseconds by `clock`]
-    """
+    """Event with the time just before its recording and, once known, its device time."""
 
     __slots__ = ("asked", "at", "event")
 
