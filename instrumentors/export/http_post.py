@@ -94,9 +94,9 @@ def _parsed_proxy(url: str, proxy: str) -> SplitResult | None:
         via = urlsplit(proxy)
         is_valid = bool(via.hostname) and via.port != 0
     except ValueError:
-        is_valid = False
-    if not is_valid:
-        raise ProxyError(url, proxy, "is not a valid URL; write http://host:port") from None
+        via, is_valid = None, False
+    if via is None or not is_valid:
+        raise ProxyError(url, proxy, "is not a valid URL; write http://host:port")
     if via.scheme == url.partition(":")[0] == "https":
         raise ProxyError(url, proxy, "is called by TLS, which is not supported for https; write http://host:port")
     return via

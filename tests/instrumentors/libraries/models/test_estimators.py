@@ -17,8 +17,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 from sklearn.utils import all_estimators
-from sklearn.utils._test_common.instance_generator import _construct_instances
-from sklearn.utils.estimator_checks import _enforce_estimator_tags_X, _enforce_estimator_tags_y
+from sklearn.utils._test_common.instance_generator import (
+    _construct_instances,  # pyright: ignore[reportPrivateUsage] - as its own tests
+)
+from sklearn.utils.estimator_checks import (
+    _enforce_estimator_tags_X,  # pyright: ignore[reportPrivateUsage]
+    _enforce_estimator_tags_y,  # pyright: ignore[reportPrivateUsage]
+)
 
 from stagelens.instrumentors import instrumentor, recorder
 from stagelens.instrumentors.libraries.sklearn import PREDICTIONS, SklearnInstrumentor
@@ -117,7 +122,8 @@ def test_estimators_stay_what_they_are() -> None:
     assert not hasattr(selected, "predict_proba")
     assert hasattr(selected, "decision_function")
     copy = pickle.loads(pickle.dumps(selected))  # noqa: S301
-    assert np.array_equal(copy.predict(X), clone(selected).fit(X, Y).predict(X))
+    again: Any = clone(selected)
+    assert np.array_equal(copy.predict(X), again.fit(X, Y).predict(X))
     SklearnInstrumentor().uninstrument()
     assert _stages(selected.predict, X) == []
 
