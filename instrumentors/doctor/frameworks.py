@@ -141,27 +141,6 @@ class Way(NamedTuple):
 
 WAYS = (
     Way(
-        "ray",
-        ("serve.batch", "ray.serve.batch"),
-        (),
-        "processes a batch of requests in a separate task: stages recorded there belong to no request",
-        "await self.batched(x, stagelens.ticket())    # and in batched: with stagelens.batch(tickets):",
-    ),
-    Way(
-        "ray",
-        ("serve.deployment", "ray.serve.deployment"),
-        (),
-        "runs in Ray processes: stages recorded there belong to no request",
-        'with stagelens.request("model"):    # in its method',
-    ),
-    Way(
-        "mlserver",
-        ("MLModel", "mlserver.MLModel"),
-        ("mlserver",),
-        "runs in MLServer workers: stages recorded there belong to no request",
-        'with stagelens.request("predict"):    # in its method',
-    ),
-    Way(
         "ts",
         (),
         ("torchserve",),
@@ -197,7 +176,7 @@ def check_batching(inspection: Inspection) -> Iterator[DoctorFinding]:
     known = {*triggers, *(trigger.partition(".")[0] for trigger in triggers)}
     places = _first_positions(inspection)
     # A replica that serves its own ASGI application records its own requests.
-    if not _HANDLED_BY.isdisjoint(places) or _OWN_APPLICATION in places or _in_process(inspection):
+    if not _HANDLED_BY.isdisjoint(places) or _OWN_APPLICATION in places:
         return
     for way in WAYS:
         if way.module in known:
@@ -261,10 +240,6 @@ def _first_positions(inspection: Inspection) -> dict[str, str]:
             if isinstance(node, (ast.Attribute, ast.Name)):
                 found.setdefault(dotted_name(node), f"{path}:{node.lineno}")
     return found
-
-
-def _in_process(inspection: Inspection) -> bool:
-    return inspection.target.name == "mlserver" and inspection.environment.get("MLSERVER_PARALLEL_WORKERS") == "0"
 
 
 # Other tracers of the same calls: name, wrapper command, calls in the sources that start it, setting that disables it.
