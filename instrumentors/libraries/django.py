@@ -37,7 +37,7 @@ class DjangoInstrumentor(Instrumentor):
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
-        "websockets",
+        "websockets under WSGI",
         "templates and database queries. To time them, wrap them in `stagelens.stage(…)`.",
         '`json.loads(request.body)` in a view, and parsers and renderers of Django REST framework. To time them, wrap them in `stagelens.stage("serialize")`.',
     )

@@ -1,6 +1,6 @@
 """uvicorn: detects stalls of uvicorn's event loop, and sends all recorded requests before uvicorn exits.
 
-Stagelens counts requests in the application, not in uvicorn: see [Starlette and FastAPI](asgi.md) and [Django](django.md).
+Stagelens counts requests where uvicorn calls the application, of any framework: see [ASGI and WSGI servers](servers.md).
 
 If `--workers` is used and uvicorn kills a worker that does not respond, its open requests count as failed with the error type `WorkerKilled`.
 """

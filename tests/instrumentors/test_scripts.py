@@ -70,11 +70,26 @@ def test_each_model_run_of_a_script_is_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", ["import starlette", "import django.core.handlers.wsgi", "stagelens.request('batch')"]
+    "server",
+    [
+        "import starlette",
+        "import django.core.handlers.wsgi",
+        "stagelens.request('batch')",
+        "import socket; server = socket.create_server(('127.0.0.1', 0))",
+    ],
 )
 def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
     """Model calls outside of its requests are warm-ups or background work."""
     assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
+
+
+def test_a_port_for_other_purposes_is_no_service() -> None:
+    """Such as the pipe of a process, or the ports of a notebook."""
+    unix = "import socket, tempfile; pipe = socket.socket(socket.AF_UNIX)\n"
+    unix += "pipe.bind(tempfile.mkdtemp() + '/pipe'); pipe.listen()\n"
+    notebook = "import sys; sys.modules['ipykernel'] = sys\nport = socket.create_server(('127.0.0.1', 0))\n"
+
+    assert len(requests_of(f"{SESSION}{unix}{notebook}magika.identify_bytes(b'import os\\n' * 9)")) == 1
 
 
 def test_parts_of_django_that_other_libraries_import_are_no_server() -> None:
