@@ -1,11 +1,11 @@
-"""ASGI and WSGI servers: count the requests of any application, whatever its framework is.
+"""ASGI and WSGI servers: counts the requests of any application, whatever its framework is.
 
 - Tested are uvicorn, Hypercorn, Granian, Daphne, gunicorn, Waitress, Cheroot, gevent, wsgiref, and the server of Werkzeug.
 - The route is that of [Starlette and FastAPI](asgi.md), [Django](django.md), [Flask](flask.md), Litestar, Quart, Falcon, Bottle,
   Pyramid, BlackSheep or Sanic. Of another framework it is the path, with `{}` for numbers, hashes and long segments; from the
   101st such path on, it is `__other__`.
 - A message of a websocket counts as a request: from its arrival to the last answer before the application awaits the next.
-- The time that no stage of a library covers is `handler`, except with the first three frameworks, which have the stage
+- The time that no stage of a library covers is `handler`; Starlette, FastAPI, Django, Flask and Litestar have the stage
   `framework`.
 """
 # A server has its application in an attribute of an object of its own, such as that of a connection. There the application is
