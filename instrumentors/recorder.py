@@ -395,11 +395,11 @@ ENDED: Final = "ProcessEnded"
 def flush_at_end() -> None:
     """Send everything before this process ends; the requests that are open then count as failed, with their age."""
     flush()
-    opened = [marks for marks in started.copy() if marks[0] == OPEN and marks[1] > 0]
+    opened = open_marks()
     # The kernel does not end the first process of a container by a signal without a handler.
     if opened and background.started and os.getpid() != 1:
         for marks in opened:
-            finish(marks, marks[1], clock(), _route_of(marks), ENDED)
+            finish(marks, marks[1], clock(), route_of(marks), ENDED)
         flush()
 
 
