@@ -35,6 +35,8 @@ BESIDE = {
         "around",
     ),
     **dict.fromkeys(("torchaudio", "torchvision"), "around"),
+    **dict.fromkeys(("blacksheep", "cheroot", "daphne", "falcon", "granian", "hypercorn", "litestar"), "servers"),
+    **dict.fromkeys(("pyramid", "quart", "sanic", "tornado", "waitress"), "servers"),
     **dict.fromkeys(
         ("catboost", "ctranslate2", "diffusers", "jax", "keras", "lightgbm", "openvino", "xgboost"), "models"
     ),
