@@ -50,7 +50,7 @@ _RANK_QUANTILES = (0.5, 0.99)
 # Query keys that filter requests.
 _FILTERS = ("svc", *SCOPE, "dom", "err", "min", "max", "at")
 _STATUSES = {"": "All", "0": "OK", "1": "Errors", "2": "Cancelled"}
-_BY_CODE = dict(zip(("0", "1", "2"), STATUSES, strict=True))
+_BY_CODE: dict[str, str] = dict(zip(("0", "1", "2"), STATUSES, strict=True))
 _BECAUSE = {
     "forced": "forced by header",
     "error": "failed",
