@@ -283,6 +283,9 @@ def _router_get(original: Any) -> Any:
             log_failure("naming a route")
         return found
 
+    for name in ("cache_clear", "cache_info", "cache_parameters"):
+        if hasattr(original, name):
+            setattr(get, name, getattr(original, name))
     return get
 
 
