@@ -844,7 +844,7 @@ def _put(into: Any, item: Any) -> None:
 
 def _send(marks: Marks | None, item: Any, into: Any) -> None:
     try:
-        answered = _jobs.get(id(_whole(into)))
+        answered = _jobs.get(id(_whole(into))) if _jobs else None
         if answered is not None and answered.request is not marks:
             answered.answer(_run_of(marks))
             if answered.confirmed:
@@ -854,9 +854,13 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
         if _any_loose:
             # Of an item that was dropped, or that this one is again.
             _loose.pop(id(item), None)
-        if in_request and marks is not None and found == []:
-            _start_loose(marks, item, into)
-        for reply in found or ():
+        if not found:
+            # The connections of a pool are put often.
+            pool = _pools.get(id(into))
+            if in_request and marks is not None and found is not None and (pool is None or pool() is not into):
+                _start_loose(marks, item, into)
+            return
+        for reply in found:
             job = _jobs.get(id(reply))
             if job is not None:
                 # Put into another queue, or again; or the job of several requests.
@@ -879,8 +883,7 @@ def _start(marks: Marks, reply: Any, into: Any) -> None:
 
 
 def _start_loose(marks: Marks, item: Any, into: Any) -> None:
-    pool = _pools.get(id(into))
-    if _kind(item) < _DICT or type(into) in _PARTS or (pool is not None and pool() is into):
+    if _kind(item) < _DICT or type(into) in _PARTS:
         return
     tickets = request_tickets(marks, create=True)
     if tickets is not None and len(tickets.jobs()) < MAX_LOOSE:
