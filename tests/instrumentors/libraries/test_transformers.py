@@ -34,7 +34,7 @@ from stagelens.instrumentors import instrumentor, recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import transformers
-from stagelens.instrumentors.libraries.tokenizers import TokenizersInstrumentor
+from stagelens.instrumentors.libraries.preprocessing import TokenizersInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, repository_name
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 

@@ -1,6 +1,5 @@
-"""Libraries of PyTorch for images and audio: torchvision and torchaudio.
+"""Libraries that prepare the inputs of models, of which only calls outside of models are timed: images, audio and text.
 
-Their transforms are modules, except some of version 1 of torchvision; the instrumentor of PyTorch times them.
 The docstring of a class is the text of its page in the documentation.
 """
 
@@ -73,5 +72,33 @@ class TorchaudioInstrumentor(OutsideInstrumentor):
                 )
             },
             "torchaudio.compliance.kaldi": {"preprocess": ("fbank", "mfcc", "spectrogram")},
+        }
+    )
+
+
+class TokenizersInstrumentor(OutsideInstrumentor):
+    """Hugging Face Tokenizers: times the encoding and decoding of text.
+
+    - The tokenizers of [Transformers](transformers.md) call these methods: together they are one stage. Calls inside a model or `generate` belong to it.
+    - A call below 20 µs is not recorded.
+    - Stagelens does not read texts or token ids.
+    """
+
+    library = "tokenizers"
+    title = "Tokenizers"
+    stages = MappingProxyType(
+        {
+            "tokenize": "`encode`, `encode_batch` and `encode_batch_fast` of a `Tokenizer`",
+            "postprocess": "`decode` and `decode_batch` of a `Tokenizer`",
+        }
+    )
+    not_timed = ("`async_encode` and the other methods of asyncio: they run in threads of Rust",)
+    tested = MappingProxyType({"tokenizers": "0.23.3"})
+    calls = MappingProxyType(
+        {
+            "tokenizers": {
+                "tokenize": ("Tokenizer.encode", "Tokenizer.encode_batch", "Tokenizer.encode_batch_fast"),
+                "postprocess": ("Tokenizer.decode", "Tokenizer.decode_batch"),
+            }
         }
     )
