@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 
 from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.libraries.ctranslate2 import CTranslate2Instrumentor
+from stagelens.instrumentors.libraries.inference_runtimes import CTranslate2Instrumentor
 from tests.instrumentors.libraries import tiny_models
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.boosting import CatBoostInstrumentor, LightGBMInstrumentor, XGBoostInstrumentor
+from stagelens.instrumentors.libraries.inference_runtimes import OpenVinoInstrumentor
 from stagelens.instrumentors.libraries.keras import KerasInstrumentor
-from stagelens.instrumentors.libraries.openvino import OpenVinoInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
 
 if TYPE_CHECKING:

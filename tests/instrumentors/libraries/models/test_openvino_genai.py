@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.libraries.openvino import OpenVinoInstrumentor
+from stagelens.instrumentors.libraries.inference_runtimes import OpenVinoInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished
