@@ -1,10 +1,9 @@
-"""MLServer: times the runtime, the wait of a request for its batch and for a worker process, and the stages of the batch or worker.
+"""Servers of the Open Inference Protocol, which run the methods of your model: KServe and MLServer.
 
-- The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
-- The stages of a batch count for each request of the batch.
+The docstring of a class is the text of its page in the documentation.
 """
-# The batcher processes batches in tasks that run in the context of an early request. So each request creates a ticket
-# (`tickets.py`) under the id that MLServer assigns there. The run of a worker returns on the id of its response.
+# The batcher of MLServer processes batches in tasks that run in the context of an early request. So each request creates a
+# ticket (`tickets.py`) under the id that MLServer assigns there. The run of a worker returns on the id of its response.
 
 from __future__ import annotations
 
@@ -13,16 +12,67 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from ...core.stages import HANDLER
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import SHARED, clock, current
 from ..tickets import BatchRun, BatchScope, Ticket, TicketsById, ticket, with_run
+from .server_common import is_users_code
+
+_KSERVE_STAGES: Final = {
+    "preprocess": "preprocess",
+    "predict": "handler",
+    "explain": "handler",
+    "postprocess": "postprocess",
+}
+
+
+class KServeInstrumentor(Instrumentor):
+    """KServe: times the methods of a model.
+
+    The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
+    """
+
+    library = "kserve"
+    title = "KServe"
+    stages = MappingProxyType(
+        {
+            "preprocess": "the time in `preprocess`",
+            "handler": "the time in `predict` and `explain` that no other stage covers",
+            "postprocess": "the time in `postprocess`",
+        }
+    )
+    tested = MappingProxyType({"kserve": "0.21.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        return {"kserve.model": self._model}
+
+    def _model(self, module: ModuleType) -> None:
+        self.replace(module.Model, "__init__", self._init)
+
+    def _init(self, original: Any) -> Any:
+        def __init__(model: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+            original(model, *args, **options)
+            try:
+                for owner in filter(is_users_code, type(model).__mro__[:-1]):
+                    self._time_methods(owner)
+            except Exception:
+                log_failure("timing the methods of a model of KServe")
+
+        return __init__
+
+    def _time_methods(self, owner: type) -> None:
+        for name, stage in _KSERVE_STAGES.items():
+            self.replace(owner, name, timed(stage))
 
 
 class MLServerInstrumentor(Instrumentor):
-    """Instrumentor of `mlserver.batching.adaptive` and `mlserver.parallel`."""
+    """MLServer: times the runtime, the wait of a request for its batch and for a worker process, and the stages of the batch or worker.
+
+    - The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
+    - The stages of a batch count for each request of the batch.
+    """
 
     library = "mlserver"
     title = "MLServer"
