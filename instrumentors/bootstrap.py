@@ -93,7 +93,7 @@ LIBRARIES = (
     Library("queue", "queues", "QueueInstrumentor"),
     Library("ray.serve", "ray_serve", "RayServeInstrumentor"),
     Library("redis", "catalog", "RedisInstrumentor"),
-    Library("requests", "requests", "RequestsInstrumentor"),
+    Library("requests", "urllib3", "RequestsInstrumentor"),
     Library("sanic", "web_frameworks", "SanicInstrumentor"),
     Library("sentence_transformers", "sentence_transformers", "SentenceTransformersInstrumentor"),
     Library("soundfile", "catalog", "SoundFileInstrumentor"),

@@ -1,7 +1,6 @@
-"""urllib3: times calls as `dependency` and sends `traceparent`, also for the calls of requests and botocore.
+"""urllib3, and requests, which makes its calls with urllib3.
 
-If the called server reports its times, these times become stages: see [server-reported times](../reported.md). Over HTTP/2,
-urllib3 reads the body with the headers, so the time of the call includes the body.
+The docstring of a class is the text of its page in the documentation.
 """
 # All calls go through `urlopen` of a pool; it calls itself for a retry or a redirect. Bodies are read by three methods of
 # the response, on which all others are built: one for plain bodies, two for chunked ones.
@@ -15,13 +14,27 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..instrumentor import Hook, Instrumentor
+from ..instrumentor import Hook, Instrumentor, timed
 from ..records import Marks, clock, current
-from .client_common import attach_call, body_probe, call_of, record_read, record_wait, trace_headers
+from .client_common import (
+    DEPENDENCY,
+    RespondedCall,
+    attach_call,
+    body_probe,
+    call_of,
+    noted_lines,
+    record_read,
+    record_wait,
+    trace_headers,
+)
 
 
 class Urllib3Instrumentor(Instrumentor):
-    """Instrumentor of `urllib3.HTTPConnectionPool` and `urllib3.HTTPResponse`."""
+    """urllib3: times calls as `dependency` and sends `traceparent`, also for the calls of requests and botocore.
+
+    If the called server reports its times, these times become stages: see [server-reported times](../reported.md). Over HTTP/2,
+    urllib3 reads the body with the headers, so the time of the call includes the body.
+    """
 
     library = "urllib3"
     title = "urllib3"
@@ -44,6 +57,34 @@ class Urllib3Instrumentor(Instrumentor):
         self.replace(module.HTTPResponse, "_update_chunk_length", _read)
         self.replace(module.HTTPResponse, "_handle_chunk", _read)
         self.replace(module.HTTPResponse, "data", body_probe(call_of))
+
+
+class RequestsInstrumentor(Instrumentor):
+    """requests: times each complete call as `dependency`, including redirects.
+
+    The [urllib3](urllib3.md) module times headers and body separately, and sends `traceparent`.
+    If the called server reports its times, these times become stages: see [server-reported times](../reported.md).
+    """
+
+    library = "requests"
+    title = "requests"
+    stages = MappingProxyType(
+        {
+            "dependency": "the call with its redirects, authentication, hooks and body. With `stream=True`, only [urllib3](urllib3.md) times the body.",
+        }
+    )
+    tested = MappingProxyType({"requests": "2.34.2"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        return {"requests.sessions": self._sessions, "requests.models": self._models}
+
+    def _sessions(self, module: ModuleType) -> None:
+        # `resolve_redirects` calls this method for each further hop: those intervals lie inside this one.
+        self.replace(module.Session, "send", timed(DEPENDENCY))
+
+    def _models(self, module: ModuleType) -> None:
+        self.replace(module.Response, "content", body_probe(_call_of))
+        self.replace(module.Response, "iter_lines", _iter_lines)
 
 
 # Whether this context is already inside a call. Not a thread local, which greenlets of a thread would share.
@@ -114,3 +155,14 @@ def _read(original: Any) -> Any:
                 call.ended = clock()
 
     return read
+
+
+def _call_of(response: Any) -> RespondedCall | None:
+    return call_of(getattr(response, "raw", None))
+
+
+def _iter_lines(original: Any) -> Any:
+    def iter_lines(self: Any, *args: Any, **options: Any) -> Any:
+        return noted_lines(original(self, *args, **options), _call_of(self))
+
+    return iter_lines

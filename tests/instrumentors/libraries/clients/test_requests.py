@@ -13,8 +13,7 @@ import requests
 from requests.adapters import BaseAdapter
 
 from stagelens.instrumentors.libraries import client_common
-from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
-from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 
 if TYPE_CHECKING:
     from conftest import Running, Upstream
