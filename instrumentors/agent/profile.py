@@ -35,8 +35,7 @@ from .. import recorder
 from ..instrumentor import log_failure, unpatched
 from ..records import OPEN, SHARED, Marks, clock
 from ..tickets import Tickets
-from .tasks import RequestTasks, thread_frames
-from .waits import wait_at
+from .frames import RequestTasks, thread_frames, wait_at
 
 # Time between two looks. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007

@@ -1,17 +1,24 @@
-"""Frames of a request in asyncio: those of its task, or of a child task that does its work while the task waits for it."""
+"""Frames of a request: those of its thread, of its task in asyncio, or of a child task that does its work while the task waits for it.
+
+Some waits have no frame: in a lock or queue written in C, or for a future. The instruction that runs shows them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dis
+import functools
 import gc
+import inspect
 import random
 import sys
 from collections.abc import Callable, Collection
 from contextvars import Context
-from types import AsyncGeneratorType, CellType, CoroutineType, FrameType, GeneratorType
+from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
+from ...core.code_stack import CodeFrame
 from ..records import Marks, current
 
 # Frames of one stack that are read, from the innermost.
@@ -27,6 +34,9 @@ _JOINS = frozenset({"_wait", "_wait_for_one", "wait", "wait_for"})
 _ITERATORS = frozenset(
     {"FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
 )
+# Methods of what is written in C, such as `threading.Lock`, `queue.SimpleQueue` and all of gevent.
+_C_WAITS = frozenset({"acquire", "get", "put", "recv", "recv_bytes", "result", "wait"})
+_AWAITS = frozenset({"SEND", "YIELD_VALUE"})
 
 
 class _Chain(NamedTuple):
@@ -195,3 +205,27 @@ def _step(awaited: Any) -> tuple[FrameType | None, Any]:
             if isinstance(inner, (CoroutineType, AsyncGeneratorType, asyncio.Task)):
                 return None, inner  # pyright: ignore[reportUnknownVariableType]
     return None, None
+
+
+@functools.lru_cache(maxsize=4096)
+def wait_at(code: CodeType, offset: int) -> CodeFrame | None:
+    """Return the wait of a function that is at the instruction at *offset* and has called no other function; None for work."""
+    before = [each for each in dis.get_instructions(code) if each.offset <= offset]
+    if not before or before[-1].offset != offset:
+        return None
+    at = before.pop()
+    if at.opname in _AWAITS and code.co_flags & inspect.CO_COROUTINE:
+        return CodeFrame("asyncio", "await")
+    if at.opname == "BEFORE_WITH" or (at.opname == "CALL" and before and before[-1].opname == "LOAD_SPECIAL"):
+        names = [each.argval for each in before if each.opname.startswith("LOAD_") and isinstance(each.argval, str)]
+        return CodeFrame("_thread", f"with {names[-1]}") if names else None
+    if not at.opname.startswith("CALL") or at.positions is None:
+        return None
+    # The attribute is called where the call begins.
+    methods = [
+        each.argval
+        for each in before
+        if each.opname in {"LOAD_ATTR", "LOAD_METHOD"} and each.positions is not None
+        if (each.positions.lineno, each.positions.col_offset) == (at.positions.lineno, at.positions.col_offset)
+    ]
+    return CodeFrame("_thread", methods[-1]) if methods and methods[-1] in _C_WAITS else None

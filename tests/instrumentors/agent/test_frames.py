@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.agent.waits import wait_at
+from stagelens.instrumentors.agent.frames import wait_at
 
 
 class Model:
