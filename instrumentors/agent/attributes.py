@@ -29,8 +29,8 @@ from ...core.attributes import (
     band_of,
 )
 from ...core.text import MAX_INTEGER, to_integer, to_text
-from ..callers import caller_of
 from ..records import ATTRIBUTE
+from ..trace_context import caller_of
 
 # A few seconds of the fastest service; of requests that started before, the concurrency is not known.
 MAX_ENDS = 16_384

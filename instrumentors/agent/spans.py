@@ -19,12 +19,11 @@ from ...core.partition import partition
 from ...core.stages import LOAD_START, OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
-from ..callers import caller_of
 from ..loads import LoadRecord
 from ..records import ATTRIBUTE, CALLED, TIMINGS, Kind, Marks, Record
 from ..request_marks import RequestFacts, read_request, stage_timings
 from ..stalls import by_stage, overlaps, stalls
-from ..trace_context import parent_of
+from ..trace_context import caller_of, parent_of
 from .aggregate import Dimensions, known_stage
 from .attributes import to_size
 from .profile import profile_text

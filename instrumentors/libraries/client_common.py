@@ -28,10 +28,10 @@ from weakref import ref
 
 from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
-from ..callers import TRACESTATE, tracestate_to
 from ..instrumentor import Probed, log_failure
 from ..probes import Probe
 from ..records import CALLED, OPEN, Marks, clock, has_capacity
+from ..trace_context import TRACESTATE, tracestate_to
 from .server_common import CONTENT_PATTERN, ENDED, REASONING_PATTERN, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
 

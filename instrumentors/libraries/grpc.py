@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..callers import TRACESTATE, tracestate_to_target
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
+from ..trace_context import TRACESTATE, tracestate_to_target
 from .client_common import TRACEPARENT, record_read, record_wait, traceparent
 
 # Index of the metadata, after the request and the timeout, in all sync calls.

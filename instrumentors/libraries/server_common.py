@@ -30,10 +30,9 @@ from typing import Any, Final
 from ...core import health_probes
 from ...core.addresses import parse_ip
 from ...core.names import BY_FIRST_CHUNK
-from ..callers import OWN_ENTRY
 from ..instrumentor import log_failure, timed, timed_async, unpatched
 from ..records import ROUTE, Marks, clock, current, has_capacity, untimed
-from ..trace_context import is_forced
+from ..trace_context import OWN_ENTRY, is_forced
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
 MIN_CHUNK_NS = 50_000

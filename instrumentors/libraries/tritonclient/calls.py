@@ -10,10 +10,9 @@ import inspect
 from contextvars import ContextVar, Token
 from typing import Any
 
-from ...callers import TRACESTATE, tracestate_to_target
 from ...instrumentor import log_failure
 from ...records import Marks, clock, current, has_capacity
-from ...trace_context import traceparent
+from ...trace_context import TRACESTATE, traceparent, tracestate_to_target
 from .. import dependency_common
 from .statistics import Averaged, Server
 

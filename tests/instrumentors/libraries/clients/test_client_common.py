@@ -28,15 +28,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import callers, recorder, records, trace_context
-from stagelens.instrumentors.callers import tracestate_to
+from stagelens.instrumentors import recorder, records, trace_context
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.transformers import suppress
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.records import CALLED
-from stagelens.instrumentors.trace_context import traceparent
+from stagelens.instrumentors.trace_context import traceparent, tracestate_to
 
 if TYPE_CHECKING:
     from conftest import Running, Upstream
@@ -190,7 +189,7 @@ def test_other_hosts_get_the_trace_without_the_service(
 ) -> None:
     """Every client says which host it calls."""
     asked: list[str] = []
-    monkeypatch.setattr(callers, "may_name_service_to", lambda host, _listed: asked.append(host))
+    monkeypatch.setattr(trace_context, "may_name_service_to", lambda host, _listed: asked.append(host))
     tracestate_to.cache_clear()
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     tracestate_to.cache_clear()

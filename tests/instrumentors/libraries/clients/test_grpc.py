@@ -24,14 +24,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import callers, recorder, records, trace_context
-from stagelens.instrumentors.callers import tracestate_to, tracestate_to_target
+from stagelens.instrumentors import recorder, records, trace_context
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
 from stagelens.instrumentors.libraries.transformers import suppress
-from stagelens.instrumentors.trace_context import traceparent
+from stagelens.instrumentors.trace_context import traceparent, tracestate_to, tracestate_to_target
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -456,7 +455,7 @@ def test_the_service_is_sent_with_asyncio_and_only_to_hosts_that_get_it(
 
     own = tracestate_to("localhost")
     aio(server, use)
-    monkeypatch.setattr(callers, "may_name_service_to", lambda *_: False)
+    monkeypatch.setattr(trace_context, "may_name_service_to", lambda *_: False)
     for cached in (tracestate_to, tracestate_to_target):
         cached.cache_clear()
     aio(server, use)

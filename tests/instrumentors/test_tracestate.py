@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.callers import caller_of, host_of_target, may_name_service_to, tracestate
+from stagelens.instrumentors.trace_context import caller_of, host_of_target, may_name_service_to, tracestate
 
 # https://www.w3.org/TR/trace-context/#value
 VALUE = re.compile(r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
