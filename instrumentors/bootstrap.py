@@ -69,7 +69,7 @@ LIBRARIES = (
     Library("jax", "jax", "JaxInstrumentor"),
     Library("json", "catalog", "JsonInstrumentor"),
     Library("kafka", "kafka", "KafkaInstrumentor"),
-    Library("keras", "keras", "KerasInstrumentor"),
+    Library("keras", "tensorflow", "KerasInstrumentor"),
     Library("kserve", "open_inference", "KServeInstrumentor"),
     Library("librosa", "catalog", "LibrosaInstrumentor"),
     Library("lightgbm", "boosting", "LightGBMInstrumentor"),

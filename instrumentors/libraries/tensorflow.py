@@ -1,13 +1,13 @@
-"""TensorFlow: times calls of saved models and of functions with variables as `forward`.
+"""TensorFlow, and Keras, whose models run in TensorFlow, JAX or PyTorch.
 
-- A call that traces or retraces a `tf.function` counts as `load`.
-- Stagelens reads only the shape of the first input.
+The docstring of a class is the text of its page in the documentation.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,10 +15,73 @@ from weakref import WeakKeyDictionary
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import clock
 from .model_common import folder_name, model_call, note_compilation, rows_of_inputs, without_calls
+from .torch.models import thread_state
+
+# Of Keras: its backends, and its functions by what they do.
+_BACKENDS = ("tensorflow", "jax", "torch", "numpy", "openvino")
+_PREDICTIONS = ("predict", "predict_on_batch")
+_LOADING = ("load_model", "load_weights_only", "load_model_from_hdf5", "load_weights_from_hdf5_group")
+_TRAINING = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+# Whether a function uses variables, by function; known as soon as the function has been traced.
+_uses_variables: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+# Names of saved models, by the functions of these.
+_saved_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+class KerasInstrumentor(Instrumentor):
+    """Keras: times the outermost call of a model as `forward`, and the loading of models.
+
+    - With TensorFlow, the first call of a model includes `load`, because TensorFlow traces the model.
+    - With JAX, a call of a `Model` only starts the computation, as [with JAX itself](jax.md). `predict` waits for it.
+    """
+
+    library = "keras"
+    title = "Keras"
+    stages = MappingProxyType(
+        {
+            "forward": "calls of a `Model`, its `predict` and its `predict_on_batch`, from 20 µs",
+            "load": "calls of `load_model` and `load_weights`",
+        }
+    )
+    facts = ("model", "batch")
+    not_timed = (
+        "a layer that is called outside of a model",
+        "calls inside `fit` and `evaluate`, and calls with `training=True`",
+    )
+    tested = MappingProxyType({"keras": "3.15.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        return {
+            "keras.src.models.model": self._model,
+            # The public functions are names of many modules; these are called by all of them.
+            "keras.src.saving.saving_lib": self._loading,
+            "keras.src.legacy.saving.legacy_h5_format": self._loading,
+            **{f"keras.src.backend.{backend}.trainer": self._trainer for backend in _BACKENDS},
+        }
+
+    def _model(self, module: ModuleType) -> None:
+        # The layers of PyTorch's backend are modules of PyTorch, which are timed as such.
+        if module.backend.backend() != "torch":
+            self.replace(module.Layer, "__call__", lambda original: _keras_call(original, module.Model))
+
+    def _trainer(self, module: ModuleType) -> None:
+        for owner in (each for name, each in vars(module).items() if name.endswith("Trainer")):
+            for name in _PREDICTIONS:
+                self.replace(owner, name, model_call(_keras_name, rows_of_inputs))
+            for name in _TRAINING:
+                self.replace(owner, name, _training)
+
+    def _loading(self, module: ModuleType) -> None:
+        for name in _LOADING:
+            self.replace(module, name, timed("load"))
 
 
 class TensorFlowInstrumentor(Instrumentor):
-    """Instrumentor of `tf.function`, the functions of a SavedModel and the interpreter of TensorFlow Lite."""
+    """TensorFlow: times calls of saved models and of functions with variables as `forward`.
+
+    - A call that traces or retraces a `tf.function` counts as `load`.
+    - Stagelens reads only the shape of the first input.
+    """
 
     library = "tensorflow"
     title = "TensorFlow"
@@ -45,10 +108,10 @@ class TensorFlowInstrumentor(Instrumentor):
         }
 
     def _functions(self, module: ModuleType) -> None:
-        self.replace(module.Function, "__call__", _call)
+        self.replace(module.Function, "__call__", _function_call)
 
     def _concrete(self, module: ModuleType) -> None:
-        self.replace(module.ConcreteFunction, "__call__", model_call(_name, rows_of_inputs))
+        self.replace(module.ConcreteFunction, "__call__", model_call(_function_name, rows_of_inputs))
 
     def _saved(self, module: ModuleType) -> None:
         # What `tf.saved_model.load`, a name of many modules, calls.
@@ -58,10 +121,45 @@ class TensorFlowInstrumentor(Instrumentor):
         self.replace(module.Interpreter, "invoke", model_call())
 
 
-# Whether a function uses variables, by function; known as soon as the function has been traced.
-_uses_variables: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-# Names of saved models, by the functions of these.
-_saved: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+def _training(original: Any) -> Any:
+    """Wrap a method that trains, so that neither its models nor, with the backend of PyTorch, its modules are timed."""
+    train = without_calls(original)
+
+    def call(*args: Any, **options: Any) -> Any:
+        busy, thread_state.inside = thread_state.inside, True
+        try:
+            return train(*args, **options)
+        finally:
+            thread_state.inside = busy
+
+    return call
+
+
+def _keras_call(original: Any, model: type) -> Any:
+    run = model_call(_keras_name, rows_of_inputs)(original)
+    package = sys.modules["keras.src.backend.common.keras_tensor"]
+    is_symbolic: Callable[[Any, Any], bool] = package.any_symbolic_tensors
+
+    def __call__(self: Any, *args: Any, **options: Any) -> Any:  # noqa: N807 - shown in tracebacks
+        if not isinstance(self, model) or options.get("training") or is_symbolic(args, options) or _is_tracing():
+            return original(self, *args, **options)
+        return run(self, *args, **options)
+
+    return __call__
+
+
+def _is_tracing() -> bool:
+    """Return whether TensorFlow or JAX traces a function, in which a call computes nothing."""
+    executing = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
+    # There is no public name for it.
+    is_clean = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", None)
+    return (executing is not None and not executing()) or (is_clean is not None and not is_clean())
+
+
+def _keras_name(model: Any) -> str:
+    """Return the name of *model*; its class for a name that Keras has made, which counts the models of the process."""
+    kind = type(model).__name__
+    return kind if re.fullmatch(rf"{kind}(_\d+)?", model.name, re.IGNORECASE) else str(model.name)
 
 
 def _loading(original: Any) -> Any:
@@ -73,7 +171,7 @@ def _loading(original: Any) -> Any:
             root = loaded.get("root")
             functions = [*vars(root).values(), *getattr(root, "signatures", {}).values()]
             name = folder_name(export_dir)
-            _saved.update(
+            _saved_names.update(
                 (each, name)
                 for each in functions
                 if hasattr(each, "_list_all_concrete_functions") or hasattr(each, "structured_input_signature")
@@ -85,8 +183,8 @@ def _loading(original: Any) -> Any:
     return load_partial
 
 
-def _call(original: Any) -> Any:
-    run = model_call(_name, rows_of_inputs)(original)
+def _function_call(original: Any) -> Any:
+    run = model_call(_function_name, rows_of_inputs)(original)
     # What runs while a function is traced computes nothing.
     trace = without_calls(original)
 
@@ -98,7 +196,7 @@ def _call(original: Any) -> Any:
             return call(self, *args, **kwds)
         finally:
             if self.experimental_get_tracing_count() != traces:
-                note_compilation(_name(self), started)
+                note_compilation(_function_name(self), started)
 
     return __call__
 
@@ -108,7 +206,7 @@ def _is_model(function: Any) -> bool:
     if found is None:
         try:
             functions = function._list_all_concrete_functions()  # noqa: SLF001 - there is no public name for it
-            found = function in _saved or any(each.variables for each in functions)
+            found = function in _saved_names or any(each.variables for each in functions)
         except Exception:
             log_failure("finding the variables of a tf.function")
             found = False
@@ -116,8 +214,8 @@ def _is_model(function: Any) -> bool:
     return found
 
 
-def _name(function: Any) -> str:
+def _function_name(function: Any) -> str:
     """Return the name of the SavedModel of *function*, else its own, without what TensorFlow adds to it."""
     name = getattr(function, "name", None) or getattr(function, "__name__", "")
     name = name.decode() if isinstance(name, bytes) else str(name)
-    return _saved.get(function) or re.sub(r"^__inference_|_\d+$", "", name) or type(function).__name__
+    return _saved_names.get(function) or re.sub(r"^__inference_|_\d+$", "", name) or type(function).__name__

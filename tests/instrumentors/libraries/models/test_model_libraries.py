@@ -23,8 +23,8 @@ from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.boosting import CatBoostInstrumentor, LightGBMInstrumentor, XGBoostInstrumentor
 from stagelens.instrumentors.libraries.inference_runtimes import OpenVinoInstrumentor
-from stagelens.instrumentors.libraries.keras import KerasInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
+from stagelens.instrumentors.libraries.tensorflow import KerasInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished

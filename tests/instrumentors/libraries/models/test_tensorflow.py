@@ -14,8 +14,7 @@ import pytest
 
 from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.libraries.keras import KerasInstrumentor
-from stagelens.instrumentors.libraries.tensorflow import TensorFlowInstrumentor
+from stagelens.instrumentors.libraries.tensorflow import KerasInstrumentor, TensorFlowInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished
