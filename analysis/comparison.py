@@ -371,8 +371,6 @@ def version_times(
     Such an overlap is not used if it has too few requests for p99 and the consecutive periods have more.
 
     Args:
-        a: Period of A.
-        b: Period of B.
         requests: Function that returns the smaller request count of both sides, for a period of A and a period of B.
     """
     first, second = _consecutive(a, b)

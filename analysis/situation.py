@@ -32,7 +32,6 @@ class Situation:
         first_token: Time to the first token, compared with the compared window.
         release: Latency of the newest version, compared with the version before, if it is clearly slower.
         is_burning: Whether an objective of the service is burning, or an incident is open.
-        has_slow_replica: Whether one replica is slower than the others.
         are_failures_cause: Whether failures are the cause of an incident, a burning objective or the higher latency.
     """
 

@@ -27,7 +27,6 @@ class AttributeLimits:
     """Attribute values of a process, shared by its series.
 
     Attributes:
-        known: Attribute and value by attribute and text, as far as they were looked up.
         cells: Number of values of all series since the last export.
     """
 

@@ -68,10 +68,8 @@ def call_url(text: str, info: ValidationInfo, example: str) -> httpx.URL:
     """Return the address *text* of a `CallSection`; its validator fails for an address that must not be called.
 
     Args:
-        text: The address.
         info: Validation of a field after `allow_link_local`; its context has the `egress_policy`, without which every
             address may be called.
-        example: Example of an address.
     """
     try:
         url = httpx.URL(text)
@@ -177,7 +175,6 @@ class EgressPolicy:
         """Return a description of *host* if it must not be called, else "".
 
         Args:
-            host: A name or an address.
             address: The address that the name resolves to; None if it was not resolved, which checks the name alone.
 
         >>> EgressPolicy().denial_reason("169.254.169.254"), EgressPolicy().denial_reason("llm", "::ffff:169.254.169.254")

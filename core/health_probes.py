@@ -83,7 +83,6 @@ class ProbePolicy:
     """Which requests are probes.
 
     Args:
-        known: Whether the known paths and probers count as probes.
         added: Further paths, in lower case without outer slashes; `*` and `?` are wildcards.
         removed: Paths whose requests are those of users.
     """
@@ -112,7 +111,6 @@ class ProbePolicy:
         """Return the route under which a request counts as a probe; None for a request of a user.
 
         Args:
-            route: Route of the request.
             method: HTTP method; None for a protocol without methods.
             agent: `User-Agent`; "" for unknown.
         """

@@ -18,7 +18,6 @@ class ProxyError(OSError):
     """A proxy of the environment is not usable, or does not pass a call on.
 
     Args:
-        url: The called URL.
         proxy: The URL of the proxy, of which user and password are not shown.
         reason: What is wrong, as the end of a sentence about the proxy.
     """

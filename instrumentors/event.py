@@ -18,7 +18,6 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
 
     Args:
         event: The fields `text`, `service`, `kind`, `key`, `environment`, `at` and `link`; fields that are None are not sent.
-        env: Environment variables.
     """
     # Metrics may have a separate endpoint.
     config = AgentConfig.from_env({key: value for key, value in env.items() if "_METRICS_" not in key})

@@ -42,9 +42,7 @@ class Failures:
     """Failed requests among those that violated an objective.
 
     Args:
-        failed: Those that failed. [count]
         bad: Requests that violated the objective. [count]
-        requests: All requests. [count]
     """
 
     failed: float
@@ -68,7 +66,6 @@ class Explanation:
     """Why requests are bad.
 
     Args:
-        requests: All requests. [count]
         bad: Requests that violated the objective, or are slower than usual. [count]
     """
 

@@ -60,11 +60,9 @@ class KeptTrace:
         started_ns: Start of the request. [Unix nanoseconds]
         duration_ns: Wall time of the request. [nanoseconds]
         because: Reason for the retention: `slow`, `error` or `uniform`.
-        dominant: Stage with the most time.
         stages_ns: Exclusive time by stage, `overhead` included; adds up to the duration. [nanoseconds]
         spans: Recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
             `attributes`, and `id` for a call of another program.
-        attributes: Attributes of the root span.
         parent_id: Span that called the request: the root span of a request with an agent, or a call; "" for none or unknown.
         document: Spans and attributes compressed as by `trace_packer`; None to compress them on writing.
     """

@@ -194,7 +194,6 @@ def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = Tr
     """Sum *columns* into one point for each step, metric, stage and scale, at the last of their times; sorted by step.
 
     Args:
-        columns: The points.
         steps: Steps that are summed separately; None for one step.
         apart: Whether series are summed separately.
 
@@ -327,8 +326,6 @@ class StoredPoints(Protocol):
         point, at the last of their times.
 
         Args:
-            connection: The snapshot to read.
-            question: The query.
             segments: Tiers and stretches of time, which do not overlap.
             steps: Steps into which the time will be divided; None for one step.
         """

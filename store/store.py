@@ -44,12 +44,7 @@ class Store:
     Args:
         engine: Engine from `database.open_engine` of a migrated database.
         points: Storage of the points; by default in the same database.
-        retention: Retention and storage budget.
-        series_caps: Caps on the number of series.
         clock: Returns the current time. [Unix seconds]
-
-    Attributes:
-        about: Queries about the store itself.
     """
 
     def __init__(
@@ -85,8 +80,6 @@ class Store:
         Args:
             url: `sqlite:///path` or `postgresql://user:password@host/database`.
             points_url: `clickhousedb://user:password@host/database`, to store the histograms in ClickHouse.
-            retention: Retention of the data and storage budget.
-            series_caps: Caps on the number of series.
             clock: Function that returns the current time. [Unix seconds]
 
         Raises:
@@ -124,7 +117,6 @@ class Store:
         """Count *batches* in one write, which is committed on return.
 
         Args:
-            batches: The batches.
             finish: Function that writes further rows in the same transaction if any batch is new; if it raises an error, nothing
                 is counted.
 

@@ -47,12 +47,7 @@ COMMON_HINTS: Sequence[Hint] = (
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Repetition of messages for a receiver that drops alerts unless they are sent again.
-
-    Args:
-        every_seconds: Interval between repetitions. [seconds]
-        after_end_seconds: Time for which messages are repeated after the end of an incident. [seconds]
-    """
+    """Repetition of messages for a receiver that drops alerts unless they are sent again."""
 
     every_seconds: float
     after_end_seconds: float

@@ -18,13 +18,8 @@ class Burn:
     """Burn rate of an SLO at a firing tier.
 
     Args:
-        long_seconds: Long window of the tier. [seconds]
-        short_seconds: Short window of the tier. [seconds]
         bad: Bad requests in the short window. [count]
         total: All requests in the short window. [count]
-        budget_left: Unspent share of the error budget. [ratio]
-        bad_left: Bad requests that still fit into the error budget. [count]
-        window_seconds: The SLO's window. [seconds]
         exhausted_in_seconds: Time until the budget is spent at this rate; None for never. [seconds]
     """
 
@@ -45,12 +40,8 @@ class LatencyRegression:
     """Latency regression at one quantile or in the mean.
 
     Args:
-        before_seconds: Value in the reference. [seconds]
-        after_seconds: Current value. [seconds]
         low: Lower bound of after / before. [ratio]
         high: Upper bound of after / before. [ratio]
-        requests: Requests in the window. [count]
-        window_seconds: Length of the window. [seconds]
     """
 
     at: float | Literal["mean"]

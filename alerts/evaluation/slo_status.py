@@ -292,7 +292,6 @@ class SloStatus:
     """Status of one SLO; if the data are stale, the status at the time of the last data.
 
     Args:
-        total: Requests in the SLO's window. [count]
         bad: Requests that violated the objective; fractional if the threshold splits a histogram bucket. [count]
         attained: Share of good requests, or None without requests. [ratio]
         budget_left: Unspent share of the error budget; below zero when overspent, None without requests. [ratio]

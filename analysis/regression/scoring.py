@@ -187,9 +187,7 @@ def learn_reference_by_day(
     """Learn a reference from the minutes of the last days.
 
     Args:
-        policy: Policy of the regression statistics.
         days: Function that returns the days, oldest first; called for the counts, and without *sums* for the thresholds, too.
-        sums: Sums over all days, as one minute.
 
     Returns:
         The reference; None if there is too little data.

@@ -375,7 +375,6 @@ def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints
     """Return the excess of blocks over their expectation.
 
     Args:
-        sums: Prefix sums of the counts.
         asked: Expectation of the selected rows.
         ends: Minute after each block, relative to the start of *sums*; shape (b,).
         lengths: Length of each block, one of the model's block lengths; shape (b,). [minutes]

@@ -63,11 +63,7 @@ def make_verdict(
     """Combine the measurements of a regression into a verdict.
 
     Args:
-        row: Row with the highest score.
-        cell: Score of that row.
         before: Latencies of the reference hours, or of the older version.
-        after: Latencies of the window.
-        shifts: Traffic changes.
         mixed: Result of `on_common_mix`, if any.
     """
     ratio = mixed[1] / mixed[0] if mixed and mixed[0] > 0 else None
@@ -235,7 +231,6 @@ def on_common_mix(
 
     Args:
         before: Latency histograms by group, such as by route.
-        after: Current latency histograms by group.
         quantile: Quantile. [0..1]
 
     Returns:

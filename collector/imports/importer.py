@@ -237,11 +237,7 @@ def import_file(  # noqa: PLR0917 - options of an import
     """Import the file at *path*.
 
     Args:
-        path: Path of the file.
-        store: The store.
-        window: Range of times that the store accepts.
         rules: User rules, applied before the built-in ones.
-        keep: Sampling policy of traces.
         service: Service that replaces the services in the file; None for no change.
         environment: Environment that replaces the environments in the file; None for no change.
 

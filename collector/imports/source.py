@@ -111,11 +111,7 @@ class Diagnostics:
 
 
 class ImportFile:
-    """A file that can be read several times from its start.
-
-    Attributes:
-        digest: Digest of the inflated content.
-    """
+    """A file that can be read several times from its start."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -149,9 +149,7 @@ def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> F
     """Return a mask of the non-empty points that are valid, attributes not checked; shape (n,).
 
     Args:
-        columns: The points.
         timed: Mask of points whose sum is the sum of the values in their buckets; shape (n,).
-        window: Plausible times.
     """
     buckets, low, high = columns.buckets, *_outermost(columns)
     filled = _sums(buckets.amount, buckets)

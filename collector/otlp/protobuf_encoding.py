@@ -506,7 +506,6 @@ def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags
     """Return the non-empty buckets, the number of buckets of each point, and a mask of points with a truncated count.
 
     Args:
-        counts: Packed counts of each point.
         offset: Index of the first bucket of each point; shape (n,).
     """
     # A leading zero byte, so that every byte and the first point have a predecessor.

@@ -171,10 +171,7 @@ class ScrapeTarget(CallSection):
 
     Args:
         url: URL of the exposition; also identifies the target.
-        service: `service.name` of the metrics.
         engine: Key of the engine, `AUTO` to detect it, or `GENERIC` for the engine of `rules`.
-        version: `service.version` of the metrics.
-        environment: `deployment.environment.name` of the metrics.
         statistics_url: URL of Triton statistics with batch sizes; None for no statistics.
     """
 

@@ -485,7 +485,6 @@ class Difference:
     Args:
         added: Added counts by stream; only streams with added counts.
         note: Reason why nothing was counted; "" otherwise.
-        lost_seconds: Time whose counts are lost. [seconds]
     """
 
     base: Snapshot

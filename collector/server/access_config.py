@@ -272,11 +272,7 @@ class HttpTls:
 
 
 class GrpcTls:
-    """TLS credentials of a gRPC server.
-
-    Attributes:
-        credentials: Argument of `add_secure_port`.
-    """
+    """TLS credentials of a gRPC server."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
         self._watched = _ReloadedFiles(files, _grpc_configuration)

@@ -43,7 +43,6 @@ class ServiceShares:
     """Services that each sender has used recently. Thread-safe.
 
     Args:
-        clock: Monotonic time. [seconds]
         known: Services already in the store; they are always admitted and do not count towards any limit.
     """
 
@@ -107,12 +106,7 @@ _MAX_CLEARED = 2
 
 
 class TokenBucket:
-    """Token bucket of a rate limit; the level may become negative.
-
-    Args:
-        per_second: Refill rate. [tokens per second]
-        now: Monotonic time. [seconds]
-    """
+    """Token bucket of a rate limit; the level may become negative."""
 
     __slots__ = ("_at", "_level", "_per_second", "_size")
 
@@ -279,7 +273,6 @@ class AccessControl:
         access: Function that returns the current access configuration; called for every request, so that removed entries take
             effect at once.
         is_open: Whether callers without credentials are admitted although credentials are configured.
-        clock: Monotonic time. [seconds]
         known_services: Services already in the store, see `ServiceShares`.
     """
 

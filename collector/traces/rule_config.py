@@ -79,12 +79,8 @@ class SpanFacts(NamedTuple):
     """Properties of a span that rules match.
 
     Args:
-        scope: Name of its instrumentation scope.
-        name: Name of the span.
         kind: One of `KINDS`.
         attributes: Attributes of `RuleSet.exact` with their values, and those of `RuleSet.present` with any value.
-        resource: Resource attributes.
-        root: Whether the span has no parent.
     """
 
     scope: str
@@ -233,13 +229,10 @@ class IntervalRule(Section):
     of events.
 
     Args:
-        stage: Stage of the interval.
         lasts: Attributes with the duration of the interval; the first one present counts.
         until: Attributes with the time from the start of the span to the end of the interval.
         begins: Attributes with the start of the interval, since 1970.
         ends: Attributes with the end of the interval, since 1970.
-        from_event: Name of the event at the start of the interval.
-        to_event: Name of the event at the end of the interval.
         unit: Unit of the attributes, one of `UNITS`, or `TEXT`.
     """
 
@@ -274,10 +267,8 @@ class StreamRule(Section):
 
     Args:
         first_token: Attributes with the time from the start of the span to the first token.
-        first_token_event: Name of the event at the first token.
         answers: Names of the events at each part of the response; the first of two or more events is the first token.
         definition: Definition of the first token, one of `names.DEFINITIONS`.
-        unit: Unit of the first token attributes.
     """
 
     example = "first_token: [gen_ai.response.time_to_first_chunk]"

@@ -238,12 +238,7 @@ class Shapes(dict[tuple[str, ...], Shape]):
 
 
 class ScannedKinds:
-    """Rule results by the keys of `span_scan`; never cleared, only replaced.
-
-    Attributes:
-        strings: Numbers of the strings in the keys.
-        meanings: Rule results by key.
-    """
+    """Rule results by the keys of `span_scan`; never cleared, only replaced."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.strings = SpanStrings(rules.exact, rules.present, rules.classified, rules.classify)

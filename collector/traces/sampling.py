@@ -120,8 +120,6 @@ def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) ->
     """Return additional spans of *rows* by position: head stages before the first child, and remote work of calls.
 
     Args:
-        joined: All rows.
-        rows: Rows of the requests to encode.
         since: Start of each row, relative to the start of its request. [nanoseconds]
         took: Duration of each row. [nanoseconds]
     """

@@ -276,11 +276,7 @@ def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) 
 
 
 class _Validation:
-    """Validation state of all spans of an export.
-
-    Attributes:
-        valid: Mask of the valid spans.
-    """
+    """Validation state of all spans of an export."""
 
     def __init__(self, rows: Rows, malformed: Mapping[int, tuple[bytes, bytes]], tally: IngestResult) -> None:
         self._rows, self._malformed, self._tally = rows, malformed, tally

@@ -20,16 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class FileError(ConfigError):
-    """A file is invalid; the text has one line for each problem.
-
-    Args:
-        path: The file, as the user named it.
-        problems: Errors in the file and in the files it includes.
-
-    Attributes:
-        problems: The errors in the order of files and lines.
-        files: Included files that have errors.
-    """
+    """A file is invalid; the text has one line for each problem."""
 
     def __init__(self, path: Path, problems: Sequence[Problem]) -> None:
         def place(problem: Problem) -> tuple[bool, str, int]:
@@ -59,10 +50,8 @@ def read_file(path: Path, kind: str, example: str, section: type[S]) -> S:
     """Read the YAML file at *path*, whose content is one *section*.
 
     Args:
-        path: The file.
         kind: Kind of the file for messages, such as `an access file`.
         example: Content that an empty file could have.
-        section: Type of the section.
     """
     document = read_document(path, kind)
     if document.value is None and not document.problems:

@@ -105,10 +105,7 @@ def read_section(
     """Validate *value*, which is at *place* of *document*, as a section.
 
     Args:
-        model: The section.
         document: Errors and warnings are added to it, each with its line.
-        place: Position of the value in the document.
-        value: Parsed YAML.
         context: Values for validators, such as the environment.
 
     Returns:

@@ -23,8 +23,6 @@ class Problem:
     """One error in a file.
 
     Args:
-        line: Line, counted from 1.
-        text: The error and its fix.
         path: The file, if it is another file than the one that was read.
     """
 
@@ -38,9 +36,6 @@ class Document:
     """A YAML document.
 
     Args:
-        value: Content as Python objects.
-        lines: Line of every key and list item.
-        problems: Errors in the document.
         warnings: Values that YAML may interpret differently than intended.
     """
 

@@ -55,7 +55,6 @@ def stage_colour(stage: str, *, solid: float = 1.0) -> str:
     """Return the colour token of *stage*, mixed with the surface when *solid* is below 1.
 
     Args:
-        stage: Key of the stage.
         solid: Share of the stage's own colour. [ratio, 0 < x <= 1]
 
     >>> stage_colour("queue"), stage_colour("queue", solid=0.92)

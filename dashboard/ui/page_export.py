@@ -58,7 +58,6 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
     """Return *nodes* as HTML.
 
     Args:
-        nodes: Components of a page.
         target: `page` for browsers, `report` for files without a server.
         follow: Function that converts an address within the dashboard for the target; None removes the link.
 

@@ -99,14 +99,9 @@ class Plan:
 
     Args:
         command: The command. If it contains `PORT`, both variants run at once, else each is started for every turn.
-        environments: Environment without instrumentation, and with it.
         asking: The request; None if the command is its own load and exits.
         load: Command of the user that generates the load instead of requests, "" for none.
-        requests: Number of requests per turn. [count]
-        concurrency: Number of concurrent requests. [count]
-        rounds: Number of rounds. [count]
         warm_up: Number of requests after a start that are not measured. [count]
-        start_timeout_seconds: Timeout of a start. [seconds]
     """
 
     command: Sequence[str]

@@ -366,7 +366,6 @@ def record_tokens(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True
     """Record the numbers of tokens and the time per token.
 
     Args:
-        marks: Marks of the request.
         usage: Object or dictionary with the token counts, under the names of any server.
         spent: Time from the first to the last token; 0 for unknown. [nanoseconds]
         reasoned: Whether *spent* includes the reasoning tokens.

@@ -49,10 +49,6 @@ class ReportDialect(NamedTuple):
     """Report format of one kind of server.
 
     Args:
-        name: Name in attributes and metrics.
-        title: Display name of the server.
-        known_by: Field that identifies the dialect.
-        fields: Fields in the order of their stages.
         places: For a body, the key paths to objects that may hold the fields; empty for headers.
         generates: Whether the stages include a model, which takes more than a thousandth of the wait unless the unit is wrong.
         rounding_ns: Maximum rounding error of a valid value. [nanoseconds]

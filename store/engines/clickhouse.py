@@ -213,8 +213,6 @@ class ClickHousePoints:
         Args:
             url: `clickhousedb://user:password@host:8123/database`. `?cluster=NAME` distributes the table over a cluster,
                 `?ttl=off` leaves all deletion to the store; other parameters are options of the driver.
-            retention: Retention of points.
-            clock: Function that returns the current time. [Unix seconds]
         """
         parsed = parse_url(url)
         server = ClickHouseServer.open(parsed)

@@ -385,13 +385,6 @@ def _selects(
 
     They are text, because to build them from their parts takes longer than to execute them. No part of the text comes from data.
     Text is not restricted by `reader.filtered_engine`, so the conditions include the environments of the reader.
-
-    Args:
-        question: The query.
-        segments: Tiers and stretches of time.
-        what: Returns the columns to select from a segment.
-        then: Clause after the conditions.
-        suffix: End of the names of the parameters.
     """
     owners, values = _owners(question, suffix)
     return [

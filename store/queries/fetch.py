@@ -50,7 +50,6 @@ class StepCounts:
 
     Args:
         starts: Starts of the steps; shape (n,). [Unix seconds]
-        scale: Scale of the buckets.
         index: Buckets that are non-empty in at least one step, ascending; shape (k,).
         amount: Number of requests, or microseconds; shape (n, stages, k).
         zero: Number of values below a nanosecond; shape (n, stages).

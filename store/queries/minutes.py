@@ -65,7 +65,6 @@ class SpentCounts:
         step: Width of a step. [minutes]
         index: Buckets of `core.histogram`, ascending; shape (k,).
         total: Number of requests by end-to-end latency; shape (steps, k).
-        stages: Stages that occur.
         seconds: Time that the requests of a bucket spent in each stage; shape (stages, steps, k). [seconds]
     """
 

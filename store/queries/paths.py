@@ -65,11 +65,8 @@ class ServiceEdge:
     """Calls of one service to another.
 
     Args:
-        caller: Calling service.
-        called: Called service.
         latency: Latency of the calls as the called service counted them; None if its agent does not count callers. [seconds]
         errors: Number of these that failed.
-        retained: Number of retained requests of the called service with this caller.
         sampled: Share of this caller in the random retained requests of the called service; None without such requests. [ratio]
         share: Share of the time of the caller's slow retained requests that it waited for this service; None if unknown. [ratio]
     """

@@ -105,7 +105,6 @@ class TorchEvents:
     """Events of `torch.cuda`, which also serves AMD, or `torch.xpu`.
 
     Args:
-        backend: The module `torch.cuda` or `torch.xpu`.
         driver: Driver that prepares threads for querying events; None if not needed.
         current_id: Returns an id of the current stream of a device, by its index; None if not available.
     """
@@ -372,9 +371,7 @@ class Devices:
     """All devices of the process that work for requests.
 
     Attributes:
-        torch: The module `torch`.
         sources: Event source by kind of device, None for a kind without events.
-        timelines: Timeline of each device that has worked for a request.
         in_use: Whether a tensor or module was ever used on a device.
     """
 

@@ -59,9 +59,6 @@ class Methods:
 
     Dynamo recognizes a tensor method by the identity of the C function, and cannot trace another one, so compiled code
     must find the originals. Copies of other threads are not timed meanwhile.
-
-    Attributes:
-        compiling: Number of running compilations.
     """
 
     def __init__(self) -> None:
@@ -143,9 +140,7 @@ class ThreadState(threading.local):
 
     Attributes:
         inside: Whether the thread is inside a module or another timed call, to which nested modules and copies belong.
-        compiling: Number of nested compilations by torch.compile.
         marks: Marks of the request whose model was recorded last in this thread.
-        model: The model that was recorded last in this thread.
     """
 
     inside = False
