@@ -95,7 +95,6 @@ def _similar(error: UnicodeError) -> tuple[str, int]:
 
 
 def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
-    """Return the command that parses its own arguments, if *words* start with one."""
     # `alerts` alone is a server; followed by a word that is no option it is one of the alert commands.
     if words[:1] == ["alerts"] and words[1:2] and not words[1].startswith("-"):
         return _alerts
@@ -106,7 +105,6 @@ def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment, overridden by the options of the command line."""
     from .core.addresses import server_url  # noqa: PLC0415
 
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value is not None}

@@ -40,7 +40,6 @@ class Seen:
 
     @cached_property
     def services(self) -> list[str]:
-        """Names of all services in the store, sorted."""
         return sorted(set(self.read.releases()["service"]))
 
 
@@ -141,7 +140,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
-    """Open the store to replay, or return the reason why no store is available."""
     config = StoreConfig.from_env(env)
     try:
         return open_existing(config.model_copy(update={"database": url}) if url else config)

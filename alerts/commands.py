@@ -305,7 +305,6 @@ def _end_silence(store: Store, options: argparse.Namespace, now: datetime) -> tu
 
 
 def _audit(store: Store, entry: AuditEntry, where: Mapping[str, str]) -> None:
-    """Write *entry* about an incident or silence of the dimensions *where* to the audit log."""
     store.add_audit_entry(replace(entry, environment=where.get("environment", "")))
 
 

@@ -169,7 +169,6 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def _messages(connection: Connection, channels: Iterable[str]) -> dict[tuple[str, str], int]:
-    """Return the number of messages by channel and state; messages being sent count as waiting."""
     sent = schema.outbox.c
     counted = select(sent.channel, sent.state, func.count()).group_by(sent.channel, sent.state)
     rows = connection.execute(counted).all()

@@ -257,7 +257,6 @@ def _finding(facts: Facts, stage: str) -> StageFinding | None:
 
 
 def _has_gap(facts: Facts) -> bool:
-    """Return whether too much time has no known cause."""
     p50, p99 = facts.measures.p50, facts.measures.p99
     median, tail = sum(map(facts.median, UNEXPLAINED)), sum(map(facts.tail, UNEXPLAINED))
     shares = [median / p50 if p50 else 0.0, tail / p99 if p99 else 0.0]

@@ -421,7 +421,6 @@ def _found(table: _Table, chosen: NDArray[np.bool_], scores: SetScores, place: i
 
 
 def _period(whole: Ints, rest: Ints, cut: _Cut, starts: Ints) -> _Found | None:
-    """Return the period that has more slow requests than the other times, in *rest* of the requests; None without one."""
     filled = np.flatnonzero(whole.sum(axis=-1))
     width = -(-(int(filled[-1]) + 1 - int(filled[0])) // _MAX_STEPS)
     at = np.arange(int(filled[0]), int(filled[-1]) + 1, width)

@@ -142,7 +142,6 @@ class Measures:
 
     @property
     def error_ratio(self) -> float | None:
-        """Share of failed requests."""
         return self.errors / self.requests if self.requests else None
 
     @property

@@ -158,7 +158,6 @@ def capacity_at(curve: Curve, rate: Floats, latency: Floats, threshold: float) -
 
 
 def _highest_rate_within(rate: Floats, latency: Floats, threshold: float) -> float:
-    """Return the highest rate at which the median latency of neighbouring steps is within *threshold*; 0 if none is."""
     order = rate.argsort()
     usual = pd.Series(latency[order]).rolling(_NEIGHBOURS, center=True, min_periods=_NEIGHBOURS // 2 + 1).median()
     inside = rate[order][usual.to_numpy() <= threshold]

@@ -62,7 +62,6 @@ class Prices:
     entries: tuple[Price, ...]
 
     def __str__(self) -> str:
-        """Return the number of prices as text."""
         return f"{len(self.entries)} price{'s' * (len(self.entries) != 1)}"
 
     def of(self, service: str, environment: str | None) -> tuple[Price, ...]:

@@ -361,7 +361,6 @@ _FunctionKey = tuple[str, str, str, str]
 
 
 def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
-    """Return the time by stage, module, function and file."""
     found: dict[_FunctionKey, _Times] = {}
     for key, seconds in band.stacks.items():
         stage, frames = split_stack_key(key)

@@ -124,7 +124,6 @@ class ReplicaOutlier:
 
     @property
     def ratio(self) -> float:
-        """Latency relative to the others."""
         return self.seconds / self.others_seconds
 
 
@@ -339,7 +338,6 @@ class _Look:
         return self.units.counts.sum(axis=0) - self.units.counts[self.at]
 
     def above(self, counts: Ints) -> Ints:
-        """Number of slow requests in *counts*."""
         return counts[..., self.threshold :].sum(axis=-1)
 
 
@@ -509,7 +507,6 @@ def _described(table: ReplicaTable, units: _Units, slow: _Slow, hardware: pd.Dat
 
 
 def _growth(table: ReplicaTable, place: str, rows: NDArray[np.bool_]) -> tuple[StageGrowth, ...]:
-    """Return the growth of the mean time by stage from the others to the replicas at *place*."""
     inside, outside = (
         [each for each in table.replicas if (place in (each.place, host_of(each.place))) == is_own]
         for is_own in (True, False)

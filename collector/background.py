@@ -195,7 +195,6 @@ class StatusReporter(PeriodicThread):
         self._metrics.losses.store(write, int(self._clock()))
 
     def report(self) -> None:
-        """Write the status."""
         now = self._clock()
         self._taken.append((now, self._metrics.samples()))
         failing = self._health.failing | dict.fromkeys(self._health.dead, "")

@@ -112,7 +112,6 @@ def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]
 
 
 def _delimited(message: bytes) -> bytes:
-    """Return the serialized *message*, preceded by its length as a varint."""
     length, size = bytearray(), len(message)
     while size > 0x7F:  # noqa: PLR2004 - seven bits
         length.append(size & 0x7F | 0x80)

@@ -201,7 +201,6 @@ class Counters:
         np.add.at(self._counts.reshape(-1), np.repeat(row * BUCKETS, lengths) + place, histograms.buckets.amount)
 
     def _row(self, about: Identity) -> int:
-        """Return the row of the histogram of *about*, -1 for a metric that is not exported."""
         family = _BY_SOURCE.get(about.metric)
         if family is None:
             return -1

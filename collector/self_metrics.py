@@ -89,7 +89,6 @@ class CollectorLosses:
         self._of_senders: CountOf[str] = CountOf()
 
     def add(self, series: Series, reason: str, number: int = 1) -> None:
-        """Count *number* losses of a service for a *reason* of `LOSSES`."""
         with self._lock:
             if (series, reason) not in self._of_services and len(self._of_services) >= _MAX_SERVICES:
                 series = Series(OTHER)

@@ -28,7 +28,6 @@ class Attribute:
 
     @property
     def is_number(self) -> bool:
-        """Whether the values are size bands."""
         return self.kind != "text"
 
 

@@ -151,7 +151,6 @@ class EgressPolicy:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> EgressPolicy:
-        """Read STAGELENS_MAY_CALL."""
         words = [word for word in env.get(ENV, "").replace(",", " ").lower().split() if word]
         if not words:
             return cls()
@@ -194,7 +193,6 @@ class EgressPolicy:
         return _KIND_TEXT[kind]
 
     def check(self, host: str, addresses: Sequence[str]) -> None:
-        """Check that *host* may be called at all of its resolved *addresses*."""
         for address in addresses:
             if why := self.denial_reason(host, address):
                 shown = host if host == address else f"{host} ({address})"

@@ -131,7 +131,6 @@ class _RoleSection(Section):
 
     @property
     def grants(self) -> frozenset[Grant]:
-        """The role in its environments; empty for no access."""
         if self.role == "none":
             return frozenset()
         return frozenset({Grant(self.role, None if ALL in self.environments else frozenset(self.environments))})

@@ -44,9 +44,7 @@ _PAST_SECONDS = 3600
 class AlertsSource(Protocol):
     """Alert data that the dashboard reads: objectives and incidents."""
 
-    def slos(self, now: datetime | None = None) -> Sequence[SloStatus]:
-        """Return the status of every objective."""
-        ...
+    def slos(self, now: datetime | None = None) -> Sequence[SloStatus]: ...
 
     def incidents(self) -> Sequence[Incident]:
         """Return all open incidents and the newest others, newest first."""
@@ -102,7 +100,6 @@ class Source:
 
     @property
     def is_restricted(self) -> bool:
-        """Whether the reader may not see some environments."""
         return self.access.environments is not None
 
     def shows(self, service: str, environment: str) -> bool:
@@ -204,7 +201,6 @@ class Source:
         return self.cached(self.read.services, start, end)
 
     def all_services(self, environment: str | None = None) -> pd.DataFrame:
-        """Return every service in the store, in one environment or in all."""
         end = datetime.fromtimestamp(self.clock() // 60 * 60 + 3600, UTC)
         return self.cached(self.read.services, end - _HISTORY, end, environment=environment)
 
@@ -283,7 +279,6 @@ class Source:
 
     @property
     def has_alerts(self) -> bool:
-        """Whether the dashboard has alert data."""
         return self._alerts is not None
 
 

@@ -35,7 +35,6 @@ class ClientTlsFiles:
     client_key: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return a TLS context made from the files."""
         import ssl  # noqa: PLC0415 - not needed by a process that exports nothing
 
         context = ssl.create_default_context(cafile=self.certificate)

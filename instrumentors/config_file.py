@@ -103,7 +103,6 @@ def _http_exporters(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _exporter_settings(exporters: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of *exporters* by signal; {} without any."""
     first = next((exporters[signal] for signal in ("metrics", "traces") if signal in exporters), None)
     if first is None:
         return {}

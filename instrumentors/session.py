@@ -117,7 +117,6 @@ class Session:
         return used.ru_utime + used.ru_stime
 
     def failure(self) -> str:
-        """Return an error message with the end of the command's output."""
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
         what = "the command does not respond" if self.code is None else f"the command failed with exit code {self.code}"

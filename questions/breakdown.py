@@ -27,7 +27,6 @@ class Breakdown:
 
     @property
     def requests(self) -> int:
-        """Number of requests of the selection."""
         return int(self.table.attrs["requests"])
 
     def stages(self, percentile: float) -> dict[str, float]:

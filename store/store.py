@@ -174,7 +174,6 @@ class Store:
         return prepare_aggregated(connection, result, self._index, arrival, self.points)
 
     def waiting(self) -> inbox.InboxBacklog:
-        """Return the backlog of the inbox."""
         with database.reading(self.engine) as connection:
             return inbox.read_backlog(connection)
 
@@ -193,7 +192,6 @@ class Store:
         self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, snapshot))
 
     def release_targets(self, holder: str) -> None:
-        """Release the scrape targets of *holder*."""
         with self.transaction() as connection:
             collectors.release_targets(connection, holder)
 
@@ -203,12 +201,10 @@ class Store:
             events.add_event(connection, event)
 
     def add_audit_entry(self, entry: AuditEntry) -> None:
-        """Write *entry* to the audit log."""
         with self.transaction() as connection:
             audit.add_entry(connection, entry)
 
     def services(self) -> list[str]:
-        """Return the names of all services in the store."""
         with database.reading(self.engine) as connection:
             return sorted(connection.scalars(select(schema.services.c.name)))
 

@@ -116,7 +116,6 @@ def _is_new(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
 
 
 def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -> None:
-    """Write the names of *batches*, and their spans, loads and bodies to forward."""
     rows = [
         {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
     ]
@@ -144,7 +143,6 @@ def _finest_table(connection: Connection, points: PointColumns, index: SeriesInd
 
 
 def _find_key(connection: Connection, about: Identity, index: SeriesIndex, at: int) -> int:
-    """Return the number of the key of points of *about* in the bucket that starts at *at*."""
     if (known := index.keys.known.get(about)) is not None:
         return known
     interned = index.intern(connection, about.series, at)
@@ -174,7 +172,6 @@ def _row_stage(connection: Connection, about: Identity, service_id: int, index: 
 def _rows_by_tier(
     table: PointTable, points: Points, index: SeriesIndex, part: int, known: Sequence[schema.Tier]
 ) -> list[PointRow]:
-    """Return the rows of the finest tier, and their sums for each coarser tier whose watermark is past them."""
     finest, *coarser = known
     rows = points.finest_rows(table.where(table.bucket >= finest.kept_from), part)
     for tier in coarser:
@@ -196,7 +193,6 @@ def _request_buckets(table: PointTable) -> list[tuple[int, int]]:
 def _insert_traces(
     connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
 ) -> list[SeriesNumbers]:
-    """Write the traces that are not stored yet; return the ids of the series of the written traces."""
     if not traces:
         return []
     table = schema.traces

@@ -96,13 +96,9 @@ class HeartbeatReceiver(Protocol):
     """Interface of a receiver of heartbeats."""
 
     @property
-    def name(self) -> str:
-        """Name of the channel in the SLO file."""
-        ...
+    def name(self) -> str: ...
 
-    def ping(self) -> None:
-        """Send one heartbeat."""
-        ...
+    def ping(self) -> None: ...
 
 
 class SigningSecret(Secret):
@@ -172,7 +168,6 @@ class ReceiverResponse:
 
     @property
     def retry_after_seconds(self) -> float | None:
-        """Value of the Retry-After header in seconds, from a number or a date; None if it is missing or invalid."""
         text = self.headers.get("Retry-After", "").strip()
         if text.replace(".", "", 1).isdecimal():
             return float(text)

@@ -100,7 +100,6 @@ class ChartScale:
         return left + (right - left) * min(1.0, max(0.0, (at - self.start) / (self.end - self.start)))
 
     def y(self, value: float) -> float:
-        """Return the y position of *value*."""
         _, top, _, bottom = self.box
         return bottom - (bottom - top) * value / (self.levels()[-1])
 
@@ -194,7 +193,6 @@ def _reference_line(finding: Finding) -> _ReferenceLine:
 
 
 def _draw_shapes(trend: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
-    """Draw trend, grid and reference line in *colour*, without text."""
     image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), SURFACE)
     pen = ImageDraw.Draw(image)
     left, _, right, bottom = _BOX
@@ -215,7 +213,6 @@ def _draw_shapes(trend: Trend, scale: ChartScale, limit: _ReferenceLine, colour:
 
 
 def _draw_onset(pen: ImageDraw.ImageDraw, scale: ChartScale, since: float, last: _Point, colour: str) -> None:
-    """Draw a vertical line at the onset and a dot at the current value."""
     if scale.start <= since:
         x = scale.x(since)
         pen.line(_to_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=INK, width=_FINE)
@@ -274,7 +271,6 @@ def _level_label(level: float, scale: ChartScale, finding: Finding) -> str:
 
 
 def _onset_label(finding: Finding, scale: ChartScale) -> str:
-    """Return the label of the onset with its release, and with the day if the chart ends on another day."""
     at, end = (datetime.fromtimestamp(each, UTC) for each in (finding.since, scale.end))
     day = "" if at.date() == end.date() else f"{at.day} {at:%b} "
     version = line(finding.version, _MAX_VERSION_CHARS).replace("…", "...")

@@ -59,7 +59,6 @@ class LatencyRegression:
 
     @property
     def ratio(self) -> float:
-        """Current latency divided by the latency in the reference."""
         return self.after_seconds / self.before_seconds
 
 
@@ -202,7 +201,6 @@ class Finding:
         return self.shift.ratio if self.shift is not None else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as a JSON object."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -265,7 +263,6 @@ class Message:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Message:
-        """Parse the JSON object of a message."""
         parts: dict[str, Any] = {"finding": Finding.from_json(raw["finding"]), "also": tuple(raw.get("also", ()))}
         return cls(**{**raw, **parts})
 
@@ -276,7 +273,6 @@ class Message:
 
     @property
     def resolved(self) -> bool:
-        """Whether the incident is resolved."""
         return self.transition == "resolved"
 
 

@@ -149,7 +149,6 @@ def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Ra
 
 
 def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:
-    """Return the unsent rows and the repeated messages of *channel*, ordered by incident and sequence."""
     reminders = and_(outbox.c.state == "sent", outbox.c.next_at > 0)
     wanted = and_(outbox.c.channel == channel, or_(outbox.c.state.in_(_OPEN_STATES), reminders))
     return connection.execute(select(outbox).where(wanted).order_by(outbox.c.incident, outbox.c.sequence)).all()
@@ -163,7 +162,6 @@ def _reminder_at(claimed: Claim, now: float, refresh: Refresh) -> float:
 
 
 def _stop_older_reminders(connection: Connection, claimed: Claim) -> None:
-    """Stop the repetition of older messages of the same incident to the same channel."""
     before = and_(
         outbox.c.incident == claimed.message.incident,
         outbox.c.channel == claimed.channel,

@@ -94,7 +94,6 @@ def describe_burn(
 
 
 def _known_onset(before: Finding) -> Onset:
-    """Return the onset that was determined when the incident opened."""
     early, late = before.between or (before.since, before.since)
     at, earliest, latest = (datetime.fromtimestamp(each, UTC) for each in (before.since, early, late))
     return Onset(at, earliest, latest)
@@ -292,7 +291,6 @@ class AbsenceRule:
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
-        """Yield one evaluation per service and environment with an SLO."""
         if self._policy.severity == "none":
             return
         with self._read.together() as read:
@@ -367,5 +365,4 @@ def _requests(read: Reader, slo: Slo, start: datetime, end: datetime) -> int:
 
 
 def _without_filters(slo: Slo) -> Slo:
-    """Return *slo* without filters except service and environment."""
     return Slo(slo.name, slo.service, slo.objective, slo.window, environment=slo.environment)

@@ -126,7 +126,6 @@ def _step(
     *,
     seen: timedelta,
 ) -> Step | None:
-    """Return the step that the evaluator would have made at one time."""
     already = record is not None and record.is_open
     firing = firing_tiers(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
     return next_step(
@@ -150,7 +149,6 @@ def _finding(at: datetime, slo: Slo, tier: AlertTier, counts: Mapping[timedelta,
 def _past_incidents(
     history: History, slo: Slo, records: Iterable[IncidentRecord], allowed: float
 ) -> Iterator[PastIncident]:
-    """Yield the incidents that would have been notified."""
     for record in records:
         opened = datetime.fromtimestamp(record.opened_at, UTC)
         resolved = None if record.resolved_at is None else datetime.fromtimestamp(record.resolved_at, UTC)

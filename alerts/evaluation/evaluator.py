@@ -103,7 +103,6 @@ class Evaluator:
         return written
 
     def release(self) -> None:
-        """Release the evaluation lease."""
         with self._store.transaction() as connection:
             lease.release(connection, LEASE, self._holder)
 
@@ -245,7 +244,6 @@ def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:
 
 
 def _close_removed(before: Sequence[IncidentRecord], watched: Collection[str], at: float) -> list[Step]:
-    """Close the incidents whose cause is no longer watched, such as an SLO that was removed from the file."""
     return [close_incident(each, "removed", at) for each in before if each.cause not in watched]
 
 
@@ -258,7 +256,6 @@ def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[
 def _mute_reasons(
     connection: Connection, records: Sequence[IncidentRecord], verdicts: Mapping[str, Verdict | None], now: datetime
 ) -> dict[str, str]:
-    """Return the reasons for muting by incident id: a silence, or the excuse of the verdict."""
     silent = active_silences(connection, now)
     excused = {verdict.cause: verdict.excuse for verdict in verdicts.values() if verdict is not None}
     return {each.id: silence_reason(each.finding, silent) or excused.get(each.cause, "") for each in records}

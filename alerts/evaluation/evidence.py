@@ -88,7 +88,6 @@ class StageUse:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the stage exceeded its budget."""
         return self.over_seconds > 0
 
 

@@ -56,7 +56,6 @@ class Measurement:
     stale_since: datetime | None = None
 
     def burn(self, window: timedelta) -> float:
-        """Return the burn rate over *window*."""
         counts = self.counts[window]
         return burn_rate(counts.bad, counts.total, self.slo.objective)
 
@@ -204,7 +203,6 @@ class History:
         return len(self.total)
 
     def at(self, edge: int) -> datetime:
-        """Return the time of *edge*."""
         return datetime.fromtimestamp(self.start + _MINUTE_SECONDS * edge, UTC)
 
     def seen(self, edge: int) -> timedelta:
@@ -274,7 +272,6 @@ def _minute_index(at: datetime, first: int) -> int:
 
 
 def _spread_over_minutes(counted: NDArray[Any], found: pd.DataFrame, first: int) -> None:
-    """Add *found* to the minutes of *counted*, spreading steps of many minutes evenly."""
     if not len(found):
         return
     width = max(1, int(found.attrs["step_seconds"]) // _MINUTE_SECONDS)

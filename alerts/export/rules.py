@@ -88,7 +88,6 @@ class HistogramExpressions:
         return f"sum({self.counted(_metric(slo), format_labels((*matchers_of(slo), *more)), window)})"
 
     def _within(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
-        """Return an expression for the rate of requests within the threshold of *slo*."""
         name, matchers = _metric(slo), (*matchers_of(slo), *more)
         if not self.native:
             return f"sum(rate({name}_bucket{{{format_labels((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"

@@ -106,7 +106,6 @@ def group_lead(reason: str) -> str:
 
 
 def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
-    """Return the reason for muting by incident id; empty if the incident or its end is notified."""
     reasons = {record.id: excuses.get(record.id, "") for record in records}
     leads = [record for record in records if _leads(record, reasons)]
     for record in sorted(records, key=urgency_key):
@@ -150,7 +149,6 @@ def _grouped_incidents(
 
 
 def _end_update(step: Step) -> IncidentUpdate:
-    """Return the update of an ended incident, which is notified if its opening was, even if it is muted."""
     notifies = step.record.heard == "open"
     return _update(
         step.record, "resolved", "over" if notifies else step.record.heard, notifies=notifies, note=step.record.muted

@@ -191,7 +191,6 @@ class IndicatorSection(Section):
             yield Fault("definition", "is valid only with kind ttft and tpot; remove it")
 
     def slo(self, name: str, service: str, window: timedelta) -> Slo:
-        """Return an SLO without an objective."""
         kind = self.measured
         watched: Watched = "request" if kind in ("latency", "availability") else kind
         keys = {"threshold", "stage", "definition", "route", "model", "version", "environment"}

@@ -176,7 +176,6 @@ def _items(document: Document, key: str) -> list[Any]:
 def _definitions(
     own: Document, openslo_entries: Sequence[tuple[Document, SloEntry]], env: Mapping[str, str], held: dict[str, str]
 ) -> Definitions:
-    """Parse the SLO document of the file and add the SLOs of OpenSLO documents."""
     top = read_section(_SloFile, own, (), own.value) if own.value is not None else None
     written = [(own, _slo_entry(own, ("slos", position), item)) for position, item in enumerate(_items(own, "slos"))]
     if top and not written and not openslo_entries:

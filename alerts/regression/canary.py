@@ -66,7 +66,6 @@ class ServiceVersions:
         span: tuple[int, int],
         loaded: Mapping[str, AlarmState],
     ) -> None:
-        """Count and evaluate the minutes of *span*."""
         self._count(found, seen, span)
         versions = versions_to_compare(self.serving(), seen)
         if versions is None:

@@ -338,7 +338,6 @@ def _verdict(
     strongest: tuple[Row, WindowScore],
     sides: tuple[Sequence[Selection], Selection],
 ) -> TailVerdict:
-    """Return the comparison of the latest requests with the requests in the reference hours."""
     group, (row, cell), (then, now) = watched.group, strongest, sides
     before, after = merged_latency(context.read, then), merged_latency(context.read, [now])
     minutes = round((now.end - now.start) / timedelta(minutes=1))

@@ -52,7 +52,6 @@ class AlertCounts:
 
     @property
     def decided(self) -> int:
-        """Number of alerts with a known outcome."""
         return self.right + self.wrong
 
     @property
@@ -179,7 +178,6 @@ def _outcome(
     policy: RecordPolicy,
     now: float,
 ) -> Outcome:
-    """Return whether the incident *record* was right, from what people did about it and from its end."""
     if record.ending == "accepted":
         return "right"
     end = record.resolved_at
@@ -195,7 +193,6 @@ def _outcome(
 
 
 def _is_silenced_by(record: IncidentRecord, silence: Silence, end: float) -> bool:
-    """Return whether a person silenced the rule of *record* by name while the incident was open."""
     named = silence.matchers.get("slo", ANY) != ANY
     return named and record.opened_at <= silence.starts_at.timestamp() <= end and silence.matches(record.finding)
 

@@ -258,7 +258,6 @@ def stage_seconds(read: Reader, group: Group, start: int, end: int, step: timede
 def _days(
     read: Reader, group: Group, strata: Strata | None, span: tuple[int, int], served: dict[int, int]
 ) -> Iterator[MinuteHistograms]:
-    """Yield the histograms of each day of *span*, and store the number of minutes with requests in *served*."""
     for low in range(*span, DAY):
         day = read_pooled(read, group, strata, low, min(low + DAY, span[1]))
         served[low] = int(day.total.any(axis=1).sum())

@@ -144,7 +144,6 @@ class _ReferenceDays:
     total: Histogram
 
     def limits(self, window: Window, chosen: list[int]) -> WindowLimits:
-        """Return the limits of *window* for the *chosen* rows, from its statistic over all reference days."""
         if not chosen:
             return WindowLimits((), (), (), (), ())
         values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)

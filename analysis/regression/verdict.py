@@ -173,7 +173,6 @@ def share_explained_by_traffic(
 
 
 def _share_explained_by(key: str, before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float) -> float:
-    """Return the share that the attribute *key* explains; 0 without growth or requests with the attribute."""
     usual, now = _requests_by_value(before, key), _requests_by_value([after], key)
     if not usual or not now:
         return 0.0
@@ -190,7 +189,6 @@ def _share_explained_by(key: str, before: Sequence[AttributeCounts], after: Attr
 
 
 def _requests_by_value(tables: Sequence[AttributeCounts], key: str) -> dict[str, Counter[int]]:
-    """Return the requests by latency bucket of each value of the attribute *key* that has requests."""
     found: dict[str, Counter[int]] = {}
     for table in tables:
         for value, counts in table.requests.get(key, {}).items():

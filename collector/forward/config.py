@@ -79,7 +79,6 @@ class HeaderSecret(Section):
             yield Fault("", "needs `env:` with the name of a variable, or `file:` with a path")
 
     def value(self, header: str, env: Mapping[str, str]) -> str:
-        """Return the current secret, which *header* needs."""
         try:
             value = env.get(self.env, "") if self.file is None else self.file.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:

@@ -143,7 +143,6 @@ class DestinationStates(Collector):
         return before, after
 
     def _turn(self, name: str, change: Callable[[DestinationState], DestinationState]) -> None:
-        """Change the state of destination *name*, and log a transition between up and down."""
         before, state = self._change(name, change)
         if before.state == state.state:
             return

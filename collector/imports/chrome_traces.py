@@ -238,7 +238,6 @@ class _KinetoRequests:
             yield ImportedRequest(event.name, start, end, _merge_touching(intervals, start, end), values)
 
     def _add(self, stage: str, event: ChromeEvent, launched: ChromeEvent, device: str = "") -> None:
-        """Add *event* as an interval of *stage* to the request in which the event *launched* started."""
         around = self._around(launched)
         if around is not None:
             _, intervals, devices = self._found[self._number[id(around)]]
@@ -267,7 +266,6 @@ def _by_lane(events: Iterable[ChromeEvent]) -> dict[tuple[str, str], Nested]:
 
 
 def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> list[StageInterval]:
-    """Return *intervals*, cut to the request from *start* to *end*; adjacent intervals of a stage are merged."""
     found: list[StageInterval] = []
     last: dict[str, int] = {}
     for each in sorted(intervals, key=attrgetter("start")):

@@ -324,7 +324,6 @@ class _Importer:
             self._source.diagnostics.note("metrics that Stagelens does not use are ignored")
 
     def _fold(self, *, end: bool = False) -> None:
-        """Assemble requests from the spans that have waited for two rounds, or from all spans at the *end*."""
         self._round += _END if end else 1
         self._held = 0
         limits = InboxLimits(
@@ -381,7 +380,6 @@ class _Importer:
 
 
 def _set_service(export: Object, service: str) -> None:
-    """Set the service of all resources of *export*."""
     mine = {"key": names.SERVICE_NAME, "value": {"stringValue": service}}
     for resource in (*objects(export, METRICS), *objects(export, SPANS)):
         owner = object_at(resource, "resource")

@@ -394,7 +394,6 @@ class IngestPipeline:
                     raise
 
     def _lose_body(self, request: IngestRequest, admission: AdmittedClient, head: bytes, reason: str) -> None:
-        """Count an export that could not be read, by the service that is named in the *head* of its body."""
         encoding = encoding_of(head) if request.encoding is None else request.encoding
         resource = resource_in(head, encoding)
         if names.SERVICE_NAME in resource:

@@ -194,7 +194,6 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
 
 
 def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
-    """Return the sum of *values*, one for each bucket, over the buckets of each point."""
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
     return np.diff(running[buckets.offsets])
 

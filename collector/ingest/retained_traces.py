@@ -172,7 +172,6 @@ def _check_ids(spans: list[RetainedSpan]) -> None:
 
 
 def _root_of(span: RetainedSpan, by_id: dict[str, RetainedSpan], home: dict[str, str]) -> str:
-    """Return the root id of *span*, and store it in *home* for the span and its ancestors."""
     way: dict[str, None] = {}
     at = span.span_id
     while at not in home:

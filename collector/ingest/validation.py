@@ -126,7 +126,6 @@ class TimeWindow:
     newest: int
 
     def check(self, time_ns: int) -> None:
-        """Reject a time outside the window."""
         at = time_ns // NANOSECONDS
         if at < self.oldest:
             msg = f"its time, {at} s after 1970, is too long ago, before {self.oldest}; check the sender's clock"
@@ -273,7 +272,6 @@ class SeriesReader:
         return "" if found == place("process", "", "", "") else found
 
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
-        """Return the series of *attributes*."""
         status = attributes.get(names.STATUS)
         if status is None:
             status = names.STATUS_ERROR if error or names.ERROR_TYPE in attributes else names.STATUS_OK

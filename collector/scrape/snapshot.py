@@ -521,7 +521,6 @@ def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
 
 
 def _increase(then: StreamCounts | None, now: StreamCounts) -> StreamCounts:
-    """Return the counts of *now* minus *then*; all of *now* after a reset."""
     if then is None or _differ(then.created, now.created):
         return now
     rest = Counter(now.buckets)

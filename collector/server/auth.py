@@ -290,7 +290,6 @@ class AccessControl:
         self._lock = threading.Lock()
 
     def admit(self, caller: Caller) -> AdmittedClient:
-        """Authenticate *caller* and count its request."""
         client = self._client(self._access(), caller)
         names = functools.partial(self.shares.admit, (client.kind, client.name))
         if client.limits == RateLimits():

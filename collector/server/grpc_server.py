@@ -78,7 +78,6 @@ class GrpcServer(grpc.GenericRpcHandler):
         self._calls: set[asyncio.Task[OtlpResponse]] = set()
 
     async def start(self) -> int:
-        """Start to listen, and return the port."""
         server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", self._max_body_bytes)])
         server.add_generic_rpc_handlers((self,))
         host, port = self._address

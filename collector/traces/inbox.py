@@ -218,7 +218,6 @@ def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_Metric
 
 
 def _token_buckets(tokens: Ints) -> Ints:
-    """Return the bucket of `TOKEN_COUNTS` of each number, as `SizeBuckets.bucket_of` does."""
     return (
         np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKEN_COUNTS.names)).astype(np.int64) - 1
     )
@@ -463,7 +462,6 @@ def _log_unreadable(parcel: Parcel, error: StoreError) -> Parcel:
 
 
 def _checked(parcel: Parcel) -> Spans:
-    """Return the decoded spans of *parcel*."""
     spans = decode_spans(parcel.spans)
     rows = spans.rows
     fits = (

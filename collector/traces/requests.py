@@ -360,7 +360,6 @@ def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
 
 
 def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the *rows* that have children, and the start of the first child of each."""
     below = np.flatnonzero((joined.request >= 0) & (joined.up >= 0))
     first = np.full(len(joined.up), np.iinfo(np.int64).max)
     np.minimum.at(first, joined.up[below], joined.gathered.rows["start"][below])

@@ -86,7 +86,6 @@ class RuleSet:
         return _NO_RULE
 
     def _near(self, scope: str, kind: str) -> list[tuple[frozenset[str], SpanCondition, Rule]]:
-        """Return the conditions that spans of *scope* and *kind* may match, with their required attributes and rules."""
         found = self._nearby.get((scope, kind))
         if found is None:
             found = [
@@ -116,7 +115,6 @@ class RuleSet:
         return SpanMeaning(label, flags, rule, measured, events, eventless)
 
     def _probe_route(self, label: Label, span: SpanFacts) -> str | None:
-        """Return the route of a span that is a health probe if it is a root, else None."""
         if span.kind != "server" or not label.request:
             return None
         method = next((str(span.attributes[key]) for key in _METHODS if key in span.attributes), None)
@@ -158,7 +156,6 @@ def _first(sources: Iterable[str], attributes: Mapping[str, Scalar]) -> str:
 
 
 def _fill_template(template: str, attributes: Mapping[str, Scalar]) -> str | None:
-    """Return *template* with attribute values filled in; None if an attribute is missing."""
     if any(key not in attributes for key in TEMPLATE.findall(template)):
         return None
     return TEMPLATE.sub(lambda match: printable_text(attributes[match[1]]), template)
@@ -252,7 +249,6 @@ class ScannedKinds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the object should be replaced."""
         return self.strings.is_full or max(len(self._origins), len(self.meanings)) >= MAX_PLACES
 
 
@@ -273,7 +269,6 @@ class RuleCache:
         return self._scanned
 
     def place(self, scope: str, resource: Attributes) -> SpanOrigin:
-        """Return the origin of spans of *scope* in a process with the attributes *resource*."""
         counts = tuple(sorted((key, value) for key, value in resource.items() if key in self.rules.resource))
         found = self._places.get((scope, counts))
         if found is None:

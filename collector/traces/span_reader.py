@@ -314,7 +314,6 @@ class _Scanned(NamedTuple):
         ]
 
     def measurements(self, meanings: Sequence[SpanMeaning], alone: Collection[int]) -> Iterator[SpanMeasurements]:
-        """Yield the measurements of the spans that are not *alone*, with their rule results *meanings*."""
         rows = [row for row, meaning in enumerate(meanings) if meaning.measured and row not in alone]
         wanted = frozenset[str]().union(*{meanings[row].measured for row in rows})
         for row, values in self.spans.values_of(rows, self.kinds.strings.attributes, wanted).items():
@@ -469,7 +468,6 @@ def parse_json(body: bytes, meanings: RuleCache, correct: Correction | None) -> 
 
 
 def _read_json_span(node: Object, row: int, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> _RawSpan:
-    """Return a row of `RawSpans` from the span *node*; add its rule result and measurements to *read*."""
     span, values = _json_retained_span(node), _values(node)
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
     shape = meanings.shapes[tuple(values)]
@@ -552,7 +550,6 @@ class SpanReader:
         return self.finish([self.parse(media_type, body, correct)], window, [tally])[0]
 
     def parse(self, media_type: str, body: bytes, correct: Correction | None = None) -> ParsedSpans:
-        """Parse an inflated ExportTraceServiceRequest."""
         parse = parse_json if media_type == JSON else parse_protobuf
         try:
             return parse(body, self._current(), correct)

@@ -56,7 +56,6 @@ class ByteStrings:
 
     @property
     def is_full(self) -> bool:
-        """Whether new strings are no longer numbered."""
         return len(self._numbers) >= _CAPACITY
 
     def find(self, scan: Scan, start: Ints, end: Ints) -> Ints:

@@ -90,7 +90,6 @@ def _where(
 
 
 def _between(first: str, second: str, events: Sequence[SpanEvent]) -> Iterator[tuple[int, int]]:
-    """Yield the times from each event *first* to the next *second*."""
     started: int | None = None
     for name, at in events:
         if name == first:
@@ -283,7 +282,6 @@ class _Validation:
         self.valid: _Mask = np.ones(len(rows), np.bool_)
 
     def refuse(self, wrong: _Mask, reason: Reason, why: Callable[[int], str]) -> None:
-        """Reject the spans in *wrong* that are still valid; *why* returns the explanation for the first rejected span."""
         refused = wrong & self.valid
         count = int(np.count_nonzero(refused))
         if not count:
@@ -342,7 +340,6 @@ def _interval_label(stage: str) -> Label:
 
 
 def _distinct_labels(meanings: Sequence[SpanMeaning]) -> tuple[list[Label], NDArray[np.uint32], NDArray[np.uint16]]:
-    """Return the distinct labels of *meanings*, the label index of each meaning, and the flags of each meaning."""
     distinct = {meaning: number for number, meaning in enumerate(dict.fromkeys(meanings))}
     numbers: dict[Label, int] = {}
     of_distinct = np.array([numbers.setdefault(meaning.label, len(numbers)) for meaning in distinct], np.uint32)

@@ -122,7 +122,6 @@ class LiveFile(Generic[T]):
         log.error("%s: %s until it is fixed; it is read again when it changes", self.path, effect)
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:
-        """Reload the file, and return the other files that were read for it."""
         try:
             found = self._read(path)
         except ConfigError as error:

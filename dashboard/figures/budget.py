@@ -115,8 +115,6 @@ def release_markers(
 
 
 def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> Annotation:
-    """Return the label of the sustainable pace, on the side of its line that the budget line does not use."""
-
     def at(share: float) -> Sequence[float]:
         return [start + share * (end - start) for start, end in (ends, pace)]
 
@@ -137,7 +135,6 @@ def _axis_floor(lowest: float) -> float:
 
 
 def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, Trace, Annotation]:
-    """Return the dashed line down to zero at the current pace, limited to the space beside the shown time."""
     needed = exhausted_in.total_seconds() * 1000
     near = shown * _NEAR
     reach = min(needed, near)

@@ -130,7 +130,6 @@ def _steps(side: VersionLoad, percentile: str, *, present: bool) -> Trace:
 
 
 def _curve(side: VersionLoad, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
-    """Return the fitted curve, drawn fainter beyond the observed rates."""
     if side.curve is None:
         return []
     seen, end = side.curve.highest_rate, min(high, side.curve.saturation * 0.999)

@@ -183,7 +183,6 @@ def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
 
 
 def _change_note(x: float, first: float, second: float, certain: bool) -> Annotation:
-    """Return the label of the change above the higher line, where no line crosses the label."""
     ratio = second / max(first, 1e-12)
     font = {"size": 11.5, "color": "$bad" if ratio > _WORSE and certain else "$muted"}
     top = float(np.log10(max(first, second, 1e-9)))

@@ -125,7 +125,6 @@ def _values_at_rows(values: np.ndarray, rows: Sequence[int], nothing: float) -> 
 
 
 def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | None, axis: TimeAxis) -> list[str]:
-    """Return the hover text of each step: time, value with the number of requests, and dominant stage."""
     name = "mean" if quantile is None else percentile(quantile)
     values = zip(
         steps["value_seconds"], steps["n"], has_too_few(steps, quantile), steps[stages].to_numpy(float), strict=True

@@ -44,7 +44,6 @@ class TimeAxis:
     zone: tzinfo
 
     def place(self, at: datetime) -> float:
-        """Return the x position of *at*."""
         return at.timestamp() * 1000
 
     def text(self, at: Any) -> str:

@@ -158,7 +158,6 @@ def _hover(text: list[str]) -> Trace:
 
 
 def _between(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, colour: str) -> list[Trace]:
-    """Return the area from median to p99, with a dashed upper edge, where p99 is known."""
     known = np.isfinite(slow)
     if known.sum() <= 1:
         return [dots(x[known].tolist(), slow[known].tolist())]

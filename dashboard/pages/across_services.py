@@ -157,7 +157,6 @@ def _shown_spans(placed: PlacedRequest, least_ns: float) -> list[tuple[int, Mapp
 def _on_path(
     placed: PlacedRequest, span: Mapping[str, Any], own: Sequence[PathPiece], call: PlacedCall | None
 ) -> list[PathPiece]:
-    """Return the pieces *own* of a request that are the time of *span*, cut to it."""
     start = placed.start + int(span["start_ns"])
     end = start + int(span["duration_ns"])
     served = call if call and call.called else None

@@ -372,7 +372,6 @@ def _option_details(option: Option) -> Component:
 
 
 def _mark_badge(context: Context, advice: Advice) -> Node:
-    """Return the user's mark as a badge; a mark as done links to the comparison of before and after."""
     mark = advice.mark
     if mark is None or not advice.is_hidden(context.view.now):
         return None

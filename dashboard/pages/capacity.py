@@ -101,7 +101,6 @@ def capacity_text(loads: Loads, rates: list[float]) -> tuple[str, str]:
 
 
 def _scope_note(context: Context) -> Component | None:
-    """Return a note if the replicas also serve requests that are not shown, else None."""
     part = scope_text(context.view, ("m", "r"))
     if not part:
         return None

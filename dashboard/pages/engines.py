@@ -108,7 +108,6 @@ def _detail(context: Context, model: EngineModel) -> Component:
 
 
 def _times(context: Context, name: str, model: EngineModel) -> Component:
-    """Return the table of all durations that the engine reports of *model*: request, stages, tokens and batches."""
     head: list[tuple[Node, str]] = [("Time", ""), ("Count", "r"), ("Mean", "r")]
     head += [(percentile(each), "r") for each in _QUANTILES]
     rows = [_time(html.B("Request"), model.requests)] if model.requests.count else []

@@ -218,7 +218,6 @@ def _window(view: View, path: str, found: Incident) -> str:
 
 
 def _page_around(view: View, service: str, at: datetime) -> str:
-    """Return the address of the page of *service*, or of the fleet, with *at* in the middle of its window."""
     half = (view.end - view.start) / 2
     end = min(at + half, view.end)
     moments = {

@@ -117,7 +117,6 @@ def _moments(context: Context, found: Incident) -> list[_Moment]:
 
 
 def _silence_moments(context: Context, found: Incident) -> Iterator[_Moment]:
-    """Yield the starts and the ends of the silences of *found*."""
     now = context.source.now()
     for silence, ended_by in context.source.incident_actions.silences_of(found):
         why = f": {silence.comment}" if silence.comment else ""

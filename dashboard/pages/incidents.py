@@ -117,7 +117,6 @@ def _list(context: Context, found: Sequence[Incident], elsewhere: Sequence[Incid
 
 
 def _outside(context: Context, elsewhere: Sequence[Incident]) -> Component | None:
-    """Return the number of incidents outside of the window, or *elsewhere* in it, with a link to all; None if there are none."""
     view = context.view
     number, still = context.source.incident_actions.outside(view.start, view.past_end)
     number, still = number + len(elsewhere), still + sum(each.state == "open" for each in elsewhere)
@@ -148,7 +147,6 @@ def _row(context: Context, group: IncidentGroup) -> Component:
 
 
 def _members(context: Context, group: IncidentGroup) -> Component:
-    """Return the other incidents of *group*, which unfold."""
     others = group.others
     still = sum(each.state == "open" for each in others)
     services = len({each.service for each in others})

@@ -81,7 +81,6 @@ class ServiceMeasures:
 
     @property
     def kind(self) -> str:
-        """Kind of the service, one of `KINDS`, derived from its stages and its model."""
         if generates_tokens(self.measures):
             return "llm"
         return "model" if self.model or "forward" in _stages(self.measures) else "other"

@@ -163,7 +163,6 @@ class Context:
 
     @cached_property
     def selection(self) -> Selection:
-        """Selection of the requests in the window of the view."""
         view = self.view
         part = {SCOPE[key]: value for key, value in view.scope.items()} if self.service else {}
         return Selection(view.start, view.end, service=self.service, environment=view.text("env"), **part)

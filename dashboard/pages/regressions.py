@@ -216,7 +216,6 @@ class Release:
 
     @property
     def href(self) -> str:
-        """Address of the comparison that shows the evidence."""
         pair, at = self.comparison.pair, f"{self.comparison.quantile * 100:g}"
         return self.context.view.link("/compare", svc=self.service, a=pair.a_name, b=pair.b_name, p=at)
 

@@ -217,7 +217,6 @@ class _Machines:
     gpus: Mapping[Measure, Mapping[str, _Gpus]]
 
     def gpu_cell(self, measure: Measure, place: str) -> Node:
-        """Return *measure* of the GPUs of a replica as strip, with one scale for all replicas, and its mean as text."""
         known = self.gpus[measure].get(place)
         if known is None:
             return UNKNOWN

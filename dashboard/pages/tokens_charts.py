@@ -148,7 +148,6 @@ def speed_card(context: Context, measures: TokenMeasures) -> Component:
 
 
 def _groups(requests: int) -> int:
-    """Return the number of groups for *requests*: each with enough for p99, or at least for the median."""
     if requests >= _LEAST_GROUPS * _GROUP:
         return min(_MOST_GROUPS, requests // _GROUP)
     return min(_MOST_MEDIAN_GROUPS, requests // _MEDIAN_GROUP)

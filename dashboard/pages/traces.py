@@ -174,7 +174,6 @@ def _columns(context: Context, found: FoundTraces) -> dict[str, list[str]]:
 
 
 def _pages(view: View, found: FoundTraces) -> Node:
-    """Return the links to the previous and the next page; None for a single page."""
     pages = -(-found.matching // TRACES_PER_PAGE)
     if pages < 2:  # noqa: PLR2004 - a single page has no neighbours
         return None
@@ -267,7 +266,6 @@ def _dimension(view: View, key: str, name: str, found: FoundTraces) -> Component
 
 
 def _is_choice(values: Mapping[str, int], found: FoundTraces) -> bool:
-    """Return whether one of *values* would leave out a request."""
     return any(number < found.matching for number in values.values()) or len(values) > 1
 
 
@@ -325,7 +323,6 @@ def _latency_filter(context: Context) -> Component:
 
 
 def _latency_chips(view: View) -> list[Node]:
-    """Return the chip of the range of the latency; with both ends it is followed by one for each end."""
     low, high = duration_range(view)
     lowest, highest = (None if end is None else axis_duration(float(f"{end:.4g}")) for end in (low, high))
     if lowest and highest:

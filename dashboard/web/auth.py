@@ -92,7 +92,6 @@ class Authenticator:
         self._hashing = BoundedSemaphore(_MAX_HASHING)
 
     def authenticate(self, request: Request) -> Principal | None:
-        """Return the principal of *request*; None if the reader has to sign in."""
         if not self._signs_in:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)

@@ -122,7 +122,6 @@ class QueryEvaluator:
         self._select, self._times = select, times
 
     def evaluate(self, expression: promql.Expr) -> Value:
-        """Return the value of *expression*."""
         try:
             with np.errstate(all="ignore"):
                 found = self._evaluate(expression)

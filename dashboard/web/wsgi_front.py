@@ -182,7 +182,6 @@ async def _disconnect(receive: Receive) -> None:
 
 
 async def _read_body(request: Request) -> bytes:
-    """Return the body of *request*."""
     chunks, size = list[bytes](), 0
     async with asyncio.timeout(MAX_BODY_SECONDS):
         async for chunk in request.stream():

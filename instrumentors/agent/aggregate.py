@@ -255,7 +255,6 @@ class Aggregator:
         return deltas
 
     def attributes(self) -> Iterator[tuple[Dimensions, AttributeHistograms]]:
-        """Yield the histograms by attribute of each series, to be taken."""
         self._limits.cells = 0
         for series in self._all():
             yield series.dimensions, series.attributes

@@ -161,7 +161,6 @@ def _marks_of(task: Any) -> Marks | None:
 
 
 def _has_group(coroutine: Any) -> bool:
-    """Return whether *coroutine* is inside of a task group with tasks, of asyncio or AnyIO."""
     held = gc.get_referents(coroutine)
     # Inner functions use some.
     held += gc.get_referents(*(each for each in held if isinstance(each, CellType)))

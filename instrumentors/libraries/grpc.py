@@ -187,7 +187,6 @@ def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
 
 
 def _target(call: Any) -> str | bytes:
-    """Return the target of the channel of *call*; "" if unknown."""
     return getattr(call, "_target", None) or _aio_targets.get(id(getattr(call, "_channel", None)), "")
 
 

@@ -187,7 +187,6 @@ def _stream(name: str, generation: _Generation, steps: Steps) -> Steps:
 
 
 def _counted(model: Any, prompt: Any, steps: Steps) -> Steps:
-    """Yield the tokens of *steps*, and record their number and times."""
     marks: Marks | None = None
     count, first, last, sent = 0, 0, 0, None
     try:

@@ -156,7 +156,6 @@ def _run_with_ortvaluevector(original: Any) -> Any:
 
 
 def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, original: Any, *args: Any) -> Any:
-    """Return `original(*args)`, a run with the inputs *feed*, timed as a stage of the request, if any."""
     scope = scripts.begin() if marks is None and scripts.on else None
     if scope is not None:
         model = known.facts[1] if known.facts else "onnxruntime"

@@ -52,7 +52,6 @@ class _Alone(TimedCall):
         self._hidden: Token[Marks | None] | None = suppress()
 
     def end(self) -> None:
-        """Record the call, and again those that follow."""
         hidden, self._hidden = self._hidden, None
         if hidden is not None:
             end(hidden)

@@ -99,7 +99,6 @@ class ClickHouseServer:
 
     @classmethod
     def open(cls, url: URL) -> ClickHouseServer:
-        """Connect to the server at *url*."""
         options = {name: str(value) for name, value in url.query.items() if name not in {"cluster", "ttl"}}
         cluster = url.query.get("cluster")
         place = TableLocation(url.database or _DATABASE, str(cluster) if cluster else None)
@@ -108,7 +107,6 @@ class ClickHouseServer:
             return cls(_client(url, options, settings), url, place)
 
     def check(self) -> None:
-        """Check that the server responds."""
         self.command("SELECT 1", "cannot reach")
 
     def command(self, statement: str, doing: str = "cannot change") -> None:
@@ -375,7 +373,6 @@ class ClickHousePoints:
 
 
 def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
-    """Create the tables, or check them and set their TTL."""
     place = server.place
     which = f"database = {sql.quote_text(place.database)} AND name = {sql.quote_text(place.local_name)}"
     found = server.rows(sql.select_query("comment, engine_full", "system.tables", which))

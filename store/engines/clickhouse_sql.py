@@ -186,7 +186,6 @@ class TableLocation:
 
     @property
     def points(self) -> str:
-        """Quoted name of the table to read and write."""
         return f"{quote_name(self.database)}.points"
 
     @property

@@ -87,7 +87,6 @@ class ServiceQueries(QueryGroup):
             return _fleet_waste(snapshot, Selection(start, end, environment=environment))
 
     def fleet_counts(self, selection: Selection, metric: str) -> dict[str, dict[str, int]]:
-        """Return for each service the number of values of *metric* by its key."""
         with self._snapshot() as snapshot:
             query = PointQuery(selection, (metric,), by="total", counts_only=True)
             found = _split_by_service(snapshot, selection, fetch(snapshot, query))

@@ -46,7 +46,6 @@ class Heartbeat:
     url: str = field(repr=False)
 
     def ping(self) -> None:
-        """Send one heartbeat."""
         response = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
         if not response.accepted:
             raise refusal_error(response, "the heartbeat's receiver", secret_parts(self.url))

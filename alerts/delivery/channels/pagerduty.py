@@ -169,7 +169,6 @@ def recent_releases(store: Store, services: Collection[str], dashboard_url: str,
 
 
 def _comparison_link(dashboard_url: str, service: str, before: str, version: str) -> str:
-    """Return the URL of the dashboard page that compares two versions; "" without a dashboard."""
     compared = urlencode({"svc": service, "a": before, "b": version})
     return f"{dashboard_url.rstrip('/')}/compare?{compared}" if dashboard_url else ""
 
@@ -200,7 +199,6 @@ class PagerDutyChannel:
         return ""
 
     def announce(self, release: ReleaseNotice) -> None:
-        """Enqueue *release* as a change event."""
         self._post("/v2/change/enqueue", change_event(release, self.routing_key))
 
     def _post(self, path: str, event: dict[str, Any]) -> None:

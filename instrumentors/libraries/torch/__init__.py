@@ -66,7 +66,6 @@ def skip_own_frames(eval_frame: ModuleType) -> None:
 
 
 def _codes_of(owner: Any) -> Iterator[CodeType]:
-    """Yield the code of every function of a module or class, including nested functions."""
     for value in [*vars(owner).values()]:
         function = getattr(value, "__func__", value)
         function = getattr(function, "fget", function)
@@ -327,7 +326,6 @@ def _loading(phase: LoadPhase) -> Probed:
 
 
 def _loaded(source: Any) -> str:
-    """Return the name of the loaded file, or of the module that receives the weights."""
     return path_name(source) or (type(source).__name__ if isinstance(source, devices.torch.nn.Module) else "")
 
 

@@ -128,7 +128,6 @@ def _device(tensor: Any) -> Any:
 
 
 def _alike(tensor: Any, other: Any) -> bool:
-    """Return whether both are on the host, or both on a device."""
     try:
         return tensor.is_cpu is other.is_cpu
     except Exception:

@@ -214,7 +214,6 @@ class _Replies:
         self._read_bytes = 0
 
     def readline(self, limit: int) -> bytes:
-        """Return the next line of a reply."""
         line = self._file.readline(limit)
         self._read_bytes += len(line)
         if self._read_bytes > _MAX_REPLY_BYTES:

@@ -108,7 +108,6 @@ class _MessageRef:
 
     @classmethod
     def of(cls, reference: str) -> _MessageRef:
-        """Parse the text of a reference, as written by `__str__`."""
         channel, stamp, file = [*reference.split(":"), "", ""][:3]
         return cls(channel, stamp, file)
 
@@ -234,7 +233,6 @@ class SlackBot:
         return self._call(method, text=plain_text(message), **arguments)
 
     def _sought(self, message: Message) -> _OwnMessage | None:
-        """Return the incident's message in the channel, if it exists."""
         oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
         return next(
             (

@@ -148,7 +148,6 @@ def _chart(message: Message, file: str) -> dict[str, Any]:
 
 
 def _cause_and_impact(message: Message, *, bars: bool) -> str:
-    """Return cause and impact, struck through for a resolved incident."""
     finding = message.finding
     why = mrkdwn_sentence(cause_text(message))
     lines = [f"~{why}~" if message.resolved else f"*{why}*"]
@@ -200,7 +199,6 @@ def _links(message: Message) -> str:
 
 
 def _buttons(message: Message) -> dict[str, Any]:
-    """Return the buttons that apply to the state of the incident."""
     finding = message.finding
     elements = [
         _link_button(OPEN, link_title(finding), finding.link),
