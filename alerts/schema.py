@@ -121,10 +121,7 @@ tail_accepted = Table(
 
 # Random keys in hexadecimal digits, shared by all processes on this database.
 keys = Table(
-    "keys",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("value", String(64), nullable=False),
+    "keys", metadata, Column("name", String(64), primary_key=True), Column("value", String(64), nullable=False)
 )
 
 # Leases: one holder at a time. `done_at` is the time at which any process last finished the work.

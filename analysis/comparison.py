@@ -101,12 +101,7 @@ class QuantileComparison:
 
 
 def compare_quantile(
-    a: Histogram,
-    b: Histogram,
-    quantile: float,
-    confidence: float = CONFIDENCE,
-    *,
-    a_quantile: float | None = None,
+    a: Histogram, b: Histogram, quantile: float, confidence: float = CONFIDENCE, *, a_quantile: float | None = None
 ) -> QuantileComparison:
     """Compare two latency histograms at *quantile*.
 

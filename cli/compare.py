@@ -186,12 +186,7 @@ def parser() -> argparse.ArgumentParser:
         "files", nargs="*", type=Path, metavar="FILE", help="saved runs, or files that `stagelens import` reads"
     )
     made.add_argument("--versions", nargs=2, metavar=("A", "B"), help="two versions of a service in the store")
-    made.add_argument(
-        "--window",
-        metavar="TIME",
-        default="1h",
-        help="time window per version (default 1h)",
-    )
+    made.add_argument("--window", metavar="TIME", default="1h", help="time window per version (default 1h)")
     made.add_argument(
         "--windows", nargs=2, metavar="FROM/TO", help="two time windows of a service in the store, ISO 8601"
     )

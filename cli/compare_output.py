@@ -23,14 +23,7 @@ from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.ui.design_tokens import hue
 from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
-from .comparison import (
-    QUANTILES,
-    RunComparison,
-    Side,
-    StageChange,
-    ThresholdResult,
-    TokenTimes,
-)
+from .comparison import QUANTILES, RunComparison, Side, StageChange, ThresholdResult, TokenTimes
 
 FULL, SHADED = "\u2588", "\u2592"
 

@@ -186,11 +186,7 @@ class Servers(HttpServer):
     ) -> None:
         # HTTP and gRPC connections together stay below the usual limit of 1024 open files; the database needs some of them, too.
         super().__init__(
-            application,
-            limits,
-            tls=tls,
-            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
-            drain_seconds=_DRAIN_SECONDS,
+            application, limits, tls=tls, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
         )
         self._grpc = grpc
         self.grpc_port: int | None = None

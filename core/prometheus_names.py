@@ -52,16 +52,10 @@ FAMILIES = (
         "definition",
     ),
     MetricFamily(
-        "stagelens_agent_cost_seconds",
-        "Requests by agent overhead, and by recording level.",
-        AGENT_COST,
-        "level",
+        "stagelens_agent_cost_seconds", "Requests by agent overhead, and by recording level.", AGENT_COST, "level"
     ),
     MetricFamily(
-        "stagelens_suspect_report_seconds",
-        "Calls with invalid server timings, by duration.",
-        SUSPECT_REPORT,
-        "dialect",
+        "stagelens_suspect_report_seconds", "Calls with invalid server timings, by duration.", SUSPECT_REPORT, "dialect"
     ),
 )
 

@@ -121,13 +121,7 @@ def stage(name: str) -> StageTimer:
 
 
 def request(
-    name: str,
-    *,
-    model: str = "",
-    model_version: str = "",
-    device: str = "",
-    batch: int = 0,
-    traceparent: str = "",
+    name: str, *, model: str = "", model_version: str = "", device: str = "", batch: int = 0, traceparent: str = ""
 ) -> Request:
     """Count and time one request, as a context manager or a decorator.
 

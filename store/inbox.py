@@ -159,12 +159,7 @@ def replace_parcels(connection: Connection, result: AggregationResult) -> None:
 
 def _insert_parcels(connection: Connection, parcels: Sequence[Parcel]) -> None:
     rows = [
-        {
-            "received": parcel.received,
-            "counted": int(parcel.counted),
-            "size": len(parcel.spans),
-            "spans": parcel.spans,
-        }
+        {"received": parcel.received, "counted": int(parcel.counted), "size": len(parcel.spans), "spans": parcel.spans}
         for parcel in parcels
     ]
     if rows:

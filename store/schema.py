@@ -287,12 +287,7 @@ batches = Table(
     Index("batches_by_time", "received"),
 )
 # There are millions of batches; few of them have dropped requests.
-Index(
-    "batches_dropped",
-    batches.c.dropped,
-    sqlite_where=batches.c.dropped > 0,
-    postgresql_where=batches.c.dropped > 0,
-)
+Index("batches_dropped", batches.c.dropped, sqlite_where=batches.c.dropped > 0, postgresql_where=batches.c.dropped > 0)
 
 # Spans that wait until their requests are complete, and the roots of counted requests.
 inbox = Table(

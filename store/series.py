@@ -328,8 +328,7 @@ class SeriesIndex:
     def _capped_series(self, series: Series) -> Series:
         """Return the series under which *series* is counted; a bounded number of results is cached."""
         capped = replace(
-            series,
-            **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
+            series, **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)}
         )
         capped = replace(
             capped,

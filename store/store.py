@@ -19,14 +19,7 @@ from .events import Event
 from .queries.state import StoreQueries
 from .query_cache import ClosedPoints
 from .records import Batch
-from .retention import (
-    Retention,
-    fit_budget,
-    forget_points,
-    forget_rest,
-    forget_services,
-    prepare_rollup,
-)
+from .retention import Retention, fit_budget, forget_points, forget_rest, forget_services, prepare_rollup
 from .series import SeriesCaps, SeriesIndex, store_time
 from .storage import InUseError, Points, PreparedWrite
 from .write import Arrival, prepare_aggregated, prepare_batches

@@ -195,10 +195,7 @@ _ITSELF = (
     Panel(
         "Waiting",
         "Received data that is not stored yet.",
-        {
-            "batches": "sum(stagelens_collector_queue_bytes)",
-            "spans": "max(stagelens_collector_spans_waiting_bytes)",
-        },
+        {"batches": "sum(stagelens_collector_queue_bytes)", "spans": "max(stagelens_collector_spans_waiting_bytes)"},
         "bytes",
         width=6,
     ),

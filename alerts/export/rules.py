@@ -24,12 +24,7 @@ from ..evaluation.slo_status import tiers_of
 from ..objectives.slo import Slo
 
 METRIC_NAMES = {family.source: family.name for family in FAMILIES}
-_UNITS = {
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-}
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
 REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
 ALERT = "StagelensBudgetBurns"
 # Rounding step of ratios, which hides floating-point errors at thresholds.

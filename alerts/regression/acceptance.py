@@ -41,14 +41,7 @@ from ..incidents.lifecycle import IncidentRecord, close_incident, find_open_inci
 from ..incidents.notification_rules import IncidentUpdate, group_lead
 from . import series
 from .canary import canary_cause
-from .series import (
-    AcceptedLevel,
-    LearntBaseline,
-    WatchedSeries,
-    longest_window,
-    read_pooled,
-    stage_seconds,
-)
+from .series import AcceptedLevel, LearntBaseline, WatchedSeries, longest_window, read_pooled, stage_seconds
 
 # Length of a block in which load and time of day are nearly constant. [minutes]
 _BLOCK = 10

@@ -320,11 +320,7 @@ def save_accepted(connection: Connection, cause: str, accepted: AcceptedLevel) -
 
 def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> None:
     """Insert or update the baseline of *cause*."""
-    values = {
-        "learnt_at": learnt.at,
-        "reference": learnt.reference.to_json(),
-        "habits": learnt.habits.to_json(),
-    }
+    values = {"learnt_at": learnt.at, "reference": learnt.reference.to_json(), "habits": learnt.habits.to_json()}
     known = connection.execute(update(tail_references).where(tail_references.c.cause == cause).values(**values))
     if not known.rowcount:
         connection.execute(insert(tail_references).values(cause=cause, **values))

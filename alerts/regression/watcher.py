@@ -251,13 +251,7 @@ NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 class RegressionRule:
     """Alert rule for latency regressions."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        policy: TailPolicy | None = None,
-        watching: WatchPolicy | None = None,
-    ) -> None:
+    def __init__(self, store: Store, *, policy: TailPolicy | None = None, watching: WatchPolicy | None = None) -> None:
         self._read = store.read
         self._policy = policy or default_tail_policy()
         self._watching = watching or default_watch_policy()

@@ -114,12 +114,7 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts
     blocks = sorted({window.block for window in (*policy.windows, *key.windows)})
     span = policy.reference
     model = fit_model(
-        rows,
-        tally,
-        tuple(blocks),
-        rhythm=len(tally) >= span.rhythm,
-        week=len(tally) >= span.week,
-        load=span.load,
+        rows, tally, tuple(blocks), rhythm=len(tally) >= span.rhythm, week=len(tally) >= span.week, load=span.load
     )
     past = _ReferenceDays(policy, rows, model, tally, total)
     whole = [number for number, row in enumerate(rows) if row.stage == END_TO_END]
@@ -179,9 +174,7 @@ def _plain(values: Floats) -> tuple[float, ...]:
 
 
 def learn_reference_by_day(
-    policy: TailPolicy,
-    days: Callable[[], Iterable[MinuteHistograms]],
-    sums: MinuteHistograms | None = None,
+    policy: TailPolicy, days: Callable[[], Iterable[MinuteHistograms]], sums: MinuteHistograms | None = None
 ) -> Reference | None:
     """Learn a reference from the minutes of the last days.
 

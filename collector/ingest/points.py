@@ -21,15 +21,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from ...core import names
-from ...core.hardware import (
-    BY_METRIC,
-    DIRECTION,
-    GENERAL,
-    GPU_ID,
-    GPU_TASK,
-    Measure,
-    hardware_key,
-)
+from ...core.hardware import BY_METRIC, DIRECTION, GENERAL, GPU_ID, GPU_TASK, Measure, hardware_key
 from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE, Histogram
 from ...core.names import DEVICE, HARDWARE, SERVICE_NAME
 from ...store import Point

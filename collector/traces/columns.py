@@ -48,13 +48,7 @@ ROW = np.dtype(
 )
 # Streamed responses: the row number, and the fields of `StreamMeasurements`.
 STREAM = np.dtype(
-    [
-        ("row", "<u4"),
-        ("first_token_ns", "<i8"),
-        ("tokens_in", "<i8"),
-        ("tokens_out", "<i8"),
-        ("gap_ns", "<i8"),
-    ]
+    [("row", "<u4"), ("first_token_ns", "<i8"), ("tokens_in", "<i8"), ("tokens_out", "<i8"), ("gap_ns", "<i8")]
 )
 # The old format has streams and labels in one document; support for it lets spans wait in the inbox during an upgrade.
 _OLD_FORMAT, _FORMAT = 1, 2

@@ -297,11 +297,7 @@ class InboxLimits:
 
 
 def remaining_parcels(
-    fate: Ints,
-    parcels: Sequence[Parcel],
-    is_due: Bools,
-    spans: Sequence[Spans],
-    rows: Sequence[Ints],
+    fate: Ints, parcels: Sequence[Parcel], is_due: Bools, spans: Sequence[Spans], rows: Sequence[Ints]
 ) -> tuple[list[int], list[Parcel]]:
     """Return the numbers of the parcels to remove, and new parcels with their spans that still wait."""
     first = np.cumsum([0, *map(len, rows)])

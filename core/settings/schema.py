@@ -141,10 +141,7 @@ AGENT = (
 
 LOGS = (
     Setting(
-        "STAGELENS_LOG_LEVEL",
-        "info",
-        "minimum log level: `debug`, `info`, `warning` or `error`",
-        option="--log-level",
+        "STAGELENS_LOG_LEVEL", "info", "minimum log level: `debug`, `info`, `warning` or `error`", option="--log-level"
     ),
     Setting(
         "STAGELENS_LOG_FORMAT",

@@ -58,12 +58,7 @@ def safe(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def ticks(
-    low: float,
-    high: float,
-    wanted: int = 5,
-    write: Callable[[float], str] = axis_duration,
-) -> dict[str, Any]:
+def ticks(low: float, high: float, wanted: int = 5, write: Callable[[float], str] = axis_duration) -> dict[str, Any]:
     """Return `tickvals` and `ticktext` at round values in [low, high], formatted like the numbers of the page.
 
     >>> ticks(0, 0.6)["tickvals"]
@@ -215,11 +210,7 @@ def outline(x0: float, x1: float, y0: float, y1: float) -> Shape:
     return {**corners, "fillcolor": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": "$ink"}}
 
 
-def band_labels(
-    heights: Mapping[str, float],
-    top: float,
-    min_share: float = MIN_LABEL_SHARE,
-) -> list[Annotation]:
+def band_labels(heights: Mapping[str, float], top: float, min_share: float = MIN_LABEL_SHARE) -> list[Annotation]:
     """Return a colour square and a name at the right edge for every band that is high enough, without overlap."""
     places: list[tuple[str, float]] = []
     base = 0.0

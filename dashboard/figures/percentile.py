@@ -175,10 +175,7 @@ def _figure(
 
 
 def _percentile_ticks(named: Sequence[float], *, even: bool) -> dict[str, list[float] | list[str]]:
-    return {
-        "tickvals": [place(each, even=even) for each in named],
-        "ticktext": [percentile(each) for each in named],
-    }
+    return {"tickvals": [place(each, even=even) for each in named], "ticktext": [percentile(each) for each in named]}
 
 
 def _anchor(position: int, marks: Sequence[int]) -> str:

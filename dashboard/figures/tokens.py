@@ -180,7 +180,4 @@ def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names:
 
 
 def _narrow(layout: Figure) -> Figure:
-    return {
-        "margin": {**layout["margin"], "r": 14},
-        "annotations": without_side_labels(layout["annotations"]),
-    }
+    return {"margin": {**layout["margin"], "r": 14}, "annotations": without_side_labels(layout["annotations"])}

@@ -55,25 +55,13 @@ _MEANINGS = (
         "OK, Degraded (the collector works, but a problem needs a fix), Failing, or Silent",
         "Failing or Silent for minutes",
     ),
-    (
-        "Exports/s",
-        "accepted requests with metrics, traces and logs, over the last minute",
-        "zero, while agents run",
-    ),
-    (
-        "Refused/s",
-        "requests rejected with an error; senders retry where that helps",
-        "above zero for minutes",
-    ),
+    ("Exports/s", "accepted requests with metrics, traces and logs, over the last minute", "zero, while agents run"),
+    ("Refused/s", "requests rejected with an error; senders retry where that helps", "above zero for minutes"),
     ("Queue", "received data that waits to be committed", "growing: the store is slower than the senders"),
     ("Commit p99", "99 % of transactions are faster", "above one second: agents wait"),
     ("Memory, CPU", "of the process; STAGELENS_QUEUE_SIZE limits the memory", "CPU near one core for minutes"),
     ("Targets", "number of engines that respond, of all scraped engines", "an engine is down for minutes"),
-    (
-        "Spans waiting",
-        "spans of incomplete requests; shared by all collectors",
-        "older than some minutes",
-    ),
+    ("Spans waiting", "spans of incomplete requests; shared by all collectors", "older than some minutes"),
     ("Rejected", "invalid data points and spans since the start, by reason", "a number that grows"),
     ("Not counted", "spans and exports in the window that are in no request, by service", "above zero"),
 )

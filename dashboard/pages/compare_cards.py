@@ -124,11 +124,7 @@ def _stage_row(comparison: PairComparison, record: dict[str, Any], widest: float
 
 def _bar(stage: str, change: float, text: str, width: float, zero: float, *, main: bool) -> Component:
     left = zero if change >= 0 else zero - min(width, zero)
-    note = html.B(
-        text,
-        className="main" if main else "",
-        style={"left": f"calc({max(zero, left + width):.1f}% + 6px)"},
-    )
+    note = html.B(text, className="main" if main else "", style={"left": f"calc({max(zero, left + width):.1f}% + 6px)"})
     bar = html.I(style={"left": f"{left:.1f}%", "width": f"{max(width, 0.6):.1f}%"}) if width else None
     parts = [html.I(className="z", style={"left": f"{zero:.1f}%"}), bar, note]
     return html.Span(parts, className=f"dv st-{hue(stage)}")

@@ -19,18 +19,7 @@ from ...analysis.slo_status import missed_requests, most_urgent
 from ...core.stages import label
 from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
-from ..ui.format import (
-    count,
-    duration,
-    factor,
-    money,
-    percent,
-    percentile,
-    portion,
-    several,
-    signed_change,
-    span,
-)
+from ..ui.format import count, duration, factor, money, percent, percentile, portion, several, signed_change, span
 from ..view import attributes_text, incident_page, service_path, slo_path
 from .across_services import called_sentence
 from .collectors import service_quota_line

@@ -404,10 +404,7 @@ def first_run(source: Source) -> Component:
     return html.Div(
         [
             html.H1("No service yet"),
-            html.P(
-                "Start a service with Stagelens and send a request to it. Its code stays unchanged.",
-                className="x",
-            ),
+            html.P("Start a service with Stagelens and send a request to it. Its code stays unchanged.", className="x"),
             html.H2("In your clone of Stagelens, with the environment of your service active"),
             code_block(f"pip install {installable()}"),
             html.P(

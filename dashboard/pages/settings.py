@@ -39,10 +39,7 @@ def render(context: Context) -> Page:
         html.Div(
             [
                 html.H1("Settings"),
-                html.P(
-                    "Read-only. SLO and price files are read again when they change.",
-                    className="sub",
-                ),
+                html.P("Read-only. SLO and price files are read again when they change.", className="sub"),
             ]
         ),
         className="phead",

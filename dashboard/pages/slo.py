@@ -336,8 +336,7 @@ def no_objectives(context: Context) -> Component:
     """Return the content of the page without objectives."""
     if not context.source.has_alerts:
         return empty_page_card(
-            "Alerts do not run with this dashboard",
-            "Start both with `stagelens up` to see objectives here.",
+            "Alerts do not run with this dashboard", "Start both with `stagelens up` to see objectives here."
         )
     if context.source.is_restricted:
         return empty_page_card("No SLO", "There is no objective for the environments that you may see.")

@@ -15,14 +15,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.delivery.message_text import failures_text
-from ...alerts.evaluation.evidence import (
-    CALM_BEFORE,
-    OF_REQUESTS,
-    BudgetSplit,
-    StageUse,
-    filter_params,
-    stage_budgets,
-)
+from ...alerts.evaluation.evidence import CALM_BEFORE, OF_REQUESTS, BudgetSplit, StageUse, filter_params, stage_budgets
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
 from ...analysis.comparison import StageGrowth, dominant_growth
@@ -31,19 +24,7 @@ from ...core.stages import label
 from ...questions.changed import Failures, explain_violations, slow_breakdown
 from ..figures.budget import SPENT_COLUMNS, UNEXPLAINED, spent_figure, spent_stages
 from ..figures.time_axis import step_for
-from ..ui.components import (
-    Node,
-    Nodes,
-    attributes,
-    card,
-    chart,
-    empty,
-    link,
-    link_tabs,
-    stage_name,
-    swatch,
-    table,
-)
+from ..ui.components import Node, Nodes, attributes, card, chart, empty, link, link_tabs, stage_name, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import axis_duration, count, duration, percent, percentile, portion, several, whole
 from ..view import SCOPE, View, service_path
@@ -97,10 +78,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         # Without slow requests no stage is to blame.
         [drawn, _excess_table(records(compared)) if stages else None],
         sub=f"{count(bad)} bad requests, {_window_words(context)}",
-        foot=[
-            f"{_window_cause(context, slo, axis.start, axis.end)[1]}.",
-            maintenance_note(slo, axis.start, axis.end),
-        ],
+        foot=[f"{_window_cause(context, slo, axis.start, axis.end)[1]}.", maintenance_note(slo, axis.start, axis.end)],
     )
 
 

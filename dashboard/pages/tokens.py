@@ -159,11 +159,7 @@ def _tiles(context: Context, now: TokenMeasures) -> Component:
 
 
 def _time(
-    context: Context,
-    name: str,
-    definition: str,
-    known: tuple[Histogram, Histogram, pd.DataFrame],
-    quantile: float,
+    context: Context, name: str, definition: str, known: tuple[Histogram, Histogram, pd.DataFrame], quantile: float
 ) -> Component:
     now, before, trend = known
     value = value_at(now, quantile)

@@ -113,13 +113,7 @@ def waste_card(context: Context, rows: Sequence[ServiceRow]) -> Component | None
     api = link("all in the API", href=address("/api/v1/query/waste", asked), className="link")
     foot: list[Node] | None = [f"{several(left, 'service')} with less not shown: ", api] if left else None
     body: list[Node] = [html.Div(says, className="above") if says else None, table(head, lines, "Waste", css="fleet")]
-    return card(
-        "Waste",
-        body,
-        sub=f"{view.window_phrase}, by {_SORTED_BY[chosen]}",
-        foot=foot,
-        flush=True,
-    )
+    return card("Waste", body, sub=f"{view.window_phrase}, by {_SORTED_BY[chosen]}", foot=foot, flush=True)
 
 
 def _head(view: View, kind: WasteKind, chosen: WasteKind) -> Component:

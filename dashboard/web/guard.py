@@ -34,12 +34,7 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 def protect(
-    server: Flask,
-    config: DashboardConfig,
-    access: LiveAccess,
-    signed_out: RevokedSessions,
-    *,
-    audit_log: AuditLog,
+    server: Flask, config: DashboardConfig, access: LiveAccess, signed_out: RevokedSessions, *, audit_log: AuditLog
 ) -> None:
     """Check every request to *server*, and add security headers to every response."""
     is_private = config.is_private

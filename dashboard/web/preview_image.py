@@ -16,17 +16,7 @@ from functools import cache
 from PIL import Image, ImageDraw
 
 from ...alerts.delivery.chart import HEIGHT as CHART_HEIGHT
-from ...alerts.delivery.drawing import (
-    GRID,
-    INK,
-    MUTED,
-    SHARP,
-    SURFACE,
-    draw_text,
-    encode_png,
-    fit_text,
-    text_width,
-)
+from ...alerts.delivery.drawing import GRID, INK, MUTED, SHARP, SURFACE, draw_text, encode_png, fit_text, text_width
 from ...alerts.evaluation.slo_status import SloStatus
 from ...core.stages import label, ordered
 from ..figures.budget import budget_left_words

@@ -180,11 +180,7 @@ def _pages(view: View, place: str, counts: Mapping[str, Node]) -> list[Component
 def mobile_nav(view: View, place: str) -> list[Node]:
     """Return the bottom navigation of narrow screens."""
     return [
-        link(
-            [html.I(className=f"ic ic-{icon}"), text],
-            href=view.link(path),
-            className="on" if path == place else "",
-        )
+        link([html.I(className=f"ic ic-{icon}"), text], href=view.link(path), className="on" if path == place else "")
         # A narrow screen has space for five entries; the menu leads to the others.
         for text, path, icon in _NAV[:_MOST_ON_PHONES]
     ]
@@ -264,18 +260,8 @@ def _service(context: Context, row: ServiceRow, place: str) -> Component:
     path = service_path(row.service)
     on = path == place
     current = {"aria-current": "page"} if on else {}
-    parts: list[Node] = [
-        dot(row.state or "no_data"),
-        html.Span(row.service, className="t"),
-        _latency(row.now),
-    ]
-    return link(
-        parts,
-        href=context.view.link(path),
-        className="nav on" if on else "nav",
-        title=row.service,
-        **current,
-    )
+    parts: list[Node] = [dot(row.state or "no_data"), html.Span(row.service, className="t"), _latency(row.now)]
+    return link(parts, href=context.view.link(path), className="nav on" if on else "nav", title=row.service, **current)
 
 
 def _latency(now: Measures) -> Component:

@@ -89,10 +89,7 @@ class ProcessMetrics:
         cpus = (now.cpu_ns - before.cpu_ns) / 1e9 / seconds
         yield Reading(CPU, cpus)
         yield Reading(CPU_SHARE, cpus / available_cpus())
-        for measure, then, since in (
-            (HOST_CPU, before.host, now.host),
-            (THROTTLED, before.periods, now.periods),
-        ):
+        for measure, then, since in ((HOST_CPU, before.host, now.host), (THROTTLED, before.periods, now.periods)):
             part, whole = (after - earlier for earlier, after in zip(then, since, strict=True))
             if whole > 0:
                 # The iowait counter of the kernel may decrease, and the total with it.

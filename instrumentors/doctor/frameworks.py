@@ -43,9 +43,7 @@ def check_vllm(inspection: Inspection) -> Iterator[DoctorFinding]:
         )
     if inspection.option("--disable-log-stats") is not None:
         yield DoctorFinding(
-            "--disable-log-stats leaves vLLM's /metrics without latencies.",
-            "remove --disable-log-stats",
-            hurts=False,
+            "--disable-log-stats leaves vLLM's /metrics without latencies.", "remove --disable-log-stats", hurts=False
         )
 
 

@@ -31,7 +31,7 @@ class AiohttpClientInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "dependency": "the time from the call until the response headers, including redirects and the wait for a "
-            "connection; and each wait for body data",
+            "connection; and each wait for body data"
         }
     )
     not_timed = ("the messages of a websocket. Stagelens times only the handshake.",)

@@ -14,10 +14,7 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
 from . import transformers
 from .model_common import class_name, model_call, subclasses
 
-PROCESSORS = {
-    "preprocess": ("preprocess", "preprocess_video"),
-    "postprocess": ("postprocess", "postprocess_video"),
-}
+PROCESSORS = {"preprocess": ("preprocess", "preprocess_video"), "postprocess": ("postprocess", "postprocess_video")}
 
 
 class DiffusersInstrumentor(Instrumentor):

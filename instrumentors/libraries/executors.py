@@ -54,7 +54,7 @@ class ExecutorInstrumentor(Instrumentor):
         {
             "queue": "the wait for a thread of a `ThreadPoolExecutor` or a `multiprocessing.pool.ThreadPool`, "
             "including the pools of `loop.run_in_executor` and `asyncio.to_thread`; and their wait for the event loop after "
-            "the thread is done",
+            "the thread is done"
         }
     )
     not_timed = (

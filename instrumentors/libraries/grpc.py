@@ -29,14 +29,9 @@ class GrpcInstrumentor(Instrumentor):
     library = "grpc"
     title = "gRPC (client)"
     stages = MappingProxyType(
-        {
-            "dependency": "the time of a unary call until its response; in a stream, each wait for a message",
-        }
+        {"dependency": "the time of a unary call until its response; in a stream, each wait for a message"}
     )
-    not_timed = (
-        "the wait until a stream can send its next message",
-        "interceptors",
-    )
+    not_timed = ("the wait until a stream can send its next message", "interceptors")
     tested = MappingProxyType({"grpcio": "1.85.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

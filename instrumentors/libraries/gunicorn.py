@@ -35,15 +35,8 @@ class GunicornInstrumentor(Instrumentor):
 
     library = "gunicorn"
     title = "gunicorn"
-    stages = MappingProxyType(
-        {
-            "queue": "the wait of a connection for a thread of a `gthread` worker",
-        }
-    )
-    not_timed = (
-        "the wait in the kernel's backlog of connections",
-        "the reading and parsing of request headers",
-    )
+    stages = MappingProxyType({"queue": "the wait of a connection for a thread of a `gthread` worker"})
+    not_timed = ("the wait in the kernel's backlog of connections", "the reading and parsing of request headers")
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -37,7 +37,7 @@ class HttpxInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "dependency": "the time from the call until the response headers, with redirects and authentication; and "
-            "each read of the body. Without streaming, the call includes these reads.",
+            "each read of the body. Without streaming, the call includes these reads."
         }
     )
     not_timed = (

@@ -23,9 +23,7 @@ def _methods(owner: str, *names: str) -> dict[str, Sequence[str]]:
     return {"dependency": [f"{owner}.{name}" for name in names]}
 
 
-_CONFLUENT = MappingProxyType(
-    {"Producer": ("flush", "poll", "produce"), "Consumer": ("poll", "consume", "commit")},
-)
+_CONFLUENT = MappingProxyType({"Producer": ("flush", "poll", "produce"), "Consumer": ("poll", "consume", "commit")})
 
 
 class KafkaInstrumentor(DependencyInstrumentor):

@@ -41,10 +41,7 @@ class LlamaCppInstrumentor(Instrumentor):
         }
     )
     facts = ("model", "batch", "first_token", "tokens_in", "tokens_out", "per_token")
-    not_timed = (
-        "`eval` and `sample` in a plain script",
-        "functions of `llama_cpp.llama_cpp`, the interface in C",
-    )
+    not_timed = ("`eval` and `sample` in a plain script", "functions of `llama_cpp.llama_cpp`, the interface in C")
     tested = MappingProxyType({"llama-cpp-python": "0.3.36"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -84,10 +84,7 @@ class _ModelCall(LongCall):
 
 
 def model_call(
-    name_of: Callable[[Any], str] = class_name,
-    rows: Callable[[Any], int] | None = None,
-    *,
-    is_request: bool = True,
+    name_of: Callable[[Any], str] = class_name, rows: Callable[[Any], int] | None = None, *, is_request: bool = True
 ) -> Probed:
     """Return what records the outermost call of a method as `forward`, with the name and the batch size of the model.
 

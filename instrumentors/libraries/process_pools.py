@@ -32,7 +32,7 @@ class ProcessPoolInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "the wait for a process, including the start of the process and the transfer of the "
-            "job; also for jobs from `loop.run_in_executor` and `map`",
+            "job; also for jobs from `loop.run_in_executor` and `map`"
         }
     )
     not_timed = (

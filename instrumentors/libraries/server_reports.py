@@ -198,11 +198,7 @@ CEREBRAS: Final = ReportDialect(
 )
 
 FIREWORKS_BODY: Final = ReportDialect(
-    "fireworks",
-    "Fireworks with `perf_metrics_in_response`",
-    "server-processing-time",
-    _FIREWORKS,
-    (("perf_metrics",),),
+    "fireworks", "Fireworks with `perf_metrics_in_response`", "server-processing-time", _FIREWORKS, (("perf_metrics",),)
 )
 
 # https://docs.ollama.com/api/usage: nanoseconds. `load` is the loading of a model that was unloaded since

@@ -41,7 +41,7 @@ class Urllib3Instrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "dependency": "the time from the call until the response headers, with retries, redirects and the wait for "
-            "a connection; and each read of the body from the network",
+            "a connection; and each read of the body from the network"
         }
     )
     tested = MappingProxyType({"urllib3": "2.8.0"})
@@ -70,7 +70,7 @@ class RequestsInstrumentor(Instrumentor):
     title = "requests"
     stages = MappingProxyType(
         {
-            "dependency": "the call with its redirects, authentication, hooks and body. With `stream=True`, only [urllib3](urllib3.md) times the body.",
+            "dependency": "the call with its redirects, authentication, hooks and body. With `stream=True`, only [urllib3](urllib3.md) times the body."
         }
     )
     tested = MappingProxyType({"requests": "2.34.2"})

@@ -32,10 +32,7 @@ from .server_common import (
 )
 
 _STAGES = MappingProxyType(
-    {
-        "handler": "the handler",
-        "queue": "the wait after a proxy has set the header `X-Request-Start`",
-    }
+    {"handler": "the handler", "queue": "the wait after a proxy has set the header `X-Request-Start`"}
 )
 
 

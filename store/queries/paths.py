@@ -132,13 +132,7 @@ class PathQueries(QueryGroup):
 def traced_request(kept: KeptTrace) -> TracedRequest:
     """Return *kept* for the analysis of its trace."""
     return TracedRequest(
-        kept.series.service,
-        kept.span_id,
-        kept.parent_id,
-        kept.started_ns,
-        kept.duration_ns,
-        kept.stages_ns,
-        kept.spans,
+        kept.series.service, kept.span_id, kept.parent_id, kept.started_ns, kept.duration_ns, kept.stages_ns, kept.spans
     )
 
 

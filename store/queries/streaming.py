@@ -41,10 +41,7 @@ from .frames import frame, with_step_times
 from .latency import Mixture, breakdown_frame
 from .time_series import quantiles_of_steps
 
-SPEED_COLUMNS = (
-    *("load", "low_load", "high_load", "steps", "n"),
-    *("p50_seconds", "p99_seconds", "output_per_second"),
-)
+SPEED_COLUMNS = (*("load", "low_load", "high_load", "steps", "n"), *("p50_seconds", "p99_seconds", "output_per_second"))
 _SPEED_METRICS = (STAGE_DURATION, OUTPUT_TOKEN, TOKENS)
 _DECODE = "decode"
 

@@ -23,14 +23,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from ....core.stages import (
-    LOAD_COMPILE,
-    LOAD_COPY,
-    LOAD_FIRST_RUN,
-    LOAD_READ,
-    STALL_COMPILE,
-    LoadPhase,
-)
+from ....core.stages import LOAD_COMPILE, LOAD_COPY, LOAD_FIRST_RUN, LOAD_READ, STALL_COMPILE, LoadPhase
 from ... import instrumentor, scripts
 from ...instrumentor import Hook, Instrumentor, Probed, log_failure
 from ...loads import loads, shapes_of

@@ -54,12 +54,7 @@ def _create_incidents() -> None:
     op.create_index("incidents_by_time", "incidents", ["opened_at"])
     still_open = sa.text("resolved_at IS NULL")
     op.create_index(
-        "incidents_one_open",
-        "incidents",
-        ["cause"],
-        unique=True,
-        sqlite_where=still_open,
-        postgresql_where=still_open,
+        "incidents_one_open", "incidents", ["cause"], unique=True, sqlite_where=still_open, postgresql_where=still_open
     )
     op.create_table(
         "incident_transitions",

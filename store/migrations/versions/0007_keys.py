@@ -18,9 +18,7 @@ depends_on = None
 def upgrade() -> None:
     """Create the table."""
     op.create_table(
-        "keys",
-        sa.Column("name", sa.String(64), primary_key=True),
-        sa.Column("value", sa.String(64), nullable=False),
+        "keys", sa.Column("name", sa.String(64), primary_key=True), sa.Column("value", sa.String(64), nullable=False)
     )
 
 

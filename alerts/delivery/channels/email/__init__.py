@@ -373,10 +373,7 @@ HINTS = (
     ("responded 550", "The server rejects that recipient or sender."),
     ("responded 553", "The user must not send from that address: set `from` to the address of the user."),
     ("responded 554", "The server does not relay for this machine: set user and password_env."),
-    (
-        "STARTTLS",
-        "The server offers no STARTTLS: set security to tls (port 465), or to none in a trusted network.",
-    ),
+    ("STARTTLS", "The server offers no STARTTLS: set security to tls (port 465), or to none in a trusted network."),
     ("WRONG_VERSION", "The port does not start with TLS: set security to starttls (port 587)."),
     ("certificate", "Use the host name of the certificate; add a private CA with SSL_CERT_FILE."),
 )

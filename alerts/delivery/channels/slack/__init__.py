@@ -212,13 +212,7 @@ class SlackBot:
         payload = {"incident": message.incident, "key": message.key}
         metadata = {"event_type": EVENT_TYPE, "event_payload": payload}
         response = self._say(
-            "chat.postMessage",
-            message,
-            shown,
-            channel=self.channel,
-            metadata=metadata,
-            unfurl_links=False,
-            **where,
+            "chat.postMessage", message, shown, channel=self.channel, metadata=metadata, unfurl_links=False, **where
         )
         return f"{response.get('channel', self.channel)}:{response['ts']}" if response.get("ts") else ""
 
