@@ -15,21 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from ..core.errors import StoreError
 from . import schema
@@ -58,7 +44,7 @@ class StoreFingerprint:
 
 def read_fingerprint(snapshot: StoreSnapshot) -> StoreFingerprint:
     """Return the fingerprint of *snapshot*."""
-    names = snapshot.connection.scalars(select(schema.services.c.name).order_by(schema.services.c.name)).all()
+    names = snapshot.connection.scalars(sa.select(schema.services.c.name).order_by(schema.services.c.name)).all()
     counts: Counter[tuple[int, str, str]] = Counter()
     for key, count in _counts(snapshot):
         counts[key] += count
@@ -67,7 +53,7 @@ def read_fingerprint(snapshot: StoreSnapshot) -> StoreFingerprint:
 
 def _counts(snapshot: StoreSnapshot) -> Iterator[tuple[tuple[int, str, str], int]]:
     series = schema.series
-    rows = snapshot.connection.execute(select(series.c.id, series.c.total_id, series.c.service)).all()
+    rows = snapshot.connection.execute(sa.select(series.c.id, series.c.total_id, series.c.service)).all()
     owners = {row.id: row.service for row in rows} | {row.total_id: row.service for row in rows}
     for tier in schema.read_tiers(snapshot.connection):
         segment = schema.Segment(tier.seconds, tier.kept_from, _ALL_TIME.seconds[1])
@@ -115,13 +101,13 @@ _NOT_COPIED = {"alembic_version", "collectors", "destinations", "identity", "int
 _NEVER_EMPTY = {"store", "rollups"}
 
 # Progress of the copy into this database. The table exists only while a copy is unfinished.
-_moves = Table(
+_moves = sa.Table(
     "moves",
-    MetaData(),
+    sa.MetaData(),
     # Identifier of the source, see `_source_name`.
-    Column("source", Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
     # Number of copied stretches.
-    Column("done", Integer, nullable=False),
+    sa.Column("done", sa.Integer, nullable=False),
 )
 
 _log = logging.getLogger(__name__)
@@ -167,27 +153,27 @@ def copy_store(source: Store, target: Store, progress: Callable[[int, int], None
     return total
 
 
-def is_copy_unfinished(engine: Engine) -> bool:
+def is_copy_unfinished(engine: sa.Engine) -> bool:
     """Return whether a copy into this database was started and not completed."""
     with database.reading(engine) as connection:
-        return inspect(connection).has_table(_moves.name)
+        return sa.inspect(connection).has_table(_moves.name)
 
 
-def _source_name(connection: Connection) -> str:
+def _source_name(connection: sa.Connection) -> str:
     """Return an identifier of the source that changes when points are written to it or deleted."""
     url, table = connection.engine.url, schema.ledger
     place = str(Path(url.database or "").resolve()) if url.get_backend_name() == "sqlite" else database.location(url)
-    part = connection.execute(select(schema.store.c.last_part)).scalar_one()
-    held = connection.execute(select(func.count(), func.sum(table.c.rows), func.sum(table.c.bytes))).one()
+    part = connection.execute(sa.select(schema.store.c.last_part)).scalar_one()
+    held = connection.execute(sa.select(sa.func.count(), sa.func.sum(table.c.rows), sa.func.sum(table.c.bytes))).one()
     return f"{place} at {part}, {'/'.join(map(str, held))}"
 
 
-def stretches_of(connection: Connection) -> Iterator[Stretch]:
+def stretches_of(connection: sa.Connection) -> Iterator[Stretch]:
     """Yield stretches that cover all rows, in the order of the key of `points`; the rows of each fit into memory."""
     table = schema.ledger
     for tier in schema.read_tiers(connection):
         columns = (table.c.slot, table.c.rows, table.c.bytes)
-        slots = select(*columns).where(table.c.tier == tier.seconds).order_by(table.c.slot)
+        slots = sa.select(*columns).where(table.c.tier == tier.seconds).order_by(table.c.slot)
         for slot, rows, size in connection.execute(slots).all():
             stop = slot + schema.SLOT_SECONDS[tier.seconds]
             pieces = max(-(-rows // STRETCH_ROWS), -(-size // _STRETCH_BYTES))
@@ -200,12 +186,12 @@ def stretches_of(connection: Connection) -> Iterator[Stretch]:
 def _begin_copy(target: Store, source: str) -> int:
     """Start or continue a copy of *source* into *target*; return the number of stretches that are already copied."""
     with database.writing(target.engine, "cannot copy into") as connection:
-        if not inspect(connection).has_table(_moves.name):
+        if not sa.inspect(connection).has_table(_moves.name):
             _refuse_filled(connection, target)
             _moves.create(connection)
-            connection.execute(insert(_moves).values(source=source, done=0))
+            connection.execute(sa.insert(_moves).values(source=source, done=0))
             return 0
-        before = connection.execute(select(_moves)).one()
+        before = connection.execute(sa.select(_moves)).one()
         if before.source == source:
             _log.info("continuing the interrupted copy")
             return before.done
@@ -213,15 +199,15 @@ def _begin_copy(target: Store, source: str) -> int:
         for tier in schema.TIERS:
             target.points.cut(connection, tier, _FOREVER)
         # `cut` finds points by the known services, which are copied last.
-        connection.execute(delete(schema.points))
-        connection.execute(delete(schema.ledger))
-        connection.execute(update(_moves).values(source=source, done=0))
+        connection.execute(sa.delete(schema.points))
+        connection.execute(sa.delete(schema.ledger))
+        connection.execute(sa.update(_moves).values(source=source, done=0))
         return 0
 
 
-def _refuse_filled(connection: Connection, target: Store) -> None:
+def _refuse_filled(connection: sa.Connection, target: Store) -> None:
     tables = [table for table in copied_tables(connection) if table.name not in _NEVER_EMPTY]
-    filled = [table.name for table in tables if connection.execute(select(table).limit(1)).first() is not None]
+    filled = [table.name for table in tables if connection.execute(sa.select(table).limit(1)).first() is not None]
     if target.points.used_bytes(connection):
         filled.append("points")
     if filled:
@@ -233,14 +219,14 @@ def _refuse_filled(connection: Connection, target: Store) -> None:
 
 
 def _write_stretch(target: Store, table: PointTable, tier: int, number: int) -> None:
-    def prepare(connection: Connection) -> PreparedWrite:
+    def prepare(connection: sa.Connection) -> PreparedWrite:
         part = take_part(connection)
         summed = table.added_up(tier)
         added = target.points.finest_rows(summed, part) if tier == schema.FINEST else summed.rows(tier, part)
 
-        def finish(connection: Connection) -> None:
+        def finish(connection: sa.Connection) -> None:
             add_to_ledger(connection, added)
-            noted = update(_moves).where(_moves.c.done == number).values(done=number + 1)
+            noted = sa.update(_moves).where(_moves.c.done == number).values(done=number + 1)
             if connection.execute(noted).rowcount != 1:
                 msg = f"another process copies into {database.location(target.engine.url)} too; wait until it has finished"
                 raise StoreError(msg)
@@ -254,11 +240,11 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
     """Copy all tables except points, and compare both stores."""
     expected = read_fingerprint(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
-        part = connection.execute(select(schema.store.c.last_part)).scalar_one()
+        part = connection.execute(sa.select(schema.store.c.last_part)).scalar_one()
         _copy_tables(snapshot.connection, connection)
         numbers = schema.store
         # The copy has rows with part numbers of both databases, so the last number must be the larger one.
-        connection.execute(update(numbers).where(numbers.c.last_part < part).values(last_part=part))
+        connection.execute(sa.update(numbers).where(numbers.c.last_part < part).values(last_part=part))
         differences = fingerprint_differences(expected, read_fingerprint(StoreSnapshot(connection, target.points)))
         if differences:
             msg = (
@@ -269,36 +255,36 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
         _moves.drop(connection)
 
 
-def copied_tables(connection: Connection) -> list[Table]:
+def copied_tables(connection: sa.Connection) -> list[sa.Table]:
     """Return all tables that are copied unchanged, each after the tables it refers to."""
     # Partitions of points are tables, too.
-    names = inspect(connection).get_table_names()
-    found = MetaData()
+    names = sa.inspect(connection).get_table_names()
+    found = sa.MetaData()
     found.reflect(
         connection, only=[name for name in names if name not in _NOT_COPIED and not name.startswith("points")]
     )
     return found.sorted_tables
 
 
-def _copy_tables(source: Connection, target: Connection) -> None:
+def _copy_tables(source: sa.Connection, target: sa.Connection) -> None:
     tables = copied_tables(target)
     theirs = {table.name: table for table in copied_tables(source)}
     for table in reversed(tables):
-        target.execute(delete(table))
+        target.execute(sa.delete(table))
     for table in tables:
         columns = [theirs[table.name].c[column.name] for column in table.columns]
-        result = source.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(*columns))
+        result = source.execution_options(yield_per=_ROWS_AT_ONCE).execute(sa.select(*columns))
         for rows in result.mappings().partitions():
-            target.execute(insert(table), [dict(row) for row in rows])
+            target.execute(sa.insert(table), [dict(row) for row in rows])
         _continue_numbers(target, table)
 
 
-def _continue_numbers(connection: Connection, table: Table) -> None:
+def _continue_numbers(connection: sa.Connection, table: sa.Table) -> None:
     """Continue the numbering of new rows after the copied ones; SQLite does so automatically."""
     if connection.dialect.name != "postgresql":
         return
     for column in table.primary_key.columns:
-        sequence = connection.execute(select(func.pg_get_serial_sequence(table.name, column.name))).scalar()
+        sequence = connection.execute(sa.select(sa.func.pg_get_serial_sequence(table.name, column.name))).scalar()
         if sequence is not None:
-            highest = func.max(column)
-            connection.execute(select(func.setval(sequence, func.coalesce(highest, 1), highest.is_not(None))))
+            highest = sa.func.max(column)
+            connection.execute(sa.select(sa.func.setval(sequence, sa.func.coalesce(highest, 1), highest.is_not(None))))

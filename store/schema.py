@@ -14,25 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Dialect,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from ..core import names
 
@@ -90,16 +72,16 @@ def tier_width(code: int) -> int:
 _BY_CODE = {tier_code(tier): tier for tier in TIERS}
 
 
-class TierNumber(TypeDecorator[int]):
+class TierNumber(sa.TypeDecorator[int]):
     """Column of tiers: widths of buckets in seconds, stored as `tier_code`."""
 
-    impl = SmallInteger
+    impl = sa.SmallInteger
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
         return None if value is None else tier_code(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
         return None if value is None else tier_width(value)
 
 
@@ -152,291 +134,293 @@ DIMENSIONS = ("service", "version", "environment", "model", "model_version", "ro
 # nearly every query reads totals, so its cost does not depend on the number of routes or devices of a service.
 TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 # Single row: state shared by all writers.
-store = Table(
+store = sa.Table(
     "store",
     metadata,
-    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
     # The number of the last write.
-    Column("last_part", BigInteger, nullable=False),
+    sa.Column("last_part", sa.BigInteger, nullable=False),
     # Increases when series are deleted; ids cached by other processes are then invalid.
-    Column("series_epoch", BigInteger, nullable=False),
+    sa.Column("series_epoch", sa.BigInteger, nullable=False),
     # End of the aggregation lease of the inbox; 0 or past when free. [Unix seconds]
-    Column("folding_until", BigInteger, nullable=False, server_default="0"),
+    sa.Column("folding_until", sa.BigInteger, nullable=False, server_default="0"),
 )
 
-services = Table(
+services = sa.Table(
     "services",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
     # The `part` of the last write that touched the service.
-    Column("revision", BigInteger, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
 )
 
-series = Table(
+series = sa.Table(
     "series",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("service_id", Integer, ForeignKey("services.id"), nullable=False),
-    *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS[:-1]),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("service_id", sa.Integer, sa.ForeignKey("services.id"), nullable=False),
+    *(sa.Column(dimension, sa.Text, nullable=False) for dimension in DIMENSIONS[:-1]),
     # "1" for requests in which something was loaded or warmed up, "0" otherwise or if unknown.
-    Column(DIMENSIONS[-1], Text, nullable=False, server_default="0"),
+    sa.Column(DIMENSIONS[-1], sa.Text, nullable=False, server_default="0"),
     # Id of the total that the series belongs to, which is the id of the first series of the total.
-    Column("total_id", Integer, nullable=False, server_default="0"),
+    sa.Column("total_id", sa.Integer, nullable=False, server_default="0"),
     # Starts of the first and the last 10 s bucket with data. [Unix seconds]
-    Column("first_seen", BigInteger, nullable=False),
-    Column("last_seen", BigInteger, nullable=False),
-    UniqueConstraint(*DIMENSIONS, name="series_dimensions"),
+    sa.Column("first_seen", sa.BigInteger, nullable=False),
+    sa.Column("last_seen", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint(*DIMENSIONS, name="series_dimensions"),
     # Ids are never reused: a remaining row of a deleted series must not appear in another series.
     sqlite_autoincrement=True,
 )
 
-stages = Table(
+stages = sa.Table(
     "stages",
     metadata,
-    Column("service_id", Integer, ForeignKey("services.id"), primary_key=True),
-    Column("stage", Text, primary_key=True),
+    sa.Column("service_id", sa.Integer, sa.ForeignKey("services.id"), primary_key=True),
+    sa.Column("stage", sa.Text, primary_key=True),
 )
 
 # Texts of the call stacks in points of the tail profiler, whose rows have only the hash; see `series.stack_row`.
-code_stacks = Table(
+code_stacks = sa.Table(
     "code_stacks",
     metadata,
-    Column("hash", Text, primary_key=True),
-    Column("service_id", Integer, ForeignKey("services.id"), primary_key=True),
+    sa.Column("hash", sa.Text, primary_key=True),
+    sa.Column("service_id", sa.Integer, sa.ForeignKey("services.id"), primary_key=True),
     # Frames as in `core.code_stack.stack_key`, without the stage.
-    Column("text", Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
     # Day of the last use. [Unix seconds]
-    Column("last_seen", BigInteger, nullable=False),
+    sa.Column("last_seen", sa.BigInteger, nullable=False),
     # A covering index for deletion, so that the texts are not read.
-    Index("code_stacks_by_use", "last_seen", "hash", "service_id"),
+    sa.Index("code_stacks_by_use", "last_seen", "hash", "service_id"),
 )
 
 # The order of the key follows the queries of pages: one service, one or two metrics, and a stretch of time. A batch comes from
 # one service, so its rows are appended in three places of the index and not in one for each series.
-points = Table(
+points = sa.Table(
     "points",
     metadata,
-    Column("tier", TierNumber, primary_key=True),
-    Column("service_id", Integer, primary_key=True),
+    sa.Column("tier", TierNumber, primary_key=True),
+    sa.Column("service_id", sa.Integer, primary_key=True),
     # Metric code; negative for a total.
-    Column("metric", SmallInteger, primary_key=True),
-    Column("bucket", BigInteger, primary_key=True),
-    Column("series_id", Integer, primary_key=True),
-    Column("stage", Text, primary_key=True),
+    sa.Column("metric", sa.SmallInteger, primary_key=True),
+    sa.Column("bucket", sa.BigInteger, primary_key=True),
+    sa.Column("series_id", sa.Integer, primary_key=True),
+    sa.Column("stage", sa.Text, primary_key=True),
     # Number of the write that added the row.
-    Column("part", BigInteger, primary_key=True),
-    Column("scale", SmallInteger, nullable=False),
-    Column("zero", BigInteger, nullable=False),
-    Column("count", BigInteger, nullable=False),
-    Column("sum", Double, nullable=False),
-    Column("histogram", LargeBinary, nullable=False),
+    sa.Column("part", sa.BigInteger, primary_key=True),
+    sa.Column("scale", sa.SmallInteger, nullable=False),
+    sa.Column("zero", sa.BigInteger, nullable=False),
+    sa.Column("count", sa.BigInteger, nullable=False),
+    sa.Column("sum", sa.Double, nullable=False),
+    sa.Column("histogram", sa.LargeBinary, nullable=False),
     sqlite_with_rowid=False,
     # Retention drops whole partitions, which frees their space at once.
     postgresql_partition_by="RANGE (tier, bucket)",
 )
 
 # Parts that are being written while points are in another database; readers ignore them.
-intents = Table(
+intents = sa.Table(
     "intents",
     metadata,
-    Column("part", BigInteger, primary_key=True, autoincrement=False),
-    Column("taken_at", BigInteger, nullable=False),
+    sa.Column("part", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("taken_at", sa.BigInteger, nullable=False),
 )
 
 # Number of rows of `points` in each slot of each tier, updated with every write, because counting would read the whole table.
-ledger = Table(
+ledger = sa.Table(
     "ledger",
     metadata,
-    Column("tier", TierNumber, primary_key=True, autoincrement=False),
-    Column("slot", BigInteger, primary_key=True, autoincrement=False),
-    Column("rows", BigInteger, nullable=False),
+    sa.Column("tier", TierNumber, primary_key=True, autoincrement=False),
+    sa.Column("slot", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
     # Size of the encoded histograms alone.
-    Column("bytes", BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
 )
 
-traces = Table(
+traces = sa.Table(
     "traces",
     metadata,
     # Requests of one distributed trace share its id (retries, fan-out); their root spans distinguish them.
-    Column("trace_id", Text, primary_key=True),
-    Column("span_id", Text, primary_key=True),
-    Column("series_id", Integer, ForeignKey("series.id"), nullable=False),
-    Column("started", BigInteger, nullable=False),
-    Column("duration", BigInteger, nullable=False),
-    Column("because", Text, nullable=False),
-    Column("dominant", Text, nullable=False),
+    sa.Column("trace_id", sa.Text, primary_key=True),
+    sa.Column("span_id", sa.Text, primary_key=True),
+    sa.Column("series_id", sa.Integer, sa.ForeignKey("series.id"), nullable=False),
+    sa.Column("started", sa.BigInteger, nullable=False),
+    sa.Column("duration", sa.BigInteger, nullable=False),
+    sa.Column("because", sa.Text, nullable=False),
+    sa.Column("dominant", sa.Text, nullable=False),
     # JSON: nanoseconds by stage.
-    Column("stages", Text, nullable=False),
+    sa.Column("stages", sa.Text, nullable=False),
     # Compressed JSON: the spans and the attributes of the root.
-    Column("spans", LargeBinary, nullable=False),
-    Index("traces_by_series", "series_id", "started"),
-    Index("traces_by_time", "started"),
+    sa.Column("spans", sa.LargeBinary, nullable=False),
+    sa.Index("traces_by_series", "series_id", "started"),
+    sa.Index("traces_by_time", "started"),
 )
 
-batches = Table(
+batches = sa.Table(
     "batches",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("received", BigInteger, nullable=False),
-    Column("instance", Text, nullable=False),
-    Column("dropped", BigInteger, nullable=False),
-    Index("batches_by_time", "received"),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("received", sa.BigInteger, nullable=False),
+    sa.Column("instance", sa.Text, nullable=False),
+    sa.Column("dropped", sa.BigInteger, nullable=False),
+    sa.Index("batches_by_time", "received"),
 )
 # There are millions of batches; few of them have dropped requests.
-Index("batches_dropped", batches.c.dropped, sqlite_where=batches.c.dropped > 0, postgresql_where=batches.c.dropped > 0)
+sa.Index(
+    "batches_dropped", batches.c.dropped, sqlite_where=batches.c.dropped > 0, postgresql_where=batches.c.dropped > 0
+)
 
 # Spans that wait until their requests are complete, and the roots of counted requests.
-inbox = Table(
+inbox = sa.Table(
     "inbox",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("received", BigInteger, nullable=False),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("received", sa.BigInteger, nullable=False),
     # 1 for roots of counted requests, by which late spans are recognised.
-    Column("counted", SmallInteger, nullable=False),
+    sa.Column("counted", sa.SmallInteger, nullable=False),
     # Size of the spans. [bytes]
-    Column("size", BigInteger, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
     # See `collector.traces.columns`.
-    Column("spans", LargeBinary, nullable=False),
-    Index("inbox_by_time", "counted", "received", "id"),
+    sa.Column("spans", sa.LargeBinary, nullable=False),
+    sa.Index("inbox_by_time", "counted", "received", "id"),
     # Ids are never reused: an id that was read must stay valid.
     sqlite_autoincrement=True,
 )
 
 # Events reported by people and pipelines.
-events = Table(
+events = sa.Table(
     "events",
     metadata,
-    Column("id", Integer, primary_key=True),
+    sa.Column("id", sa.Integer, primary_key=True),
     # Unix milliseconds, so that two events of one second have an order.
-    Column("at", BigInteger, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
     # "" for all services.
-    Column("service", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("key", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("link", Text, nullable=False),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("link", sa.Text, nullable=False),
     # "" for all environments.
-    Column("environment", Text, nullable=False, server_default=""),
-    Index("events_by_time", "at"),
+    sa.Column("environment", sa.Text, nullable=False, server_default=""),
+    sa.Index("events_by_time", "at"),
 )
 
 # Audit log: rows are only added, and deleted after `audit.KEPT`.
-audit = Table(
+audit = sa.Table(
     "audit",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
     # Unix milliseconds.
-    Column("at", BigInteger, nullable=False),
-    Column("person", Text, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("person", sa.Text, nullable=False),
     # Place of the action, one of `audit.Origin`.
-    Column("origin", Text, nullable=False),
-    Column("action", Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
     # Subject: incident, silence or event, with its service and environment; "" if unknown.
-    Column("subject", Text, nullable=False),
-    Column("service", Text, nullable=False),
-    Column("environment", Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("environment", sa.Text, nullable=False),
     # `done`, `refused` or `failed`, with the reason.
-    Column("outcome", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Index("audit_by_time", "at"),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Index("audit_by_time", "at"),
     sqlite_autoincrement=True,
 )
 
 # Phases of the cold starts of replicas; see `store.events`.
-loads = Table(
+loads = sa.Table(
     "loads",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("service", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("environment", Text, nullable=False),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("environment", sa.Text, nullable=False),
     # `service.instance.id`.
-    Column("instance", Text, nullable=False),
+    sa.Column("instance", sa.Text, nullable=False),
     # Host and process id of the replica.
-    Column("place", Text, nullable=False),
-    Column("phase", Text, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("shape", Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("shape", sa.Text, nullable=False),
     # Unix nanoseconds; `own` is the time not spent in any other phase.
-    Column("started", BigInteger, nullable=False),
-    Column("ended", BigInteger, nullable=False),
-    Column("own", BigInteger, nullable=False),
-    Index("loads_by_service", "service", "ended"),
-    Index("loads_by_time", "ended"),
+    sa.Column("started", sa.BigInteger, nullable=False),
+    sa.Column("ended", sa.BigInteger, nullable=False),
+    sa.Column("own", sa.BigInteger, nullable=False),
+    sa.Index("loads_by_service", "service", "ended"),
+    sa.Index("loads_by_time", "ended"),
 )
 
-rollups = Table(
+rollups = sa.Table(
     "rollups",
     metadata,
-    Column("tier", TierNumber, primary_key=True, autoincrement=False),
+    sa.Column("tier", TierNumber, primary_key=True, autoincrement=False),
     # All data before the watermark are in the tier. The finest tier is always complete, so its watermark is not used.
-    Column("watermark", BigInteger, nullable=False),
+    sa.Column("watermark", sa.BigInteger, nullable=False),
     # All data before this time were deleted from the tier. [Unix seconds]
-    Column("kept_from", BigInteger, nullable=False),
+    sa.Column("kept_from", sa.BigInteger, nullable=False),
 )
 
 # Leases and last readings of scrape targets; see `store.collectors`.
-scrapes = Table(
+scrapes = sa.Table(
     "scrapes",
     metadata,
-    Column("target", Text, primary_key=True),
-    Column("holder", Text, nullable=False),
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
     # [Unix seconds]
-    Column("until", Double, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
     # Last reading, to which the next reading is compared; empty before the first.
-    Column("reading", LargeBinary, nullable=False),
+    sa.Column("reading", sa.LargeBinary, nullable=False),
 )
 
 # Status reports of the collectors; see `store.collectors`.
-collectors = Table(
+collectors = sa.Table(
     "collectors",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("version", Text, nullable=False),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
     # Unix seconds.
-    Column("started", Double, nullable=False),
-    Column("seen", Double, nullable=False),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
     # JSON.
-    Column("vitals", Text, nullable=False),
+    sa.Column("vitals", sa.Text, nullable=False),
 )
 
 # Bodies to forward; see `store.collectors`.
-outgoing = Table(
+outgoing = sa.Table(
     "outgoing",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("destination", Text, nullable=False),
-    Column("signal", Text, nullable=False),
-    Column("media_type", Text, nullable=False),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("destination", sa.Text, nullable=False),
+    sa.Column("signal", sa.Text, nullable=False),
+    sa.Column("media_type", sa.Text, nullable=False),
     # Collectors that the body has passed.
-    Column("via", Text, nullable=False),
-    Column("received", BigInteger, nullable=False),
+    sa.Column("via", sa.Text, nullable=False),
+    sa.Column("received", sa.BigInteger, nullable=False),
     # Size of the body. [bytes]
-    Column("size", BigInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
     # A covering index for all queries about waiting bodies, so that the bodies themselves are not read.
-    Index("outgoing_by_destination", "destination", "id", "size", "received"),
+    sa.Index("outgoing_by_destination", "destination", "id", "size", "received"),
     # Ids are never reused: an id that was read must stay valid until it is deleted.
     sqlite_autoincrement=True,
 )
 
 # Lease of each forwarding destination.
-destinations = Table(
+destinations = sa.Table(
     "destinations",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("holder", Text, nullable=False),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
     # [Unix seconds]
-    Column("until", Double, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
 )
 
 # Single row: the unique id of the store. A copy of the store has another id.
-identity = Table("identity", metadata, Column("id", Text, primary_key=True))
+identity = sa.Table("identity", metadata, sa.Column("id", sa.Text, primary_key=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,17 +451,17 @@ def ceil_to(at: int, width: int) -> int:
     return -(-at // width) * width
 
 
-def read_tiers(connection: Connection) -> list[Tier]:
+def read_tiers(connection: sa.Connection) -> list[Tier]:
     """Return the state of the tiers, finest first."""
     table = rollups
-    rows = connection.execute(select(table.c.tier, table.c.watermark, table.c.kept_from))
+    rows = connection.execute(sa.select(table.c.tier, table.c.watermark, table.c.kept_from))
     return sorted((Tier(*row) for row in rows), key=lambda tier: tier.seconds)
 
 
-def take_part(connection: Connection) -> int:
+def take_part(connection: sa.Connection) -> int:
     """Return a new write number, for the write that begins."""
-    connection.execute(update(store).values(last_part=store.c.last_part + 1))
-    return connection.execute(select(store.c.last_part)).scalar_one()
+    connection.execute(sa.update(store).values(last_part=store.c.last_part + 1))
+    return connection.execute(sa.select(store.c.last_part)).scalar_one()
 
 
 def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COARSEST) -> list[Segment]:

@@ -23,21 +23,7 @@ from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
 from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
-from .evidence import (
-    CALM_BEFORE,
-    burn_rate_trend,
-    called_text,
-    code_growth,
-    counts_by_step,
-    dashboard_link,
-    exemplars_of,
-    filters_of,
-    no_exemplar_text,
-    shared_attributes,
-    slow_replica_text,
-    slow_selection,
-    stage_budgets,
-)
+from . import evidence
 from .slo_status import Measurement, can_fire, measure_slo
 
 # Length of the search for the onset and its cause.
@@ -58,10 +44,10 @@ def describe_burn(
     trouble = _onset(read, slo, tier, now) if before is None else _known_onset(before)
     began = trouble.at
     bad = slo.select(began, now)
-    change = explain_violations(read, bad, slo.indicator, began - CALM_BEFORE)
+    change = explain_violations(read, bad, slo.indicator, began - evidence.CALM_BEFORE)
     calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
-    exemplars = exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
-    slow = slow_selection(bad, change, slo.objective)
+    exemplars = evidence.exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
+    slow = evidence.slow_selection(bad, change, slo.objective)
     # Without slow requests that matter, neither a slow replica nor what slow requests share is a cause.
     is_slow = slo.kind == "latency" and (change.kind != "failures" or bool(change.growth))
     return Finding(
@@ -76,20 +62,20 @@ def describe_burn(
         cause=change.kind,
         failures=change.failures,
         growth=change.growth,
-        functions=code_growth(read, calm, bad, change.growth, slo.objective),
-        shared=shared_attributes(read, slow) if is_slow else (),
-        called=called_text(read, slow, change.growth, slo.stage or ""),
-        replica=slow_replica_text(read, slo.select(began - CALM_BEFORE, now)) if is_slow else "",
+        functions=evidence.code_growth(read, calm, bad, change.growth, slo.objective),
+        shared=evidence.shared_attributes(read, slow) if is_slow else (),
+        called=evidence.called_text(read, slow, change.growth, slo.stage or ""),
+        replica=evidence.slow_replica_text(read, slo.select(began - evidence.CALM_BEFORE, now)) if is_slow else "",
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
         exemplars=exemplars,
-        no_exemplars="" if exemplars else no_exemplar_text(slo.indicator, change),
+        no_exemplars="" if exemplars else evidence.no_exemplar_text(slo.indicator, change),
         overruns=_overruns(read, slo, began, now),
-        course=burn_rate_trend(read, slo, began, now),
+        course=evidence.burn_rate_trend(read, slo, began, now),
         description=slo.description,
         runbook=slo.runbook,
-        link=dashboard_link(dashboard_url, slo, began, now, failed=change.kind == "failures"),
-        where=filters_of(slo),
+        link=evidence.dashboard_link(dashboard_url, slo, began, now, failed=change.kind == "failures"),
+        where=evidence.filters_of(slo),
     )
 
 
@@ -116,13 +102,13 @@ def _burn_of(measured: Measurement, tier: AlertTier) -> Burn:
 
 
 def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[BudgetOverrun, ...]:
-    split = stage_budgets(read, slo, began, now)
+    split = evidence.stage_budgets(read, slo, began, now)
     return tuple(BudgetOverrun(use.stage, use.seconds, use.budget_seconds) for use in split.broken) if split else ()
 
 
 def _onset(read: Reader, slo: Slo, tier: AlertTier, now: datetime) -> Onset:
     reach = min(tier.long, _LOOK_BACK)
-    buckets = counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
+    buckets = evidence.counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
     # Half of the threshold, because the problem rarely covers the whole first minute.
     return find_onset(buckets, slo.objective, tier.burn / 2, otherwise=now - min(reach, tier.short))
 
@@ -346,7 +332,7 @@ class AbsenceRule:
             severity=policy.severity,
             since=since.timestamp(),
             absence=MissingTraffic(counts[back], back.total_seconds(), policy.after.total_seconds()),
-            link=dashboard_link(url, _without_filters(slo), since, now, slo.objective),
+            link=evidence.dashboard_link(url, _without_filters(slo), since, now, slo.objective),
             where={"environment": slo.environment} if slo.environment else {},
         )
 

@@ -15,22 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...analysis.burn_rate import (
-    FAST,
-    RECENT,
-    AlertTier,
-    Counts,
-    ErrorBudget,
-    as_requests,
-    burn_rate,
-    exhausted_in,
-    firing_tiers,
-    is_reachable,
-    may_fire,
-    needed_windows,
-    policy_tiers,
-    remaining_budget,
-)
+from ...analysis import burn_rate
 from ...analysis.policies import BurnRatePolicy, MinimumBadRequests
 from ...analysis.slo_status import URGENCY, RuleStatus, SloState, covered_share, known_burn_rate, rule_status, slo_state
 from ...store import Reader, Selection, Tally
@@ -48,37 +33,39 @@ class Measurement:
     """Measured state of an SLO."""
 
     slo: Slo
-    counts: Mapping[timedelta, Counts]
-    tiers: tuple[AlertTier, ...]
-    firing: tuple[AlertTier, ...]
-    budget: ErrorBudget
+    counts: Mapping[timedelta, burn_rate.Counts]
+    tiers: tuple[burn_rate.AlertTier, ...]
+    firing: tuple[burn_rate.AlertTier, ...]
+    budget: burn_rate.ErrorBudget
     work: ActiveMaintenance | None = None
     stale_since: datetime | None = None
 
     def burn(self, window: timedelta) -> float:
         counts = self.counts[window]
-        return burn_rate(counts.bad, counts.total, self.slo.objective)
+        return burn_rate.burn_rate(counts.bad, counts.total, self.slo.objective)
 
     @property
     def exhausted_in(self) -> timedelta | None:
         """Time until the budget is spent at the last hour's burn rate; None for never."""
-        return exhausted_in(self.budget.left, self.burn(RECENT), self.slo.window)
+        return burn_rate.exhausted_in(self.budget.left, self.burn(burn_rate.RECENT), self.slo.window)
 
     @property
     def has_data(self) -> bool:
         """Whether there were recent requests; if not, the state is unknown."""
-        return self.counts[FAST].total > 0
+        return self.counts[burn_rate.FAST].total > 0
 
 
-def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[AlertTier, ...]:
+def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[burn_rate.AlertTier, ...]:
     """Return the tiers that can fire for *slo*."""
-    return tuple(tier for tier in policy_tiers(policy, slo.window) if is_reachable(tier, slo.objective))
+    return tuple(
+        tier for tier in burn_rate.policy_tiers(policy, slo.window) if burn_rate.is_reachable(tier, slo.objective)
+    )
 
 
 def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, already: bool = False) -> Measurement:
     """Count the requests of all windows up to *now* and evaluate the tiers."""
     watched = tiers_of(slo, policy)
-    counts = _counts(read, slo, {*needed_windows(policy, watched), slo.window}, _end_of_windows(slo, now))
+    counts = _counts(read, slo, {*burn_rate.needed_windows(policy, watched), slo.window}, _end_of_windows(slo, now))
     first = read.first_seen(slo.select(now - slo.window, now)) if counts[slo.window].total else None
     since = None if first is None else counted_from(slo, first, now)
     seen = timedelta.max if since is None else now - since
@@ -86,8 +73,8 @@ def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *
         slo=slo,
         counts=counts,
         tiers=watched,
-        firing=firing_tiers(watched, counts, slo.objective, policy, already=already, seen=seen),
-        budget=remaining_budget(counts[slo.window], slo.objective, covered=_covered_share(slo, since, now)),
+        firing=burn_rate.firing_tiers(watched, counts, slo.objective, policy, already=already, seen=seen),
+        budget=burn_rate.remaining_budget(counts[slo.window], slo.objective, covered=_covered_share(slo, since, now)),
         work=slo.maintenance.under_way(now),
         stale_since=read.stale_since(now, policy.stale),
     )
@@ -97,7 +84,7 @@ def can_fire(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> b
     """Return whether the short windows up to *now* allow any tier to fire; only then the long windows need to be read."""
     tiers = tiers_of(slo, policy)
     counts = _counts(read, slo, {tier.short for tier in tiers}, _end_of_windows(slo, now))
-    return any(may_fire(tier, counts[tier.short], slo.objective) for tier in tiers)
+    return any(burn_rate.may_fire(tier, counts[tier.short], slo.objective) for tier in tiers)
 
 
 def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
@@ -122,7 +109,7 @@ def _end_of_windows(slo: Slo, now: datetime) -> datetime:
     return now.replace(second=0, microsecond=0) if slo.kind == "freshness" else now
 
 
-def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, Counts]:
+def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, burn_rate.Counts]:
     """Return the counts of windows of *lengths* up to *now*, and read each interval between two window starts once."""
     pieces: list[tuple[timedelta, Selection]] = []
     end = now
@@ -145,8 +132,8 @@ def _late_requests(read: Reader, slo: Slo, now: datetime) -> float:
     return read.open_longer_than(slo.select(now - MINUTE, now), slo.threshold_seconds)
 
 
-def _total(tallies: Sequence[Tally], late: float) -> Counts:
-    return as_requests(
+def _total(tallies: Sequence[Tally], late: float) -> burn_rate.Counts:
+    return burn_rate.as_requests(
         sum(each.requests for each in tallies) + late,
         sum(each.total for each in tallies) + late,
         sum(each.bad for each in tallies) + late,
@@ -345,8 +332,8 @@ def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
         attained=1 - counts.bad / counts.total if known else None,
         budget_left=measured.budget.left if known else None,
         bad_left=measured.budget.bad_left,
-        burn_1h=known_burn_rate(measured.counts[RECENT], objective),
-        burn_5m=known_burn_rate(measured.counts[FAST], objective),
+        burn_1h=known_burn_rate(measured.counts[burn_rate.RECENT], objective),
+        burn_5m=known_burn_rate(measured.counts[burn_rate.FAST], objective),
         state=slo_state(
             measured.counts,
             measured.firing,

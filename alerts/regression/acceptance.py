@@ -17,21 +17,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from sqlalchemy import Connection
 
+from ...analysis.regression import statistic
 from ...analysis.regression.policy import TailPolicy, default_watch_policy
 from ...analysis.regression.scoring import total_histograms
 from ...analysis.regression.stage_attribution import StageBaseline, rank_suspects
-from ...analysis.regression.statistic import (
-    Expectation,
-    Floats,
-    MinuteHistograms,
-    PrefixSums,
-    Row,
-    StageSeconds,
-    TailCounts,
-    count_beyond,
-    model_features,
-    rows_of,
-)
 from ...store import Group, Reader, Store
 from ...store.schema import storable
 from .. import formatting
@@ -50,42 +39,44 @@ MAX_WHY_CHARS = 2000
 
 def rebase_on_accepted(
     read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: AcceptedLevel
-) -> tuple[LearntBaseline, TailCounts]:
+) -> tuple[LearntBaseline, statistic.TailCounts]:
     """Return the baseline of *watched* moved to the accepted level, and the last hours counted with its thresholds."""
     group, learnt, at = watched.group, watched.learnt, watched.progress.at
     strata = learnt.reference.strata
     shown = read_pooled(read, group, strata, accepted.since, accepted.at)
     reference = replace(learnt.reference, rows=_moved_thresholds(policy, least, learnt, shown))
     habits = _shifted_baseline(policy, learnt.habits, stage_seconds(read, group, accepted.since, accepted.at))
-    recent = count_beyond(reference.rows, read_pooled(read, group, strata, at - longest_window(policy), at))
+    recent = statistic.count_beyond(reference.rows, read_pooled(read, group, strata, at - longest_window(policy), at))
     return LearntBaseline(accepted.at, reference, habits), recent
 
 
 def _moved_thresholds(
-    policy: TailPolicy, least: float, learnt: LearntBaseline, shown: MinuteHistograms
-) -> tuple[Row, ...]:
+    policy: TailPolicy, least: float, learnt: LearntBaseline, shown: statistic.MinuteHistograms
+) -> tuple[statistic.Row, ...]:
     """Return the rows with thresholds from *shown*; rows with too few requests beyond get an expected share of 0."""
-    now = {(row.stage, row.at): row for row in rows_of(policy, *total_histograms([shown]))}
+    now = {(row.stage, row.at): row for row in statistic.rows_of(policy, *total_histograms([shown]))}
     rows = tuple(now.get((row.stage, row.at), row) for row in learnt.reference.rows)
-    counted = count_beyond(rows, shown)
+    counted = statistic.count_beyond(rows, shown)
     usual = _requests_at_usual_load(learnt, rows, counted)
     beyond = counted.beyond.sum(axis=1)
     share = np.where(beyond >= least, beyond / np.maximum(usual, 1e-9), 0.0)
     return tuple(replace(row, expected=float(share[number])) for number, row in enumerate(rows))
 
 
-def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], counted: TailCounts) -> Floats:
+def _requests_at_usual_load(
+    learnt: LearntBaseline, rows: tuple[statistic.Row, ...], counted: statistic.TailCounts
+) -> statistic.Floats:
     """Return the requests weighted by the effects of load and time of day, which is the unit of shares; shape (rows,)."""
-    asked = Expectation(learnt.reference.model, rows, range(len(rows)))
+    asked = statistic.Expectation(learnt.reference.model, rows, range(len(rows)))
     ends = np.arange(len(counted), 0, -_BLOCK)
     lengths = np.minimum(ends, _BLOCK)
-    requests, n, _ = PrefixSums(counted).of(ends, lengths, asked.chosen)
-    features = model_features(asked.load, requests, lengths, counted.start + ends)
+    requests, n, _ = statistic.PrefixSums(counted).of(ends, lengths, asked.chosen)
+    features = statistic.model_features(asked.load, requests, lengths, counted.start + ends)
     normal = asked.usual_excess(features, counted.start + ends - lengths)
     return (n * np.exp(normal)).sum(axis=1)
 
 
-def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSeconds) -> StageBaseline:
+def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: statistic.StageSeconds) -> StageBaseline:
     """Return the stage baseline *habits* plus the growth of stages in *shown*."""
     grown = {one.stage: one.seconds for one in rank_suspects(policy, habits, shown, {})}
     stages = tuple(sorted({*habits.stages, *grown}))

@@ -29,18 +29,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, fie
 
 from ...core.egress import CallSection, EgressPolicy, call_url, is_header
 from ...core.errors import StagelensError
-from ...core.settings.field_types import (
-    Duration,
-    Entries,
-    ExistingFile,
-    Size,
-    Text,
-    WebAddress,
-    as_text,
-    as_texts,
-    reject,
-    reject_value,
-)
+from ...core.settings import field_types
 from ...core.settings.section import Fault, Section, read_section
 from ...core.settings.yaml_config import Document, Place
 from ..otlp.model import ExportSignal
@@ -62,14 +51,14 @@ class HeaderSecret(Section):
 
     example = "env: TEMPO_AUTHORIZATION"
 
-    env: Text = ""
-    file: ExistingFile | None = None
+    env: field_types.Text = ""
+    file: field_types.ExistingFile | None = None
 
     @field_validator("env")
     @classmethod
     def _is_set(cls, value: str, info: ValidationInfo) -> str:
         if info.context and not info.context["env"].get(value, "").strip():
-            reject(f"is {value}, which is not set")
+            field_types.reject(f"is {value}, which is not set")
         return value
 
     def faults(self) -> Iterator[Fault]:
@@ -94,7 +83,7 @@ class HeaderSecret(Section):
 def _header_value(value: Any, info: ValidationInfo) -> str | HeaderSecret:
     if isinstance(value, dict | HeaderSecret):
         return HeaderSecret.model_validate(value, context=info.context)
-    return as_text(value)
+    return field_types.as_text(value)
 
 
 SIGNALS: tuple[ExportSignal, ...] = ("metrics", "traces", "logs")
@@ -104,9 +93,9 @@ _MAX_NAME_CHARS = 64
 
 
 def _signals(value: Any) -> tuple[str, ...]:
-    found = as_texts(value)
+    found = field_types.as_texts(value)
     if wrong := [each for each in found if each not in SIGNALS]:
-        reject(f"has {wrong[0]!r}; write some of {', '.join(SIGNALS)}")
+        field_types.reject(f"has {wrong[0]!r}; write some of {', '.join(SIGNALS)}")
     return tuple(signal for signal in SIGNALS if signal in found)
 
 
@@ -121,19 +110,19 @@ class Destination(CallSection):
 
     example = "name: tempo"
 
-    name: Text = Field(examples=["tempo"])
+    name: field_types.Text = Field(examples=["tempo"])
     protocol: Literal["http", "grpc"] = "http"
-    endpoint: WebAddress = Field(default="", repr=False)
+    endpoint: field_types.WebAddress = Field(default="", repr=False)
     signals: Annotated[tuple[ExportSignal, ...], BeforeValidator(_signals)] = Field(
         default=SIGNALS, examples=["[traces]"]
     )
-    headers: Entries[Annotated[str | HeaderSecret, PlainValidator(_header_value)]] = Field(
+    headers: field_types.Entries[Annotated[str | HeaderSecret, PlainValidator(_header_value)]] = Field(
         default={}, examples=["X-Scope-OrgID: team-a"], repr=False
     )
     compression: Literal["gzip", "zstd", "none"] = "gzip"
     # OTEL_EXPORTER_OTLP_TIMEOUT is 10 s by default.
-    timeout: Duration = Field(default=timedelta(seconds=10), examples=["10s"])
-    most_waiting: Size = Field(default=512 * 1024**2, examples=["512MiB"])
+    timeout: field_types.Duration = Field(default=timedelta(seconds=10), examples=["10s"])
+    most_waiting: field_types.Size = Field(default=512 * 1024**2, examples=["512MiB"])
     when_full: Literal["refuse", "drop_oldest"] = "refuse"
 
     @field_validator("endpoint")
@@ -142,18 +131,18 @@ class Destination(CallSection):
         protocol = info.data.get("protocol", "http")
         url = call_url(value, info, _EXAMPLES[protocol])
         if url.userinfo or url.query or url.fragment:
-            reject("contains a user or a query; put secrets into headers:")
+            field_types.reject("contains a user or a query; put secrets into headers:")
         if protocol == "grpc" and url.path.strip("/"):
-            reject(f"has a path, which gRPC does not support; write a URL such as {_EXAMPLES[protocol]}")
+            field_types.reject(f"has a path, which gRPC does not support; write a URL such as {_EXAMPLES[protocol]}")
         if url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
-            reject("ends with the path of one signal; remove this path, Stagelens adds it")
+            field_types.reject("ends with the path of one signal; remove this path, Stagelens adds it")
         return str(url).rstrip("/")
 
     @field_validator("most_waiting")
     @classmethod
     def _useful(cls, value: int) -> int:
         if value < 1024**2:
-            reject_value("it must be at least 1MiB")
+            field_types.reject_value("it must be at least 1MiB")
         return value
 
     def faults(self) -> Iterator[Fault]:

@@ -26,19 +26,7 @@ from ...core import names
 from ...core.background_tasks import TaskSupervisor
 from ...core.egress import EgressPolicy
 from ...core.errors import StagelensError
-from ...store import Store
-from ...store.collectors import (
-    Backlog,
-    Outgoing,
-    drop_oldest,
-    drop_unknown_destinations,
-    hold_destination,
-    oldest_bodies,
-    read_backlogs,
-    release_destinations,
-    remove_bodies,
-    store_identity,
-)
+from ...store import Store, collectors
 from ...store.engines import database
 from .admission import ForwardQueue
 from .config import Destination
@@ -61,7 +49,7 @@ class DestinationState:
     # "elsewhere": another collector does it.
     state: Literal["up", "down", "elsewhere", "new"] = "new"
     error: str = ""
-    backlog: Backlog = field(default_factory=Backlog)
+    backlog: collectors.Backlog = field(default_factory=collectors.Backlog)
     sent: Mapping[str, int] = field(default_factory=Counter[str])
     sent_bytes: int = 0
     rejected: int = 0
@@ -125,7 +113,7 @@ class DestinationStates(Collector):
     def elsewhere(self, name: str) -> None:
         self._turn(name, lambda state: replace(state, state="elsewhere", error=""))
 
-    def waiting(self, backlogs: Mapping[str, Backlog]) -> None:
+    def waiting(self, backlogs: Mapping[str, collectors.Backlog]) -> None:
         for name, backlog in backlogs.items():
             self._change(name, partial(replace, backlog=backlog))
 
@@ -224,7 +212,7 @@ class DestinationSender:
         self._egress_policy = egress_policy.with_kind("metadata") if destination.allow_link_local else egress_policy
         self._held_until = 0.0
         # Bodies that the destination accepted or refused permanently, and that are still in the store.
-        self._done: list[Outgoing] = []
+        self._done: list[collectors.Outgoing] = []
         self._failures = 0
         self._calls: Transport | None = None
         self._calls_until = 0.0
@@ -271,18 +259,18 @@ class DestinationSender:
         if not self._done and self._held_until > now + seconds - _HOLD_SECONDS / 2:
             return True
         with self._store.transaction() as connection:
-            held = hold_destination(connection, self._destination.name, self._holder, now, seconds)
-            remove_bodies(connection, [body.id for body in self._done])
+            held = collectors.hold_destination(connection, self._destination.name, self._holder, now, seconds)
+            collectors.remove_bodies(connection, [body.id for body in self._done])
         self._queue.freed(self._destination.name, sum(len(body.body) for body in self._done))
         self._done.clear()
         self._held_until = now + seconds if held else 0.0
         return held
 
-    def _waiting(self) -> list[Outgoing]:
+    def _waiting(self) -> list[collectors.Outgoing]:
         with database.reading(self._store.engine) as connection:
-            return oldest_bodies(connection, self._destination.name, _BODIES, _BYTES)
+            return collectors.oldest_bodies(connection, self._destination.name, _BODIES, _BYTES)
 
-    async def _send(self, bodies: Sequence[Outgoing]) -> list[Retry]:
+    async def _send(self, bodies: Sequence[collectors.Outgoing]) -> list[Retry]:
         """Send *bodies* and record the finished bodies; return the outcomes that need a retry."""
         to = self._destination
         sent = to.current_headers(self._env)
@@ -291,7 +279,7 @@ class DestinationSender:
         later: list[Retry] = []
         end = time.monotonic() + _TURN_SECONDS
 
-        async def send(body: Outgoing) -> None:
+        async def send(body: collectors.Outgoing) -> None:
             async with slots:
                 if later or self._supervisor.ended.is_set() or time.monotonic() > end:
                     return  # it stays in the backlog
@@ -357,7 +345,7 @@ class Forwarder:
     ) -> None:
         self._store, self._env, self._clock = store, env, clock
         with database.reading(store.engine) as connection:
-            self.queue = ForwardQueue(destinations, store_identity(connection), budget_bytes)
+            self.queue = ForwardQueue(destinations, collectors.store_identity(connection), budget_bytes)
         self.states = DestinationStates()
         self._holder = secrets.token_hex(8)
         self._lines: dict[str, DestinationSender] = {}
@@ -383,7 +371,7 @@ class Forwarder:
             return
         try:
             with self._store.transaction() as connection:
-                release_destinations(connection, self._holder)
+                collectors.release_destinations(connection, self._holder)
         except StagelensError:
             _log.warning("the destinations could not be released; other collectors take over later")
 
@@ -414,27 +402,27 @@ class Forwarder:
         try:
             self.queue.begin_backlog_query()
             with database.reading(self._store.engine) as connection:
-                found = read_backlogs(connection)
+                found = collectors.read_backlogs(connection)
             self.queue.set_backlogs(found)
-            self.states.waiting({name: found.get(name, Backlog()) for name in wanted})
+            self.states.waiting({name: found.get(name, collectors.Backlog()) for name in wanted})
             for name, destination in wanted.items():
-                self._drop_excess(destination, found.get(name, Backlog()))
+                self._drop_excess(destination, found.get(name, collectors.Backlog()))
             old = int(self._clock()) - _KEEP_OTHERS_SECONDS
             others = [name for name, each in found.items() if name not in wanted and (each.oldest or old) < old]
             if others:
                 with self._store.transaction() as connection:
-                    gone = drop_unknown_destinations(connection, wanted, old)
+                    gone = collectors.drop_unknown_destinations(connection, wanted, old)
                 named = ", ".join(others)
                 _log.warning("%d bodies for %s were dropped: the destination was removed from the file", gone, named)
         except StagelensError as error:
             # The writer also reports store errors; the last known backlog stays.
             _log.debug("%s", error)
 
-    def _drop_excess(self, destination: Destination, backlog: Backlog) -> None:
+    def _drop_excess(self, destination: Destination, backlog: collectors.Backlog) -> None:
         most = self.queue.most_bytes(destination)
         line = self._lines.get(destination.name)
         if destination.when_full != "drop_oldest" or backlog.size_bytes <= most or line is None or not line.holds:
             return
         with self._store.transaction() as connection:
-            gone = drop_oldest(connection, destination.name, most)
+            gone = collectors.drop_oldest(connection, destination.name, most)
         self.states.lost(destination.name, "full", gone, "its buffer is full; the oldest bodies were dropped")

@@ -28,23 +28,8 @@ from ...store.collectors import LOSSES, Outgoing
 from ...store.events import Event, event_from_json
 from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
-from ..otlp import json_encoding, protobuf_encoding
+from ..otlp import json_encoding, model, protobuf_encoding
 from ..otlp.json_encoding import load, objects
-from ..otlp.model import (
-    JSON,
-    PROTOBUF,
-    Attributes,
-    BodyTooLargeError,
-    Correction,
-    ExportSignal,
-    OtlpResponse,
-    ResourceMetrics,
-    Scalar,
-    UnsupportedError,
-    event_response,
-    export_response,
-    failure_response,
-)
 from ..otlp.protobuf_encoding import check_bulk
 from ..self_metrics import Health, SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
@@ -82,7 +67,7 @@ class Export:
     tally: IngestResult
     named: bool
     size_bytes: int
-    resource: Attributes = field(default_factory=dict[str, Scalar])
+    resource: model.Attributes = field(default_factory=dict[str, model.Scalar])
 
     @property
     def empty(self) -> bool:
@@ -98,7 +83,7 @@ class ParsedMetrics:
     """A parsed metrics export, before the validation of its points."""
 
     batch_id: str
-    resources: Sequence[ResourceMetrics]
+    resources: Sequence[model.ResourceMetrics]
     named: bool
     size_bytes: int
 
@@ -126,7 +111,7 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     name: str | None,
     window: TimeWindow,
     spans: SpanReader,
-    correct: Correction | None = None,
+    correct: model.Correction | None = None,
 ) -> Export:
     """Read and validate an inflated OTLP body."""
     if signal == "metrics":
@@ -134,10 +119,12 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     return decode_traces([parse_traces(media_type, body, name, spans, correct)], window, spans)[0]
 
 
-def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Correction | None = None) -> ParsedMetrics:
+def parse_metrics(
+    media_type: str, body: bytes, name: str | None, correct: model.Correction | None = None
+) -> ParsedMetrics:
     """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
     number = batch_id("metrics", body, name)
-    wire = json_encoding if media_type == JSON else protobuf_encoding
+    wire = json_encoding if media_type == model.JSON else protobuf_encoding
     resources = wire.read_metrics(body)
     if correct is not None:
         for item in resources:
@@ -153,7 +140,7 @@ def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> li
 
 
 def parse_traces(
-    media_type: str, body: bytes, name: str | None, spans: SpanReader, correct: Correction | None = None
+    media_type: str, body: bytes, name: str | None, spans: SpanReader, correct: model.Correction | None = None
 ) -> ParsedTraces:
     """Parse an inflated export of spans; arguments and errors are those of `read_export`."""
     number = batch_id("traces", body, name)
@@ -184,14 +171,14 @@ def decode_traces(exports: Sequence[ParsedTraces], window: TimeWindow, spans: Sp
     ]
 
 
-def _first_resource(parsed: ParsedSpans, found: SpanExport) -> Attributes:
+def _first_resource(parsed: ParsedSpans, found: SpanExport) -> model.Attributes:
     if parsed.read.sources:
         source = parsed.read.sources[0]
         return {names.SERVICE_NAME: source.service, names.ENVIRONMENT: source.environment}
     return found.retained[0].resource if found.retained else {}
 
 
-def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
+def batch_id(signal: model.ExportSignal, body: bytes, name: str | None) -> str:
     """Return the deduplication key of a batch: the name from its sender, or a hash of *body*."""
     if name is None:
         return f"{signal}#{hashlib.blake2b(body, digest_size=16).hexdigest()}"
@@ -201,7 +188,7 @@ def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
     return f"{signal}:{name}"
 
 
-def _instance(resources: Iterable[Attributes]) -> str:
+def _instance(resources: Iterable[model.Attributes]) -> str:
     found = (printable_text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
     return next((instance for instance in found if instance), "")
 
@@ -211,7 +198,7 @@ _LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the s
 
 def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
     """Read an inflated ExportLogsServiceRequest with batch name *name*; all its records count as ignored."""
-    count = _count_json(body) if media_type == JSON else _count_protobuf(body)
+    count = _count_json(body) if media_type == model.JSON else _count_protobuf(body)
     tally = IngestResult(ignored=count)
     if count:
         tally.explain(_LOGS_FIX)
@@ -239,15 +226,15 @@ def _count_json(body: bytes) -> int:
 
 D = TypeVar("D")
 T = TypeVar("T")
-Endpoint: TypeAlias = ExportSignal | Literal["events"]
+Endpoint: TypeAlias = model.ExportSignal | Literal["events"]
 
 # Most clients time out after 10 s.
 MAX_COMMIT_SECONDS = 9.0
 _MAX_AHEAD_SECONDS = 86_400
 # Response, and the loss of `LOSSES` if the export is not counted; the first match counts.
 _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
-    (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "invalid"),
-    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large"),
+    (model.UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "invalid"),
+    (model.BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large"),
     (WireError, HTTPStatus.BAD_REQUEST, "invalid"),
     (FullError, HTTPStatus.TOO_MANY_REQUESTS, "overloaded"),
     (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
@@ -298,7 +285,7 @@ class IngestPipeline:
         # The names of older batches may already be deleted, so that a retry would count twice.
         self._oldest_seconds = int(config.retention.batches.total_seconds())
 
-    async def handle(self, request: IngestRequest) -> OtlpResponse:
+    async def handle(self, request: IngestRequest) -> model.OtlpResponse:
         """Ingest *request* and return its response; errors become error responses."""
         try:
             reply = await self._ingest(request)
@@ -307,17 +294,17 @@ class IngestPipeline:
         except Exception as error:  # noqa: BLE001 - one bad body must not close the connections of others
             _log.exception("collector: a request could not be read because of an internal error; its sender gets 500")
             message = f"the collector failed ({type(error).__name__}); see its log"
-            reply = failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
+            reply = model.failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
         self._metrics.request(request.endpoint, reply.status)
         return reply
 
-    async def _ingest(self, request: IngestRequest) -> OtlpResponse:
+    async def _ingest(self, request: IngestRequest) -> model.OtlpResponse:
         match request.endpoint:
             case "events":
                 event, _ = await self._receive(request, self._read_event, identity)
                 # Not in a decoder thread: a slow store must not block the decoding of exports.
                 await _wait_for_commit(asyncio.to_thread(self._add_event, event), "send it again")
-                return event_response()
+                return model.event_response()
             case "logs":
                 export, onward = await self._receive(request, functools.partial(self._read_logs, request), identity)
                 if onward:
@@ -336,8 +323,8 @@ class IngestPipeline:
                 )
 
     async def _commit_export(
-        self, signal: ExportSignal, request: IngestRequest, export: Export, onward: Sequence[Outgoing]
-    ) -> OtlpResponse:
+        self, signal: model.ExportSignal, request: IngestRequest, export: Export, onward: Sequence[Outgoing]
+    ) -> model.OtlpResponse:
         if onward:
             export = replace(export, batch=replace(export.batch, onward=onward))
         tally = export.tally
@@ -351,7 +338,7 @@ class IngestPipeline:
             if tally.rejected:
                 self._lose(request, export.resource, "rejected", tally.rejected.total())
         rejected = tally.rejected.total() + (0 if signal == "metrics" else tally.ignored)
-        return export_response(signal, request.media_type, rejected, tally.error_message)
+        return model.export_response(signal, request.media_type, rejected, tally.error_message)
 
     async def _receive(
         self, request: IngestRequest, read: Callable[[AdmittedClient, bytes], D], together: DecodeTogether[D, T]
@@ -365,7 +352,7 @@ class IngestPipeline:
             admission = self._access_control.admit(request.caller)
             _check_media_type(request)
             via = self._forward.check_via(request.via)
-        except (RefusedError, UnsupportedError, LoopError) as error:
+        except (RefusedError, model.UnsupportedError, LoopError) as error:
             self.refused(request.caller.address, str(error).partition(";")[0])
             await request.body(None)  # its sender reads the response only after it has sent the body
             raise
@@ -374,7 +361,7 @@ class IngestPipeline:
             try:
                 body = await request.body(hold)
             except (StagelensError, TimeoutError) as error:
-                head = error.head if isinstance(error, BodyTooLargeError) else b""
+                head = error.head if isinstance(error, model.BodyTooLargeError) else b""
                 self._lose_body(request, admission, head, _loss_of(error))
                 raise
             self._access_control.received(admission, len(body))
@@ -400,7 +387,7 @@ class IngestPipeline:
             admission.correct(resource)
         self._lose(request, resource, reason)
 
-    def _lose(self, request: IngestRequest, resource: Attributes, reason: str, number: int = 1) -> None:
+    def _lose(self, request: IngestRequest, resource: model.Attributes, reason: str, number: int = 1) -> None:
         service, environment = (
             printable_text(resource.get(key, "")) for key in (names.SERVICE_NAME, names.ENVIRONMENT)
         )
@@ -443,7 +430,7 @@ class IngestPipeline:
             sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
             return await _wait_for_commit(sender, "the batch stays queued")
 
-    def _failure(self, media_type: str, error: Exception) -> OtlpResponse:
+    def _failure(self, media_type: str, error: Exception) -> model.OtlpResponse:
         if isinstance(error, RefusedError):
             return refusal_response(media_type, error)
         status = next(status for kind, status, _ in _STATUS_BY_ERROR if isinstance(error, kind))
@@ -451,13 +438,13 @@ class IngestPipeline:
             status = HTTPStatus.SERVICE_UNAVAILABLE
         close = status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
         message = str(error) or f"the body was not received within {MAX_RECEIVE_SECONDS:g} s"
-        return failure_response(media_type, status, message, {"Connection": "close"} if close else {})
+        return model.failure_response(media_type, status, message, {"Connection": "close"} if close else {})
 
 
-def refusal_response(media_type: str, error: RefusedError) -> OtlpResponse:
+def refusal_response(media_type: str, error: RefusedError) -> model.OtlpResponse:
     """Return the response to a refused caller."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
-    return failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
+    return model.failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
 
 
 def _loss_of(error: Exception) -> str:
@@ -465,10 +452,10 @@ def _loss_of(error: Exception) -> str:
 
 
 def _check_media_type(request: IngestRequest) -> None:
-    wanted = (JSON,) if request.endpoint == "events" else (PROTOBUF, JSON)
+    wanted = (model.JSON,) if request.endpoint == "events" else (model.PROTOBUF, model.JSON)
     if request.media_type not in wanted:
         msg = f"Content-Type {request.media_type[:60]!r} is not supported; send {' or '.join(wanted)}"
-        raise UnsupportedError(msg)
+        raise model.UnsupportedError(msg)
 
 
 async def _wait_for_commit(writing: Awaitable[T], fix: str) -> T:

@@ -33,25 +33,8 @@ from ...store import Batch, Store
 from ...store.collectors import TargetLostError
 from ..otlp.model import BodyTooLargeError
 from ..server.body_reader import inflate
+from . import snapshot
 from .config import Engine, ScrapeTarget, detect, engines
-from .snapshot import (
-    OPENMETRICS,
-    Difference,
-    ExpositionError,
-    MetricStream,
-    Samples,
-    Snapshot,
-    StatisticsError,
-    StreamCounts,
-    difference_between,
-    dump_snapshot,
-    load_snapshot,
-    parse_exposition,
-    points_of,
-    read_snapshot,
-    read_triton_statistics,
-    replica_points_of,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +69,7 @@ class TargetStates(Collector):
         with self._lock:
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
 
-    def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, seconds: float) -> None:
+    def read(self, target: ScrapeTarget, engine: Engine, difference: snapshot.Difference, seconds: float) -> None:
         before = self._of(target)
         self._set(
             replace(
@@ -148,7 +131,7 @@ TIMEOUT_SECONDS = 5.0
 _RENEWAL_SECONDS, _LEASE_MARGIN_SECONDS = 2 * TIMEOUT_SECONDS, 4 * TIMEOUT_SECONDS
 # Size limit of a response: a vLLM server exposes 100 kB, a Ray node with many deployments a few MB.
 MAX_BYTES = 16 * 1024**2
-_ACCEPT = f"text/plain;version=0.0.4;q=1,{OPENMETRICS};version=1.0.0;q=0.5,*/*;q=0.1"
+_ACCEPT = f"text/plain;version=0.0.4;q=1,{snapshot.OPENMETRICS};version=1.0.0;q=0.5,*/*;q=0.1"
 
 
 class FetchError(StagelensError):
@@ -247,7 +230,7 @@ class _Hold:
     """Lease of a target that ends at *until*, in Unix seconds, with the last snapshot."""
 
     until: float
-    base: Snapshot | None
+    base: snapshot.Snapshot | None
 
 
 class Scraper:
@@ -328,45 +311,47 @@ class Scraper:
         hold = self._holds.get(target.url)
         if hold is None or hold.until < now + _RENEWAL_SECONDS:
             last = self._store.take_target(target.url, self._holder, now, _seconds(target))
-            hold = None if last is None else _Hold(now + _seconds(target), load_snapshot(last))
+            hold = None if last is None else _Hold(now + _seconds(target), snapshot.load_snapshot(last))
         self._holds.pop(target.url, None)
         if hold is not None:
             self._holds[target.url] = hold
         return hold
 
-    async def _statistics(self, target: ScrapeTarget) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
+    async def _statistics(
+        self, target: ScrapeTarget
+    ) -> tuple[Mapping[snapshot.MetricStream, snapshot.StreamCounts] | None, str]:
         """Return the Triton statistics of *target* (None if missing), and an error message, "" for none."""
         if target.statistics_url is None:
             return None, ""
         try:
             response = await fetch(target.statistics_url, target, self._env)
-            return await self._in_thread(read_triton_statistics, response.text), ""
-        except (FetchError, StatisticsError) as error:
+            return await self._in_thread(snapshot.read_triton_statistics, response.text), ""
+        except (FetchError, snapshot.StatisticsError) as error:
             return None, f"{target.statistics_url}: {error}"
 
     def _count(
         self,
         target: ScrapeTarget,
-        base: Snapshot | None,
+        base: snapshot.Snapshot | None,
         at: float,
         response: TargetResponse,
-        streams: Mapping[MetricStream, StreamCounts] | None,
-    ) -> tuple[Difference, Engine]:
+        streams: Mapping[snapshot.MetricStream, snapshot.StreamCounts] | None,
+    ) -> tuple[snapshot.Difference, Engine]:
         samples, engine = _understood(target, response)
         now = _snapshot(target, engine, samples, at, streams)
-        difference = difference_between(base, now)
+        difference = snapshot.difference_between(base, now)
         middle = int((at + base.at) / 2) if base else int(at)
         batch = Batch(
             f"scrape:{target.url}:{secrets.token_hex(8)}",
             [
-                *points_of(difference.added, target, engine, middle),
-                *replica_points_of(difference.added, target, engine, middle),
+                *snapshot.points_of(difference.added, target, engine, middle),
+                *snapshot.replica_points_of(difference.added, target, engine, middle),
             ],
         )
         until = self._clock() + _seconds(target)
         # If the commit fails, the next scrape loads the lease and snapshot from the database again.
         self._holds.pop(target.url, None)
-        self._store.write_reading(target.url, self._holder, until, dump_snapshot(difference.base), batch)
+        self._store.write_reading(target.url, self._holder, until, snapshot.dump_snapshot(difference.base), batch)
         self._holds[target.url] = _Hold(until, difference.base)
         return difference, engine
 
@@ -375,7 +360,7 @@ def _seconds(target: ScrapeTarget) -> float:
     return _MISSED * target.every.total_seconds() + _LEASE_MARGIN_SECONDS
 
 
-def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[Samples, Engine]:
+def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[snapshot.Samples, Engine]:
     """Return the samples of *response*, and the engine of the target.
 
     Raises:
@@ -383,29 +368,29 @@ def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[Samples
     """
     asked = [target.engine_rules] if target.engine_rules else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}
-    samples = parse_exposition(response.text, response.media_type, wanted)
+    samples = snapshot.parse_exposition(response.text, response.media_type, wanted)
     if target.engine_rules:
         return samples, target.engine_rules
     found = detect(samples)
     if len(found) > 1:
         known = " or ".join(f"`engine: {key}`" for key in found)
         msg = f"it has metrics of {' and '.join(engine.name for engine in found.values())}; write {known}"
-        raise ExpositionError(msg)
+        raise snapshot.ExpositionError(msg)
     if not found:
         msg = "it has no metrics of a known engine yet; write `engine:`, or `rules:` for custom metrics"
-        raise ExpositionError(msg)
+        raise snapshot.ExpositionError(msg)
     return samples, next(iter(found.values()))
 
 
 def _snapshot(
     target: ScrapeTarget,
     engine: Engine,
-    samples: Samples,
+    samples: snapshot.Samples,
     at: float,
-    streams: Mapping[MetricStream, StreamCounts] | None,
-) -> Snapshot:
+    streams: Mapping[snapshot.MetricStream, snapshot.StreamCounts] | None,
+) -> snapshot.Snapshot:
     rules = hashlib.blake2b(repr((engine, target.statistics_url)).encode(), digest_size=8).hexdigest()
-    found = read_snapshot(samples, engine, at, rules)
+    found = snapshot.read_snapshot(samples, engine, at, rules)
     if target.statistics_url is None:
         return found
     if streams is None:

@@ -15,24 +15,7 @@ import pandas as pd
 
 from ...analysis.breakdown import COLUMNS, NAMED_PERCENTILES
 from ..ui.format import attained, axis_duration, duration, interval, percent, percentile, target
-from .elements import (
-    Annotation,
-    Figure,
-    Shape,
-    Trace,
-    band,
-    band_labels,
-    dots,
-    f4,
-    horizontal_line,
-    line,
-    note,
-    stages_of,
-    ticks,
-    value_label,
-    vertical_line,
-    without_side_labels,
-)
+from . import elements
 
 # Height above the curve that must be free for the objective label, in the left half.
 _CLEAR = 0.86
@@ -56,36 +39,39 @@ def percentile_figure(
     objective: Objective | None = None,
     pinned: float | None = None,
     hidden: Collection[str] = (),
-) -> Figure:
+) -> elements.Figure:
     """Return the chart of stacked stages by percentile."""
-    stages = [each for each in stages_of(frame, COLUMNS) if each not in hidden]
+    stages = [each for each in elements.stages_of(frame, COLUMNS) if each not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
     quantiles = frame["percentile"].to_numpy(dtype=float)
     places = np.array([place(float(each), even=even) for each in quantiles])
     stack = frame[stages].to_numpy(dtype=float)
     stack = stack / np.maximum(total, 1e-12)[:, None] if share else stack
-    whole = not [each for each in stages_of(frame, COLUMNS) if each in hidden]
+    whole = not [each for each in elements.stages_of(frame, COLUMNS) if each in hidden]
     highest = np.where(has_wide_bucket(frame), frame["high_seconds"], total) if whole else stack.sum(axis=1)
     top = 1.0 if share else max(float(highest.max()) * 1.10, 1e-9)
-    x = f4(places)
-    data: list[Trace] = [band(x, stack[:, index], stage) for index, stage in enumerate(stages)]
-    notes = band_labels(dict(zip(stages, map(float, stack[-1]), strict=True)), top)
+    x = elements.f4(places)
+    data: list[elements.Trace] = [elements.band(x, stack[:, index], stage) for index, stage in enumerate(stages)]
+    notes = elements.band_labels(dict(zip(stages, map(float, stack[-1]), strict=True)), top)
     values = _latency_texts(frame)
     marks = _marks(quantiles, pinned, values)
-    shapes: list[Shape]
+    shapes: list[elements.Shape]
     if share:
         notes += _share_marks(places, values, marks)
-        shapes = [vertical_line(float(places[index]), 0, 1, "$surface@.8") for index in marks]
+        shapes = [elements.vertical_line(float(places[index]), 0, 1, "$surface@.8") for index in marks]
     elif whole:
         data += _bands_of_error(x, frame)
-        data += [line(x, f4(total), hoverinfo="none"), dots(list(places[marks]), list(total[marks]))]
+        data += [
+            elements.line(x, elements.f4(total), hoverinfo="none"),
+            elements.dots(list(places[marks]), list(total[marks])),
+        ]
         notes += _time_marks(places, total, values, marks)
-        shapes = [vertical_line(float(places[index]), 0, float(total[index]), "$ink@.28") for index in marks]
+        shapes = [elements.vertical_line(float(places[index]), 0, float(total[index]), "$ink@.28") for index in marks]
     else:
         shapes = []
     if objective is not None and not share and whole and objective.threshold_seconds < top:
         data += crossing_marker(places, total, objective.threshold_seconds)
-        shapes.append(horizontal_line(objective.threshold_seconds, "$bad"))
+        shapes.append(elements.horizontal_line(objective.threshold_seconds, "$bad"))
         notes = values_beside_label(
             objective.threshold_seconds, notes, top, [place(0.5, even=False), place(0.5, even=True)]
         )
@@ -121,31 +107,31 @@ def _latency_texts(frame: pd.DataFrame) -> list[str]:
     return [interval(float(low), float(high)) if wide else duration(float(value)) for wide, value, low, high in rows]
 
 
-def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[Trace]:
+def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[elements.Trace]:
     """Return the error bounds of the latency, if the buckets of the source are too wide for a line."""
     wide = has_wide_bucket(frame)
     if not wide.any():
         return []
     low, high = (np.where(wide, frame[name], frame["value_seconds"]) for name in ("low_seconds", "high_seconds"))
-    return [line(x, f4(each), width=1, colour="$ink@.7", dash="2px,2px") for each in (low, high)]
+    return [elements.line(x, elements.f4(each), width=1, colour="$ink@.7", dash="2px,2px") for each in (low, high)]
 
 
-def _pin(places: np.ndarray, quantiles: np.ndarray, pinned: float | None) -> list[Shape]:
+def _pin(places: np.ndarray, quantiles: np.ndarray, pinned: float | None) -> list[elements.Shape]:
     if pinned is None:
         return []
-    return [vertical_line(float(places[nearest(quantiles, pinned)]), 0, 1, "$ink", "solid", yref="paper")]
+    return [elements.vertical_line(float(places[nearest(quantiles, pinned)]), 0, 1, "$ink", "solid", yref="paper")]
 
 
 def _figure(
-    data: list[Trace],
-    notes: list[Annotation],
-    shapes: list[Shape],
+    data: list[elements.Trace],
+    notes: list[elements.Annotation],
+    shapes: list[elements.Shape],
     quantiles: np.ndarray,
     top: float,
     *,
     share: bool,
     even: bool,
-) -> Figure:
+) -> elements.Figure:
     last = float(quantiles[-1])
     named = [each for each in (_EVEN_TICKS if even else NAMED_PERCENTILES) if each <= last + 1e-9]
     spike = {"showspikes": True, "spikemode": "across", "spikethickness": 1, "spikecolor": "$ink@.6"}
@@ -158,7 +144,7 @@ def _figure(
         "spikedash": "solid",
         "spikesnap": "hovered data",
     }
-    write = ticks(0, 1, 4, percent) if share else ticks(0, top)
+    write = elements.ticks(0, 1, 4, percent) if share else elements.ticks(0, top)
     layout = {
         "margin": {"l": 50, "r": 104, "t": 24 if share else 14, "b": 30},
         "xaxis": xaxis,
@@ -182,22 +168,25 @@ def _anchor(position: int, marks: Sequence[int]) -> str:
     return "right" if position == len(marks) - 1 else "center"
 
 
-def _time_marks(places: np.ndarray, total: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[Annotation]:
+def _time_marks(
+    places: np.ndarray, total: np.ndarray, values: Sequence[str], marks: Sequence[int]
+) -> list[elements.Annotation]:
     return [
-        value_label(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks))
+        elements.value_label(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks))
         for j, i in enumerate(marks)
     ]
 
 
-def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[Annotation]:
+def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[elements.Annotation]:
     return [
-        value_label(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2) for j, i in enumerate(marks)
+        elements.value_label(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2)
+        for j, i in enumerate(marks)
     ]
 
 
-def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
+def _narrow_notes(notes: list[elements.Annotation]) -> list[elements.Annotation]:
     """Return the annotations for a phone: no side labels, no p90, and a short objective label."""
-    visible = without_side_labels(notes)
+    visible = elements.without_side_labels(notes)
     crowded = {place(0.9, even=False), place(0.9, even=True)}
     visible = [each for each in visible if each["xref"] == "paper" or each["x"] not in crowded]
     return [
@@ -228,7 +217,7 @@ class Objective:
         )
 
 
-def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
+def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> list[elements.Trace]:
     """Return a marker where the latency crosses the threshold of the objective, if it does so within the axis."""
     if not total[0] <= threshold <= total[-1]:
         return []
@@ -238,8 +227,8 @@ def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> 
 
 
 def values_beside_label(
-    threshold: float, notes: Sequence[Annotation], top: float, crowded: Sequence[float]
-) -> list[Annotation]:
+    threshold: float, notes: Sequence[elements.Annotation], top: float, crowded: Sequence[float]
+) -> list[elements.Annotation]:
     """Return *values* without those that the objective label at the left would cover."""
     return [
         each
@@ -248,7 +237,7 @@ def values_beside_label(
     ]
 
 
-def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
+def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> elements.Annotation:
     """Return the label of the objective line: the share of good requests if it fits, else only the threshold."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
     whole = f"{text} · {objective.shares}, target {target(objective.target)}"
@@ -256,8 +245,8 @@ def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective)
     clear = float(np.interp(end, places, total)) < objective.threshold_seconds * _CLEAR
     if clear and objective.inside is not None:
         text = whole
-    style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
-    return note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
+    style: elements.Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
+    return elements.note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
 
 
 def place(quantile: float, *, even: bool) -> float:

@@ -17,23 +17,7 @@ from ...analysis.burn_rate import FAST, RECENT
 from ...core.stages import label
 from ..figures.budget import BurnLine, budget_figure, budget_left, budget_left_words, burn_figure, burn_rates
 from ..figures.time_axis import STEPS, TimeAxis, step_for
-from ..ui.components import (
-    Node,
-    attributes,
-    banner,
-    card,
-    chart,
-    code_block,
-    dot,
-    empty,
-    gauge,
-    link,
-    link_tabs,
-    table,
-    tile,
-    tiles,
-    with_code,
-)
+from ..ui import components
 from ..ui.format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
 from .incidents import history_card, objective_incidents, record_card, rules_card
@@ -80,7 +64,7 @@ def render(context: Context, name: str | None) -> Page:
     )
 
 
-def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> list[Node]:
+def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> list[components.Node]:
     service = Context(context.view, context.source, chosen.slo.service)
     right = [slo_tiles(context.view, chosen), panel("Error budget", lambda: budget_card(service, chosen))]
     spent = [panel("What spent the budget", lambda: spent_card(service, chosen))]
@@ -146,24 +130,24 @@ def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Compo
     return html.Div([title, html.Span(className="grow"), windows], className="phead")
 
 
-def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
+def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[components.Node]:
     if not problems:
         return []
     effect = "The previous version stays in effect." if in_force else "None of its objectives is in effect."
     lines = html.Ul([html.Li(each, className="mono") for each in problems])
-    return [banner(html.Div([html.B("The SLO file cannot be read. "), effect, lines]), "bad")]
+    return [components.banner(html.Div([html.B("The SLO file cannot be read. "), effect, lines]), "bad")]
 
 
 def _unknown_objective(context: Context, name: str) -> Component:
     first = context.source.slos()[0].slo.name
     actions = [
-        link("All objectives", href=context.view.link(_PLACE), className="btn pri"),
-        link(first, href=context.view.link(slo_path(first)), className="btn"),
+        components.link("All objectives", href=context.view.link(_PLACE), className="btn pri"),
+        components.link(first, href=context.view.link(slo_path(first)), className="btn"),
     ]
     text = "The SLO file does not contain this objective."
     if objective_incidents(context, name):
         text = "This objective was removed from the SLO file. Its incidents remain."
-        actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
+        actions.insert(1, components.link("Incidents", href=context.view.link("/incidents"), className="btn"))
     return empty_page_card(f"No objective called {name}", text, actions=actions)
 
 
@@ -174,7 +158,7 @@ def window_links(view: View, found: SloStatus) -> Component:
     options = {"30d": (span(whole), view.here(w=None))}
     options |= {value: (span(length), view.here(w=value)) for value, length in lengths.items() if value != "30d"}
     chosen = view.choice("w", *WINDOWS)
-    return link_tabs("Shown part of the budget", options, chosen if chosen in options else "30d")
+    return components.link_tabs("Shown part of the budget", options, chosen if chosen in options else "30d")
 
 
 def budget_card(context: Context, found: SloStatus) -> Component:
@@ -184,7 +168,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     since = counted_from(slo, max(view.end - slo.window, context.first_data or view.end - slo.window), view.end)
     axis, series = _budget_series(context, found, since)
     if not len(series):
-        return card(title, _no_requests(found), sub=_bad_words(found))
+        return components.card(title, _no_requests(found), sub=_bad_words(found))
     # The unit is requests, also for objectives on time.
     series = series.assign(bad=series["bad"] * (series["requests"].sum() / series["total"].sum()))
     allowed = found.bad + found.bad_left
@@ -212,8 +196,8 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     history = view.end - since
     whole = span(slo.window) if history >= slo.window else f"{span(history)} of data, out of {span(slo.window)}"
     shown = whole if axis.start <= since else f"last {span(axis.end - axis.start)} of {whole}"
-    drawn = chart("budget", figure, spoken, 300, frame=frame)
-    return card(title, drawn, sub=_bad_words(found), tools=html.Span(shown, className="muted"))
+    drawn = components.chart("budget", figure, spoken, 300, frame=frame)
+    return components.card(title, drawn, sub=_bad_words(found), tools=html.Span(shown, className="muted"))
 
 
 def burn_card(context: Context, found: SloStatus) -> Component:
@@ -225,7 +209,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     black = html.Span("black", className="ink-name")
     title, sub = "Burn rate", [f"{span(RECENT)} (", black, f") and {span(FAST)} (grey)"]
     if not len(series):
-        return card(title, empty("No request in this window"), sub=sub)
+        return components.card(title, components.empty("No request in this window"), sub=sub)
     figure = burn_figure(
         series,
         replace(axis, step=_step(series, axis)),
@@ -244,7 +228,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
         | {f"burn rate over {span(each)}": burn_rates(series, each, slo.objective) for each in (RECENT, FAST)}
     )
     inside = frame[frame["time (UTC)"] >= axis.start].reset_index(drop=True)
-    return card(title, chart("burn", figure, spoken, 220, frame=inside), sub=sub)
+    return components.card(title, components.chart("burn", figure, spoken, 220, frame=inside), sub=sub)
 
 
 def _budget_series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAxis, pd.DataFrame]:
@@ -275,7 +259,7 @@ def _bad_words(found: SloStatus) -> str:
 
 
 def _no_requests(found: SloStatus) -> Component:
-    return empty(
+    return components.empty(
         f"No request of {found.slo.service} in {span(found.slo.window)}",
         "The objective is evaluated after the first request. Check that a service sends data with this name.",
     )
@@ -320,16 +304,16 @@ def unwatched_line(context: Context) -> Component | None:
     if source.is_restricted:
         return None
     why, fix = why_unwatched(source.slo_file)
-    message = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *with_code(fix), ". "]
-    more = link("More", href=context.view.link("/slo"), className="link")
-    return html.Div([dot("no_data"), html.Span([*message, more])], className="quiet")
+    message = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *components.with_code(fix), ". "]
+    more = components.link("More", href=context.view.link("/slo"), className="link")
+    return html.Div([components.dot("no_data"), html.Span([*message, more])], className="quiet")
 
 
 def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
     effect = ". The previous version stays in effect. "
     message = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), effect]
-    more = link("More", href=context.view.link("/slo"), className="link")
-    return html.Div([dot("at_risk"), html.Span([*message, more])], className="quiet")
+    more = components.link("More", href=context.view.link("/slo"), className="link")
+    return html.Div([components.dot("at_risk"), html.Span([*message, more])], className="quiet")
 
 
 def no_objectives(context: Context) -> Component:
@@ -343,8 +327,8 @@ def no_objectives(context: Context) -> Component:
     why, fix = why_unwatched(context.source.slo_file, example="")
     return empty_page_card(
         f"No SLO is evaluated: {why}",
-        html.Span(with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")),
-        code_block(EXAMPLE.rstrip()),
+        html.Span(components.with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")),
+        components.code_block(EXAMPLE.rstrip()),
     )
 
 
@@ -352,7 +336,7 @@ def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloSta
     """Return the card of all objectives, most urgent first, with *chosen* selected."""
     rows = [_objective_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
     head = (("Objective", ""), ("Budget left", ""), ("Burn 1 h", "r"))
-    return card("Objectives", table(head, rows, "Objectives"), size="c4 beside", flush=True)
+    return components.card("Objectives", components.table(head, rows, "Objectives"), size="c4 beside", flush=True)
 
 
 def objective_words(slo: Slo) -> str:
@@ -373,12 +357,12 @@ def time_to_exhaustion(found: SloStatus) -> timedelta | None:
 def slo_tiles(view: View, found: SloStatus) -> Component:
     """Return the tiles of target, attainment, error budget and time to exhaustion."""
     slo = found.slo
-    return tiles(
+    return components.tiles(
         [
-            tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
-            tile("Attained", attained(found.attained, slo.objective), "", _attainment_words(found)),
-            tile("Error budget", *budget_tile_words(found), _requests_left(found)),
-            tile("At this rate", *_exhaustion_tile(view, found)),
+            components.tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
+            components.tile("Attained", attained(found.attained, slo.objective), "", _attainment_words(found)),
+            components.tile("Error budget", *budget_tile_words(found), _requests_left(found)),
+            components.tile("At this rate", *_exhaustion_tile(view, found)),
         ]
     )
 
@@ -388,10 +372,10 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
     href = context.view.link(slo_path(slo.name), w=context.view.text("w"))
     name = html.Div(
         [
-            dot(found.state),
+            components.dot(found.state),
             html.Div(
                 [
-                    link(slo.name, href=href, className="n"),
+                    components.link(slo.name, href=href, className="n"),
                     html.Div(objective_words(slo), className="s"),
                     # For healthy objectives the symbol is sufficient; screen readers get the word.
                     html.Div(state_line(found, context.view), className="sr" if found.state == "healthy" else "s why"),
@@ -402,15 +386,15 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
     )
     burn = html.Span(times(found.burn_1h), className=kind) if found.state != "no_data" else _UNKNOWN
     cells = [html.Td(name, className="fits"), html.Td(_budget_left(found, kind)), html.Td(burn, className="r")]
-    return html.Tr(cells, className="on" if on else "", **attributes({"data-href": href}))
+    return html.Tr(cells, className="on" if on else "", **components.attributes({"data-href": href}))
 
 
-def _budget_left(found: SloStatus, kind: str) -> Node:
+def _budget_left(found: SloStatus, kind: str) -> components.Node:
     if found.budget_left is None:
         return _UNKNOWN
     text, word = budget_left_words(found.budget_left)
     shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
-    return html.Div([gauge(found.budget_left, kind), shown], className="gauge")
+    return html.Div([components.gauge(found.budget_left, kind), shown], className="gauge")
 
 
 def _condition(slo: Slo, than: str) -> str:
@@ -422,7 +406,7 @@ def _condition(slo: Slo, than: str) -> str:
     return f"{about}{than} {axis_duration(slo.threshold.total_seconds())}"
 
 
-def _attainment_words(found: SloStatus) -> Node:
+def _attainment_words(found: SloStatus) -> components.Node:
     if found.attained is None:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
@@ -431,7 +415,7 @@ def _attainment_words(found: SloStatus) -> Node:
     return html.Span(f"was {text}", className="muted") if found.state == "stale" else html.Span(text, className=kind)
 
 
-def _requests_left(found: SloStatus) -> Node:
+def _requests_left(found: SloStatus) -> components.Node:
     if found.budget_left is None:
         return None
     if found.bad_left > 0:
@@ -439,7 +423,7 @@ def _requests_left(found: SloStatus) -> Node:
     return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
 
 
-def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
+def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, components.Node]:
     if found.state == "no_data":
         return _UNKNOWN, "", silence_words(found)
     if found.state == "stale":

@@ -15,23 +15,12 @@ from ...core.stages import label
 from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles
 from ..ui.format import UNKNOWN, count, duration, factor, percent, percentile, several, whole
 from ..view import service_path
+from . import tokens_charts
 from .advice import top_advice
 from .measures import measure
 from .page import Context, Page, empty_page_card, panel
 from .service_charts import over_time_card, percentile_card
 from .service_frame import service_page
-from .tokens_charts import (
-    TokenMeasures,
-    definition_words,
-    first_token_card,
-    first_token_frame,
-    length_card,
-    measures_of_window,
-    pace_card,
-    prompt_card,
-    speed_card,
-    token_measures,
-)
 
 _GLOSSARY = {
     "TTFT": "time to first token: from the arrival of a request to its first token.",
@@ -47,17 +36,17 @@ def render(context: Context) -> Page:
 
 
 def _body(context: Context) -> list[Node]:
-    measures = measures_of_window(context)
+    measures = tokens_charts.measures_of_window(context)
     if not (measures.definitions or measures.put_out.count or measures.taken_in.count):
         return [_no_streaming(context)]
     cards: list[tuple[str, Callable[[], Component | None], *tuple[str, ...]]] = [
-        ("Time to first token, by percentile", lambda: first_token_card(context, measures), "c6"),
-        ("Token speed against load", lambda: speed_card(context, measures), "c6"),
+        ("Time to first token, by percentile", lambda: tokens_charts.first_token_card(context, measures), "c6"),
+        ("Token speed against load", lambda: tokens_charts.speed_card(context, measures), "c6"),
         ("Where the time goes, by percentile", lambda: percentile_card(context, "c7"), "c7", "hide p"),
         ("Breakdown over time", lambda: over_time_card(context, "c5"), "c5", "hide"),
-        ("TTFT by prompt length", lambda: prompt_card(context, measures), "c4"),
-        ("TPOT by response length", lambda: pace_card(context, measures), "c4"),
-        ("Response length", lambda: length_card(measures), "c4"),
+        ("TTFT by prompt length", lambda: tokens_charts.prompt_card(context, measures), "c4"),
+        ("TPOT by response length", lambda: tokens_charts.pace_card(context, measures), "c4"),
+        ("Response length", lambda: tokens_charts.length_card(measures), "c4"),
         *[
             (f"Ways to lower {each}", lambda each=each: top_advice(context, 3, "c6", each.lower()), "c6")
             for each in ("TTFT", "TPOT")
@@ -86,7 +75,7 @@ def _breakdown(context: Context) -> str:
     return context.view.link(service_path(context.service or ""), **context.view.scope)
 
 
-def _finding(context: Context, measures: TokenMeasures) -> Component:
+def _finding(context: Context, measures: tokens_charts.TokenMeasures) -> Component:
     content = [
         html.Div(headline(context, measures), className="big"),
         html.Div(_evidence(context, measures), className="muted"),
@@ -98,7 +87,7 @@ def _finding(context: Context, measures: TokenMeasures) -> Component:
     return html.Div([html.Div(content, className="say"), choice], className="verdict")
 
 
-def headline(context: Context, measures: TokenMeasures) -> str:
+def headline(context: Context, measures: tokens_charts.TokenMeasures) -> str:
     """Return a sentence about the time to first token and the dominant stage of its tail."""
     usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
     if usual is None:
@@ -108,7 +97,7 @@ def headline(context: Context, measures: TokenMeasures) -> str:
     if not compare_quantile(measures.first, measures.first, 0.99, a_quantile=0.5).has_changed:
         return f"TTFT p99 is {duration(slow)}, as its median"
     text = f"TTFT p99 is {duration(slow)}, {factor(slow / usual)} its median"
-    added = _tail_growth(first_token_frame(context, measures))
+    added = _tail_growth(tokens_charts.first_token_frame(context, measures))
     if not added:
         return text
     stage = max(added, key=lambda each: added[each])
@@ -125,24 +114,24 @@ def _tail_growth(frame: pd.DataFrame) -> dict[str, float]:
     return {stage: seconds for stage, seconds in grown.items() if seconds > 0}
 
 
-def _evidence(context: Context, measures: TokenMeasures) -> str:
+def _evidence(context: Context, measures: tokens_charts.TokenMeasures) -> str:
     requests = measure(context.source, context.selection).requests
     if not measures.definitions:
         return f"No first token was timed in {several(requests, 'request')}."
-    text = f"Timed {definition_words(measures.definition)}: {whole(measures.timed)} of {several(requests, 'request')}."
+    text = f"Timed {tokens_charts.definition_words(measures.definition)}: {whole(measures.timed)} of {several(requests, 'request')}."
     if measures.otherwise:
         text += f" Not shown, because times of different definitions are not comparable: {whole(measures.otherwise)}."
     others = requests - measures.timed - measures.otherwise
     return f"{text} Without a first token: {whole(others)}." if others > 0 else text
 
 
-def _tiles(context: Context, now: TokenMeasures) -> Component:
-    before = token_measures(context.source, context.previous, now.definition)
+def _tiles(context: Context, now: tokens_charts.TokenMeasures) -> Component:
+    before = tokens_charts.token_measures(context.source, context.previous, now.definition)
     first, pace = (
         _metric_over_time(context, metric, now.definition, (0.5, 0.99)) for metric in (FIRST_TOKEN, OUTPUT_TOKEN)
     )
     gap = _metric_over_time(context, STREAM_GAP, now.definition, (0.99,))
-    timed = definition_words(now.definition)
+    timed = tokens_charts.definition_words(now.definition)
     every = f"TTFT {timed}"
     token = f"TPOT, definition {now.definition}"
     return tiles(

@@ -24,28 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from ...core.hardware import (
-    CPU,
-    CPU_SHARE,
-    GPU,
-    GPU_CAPPED,
-    GPU_CLOCK,
-    GPU_HOT,
-    GPU_MEMORY,
-    GPU_MEMORY_SHARE,
-    GPU_POWER,
-    HOST_CPU,
-    LOOP_LAG,
-    MEMORY,
-    PCIE_IN,
-    PCIE_OUT,
-    THREADS,
-    THROTTLED,
-    TORCH_ALLOCATED,
-    TORCH_RESERVED,
-    Reading,
-    means,
-)
+from ...core import hardware
 from ..instrumentor import log_failure
 from ..recorder import park_if_inherited
 from ..stalls import loop_lag
@@ -80,24 +59,27 @@ class ProcessMetrics:
     def __init__(self) -> None:
         self._before = _counters()
 
-    def take(self) -> Iterator[Reading]:
+    def take(self) -> Iterator[hardware.Reading]:
         before, now = self._before, _counters()
         seconds = (now.at_ns - before.at_ns) / 1e9
         if seconds < MIN_SECONDS:
             return
         self._before = now
         cpus = (now.cpu_ns - before.cpu_ns) / 1e9 / seconds
-        yield Reading(CPU, cpus)
-        yield Reading(CPU_SHARE, cpus / available_cpus())
-        for measure, then, since in ((HOST_CPU, before.host, now.host), (THROTTLED, before.periods, now.periods)):
+        yield hardware.Reading(hardware.CPU, cpus)
+        yield hardware.Reading(hardware.CPU_SHARE, cpus / available_cpus())
+        for measure, then, since in (
+            (hardware.HOST_CPU, before.host, now.host),
+            (hardware.THROTTLED, before.periods, now.periods),
+        ):
             part, whole = (after - earlier for earlier, after in zip(then, since, strict=True))
             if whole > 0:
                 # The iowait counter of the kernel may decrease, and the total with it.
-                yield Reading(measure, min(part / whole, 1.0))
+                yield hardware.Reading(measure, min(part / whole, 1.0))
         yield from _process_size()
         late_ns = loop_lag.take()
         if late_ns is not None:
-            yield Reading(LOOP_LAG, late_ns / 1e9)
+            yield hardware.Reading(hardware.LOOP_LAG, late_ns / 1e9)
 
 
 def available_cpus() -> float:
@@ -128,12 +110,12 @@ def _throttled_periods() -> tuple[int, int]:
     return int(values.get("nr_throttled", 0)), int(values.get("nr_periods", 0))
 
 
-def _process_size() -> Iterator[Reading]:
+def _process_size() -> Iterator[hardware.Reading]:
     # After the name of the program, which may contain any character.
     words = _read_file("/proc/self/stat").rpartition(")")[2].split()
     if words:
-        yield Reading(MEMORY, int(words[_PAGES]) * os.sysconf("SC_PAGE_SIZE"))
-        yield Reading(THREADS, int(words[_THREADS]))
+        yield hardware.Reading(hardware.MEMORY, int(words[_PAGES]) * os.sysconf("SC_PAGE_SIZE"))
+        yield hardware.Reading(hardware.THREADS, int(words[_THREADS]))
 
 
 def _read_cpu_group(name: str) -> str:
@@ -162,7 +144,7 @@ def _read_file(path: str) -> str:
         return ""
 
 
-def torch_memory() -> Iterator[Reading]:
+def torch_memory() -> Iterator[hardware.Reading]:
     """Yield the device memory of torch per device; none if CUDA is not initialized, which this function never does."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
@@ -171,8 +153,8 @@ def torch_memory() -> Iterator[Reading]:
     for device in range(cuda.device_count()):
         stats = cuda.memory_stats(device)
         if stats.get("reserved_bytes.all.peak"):
-            yield Reading(TORCH_ALLOCATED, stats["allocated_bytes.all.current"], f"cuda:{device}")
-            yield Reading(TORCH_RESERVED, stats["reserved_bytes.all.current"], f"cuda:{device}")
+            yield hardware.Reading(hardware.TORCH_ALLOCATED, stats["allocated_bytes.all.current"], f"cuda:{device}")
+            yield hardware.Reading(hardware.TORCH_RESERVED, stats["reserved_bytes.all.current"], f"cuda:{device}")
 
 
 # Sampling period of the driver: a sixth of a second to a second.
@@ -201,7 +183,7 @@ class Gpus:
         self._nvml = nvml
         self._visible = visible
         self._devices: list[Device] = []
-        self._readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
+        self._readings: deque[hardware.Reading] = deque(maxlen=_MAX_READINGS)
 
     def watch(self) -> None:
         if self._nvml is None:
@@ -209,8 +191,8 @@ class Gpus:
         with suppress(RuntimeError):  # since Python 3.12 no thread starts at exit
             threading.Thread(target=self._run, name="stagelens-gpus", daemon=True).start()
 
-    def take(self) -> list[Reading]:
-        return means([self._readings.popleft() for _ in range(len(self._readings))])
+    def take(self) -> list[hardware.Reading]:
+        return hardware.means([self._readings.popleft() for _ in range(len(self._readings))])
 
     def read_once(self) -> float:
         try:
@@ -228,7 +210,7 @@ class Gpus:
         self._shut_down()
         return RETRY_SECONDS
 
-    def _read_devices(self) -> list[Reading]:
+    def _read_devices(self) -> list[hardware.Reading]:
         if self._devices:
             return _readings(self._nvml, self._devices)
         self._nvml.nvmlInit()
@@ -294,33 +276,36 @@ def _mig_slices(nvml: Any, device: Device) -> Iterator[Device]:
             yield Device(f"{device.name}.{index}", handle)
 
 
-def _readings(nvml: Any, devices: Iterable[Device]) -> list[Reading]:
+def _readings(nvml: Any, devices: Iterable[Device]) -> list[hardware.Reading]:
     return [reading for device in devices for reading in _device_readings(nvml, *device)]
 
 
-def _device_readings(nvml: Any, name: str, handle: Any) -> Iterator[Reading]:
+def _device_readings(nvml: Any, name: str, handle: Any) -> Iterator[hardware.Reading]:
     rates = _call_nvml(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     if rates is not None:
-        yield Reading(GPU, rates.gpu / 100, name)
+        yield hardware.Reading(hardware.GPU, rates.gpu / 100, name)
     memory = _call_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     if memory is not None and memory.total:
-        yield Reading(GPU_MEMORY, float(memory.used), name)
-        yield Reading(GPU_MEMORY_SHARE, memory.used / memory.total, name)
+        yield hardware.Reading(hardware.GPU_MEMORY, float(memory.used), name)
+        yield hardware.Reading(hardware.GPU_MEMORY_SHARE, memory.used / memory.total, name)
     milliwatts = _call_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
     if milliwatts is not None:
-        yield Reading(GPU_POWER, milliwatts / 1000, name)
+        yield hardware.Reading(hardware.GPU_POWER, milliwatts / 1000, name)
     megahertz = _call_nvml(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
     if megahertz is not None:
-        yield Reading(GPU_CLOCK, megahertz * 1e6, name)
+        yield hardware.Reading(hardware.GPU_CLOCK, megahertz * 1e6, name)
     # NVIDIA renamed the function from "throttle" to "event" reasons and keeps the old name.
     reasons = _call_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if reasons is not None:
-        yield Reading(GPU_HOT, float(bool(reasons & _HEAT)), name)
-        yield Reading(GPU_CAPPED, float(bool(reasons & _POWER_LIMIT)), name)
-    for measure, counter in ((PCIE_IN, nvml.NVML_PCIE_UTIL_RX_BYTES), (PCIE_OUT, nvml.NVML_PCIE_UTIL_TX_BYTES)):
+        yield hardware.Reading(hardware.GPU_HOT, float(bool(reasons & _HEAT)), name)
+        yield hardware.Reading(hardware.GPU_CAPPED, float(bool(reasons & _POWER_LIMIT)), name)
+    for measure, counter in (
+        (hardware.PCIE_IN, nvml.NVML_PCIE_UTIL_RX_BYTES),
+        (hardware.PCIE_OUT, nvml.NVML_PCIE_UTIL_TX_BYTES),
+    ):
         kilobytes = _call_nvml(nvml, nvml.nvmlDeviceGetPcieThroughput, handle, counter)
         if kilobytes is not None:
-            yield Reading(measure, kilobytes * 1000.0, name)
+            yield hardware.Reading(measure, kilobytes * 1000.0, name)
 
 
 def _call_nvml(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:
@@ -336,7 +321,7 @@ class Hardware:
 
     def __init__(self) -> None:
         self._gpus = Gpus()
-        self._sources: tuple[Callable[[], Iterable[Reading]], ...] = (
+        self._sources: tuple[Callable[[], Iterable[hardware.Reading]], ...] = (
             ProcessMetrics().take,
             self._gpus.take,
             torch_memory,
@@ -348,8 +333,8 @@ class Hardware:
         except Exception:
             log_failure("starting a thread that reads GPUs")
 
-    def take(self) -> list[Reading]:
-        found: list[Reading] = []
+    def take(self) -> list[hardware.Reading]:
+        found: list[hardware.Reading] = []
         for source in self._sources:
             try:
                 found += source()

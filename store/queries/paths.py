@@ -13,18 +13,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from ...analysis.critical_path import (
-    MAX_REQUESTS_A_TRACE,
-    DependencySplit,
-    PathShare,
-    PlacedRequest,
-    TracedRequest,
-    critical_path,
-    missing_services,
-    path_shares,
-    place_requests,
-    split_dependency,
-)
+from ...analysis import critical_path
 from ...core.attributes import CALLER, attribute_key, split_attribute_key
 from ...core.histogram import Histogram
 from ...core.names import CALL_FAILURE, ERROR_TYPE, HTTP_STATUS, REQUEST_BY_ATTRIBUTE, STATUS, STATUS_ERROR
@@ -57,7 +46,7 @@ class SlowPaths:
     requests: int
     complete: int
     missing: Mapping[str, int]
-    shares: list[PathShare]
+    shares: list[critical_path.PathShare]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +87,7 @@ class PathQueries(QueryGroup):
             traces = schema.traces
             statement = select_documents().where(traces.c.trace_id == storable(trace_id).lower())
             rows = snapshot.connection.execute(
-                statement.order_by(traces.c.started, traces.c.span_id).limit(MAX_REQUESTS_A_TRACE)
+                statement.order_by(traces.c.started, traces.c.span_id).limit(critical_path.MAX_REQUESTS_A_TRACE)
             )
             return [retained_trace(row) for row in rows]
 
@@ -111,11 +100,11 @@ class PathQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _slow_paths(snapshot, selection, percentile)
 
-    def dependency_split(self, selection: Selection, percentile: float) -> DependencySplit | None:
+    def dependency_split(self, selection: Selection, percentile: float) -> critical_path.DependencySplit | None:
         """Return what the retained requests as slow as *percentile* or slower called; None if no such request is retained."""
         with self._snapshot() as snapshot:
             found = _slow_requests(snapshot, selection, percentile)
-            return split_dependency(found[2]) if found else None
+            return critical_path.split_dependency(found[2]) if found else None
 
     def retained_failures(self, selection: Selection) -> RetainedFailures:
         """Return the error types and the failed calls of the retained failed requests of *selection*."""
@@ -129,16 +118,16 @@ class PathQueries(QueryGroup):
             return _service_map(snapshot, selection)
 
 
-def traced_request(kept: KeptTrace) -> TracedRequest:
+def traced_request(kept: KeptTrace) -> critical_path.TracedRequest:
     """Return *kept* for the analysis of its trace."""
-    return TracedRequest(
+    return critical_path.TracedRequest(
         kept.series.service, kept.span_id, kept.parent_id, kept.started_ns, kept.duration_ns, kept.stages_ns, kept.spans
     )
 
 
 def _slow_requests(
     snapshot: StoreSnapshot, selection: Selection, percentile: float
-) -> tuple[float, dict[str, list[PlacedRequest]], list[PlacedRequest]] | None:
+) -> tuple[float, dict[str, list[critical_path.PlacedRequest]], list[critical_path.PlacedRequest]] | None:
     value = request_latency(snapshot, selection).quantile(percentile)
     if value is None:
         return None
@@ -171,27 +160,29 @@ def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float
         return None
     value, by_trace, slow = found
     calls = _known_calls(root for roots in by_trace.values() for root in roots)
-    missing = [missing_services(each, calls) for each in slow]
+    missing = [critical_path.missing_services(each, calls) for each in slow]
     return SlowPaths(
         percentile,
         value,
         len(slow),
         sum(not each for each in missing),
         dict(Counter(service for each in missing for service in each).most_common()),
-        path_shares([critical_path(each) for each in slow]),
+        critical_path.path_shares([critical_path.critical_path(each) for each in slow]),
     )
 
 
 def _whole_traces(
     snapshot: StoreSnapshot, trace_ids: list[str], statement: Select[Any] | None = None
-) -> dict[str, list[PlacedRequest]]:
+) -> dict[str, list[critical_path.PlacedRequest]]:
     statement = select_documents() if statement is None else statement
     found: defaultdict[str, list[KeptTrace]] = defaultdict(list)
     for first in range(0, len(trace_ids), _IDS_AT_ONCE):
         some = schema.traces.c.trace_id.in_(trace_ids[first : first + _IDS_AT_ONCE])
         for kept in _documents(snapshot, statement.where(some)):
             found[kept.trace_id].append(kept)
-    return {trace_id: place_requests(map(traced_request, requests)) for trace_id, requests in found.items()}
+    return {
+        trace_id: critical_path.place_requests(map(traced_request, requests)) for trace_id, requests in found.items()
+    }
 
 
 def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[KeptTrace]:
@@ -237,7 +228,7 @@ def _newest(selection: Selection, most: int) -> Select[Any]:
     )
 
 
-def _known_calls(roots: Iterable[PlacedRequest]) -> dict[str, set[str]]:
+def _known_calls(roots: Iterable[critical_path.PlacedRequest]) -> dict[str, set[str]]:
     found: defaultdict[str, set[str]] = defaultdict(set)
     for root in roots:
         for each in root.everything():
@@ -300,14 +291,14 @@ class _TracedEdges:
             by_trace[kept.trace_id].append(kept)
         for requests in by_trace.values():
             because = {each.span_id: each.because for each in requests}
-            for root in place_requests(map(traced_request, requests)):
+            for root in critical_path.place_requests(map(traced_request, requests)):
                 # A request whose caller is not retained has an unknown caller.
                 if because.get(root.request.span_id) == "uniform" and not root.request.parent_id:
                     self._random["", root.service] += 1
                 for each in root.everything():
                     self._add(each, because)
 
-    def _add(self, placed: PlacedRequest, because: Mapping[str, str]) -> None:
+    def _add(self, placed: critical_path.PlacedRequest, because: Mapping[str, str]) -> None:
         for each in placed.called:
             if not each.is_direct:
                 continue
@@ -316,7 +307,7 @@ class _TracedEdges:
             self._random[edge] += because.get(each.request.span_id) == "uniform"
         if because.get(placed.request.span_id) == "slow":
             self._slow[placed.service] += placed.request.duration
-            for piece in critical_path(placed):
+            for piece in critical_path.critical_path(placed):
                 self._waited[piece.services[:2]] += piece.end - piece.start
 
     def sampled(self, caller: str, called: str) -> float | None:

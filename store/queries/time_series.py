@@ -18,17 +18,7 @@ from ...core.stages import OVERHEAD
 from ..points import Floats, Ints
 from ..selection import Selection
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps, StoreSnapshot
-from .fetch import (
-    QueryGroup,
-    StepCounts,
-    StepEdges,
-    add_up_steps,
-    count_at,
-    count_steps,
-    equal_scale_slices,
-    fetch_steps,
-    step_edges,
-)
+from . import fetch
 from .frames import frame, stage_frame, with_step_times
 from .latency import bucket_factors
 
@@ -44,9 +34,9 @@ class StepMixtures:
     """
 
     stages: tuple[str, ...]
-    latency: StepCounts
-    requests: StepCounts
-    times: StepCounts
+    latency: fetch.StepCounts
+    requests: fetch.StepCounts
+    times: fetch.StepCounts
 
     def rows(self, quantile: float | None) -> Iterator[dict[str, object]]:
         """Yield a row for each step: start, number of requests, and latency at *quantile* (None: mean) in total and by stage."""
@@ -79,7 +69,7 @@ class StepMixtures:
         return self.latency.values_at(quantile), (near[:, None, :] * self.times.amount).sum(axis=2)
 
 
-class TimeSeriesQueries(QueryGroup):
+class TimeSeriesQueries(fetch.QueryGroup):
     """Queries of latency and stages over time."""
 
     def breakdown_over_time(self, selection: Selection, quantile: float | None, step: timedelta) -> pd.DataFrame:
@@ -117,19 +107,19 @@ class TimeSeriesQueries(QueryGroup):
 def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
     """Yield the steps with requests of *columns*, which has points of `BREAKDOWN_METRICS` sorted by time."""
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
-    counted, timed = step_edges(requests, steps), step_edges(times, steps)
+    counted, timed = fetch.step_edges(requests, steps), fetch.step_edges(times, steps)
     shared = np.minimum(counted.scale, _scales_of(timed, counted.starts, counted.scale))
     # Latency at its own scale, so that all queries return the same number; shares at the common scale of both metrics.
-    for chosen in equal_scale_slices(counted.scale, shared):
+    for chosen in fetch.equal_scale_slices(counted.scale, shared):
         at, scale = counted.starts[chosen], int(shared[chosen.start])
-        latency = count_steps(requests, counted, chosen, int(counted.scale[chosen.start]))
-        coarse = latency if scale == latency.scale else count_steps(requests, counted, chosen, scale)
+        latency = fetch.count_steps(requests, counted, chosen, int(counted.scale[chosen.start]))
+        coarse = latency if scale == latency.scale else fetch.count_steps(requests, counted, chosen, scale)
         here = times.where(np.isin(steps.of(times.times), at))
-        spent = count_at(here, np.searchsorted(at, steps.of(here.times)), at, scale)
+        spent = fetch.count_at(here, np.searchsorted(at, steps.of(here.times)), at, scale)
         yield StepMixtures(columns.stages, latency, coarse, spent)
 
 
-def _scales_of(found: StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
+def _scales_of(found: fetch.StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
     if not len(found.starts):
         return otherwise
     place = np.minimum(np.searchsorted(found.starts, at), len(found.starts) - 1)
@@ -145,7 +135,7 @@ def _breakdown_over_time(
     snapshot: StoreSnapshot, selection: Selection, quantile: float | None, step: timedelta
 ) -> pd.DataFrame:
     question = PointQuery(selection, BREAKDOWN_METRICS, counts_only=quantile is None)
-    columns, steps = fetch_steps(snapshot, question, step)
+    columns, steps = fetch.fetch_steps(snapshot, question, step)
     rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
     return with_step_times(stage_frame(("at", "n", "value_seconds"), rows), steps, selection)
 
@@ -153,7 +143,7 @@ def _breakdown_over_time(
 def _quantiles_over_time(
     snapshot: StoreSnapshot, selection: Selection, quantiles: Sequence[float], step: timedelta
 ) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
+    columns, steps = fetch.fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
     return with_step_times(quantiles_of_steps(columns, steps, quantiles).drop(columns="total"), steps, selection)
 
 
@@ -161,7 +151,7 @@ def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float
     """Return the frame of `Reader.streams_over_time` for *columns* of one metric, with `at` in Unix seconds."""
     names = ("at", "n", "total", *(f"p{100 * quantile:g}" for quantile in quantiles))
     rows: list[dict[str, object]] = []
-    for counts in add_up_steps(columns, steps):
+    for counts in fetch.add_up_steps(columns, steps):
         values = (counts.values_at(quantile).tolist() for quantile in quantiles)
         sums = counts.sum.sum(axis=1).tolist()
         values_by_step = zip(counts.starts.tolist(), counts.total.tolist(), sums, *values, strict=True)
@@ -170,14 +160,14 @@ def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float
 
 
 def _heat(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
+    columns, steps = fetch.fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
     scale = min(HEAT_SCALE, int(columns.scale.min(initial=HEAT_SCALE)))
-    cells = [_heat_cells(counts, columns.stages) for counts in add_up_steps(columns, steps, scale)]
+    cells = [_heat_cells(counts, columns.stages) for counts in fetch.add_up_steps(columns, steps, scale)]
     empty = frame(HEAT_COLUMNS, [])
     return with_step_times(pd.concat(cells, ignore_index=True) if cells else empty, steps, selection)
 
 
-def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
+def _heat_cells(counts: fetch.StepCounts, stages: Sequence[str]) -> pd.DataFrame:
     bounds = [(0.0, ZERO_THRESHOLD), *(bucket_bounds(index, counts.scale) for index in counts.index.tolist())]
     low, high = np.array(bounds).T
     amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)

@@ -30,22 +30,9 @@ from ....core.settings.field_types import Secret, WebAddress
 from ....store import Store
 from ... import lease
 from ...formatting import cut, line
+from .. import message_text
 from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, post_json
 from ..message import Finding, Message
-from ..message_text import (
-    cause_text,
-    chart_in_words,
-    comparison_basis,
-    exemplars_title,
-    headline,
-    impact_text,
-    link_title,
-    message_facts,
-    slow_requests,
-    small_print,
-    sparkline_of,
-    stage_table,
-)
 from ..outbox import AlertsThread
 
 log = logging.getLogger(__name__)
@@ -221,8 +208,8 @@ def event_payload(message: Message, routing_key: str) -> dict[str, Any]:
     }
     if message.finding.link:
         event["client_url"] = message.finding.link
-    if message.chart and sparkline_of(message):
-        alt = line(chart_in_words(message.finding), MAX_SUMMARY_CHARS)
+    if message.chart and message_text.sparkline_of(message):
+        alt = line(message_text.chart_in_words(message.finding), MAX_SUMMARY_CHARS)
         event["images"] = [{"src": message.chart, "href": message.finding.link, "alt": alt}]
     return event
 
@@ -249,7 +236,7 @@ def change_event(release: ReleaseNotice, routing_key: str) -> dict[str, Any]:
 def _alert(message: Message) -> dict[str, Any]:
     finding = message.finding
     alert: dict[str, Any] = {
-        "summary": line(headline(message), MAX_SUMMARY_CHARS),
+        "summary": line(message_text.headline(message), MAX_SUMMARY_CHARS),
         "source": finding.service,
         "severity": _SEVERITIES[finding.severity],
         "timestamp": _iso(message.at),
@@ -269,21 +256,21 @@ def _class(finding: Finding) -> str:
 def _details(message: Message) -> dict[str, Any]:
     finding = message.finding
     details: dict[str, Any] = {
-        "cause": cause_text(message),
-        "impact": impact_text(finding),
-        **dict(message_facts(message)),
-        "slo": "; ".join(small_print(message)),
+        "cause": message_text.cause_text(message),
+        "impact": message_text.impact_text(finding),
+        **dict(message_text.message_facts(message)),
+        "slo": "; ".join(message_text.small_print(message)),
     }
-    details |= {about: shape for shape, about in sparkline_of(message)}
+    details |= {about: shape for shape, about in message_text.sparkline_of(message)}
     if finding.growth:
-        details[f"stages ({comparison_basis(finding)})"] = {
-            stage: f"{growth}, {share} of the excess" for stage, growth, share in stage_table(finding)
+        details[f"stages ({message_text.comparison_basis(finding)})"] = {
+            stage: f"{growth}, {share} of the excess" for stage, growth, share in message_text.stage_table(finding)
         }
     if message.also:
         details["also"] = list(message.also)
     if finding.exemplars:
-        details[exemplars_title([each.failed for each in finding.exemplars]).lower()] = [
-            f"{what} {link}".strip() for what, link in slow_requests(finding)
+        details[message_text.exemplars_title([each.failed for each in finding.exemplars]).lower()] = [
+            f"{what} {link}".strip() for what, link in message_text.slow_requests(finding)
         ]
     if finding.version:
         details["version"] = finding.version
@@ -294,8 +281,8 @@ def _details(message: Message) -> dict[str, Any]:
 
 def _links(message: Message) -> list[dict[str, str]]:
     finding = message.finding
-    links = [(finding.link, link_title(finding)), (finding.runbook, "Runbook")]
-    links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in slow_requests(finding)]
+    links = [(finding.link, message_text.link_title(finding)), (finding.runbook, "Runbook")]
+    links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in message_text.slow_requests(finding)]
     return [{"href": href, "text": text} for href, text in links if href]
 
 

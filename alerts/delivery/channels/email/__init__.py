@@ -30,25 +30,10 @@ from .....core.errors import ChannelError
 from .....core.settings.field_types import MAX_PORT, Secret, Text, Texts, reject
 from .....core.settings.section import Fault
 from ....formatting import line
+from ... import message_text
 from ...channel import ChannelKind, ChannelSection, OutcomeUnknownError, Refresh, redact
 from ...chart import WIDTH, message_chart
 from ...message import Finding, Message
-from ...message_text import (
-    cause_text,
-    chart_in_words,
-    comparison_basis,
-    exemplars_title,
-    headline,
-    icon,
-    impact_text,
-    link_title,
-    message_facts,
-    slow_requests,
-    small_print,
-    sparkline_of,
-    stage_table,
-    title,
-)
 
 # Maximum length of a table cell; the list of facts is never truncated.
 MAX_CELL_CHARS = 300
@@ -59,21 +44,21 @@ def mail_text(message: Message) -> str:
     """Return the mail body as text."""
     finding = message.finding
     parts = [
-        [_line(headline(message))],
+        [_line(message_text.headline(message))],
         _cause_and_impact(message),
-        [f"{name}: {_line(value)}" for name, value in message_facts(message)],
+        [f"{name}: {_line(value)}" for name, value in message_text.message_facts(message)],
     ]
-    parts.append([f"{shape}  {_line(about)}" for shape, about in sparkline_of(message)])
+    parts.append([f"{shape}  {_line(about)}" for shape, about in message_text.sparkline_of(message)])
     if message.also:
         parts.append(["Also:", *(f"  {_line(each)}" for each in message.also)])
     if finding.growth and not message.resolved:
-        rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in stage_table(finding)]
-        parts.append([f"Stages that grew ({_line(comparison_basis(finding))}):", *rows])
-    if not message.resolved and (shown := slow_requests(finding)):
+        rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in message_text.stage_table(finding)]
+        parts.append([f"Stages that grew ({_line(message_text.comparison_basis(finding))}):", *rows])
+    if not message.resolved and (shown := message_text.slow_requests(finding)):
         rows = [f"  {_line(what)} {link}".rstrip() for what, link in shown]
-        parts.append([f"{exemplars_title([each.failed for each in finding.exemplars])}:", *rows])
+        parts.append([f"{message_text.exemplars_title([each.failed for each in finding.exemplars])}:", *rows])
     parts.append([f"{name}: {href}" for name, href in _links(message)])
-    parts.append([*(_line(each) for each in small_print(message)), f"Incident {_line(message.incident)}"])
+    parts.append([*(_line(each) for each in message_text.small_print(message)), f"Incident {_line(message.incident)}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -81,22 +66,22 @@ def mail_html(message: Message, chart: str = "") -> str:
     """Return the mail body as HTML."""
     finding, is_open = message.finding, not message.resolved
     return _template().render(
-        headline=headline(message),
-        colour=_COLOURS[icon(message)],
-        title=title(message),
+        headline=message_text.headline(message),
+        colour=_COLOURS[message_text.icon(message)],
+        title=message_text.title(message),
         paragraphs=_cause_and_impact(message),
-        facts=message_facts(message),
+        facts=message_text.message_facts(message),
         also=[(each, "") for each in message.also],
         chart=chart,
-        chart_in_words=chart_in_words(finding) if chart else "",
+        chart_in_words=message_text.chart_in_words(finding) if chart else "",
         chart_width=WIDTH,
-        sparklines=[] if chart else sparkline_of(message),
-        basis=comparison_basis(finding),
+        sparklines=[] if chart else message_text.sparkline_of(message),
+        basis=message_text.comparison_basis(finding),
         stages=_stages_with_percent(finding) if is_open else [],
-        requests=slow_requests(finding) if is_open else [],
-        requests_title=exemplars_title([each.failed for each in finding.exemplars]),
+        requests=message_text.slow_requests(finding) if is_open else [],
+        requests_title=message_text.exemplars_title([each.failed for each in finding.exemplars]),
         links=_links(message),
-        small_print=[*small_print(message), f"Incident {message.incident}"],
+        small_print=[*message_text.small_print(message), f"Incident {message.incident}"],
     )
 
 
@@ -108,22 +93,22 @@ def _template() -> Template:
 
 
 def _cause_and_impact(message: Message) -> list[str]:
-    why = _line(cause_text(message))
+    why = _line(message_text.cause_text(message))
     lines = [why[:1].upper() + why[1:] + "."]
     if not message.resolved:
-        lines.append(_line(impact_text(message.finding)))
+        lines.append(_line(message_text.impact_text(message.finding)))
     if message.finding.description:
         lines.append(_line(message.finding.description))
     return lines
 
 
 def _links(message: Message) -> list[tuple[str, str]]:
-    links = [(link_title(message.finding), message.finding.link), ("Runbook", message.finding.runbook)]
+    links = [(message_text.link_title(message.finding), message.finding.link), ("Runbook", message.finding.runbook)]
     return [(name, href) for name, href in links if href]
 
 
 def _stages_with_percent(finding: Finding) -> list[tuple[tuple[str, str, str], int]]:
-    rows = zip(stage_table(finding), finding.growth, strict=False)
+    rows = zip(message_text.stage_table(finding), finding.growth, strict=False)
     return [(row, max(1, min(100, round(100 * grown.share)))) for row, grown in rows]
 
 
@@ -319,7 +304,7 @@ class EmailChannel:
 def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
     """Return the mail for *message*."""
     mail = EmailMessage()
-    mail["Subject"] = line(f"{icon(message)} {headline(message)}", MAX_SUBJECT_CHARS)
+    mail["Subject"] = line(f"{message_text.icon(message)} {message_text.headline(message)}", MAX_SUBJECT_CHARS)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
     mail["Date"] = format_datetime(datetime.fromtimestamp(message.at, UTC))
