@@ -1,13 +1,4 @@
-"""Serving costs: the price file of the operator, and the cost of a request derived from it.
-
-    currency: "$"
-    prices:
-      - service: ocr-api
-        environment: prod
-        per_hour: 12.4
-      - service: chat
-        per_replica_hour: 3.1
-        replicas: 4
+"""Serving costs: the price file of the operator (docs/capacity.md), and the cost of a request derived from it.
 
 `per_hour` is the price of the whole service with all its replicas. An entry without an environment applies to a service
 that runs in a single environment, whatever its name. A missing price is never estimated. The waste of a service is what is

@@ -1,11 +1,4 @@
-"""Access file: roles of readers, and the environments that they may see.
-
-    default: {role: none}
-    token: {role: responder, environments: [staging]}
-    groups:
-      - {name: sre, role: admin, users: [ada], proxy_groups: [oncall], slack: [U061F7AUR]}
-      - {name: shop, role: responder, environments: [prod, staging], users: [bob]}
-      - {name: interns, role: viewer, environments: staging, proxy_groups: [interns]}
+"""Access file (docs/security.md): roles of readers, and the environments that they may see.
 
 A reader in several groups has the rights of all of them. `default` applies to readers in no group, and `token` to readers and
 programs with the shared token. Without the file every reader may do everything.

@@ -1,20 +1,4 @@
-"""Forwarding configuration: the section `forward:` of the collector's file, with destinations, headers and secrets.
-
-forward:
-  destinations:
-    - name: tempo
-      endpoint: https://tempo.example.com:4318     # /v1/traces, /v1/metrics and /v1/logs are added
-      protocol: http                               # or grpc, with an endpoint such as http://tempo:4317 or https://…
-      signals: [traces]                            # default: metrics, traces and logs
-      headers:
-        X-Scope-OrgID: team-a
-        Authorization: {env: TEMPO_AUTHORIZATION}  # or {file: /run/secrets/tempo}: the whole value of the header
-      tls: {ca_file: /etc/ca.pem, cert_file: /etc/client.pem, key_file: /etc/client.key}
-      compression: gzip                            # or none; over http also zstd
-      timeout: 10s
-      most_waiting: 512MiB
-      when_full: refuse                            # or drop_oldest
-"""
+"""Forwarding configuration: the section `forward:` of the collector's file (docs/forwarding.md)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,4 @@
-"""Access configuration (the section `access:` of the collector's file, or the one token in the environment), and TLS of the servers.
-
-access:
-  tls: {certificate: /etc/stagelens/tls.crt, key: /etc/stagelens/tls.key, client_ca: /etc/stagelens/clients.crt}
-  tokens:
-    - name: team-a
-      token_file: /run/secrets/team-a      # or token_env: TEAM_A_TOKEN, or sha256: 64 hexadecimal digits
-      environment: prod
-      requests_per_second: 50
-      bytes_per_second: 5MiB
-  certificates:                            # default: every certificate that client_ca signed
-    - {common_name: checkout.prod, environment: prod}
-  anonymous: {requests_per_second: 5}
+"""Access configuration (the section `access:` of the collector's file, docs/security.md, or the one token), and TLS of the servers.
 
 Without credentials the collector only listens on a loopback address, unless STAGELENS_COLLECTOR_OPEN allows more (`check_exposure`).
 

@@ -1,11 +1,4 @@
-"""Span rules and their configuration: the section `rules:` of the collector's file, and the built-in rules in the same format.
-
-rules:
-  stages: [rerank]                          # at most three stages of your own
-  spans:
-    - name: our reranker
-      when: {scope: shop.search, span: "rerank *"}
-      stage: rerank
+"""Span rules and their configuration: the section `rules:` of the collector's file (docs/traces.md), and the built-in rules in the same format.
 
 Texts of a condition may contain * and ?. A rule must not name an attribute that may contain user content (`holds_content`), such as
 prompts, responses and queries. Other attributes are never read.
