@@ -20,7 +20,7 @@ from ....core.names import BY_TRITON_RESPONSE
 from ...instrumentor import Hook, Instrumentor, log_failure, timed
 from ...records import OPEN, Marks, clock, current, has_capacity
 from . import calls, statistics
-from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, enter, headers_for, leave
+from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, Sending, enter, headers_for, leave
 
 
 class TritonClientInstrumentor(Instrumentor):
@@ -393,14 +393,8 @@ def stream_infer(original: Any) -> Any:
             return original(self, inputs_iterator, stream_timeout, headers, compression_algorithm)
         call = StreamedCall(marks, self, "", "")
         headers = headers_for(call, headers)
-        tokens = enter(call)
-        try:
+        with Sending(call):
             parts = original(self, StreamInputs(inputs_iterator, call), stream_timeout, headers, compression_algorithm)
-        except BaseException as error:
-            call.end(error)
-            raise
-        finally:
-            leave(tokens)
         return ResponseParts(parts, call)
 
     return stream_infer

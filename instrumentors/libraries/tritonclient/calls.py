@@ -89,6 +89,26 @@ def leave(tokens: tuple[Token[Marks | None], Token[Call | None]]) -> None:
         pass
 
 
+class Sending:
+    """The work of the client on a call: the request is not in the context, and an exception ends the call."""
+
+    __slots__ = ("_call", "_returns_response", "_tokens")
+
+    def __init__(self, call: Call, *, returns_response: bool = False) -> None:
+        self._call = call
+        self._returns_response = returns_response
+
+    def __enter__(self) -> None:
+        self._tokens = enter(self._call)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None or self._returns_response:
+                self._call.end(error)
+        finally:
+            leave(self._tokens)
+
+
 class Headers(dict[str, str]):
     """Copy of the user's headers that also refers to the call, for code without the context of the request."""
 
@@ -157,17 +177,8 @@ def infer(original: Any, place: int) -> Any:
             return original(self, model_name, inputs, model_version, *args, **options)
         call = Call(marks, self, model_name, model_version)
         args = _with_headers(call, place, args, options)
-        tokens = enter(call)
-        try:
-            result = original(self, model_name, inputs, model_version, *args, **options)
-        except BaseException as error:
-            call.end(error)
-            raise
-        else:
-            call.end(None)
-            return result
-        finally:
-            leave(tokens)
+        with Sending(call, returns_response=True):
+            return original(self, model_name, inputs, model_version, *args, **options)
 
     return infer
 
@@ -183,17 +194,8 @@ def infer_aio(original: Any, place: int) -> Any:
             return await original(self, model_name, inputs, model_version, *args, **options)
         call = Call(marks, self, model_name, model_version)
         args = _with_headers(call, place, args, options)
-        tokens = enter(call)
-        try:
-            result = await original(self, model_name, inputs, model_version, *args, **options)
-        except BaseException as error:
-            call.end(error)
-            raise
-        else:
-            call.end(None)
-            return result
-        finally:
-            leave(tokens)
+        with Sending(call, returns_response=True):
+            return await original(self, model_name, inputs, model_version, *args, **options)
 
     return infer
 
@@ -210,14 +212,8 @@ def async_infer_http(original: Any) -> Any:
         call = Call(marks, self, model_name, model_version)
         call.deferred = True
         args = _with_headers(call, HTTP_HEADERS, args, options)
-        tokens = enter(call)
-        try:
+        with Sending(call):
             return original(self, model_name, inputs, model_version, *args, **options)
-        except BaseException as error:
-            call.end(error)
-            raise
-        finally:
-            leave(tokens)
 
     return async_infer
 
@@ -299,14 +295,8 @@ def async_infer_grpc(original: Any) -> Any:
                 del token
 
         args = _with_headers(call, GRPC_HEADERS, args, options)
-        tokens = enter(call)
-        try:
+        with Sending(call):
             return original(self, model_name, inputs, done, model_version, *args, **options)
-        except BaseException as error:
-            call.end(error)
-            raise
-        finally:
-            leave(tokens)
 
     return async_infer
 
