@@ -35,17 +35,7 @@ from ...store import Group, Reader, Selection
 from .. import formatting
 from ..delivery.message import Finding, Trend
 from ..delivery.message import LatencyRegression as Slower
-from ..evaluation.evidence import (
-    CALM_BEFORE,
-    bad_requests,
-    called_text,
-    code_growth,
-    exemplar_of,
-    filters_of,
-    shared_attributes,
-    slow_replica_text,
-    slow_selection,
-)
+from ..evaluation import evidence
 from ..evaluation.evidence import dashboard_link as link_of
 from ..objectives.slo import Slo
 from .canary import VersionPair, version_group
@@ -151,7 +141,7 @@ def explain_slower(
     """Return the fields of a finding about requests slower than usual: the cause, what they called, and the slowest ones."""
     about = slo.select(minute_start(times[0]), minute_start(times[2]))
     change = explain_regression(read, replace(about, start=minute_start(times[1])), usual_seconds, growth)
-    found = bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
+    found = evidence.bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
     usual, counted = (
         formatting.latency(usual_seconds),
         [formatting.count(each) for each in (change.bad, change.requests)],
@@ -161,16 +151,16 @@ def explain_slower(
         "cause": change.kind,
         "failures": change.failures,
         "growth": change.growth,
-        "exemplars": tuple(exemplar_of(row, dashboard_url) for row in found.to_dict("records")),
+        "exemplars": tuple(evidence.exemplar_of(row, dashboard_url) for row in found.to_dict("records")),
         "no_exemplars": "" if len(found) else none,
-        "called": called_text(read, slow_selection(about, change), change.growth),
+        "called": evidence.called_text(read, evidence.slow_selection(about, change), change.growth),
     }
 
 
 def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile: float | None) -> Trend | None:
     """Return the latency trend over the incident and at least the same time before it; None without requests."""
     began, _, now = times
-    length = max(2 * (now - began), now - began + round(CALM_BEFORE / timedelta(minutes=1)))
+    length = max(2 * (now - began), now - began + round(evidence.CALM_BEFORE / timedelta(minutes=1)))
     step = -(-length // _POINTS)
     start = (now - length) // step * step
     frame = read.breakdown_over_time(
@@ -392,14 +382,16 @@ def _finding(
         shift=slower,
         **explained,
         # A regression of the mean is one of most requests.
-        functions=code_growth(context.read, calm, slow, explained["growth"], 0.5 if slower.at == MEAN else quantile),
-        shared=shared_attributes(context.read, (slow, quantile)),
-        replica=slow_replica_text(context.read, replace(slow, start=slow.start - CALM_BEFORE)),
+        functions=evidence.code_growth(
+            context.read, calm, slow, explained["growth"], 0.5 if slower.at == MEAN else quantile
+        ),
+        shared=evidence.shared_attributes(context.read, (slow, quantile)),
+        replica=evidence.slow_replica_text(context.read, replace(slow, start=slow.start - evidence.CALM_BEFORE)),
         record=context.record.in_words(group.service, group.environment),
         version=version,
         course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),
         link=regression_link(context.dashboard_url, about, times, quantile),
-        where=filters_of(about),
+        where=evidence.filters_of(about),
     )
 
 

@@ -14,20 +14,7 @@ import re
 from typing import Any, NoReturn, TypeAlias, cast
 
 from ...core.errors import WireError
-from .model import (
-    EXPONENTIAL_HISTOGRAM,
-    KINDS,
-    MAX_ELEMENTS,
-    MAX_OBJECTS,
-    Attributes,
-    BodyTooLargeError,
-    HistogramPoint,
-    Metric,
-    NumberPoint,
-    ResourceMetrics,
-    Scalar,
-    is_wanted,
-)
+from . import model
 
 Object: TypeAlias = dict[str, Any]
 
@@ -38,9 +25,9 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 def load(body: bytes) -> Object:
     """Return the JSON object in *body*."""
-    if body.count(b"{") > MAX_OBJECTS or body.count(b",") + body.count(b"[") > MAX_ELEMENTS:
-        msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} list elements; send smaller batches"
-        raise BodyTooLargeError(msg)
+    if body.count(b"{") > model.MAX_OBJECTS or body.count(b",") + body.count(b"[") > model.MAX_ELEMENTS:
+        msg = f"the body has more than {model.MAX_OBJECTS} objects or {model.MAX_ELEMENTS} list elements; send smaller batches"
+        raise model.BodyTooLargeError(msg)
     try:
         root = json.loads(body.decode(), parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -54,9 +41,9 @@ def load(body: bytes) -> Object:
     return cast("Object", root)
 
 
-def attributes(node: Object) -> Attributes:
+def attributes(node: Object) -> model.Attributes:
     """Return the scalar `attributes` of *node*; for a duplicate key the last value."""
-    found: Attributes = {}
+    found: model.Attributes = {}
     for pair in objects(node, "attributes"):
         value = json_scalar(object_at(pair, "value"))
         if value is not None:
@@ -64,7 +51,7 @@ def attributes(node: Object) -> Attributes:
     return found
 
 
-def json_scalar(value: Object) -> Scalar | None:
+def json_scalar(value: Object) -> model.Scalar | None:
     """Return the scalar in an AnyValue, or None for no value, bytes, a list or a map."""
     if value.get("stringValue") is not None:
         return string(value, "stringValue")
@@ -184,10 +171,10 @@ def refuse(key: str, wanted: str, found: Any) -> NoReturn:
 _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19
 
 
-def read_metrics(body: bytes) -> list[ResourceMetrics]:
+def read_metrics(body: bytes) -> list[model.ResourceMetrics]:
     """Decode an ExportMetricsServiceRequest."""
     return [
-        ResourceMetrics(
+        model.ResourceMetrics(
             attributes(object_at(item, "resource")),
             [_metric(metric) for scope in objects(item, "scopeMetrics") for metric in objects(scope, "metrics")],
         )
@@ -195,18 +182,18 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     ]
 
 
-def _metric(metric: Object) -> Metric:
+def _metric(metric: Object) -> model.Metric:
     name = string(metric, "name")
-    kind = next((kind for kind in KINDS if metric.get(kind) is not None), "")
+    kind = next((kind for kind in model.KINDS if metric.get(kind) is not None), "")
     if not kind:
-        return Metric(name, kind, 0)
+        return model.Metric(name, kind, 0)
     data = object_at(metric, kind)
     points = objects(data, "dataPoints")
-    result = Metric(name, kind, len(points))
-    if not is_wanted(name, kind):
+    result = model.Metric(name, kind, len(points))
+    if not model.is_wanted(name, kind):
         return result
     result.temporality = whole(data, "aggregationTemporality", INT32)
-    if kind == EXPONENTIAL_HISTOGRAM:
+    if kind == model.EXPONENTIAL_HISTOGRAM:
         result.histograms = [_histogram(point) for point in points]
     else:
         result.monotonic = boolean(data, "isMonotonic")
@@ -214,9 +201,9 @@ def _metric(metric: Object) -> Metric:
     return result
 
 
-def _histogram(point: Object) -> HistogramPoint:
+def _histogram(point: Object) -> model.HistogramPoint:
     positive = object_at(point, "positive")
-    return HistogramPoint(
+    return model.HistogramPoint(
         attributes=attributes(point),
         start_ns=whole(point, "startTimeUnixNano", UINT64),
         time_ns=whole(point, "timeUnixNano", UINT64),
@@ -231,9 +218,9 @@ def _histogram(point: Object) -> HistogramPoint:
     )
 
 
-def _number(point: Object) -> NumberPoint:
+def _number(point: Object) -> model.NumberPoint:
     is_double = point.get("asDouble") is not None
-    return NumberPoint(
+    return model.NumberPoint(
         value=double(point, "asDouble") if is_double else whole(point, "asInt", INT64),
         attributes=attributes(point),
         start_ns=whole(point, "startTimeUnixNano", UINT64),

@@ -21,21 +21,11 @@ from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
 from ..ui.format import count, duration, factor, money, percent, percentile, portion, several, signed_change, span
 from ..view import attributes_text, incident_page, service_path, slo_path
+from . import overview_table
 from .across_services import called_sentence
 from .collectors import service_quota_line
 from .comparison_text import short_name
 from .measures import KINDS, ServiceRow, urgent_first
-from .overview_table import (
-    MANY,
-    chosen_grouping,
-    events_card,
-    groupings,
-    label_keys,
-    rates_by_service,
-    released,
-    services_card,
-    stage_time_card,
-)
 from .page import Context, Page, clock_or_date, no_data, panel
 from .regressions import Release
 from .scope_filter import Option, filter_chip, menu
@@ -62,8 +52,8 @@ def render(context: Context) -> Page:
     shown = [row for row in rows if _matches_filter(context, row)]
     below = html.Div(
         [
-            panel("Where the fleet spends its time", lambda: stage_time_card(context, "c8"), "c8"),
-            panel("Deploys and events", lambda: events_card(context, "c4"), "c4"),
+            panel("Where the fleet spends its time", lambda: overview_table.stage_time_card(context, "c8"), "c8"),
+            panel("Deploys and events", lambda: overview_table.events_card(context, "c4"), "c4"),
         ],
         className="grid",
     )
@@ -74,7 +64,7 @@ def render(context: Context) -> Page:
         service_quota_line(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
-        panel("Services", lambda: services_card(context, shown), needs="sort n by"),
+        panel("Services", lambda: overview_table.services_card(context, shown), needs="sort n by"),
         panel("Waste", lambda: waste_card(context, shown)),
         panel("Calls between services", lambda: map_card(context)),
         below,
@@ -99,7 +89,7 @@ def has_labels(context: Context, service: str) -> bool:
 
 
 def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
-    view, names = context.view, groupings(context)
+    view, names = context.view, overview_table.groupings(context)
     options = {"": ("No groups", view.here(by=None))} | {key: (name, view.here(by=key)) for key, name in names.items()}
     chosen = [
         filter_chip(
@@ -111,10 +101,10 @@ def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
         for key, value in view.attributes
     ]
     parts: list[Node] = [
-        *(_label_menu(context, key, rows) for key in label_keys(context)),
+        *(_label_menu(context, key, rows) for key in overview_table.label_keys(context)),
         *chosen,
         html.Span(className="grow") if names else None,
-        link_tabs("Group by", options, chosen_grouping(context)) if names else None,
+        link_tabs("Group by", options, overview_table.chosen_grouping(context)) if names else None,
     ]
     shown = [each for each in parts if each is not None]
     return html.Div(shown, className="filters") if shown else None
@@ -136,7 +126,7 @@ def _label_menu(context: Context, key: str, rows: list[ServiceRow]) -> Component
 
 
 def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> Component:
-    view, new = context.view, len(released(context))
+    view, new = context.view, len(overview_table.released(context))
     chosen = view.choice("kind", "", *KINDS)
     number = f"{len(shown)} of {len(rows)}" if len(shown) < len(rows) else str(len(rows))
     parts = [
@@ -150,7 +140,7 @@ def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> 
     options = {"": ("All", view.here(kind=None))}
     options |= {kind: (KINDS[kind], view.here(kind=kind)) for kind in known}
     tools: list[Node] = [
-        _filter(context) if len(rows) > MANY or view.text("q") else None,
+        _filter(context) if len(rows) > overview_table.MANY or view.text("q") else None,
         link_tabs("Kind of service", options, chosen) if len(known) > 1 else None,
     ]
     return html.Div([title, html.Span(className="grow"), *tools], className="phead")
@@ -186,7 +176,7 @@ def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component
     if growth is not None:
         certain = counts_differ(before, total, context.previous_seconds, context.seconds)
         below = delta(growth, certain=certain, worse_up=False, after=context.view.compared_words)
-    by_service = context.once(rates_by_service)
+    by_service = context.once(overview_table.rates_by_service)
     own = [by_service[row.service] for row in rows if row.service in by_service]
     rates = [sum(each) for each in zip(*own, strict=True)]
     return tile("Requests", count(total / context.seconds), "/s", below, spark(rates))

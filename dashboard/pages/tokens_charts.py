@@ -11,18 +11,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import PERCENTILES, Measures, measures_of, percentile_grid, stages_at
+from ...core import names
 from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
-from ...core.names import (
-    DEFINITIONS,
-    FIRST_TOKEN,
-    FIRST_TOKEN_BY_INPUT,
-    OUTPUT_TOKEN,
-    OUTPUT_TOKEN_BY_OUTPUT,
-    STREAM_GAP,
-    TOKENS,
-    TOKENS_IN,
-    TOKENS_OUT,
-)
 from ...store import Selection
 from ..figures.tokens import band_figure, first_token_figure, speed_figure
 from ..source import Source
@@ -195,13 +185,15 @@ def token_measures(source: Source, selection: Selection | None, definition: str 
     """Return the measures of *selection* by *definition*, or by the most frequent one; empty for None."""
     found = {
         metric: source.cached(source.read.streams, selection, metric) if selection else {}
-        for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS)
+        for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
     }
-    definitions = {name: each.count for name, each in (found[FIRST_TOKEN] or found[OUTPUT_TOKEN]).items()}
+    definitions = {name: each.count for name, each in (found[names.FIRST_TOKEN] or found[names.OUTPUT_TOKEN]).items()}
     commonest = max(definitions, key=lambda name: (definitions[name], name), default="")
     chosen = definition if definition is not None and (definition in definitions or not definitions) else commonest
-    timed = (found[metric].get(chosen, Histogram()) for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP))
-    counted = (found[TOKENS].get(kind, Histogram()) for kind in (TOKENS_IN, TOKENS_OUT))
+    timed = (
+        found[metric].get(chosen, Histogram()) for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP)
+    )
+    counted = (found[names.TOKENS].get(kind, Histogram()) for kind in (names.TOKENS_IN, names.TOKENS_OUT))
     return TokenMeasures(chosen, definitions, *timed, *counted)
 
 
@@ -212,7 +204,7 @@ def measures_of_window(context: Context) -> TokenMeasures:
 
 def definition_words(definition: str) -> str:
     """Return how *definition* measures the time to first token, as text."""
-    return DEFINITIONS.get(definition, f"by a custom definition, {definition}")
+    return names.DEFINITIONS.get(definition, f"by a custom definition, {definition}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +224,13 @@ def prompt_card(context: Context, measures: TokenMeasures) -> Component:
 
 def first_tokens_by_prompt(context: Context, definition: str) -> Mapping[str, Histogram]:
     """Return the time to first token by bucket of the prompt length."""
-    return context.source.cached(context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, definition)
+    return context.source.cached(context.source.read.by_band, context.selection, names.FIRST_TOKEN_BY_INPUT, definition)
 
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:
     """Return the card of the time per output token by response length."""
     found = context.source.cached(
-        context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
+        context.source.read.by_band, context.selection, names.OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
     return _band_card("TPOT by response length", found, measures.put_out, _RESPONSES)
 

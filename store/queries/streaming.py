@@ -22,17 +22,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...core import names
 from ...core.histogram import TOKEN_COUNTS, Histogram
-from ...core.names import (
-    FIRST_TOKEN,
-    FIRST_TOKEN_BY_INPUT,
-    FIRST_TOKEN_TIME,
-    OUTPUT_TOKEN,
-    OUTPUT_TOKEN_BY_OUTPUT,
-    STAGE_DURATION,
-    TOKENS,
-    TOKENS_OUT,
-)
 from ..points import Ints
 from ..selection import Selection
 from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
@@ -42,7 +33,7 @@ from .latency import Mixture, breakdown_frame
 from .time_series import quantiles_of_steps
 
 SPEED_COLUMNS = (*("load", "low_load", "high_load", "steps", "n"), *("p50_seconds", "p99_seconds", "output_per_second"))
-_SPEED_METRICS = (STAGE_DURATION, OUTPUT_TOKEN, TOKENS)
+_SPEED_METRICS = (names.STAGE_DURATION, names.OUTPUT_TOKEN, names.TOKENS)
 _DECODE = "decode"
 
 
@@ -113,7 +104,7 @@ def _speed_by_load(
     snapshot: StoreSnapshot, selection: Selection, definition: str, step: timedelta, groups: int
 ) -> pd.DataFrame:
     columns, cut = fetch_steps(snapshot, PointQuery(selection, _SPEED_METRICS), step)
-    paced = points_with_key(columns.of(OUTPUT_TOKEN), definition)
+    paced = points_with_key(columns.of(names.OUTPUT_TOKEN), definition)
     # A window of a single step has no variation of load.
     steps = _load_by_step(columns, paced, cut.width, selection.seconds) if cut.width else pd.DataFrame()
     made = _group_by_load(steps, paced, cut.width, groups) if cut.width and len(steps) else frame(SPEED_COLUMNS, [])
@@ -125,8 +116,8 @@ def _speed_by_load(
 def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[int, int]) -> pd.DataFrame:
     """Return load, n and output_per_second of the complete steps with time in `decode`, ordered by load."""
     decoded, output = (
-        points_with_key(columns.of(STAGE_DURATION), _DECODE),
-        points_with_key(columns.of(TOKENS), TOKENS_OUT),
+        points_with_key(columns.of(names.STAGE_DURATION), _DECODE),
+        points_with_key(columns.of(names.TOKENS), names.TOKENS_OUT),
     )
     found = pd.DataFrame(
         {
@@ -167,7 +158,7 @@ def _group_by_load(steps: pd.DataFrame, paced: Columns, width: int, groups: int)
     return pd.DataFrame(made, columns=list(SPEED_COLUMNS))
 
 
-FIRST_TOKEN_METRICS = (FIRST_TOKEN, FIRST_TOKEN_TIME)
+FIRST_TOKEN_METRICS = (names.FIRST_TOKEN, names.FIRST_TOKEN_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +174,9 @@ def _first_token_breakdown(
     snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float], definition: str | None
 ) -> pd.DataFrame:
     found = points_of_definition(
-        fetch(snapshot, PointQuery(selection, FIRST_TOKEN_METRICS, by="series")), FIRST_TOKEN, definition
+        fetch(snapshot, PointQuery(selection, FIRST_TOKEN_METRICS, by="series")), names.FIRST_TOKEN, definition
     )
-    counted = found.columns.of(FIRST_TOKEN)
+    counted = found.columns.of(names.FIRST_TOKEN)
     mixed = Mixture(found.columns, FIRST_TOKEN_METRICS) if len(counted) else None
     made = breakdown_frame(mixed, percentiles)
     made.attrs["definition"] = found.definition
@@ -210,7 +201,7 @@ def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[
 
 
 # Metrics by size bucket have no definition; the definition of their series is that of this metric.
-_MEASURED_BY = {FIRST_TOKEN_BY_INPUT: FIRST_TOKEN, OUTPUT_TOKEN_BY_OUTPUT: OUTPUT_TOKEN}
+_MEASURED_BY = {names.FIRST_TOKEN_BY_INPUT: names.FIRST_TOKEN, names.OUTPUT_TOKEN_BY_OUTPUT: names.OUTPUT_TOKEN}
 
 
 def _streams_over_time(

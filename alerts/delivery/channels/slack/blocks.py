@@ -7,23 +7,8 @@ from typing import Any
 
 from .... import formatting
 from ....formatting import cut, line
+from ... import message_text
 from ...message import Message
-from ...message_text import (
-    cause_text,
-    chart_in_words,
-    comparison_basis,
-    exemplars_title,
-    headline,
-    icon,
-    impact_text,
-    link_title,
-    message_facts,
-    slow_requests,
-    small_print,
-    sparkline_of,
-    stage_table,
-    title,
-)
 
 # Maximum length of one line.
 MAX_ROW_CHARS = 400
@@ -84,7 +69,9 @@ def mrkdwn_sentence(text: str) -> str:
 
 def notification_text(message: Message) -> str:
     """Return the text of the push notification: one sentence."""
-    return cut(escape_mrkdwn(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
+    return cut(
+        escape_mrkdwn(f"{message_text.icon(message)} {message_text.headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS
+    )
 
 
 def plain_text(message: Message) -> str:
@@ -96,7 +83,9 @@ def plain_text(message: Message) -> str:
 def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
     """Return the full state of the incident as blocks."""
     found = [
-        block for block in _all_blocks(message, buttons=buttons, file=file if sparkline_of(message) else "") if block
+        block
+        for block in _all_blocks(message, buttons=buttons, file=file if message_text.sparkline_of(message) else "")
+        if block
     ]
     for part in _DROP_ORDER:
         if _size(found) <= MAX_BLOCKS_BYTES:
@@ -107,19 +96,19 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
 
 def reply_blocks(message: Message) -> list[dict[str, Any]]:
     """Return the blocks for one transition in the incident's thread."""
-    headline_text = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
+    headline_text = f"{message_text.icon(message)} *{escape_mrkdwn(message_text.title(message))}*"
     if message.transition in ("acknowledged", "unacknowledged"):
         return [_section(message, "turn", headline_text)]
-    why = mrkdwn_sentence(cause_text(message))
+    why = mrkdwn_sentence(message_text.cause_text(message))
     lines = [headline_text, why] if message.resolved else [headline_text, why, escape_entities(_impact(message))]
-    lines += [f"{escape_mrkdwn(name)}: {escape_mrkdwn(value)}" for name, value in message_facts(message)]
+    lines += [f"{escape_mrkdwn(name)}: {escape_mrkdwn(value)}" for name, value in message_text.message_facts(message)]
     if message.repeat:
         lines.append(_REPEAT_NOTE)
     return [_section(message, "turn", "\n".join(lines))]
 
 
 def _all_blocks(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
-    heading = line(f"{icon(message)} {title(message)}", MAX_HEADER_CHARS)
+    heading = line(f"{message_text.icon(message)} {message_text.title(message)}", MAX_HEADER_CHARS)
     also = message.also[:MAX_ALSO]
     return [
         {
@@ -143,17 +132,17 @@ def _chart(message: Message, file: str) -> dict[str, Any]:
         "type": "image",
         "block_id": _block_id(message, "chart"),
         "slack_file": {"id": file},
-        "alt_text": line(chart_in_words(message.finding), MAX_ALT_CHARS),
+        "alt_text": line(message_text.chart_in_words(message.finding), MAX_ALT_CHARS),
     }
 
 
 def _cause_and_impact(message: Message, *, bars: bool) -> str:
     finding = message.finding
-    why = mrkdwn_sentence(cause_text(message))
+    why = mrkdwn_sentence(message_text.cause_text(message))
     lines = [f"~{why}~" if message.resolved else f"*{why}*"]
     if not message.resolved:
         lines.append(escape_entities(_impact(message)))
-        lines += [f"`{shape}` {escape_mrkdwn(about)}" for shape, about in sparkline_of(message) if bars]
+        lines += [f"`{shape}` {escape_mrkdwn(about)}" for shape, about in message_text.sparkline_of(message) if bars]
     if finding.description:
         lines.append(f"_{escape_mrkdwn(finding.description)}_")
     return "\n".join(lines)
@@ -162,18 +151,18 @@ def _cause_and_impact(message: Message, *, bars: bool) -> str:
 def _fields(message: Message) -> list[dict[str, str]]:
     return [
         _mrkdwn(f"*{escape_mrkdwn(name)}*\n{escape_mrkdwn(value)}", MAX_FIELD_CHARS)
-        for name, value in message_facts(message)
+        for name, value in message_text.message_facts(message)
     ]
 
 
 def _stage_table(message: Message) -> str:
     if message.resolved or not message.finding.growth:
         return ""
-    rows = [[line(cell, MAX_ROW_CHARS) for cell in row] for row in stage_table(message.finding)]
+    rows = [[line(cell, MAX_ROW_CHARS) for cell in row] for row in message_text.stage_table(message.finding)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{stage:<{widths[0]}}  {growth:>{widths[1]}}  {share:>{widths[2]}}" for stage, growth, share in rows]
     body = cut(escape_entities("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
-    return f"Stages that grew ({escape_mrkdwn(comparison_basis(message.finding))}):\n```{body}```"
+    return f"Stages that grew ({escape_mrkdwn(message_text.comparison_basis(message.finding))}):\n```{body}```"
 
 
 def _examples(message: Message) -> str:
@@ -181,15 +170,15 @@ def _examples(message: Message) -> str:
         return ""
     rows = [
         f"• <{escape_entities(link)}|{escape_mrkdwn(what)}>" if link else f"• {escape_mrkdwn(what)}"
-        for what, link in slow_requests(message.finding)
+        for what, link in message_text.slow_requests(message.finding)
     ]
-    title = exemplars_title([each.failed for each in message.finding.exemplars])
+    title = message_text.exemplars_title([each.failed for each in message.finding.exemplars])
     return "\n".join([f"{title}:", *rows]) if rows else ""
 
 
 def _links(message: Message) -> str:
     finding = message.finding
-    links = [(finding.link, link_title(finding)), (finding.runbook, "Runbook")]
+    links = [(finding.link, message_text.link_title(finding)), (finding.runbook, "Runbook")]
     shown = [
         f"<{escape_entities(href)}|{name}>"
         for href, name in links
@@ -201,7 +190,7 @@ def _links(message: Message) -> str:
 def _buttons(message: Message) -> dict[str, Any]:
     finding = message.finding
     elements = [
-        _link_button(OPEN, link_title(finding), finding.link),
+        _link_button(OPEN, message_text.link_title(finding), finding.link),
         _link_button("runbook", "Runbook", finding.runbook),
     ]
     if not message.resolved:
@@ -230,7 +219,7 @@ def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
 
 
 def _context(message: Message) -> list[dict[str, str]]:
-    lines = [escape_mrkdwn(each) for each in small_print(message)]
+    lines = [escape_mrkdwn(each) for each in message_text.small_print(message)]
     # Slack shows the time in the reader's time zone; other clients show the text after the bar.
     at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{formatting.moment_of(message.opened_at)}>"
     lines.append(f"Incident {escape_mrkdwn(message.incident)}, opened {at}")
@@ -240,7 +229,7 @@ def _context(message: Message) -> list[dict[str, str]]:
 
 
 def _impact(message: Message) -> str:
-    return line(impact_text(message.finding), MAX_ROW_CHARS)
+    return line(message_text.impact_text(message.finding), MAX_ROW_CHARS)
 
 
 def _section(message: Message, part: str, text: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
