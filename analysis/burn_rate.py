@@ -130,9 +130,9 @@ def is_firing(
     return min(rates) >= needed and (long.bad >= guard.bad or all_bad)
 
 
-def may_fire(tier: AlertTier, short: Counts, objective: float, *, keep: float = 1.0) -> bool:
+def may_fire(tier: AlertTier, short: Counts, objective: float) -> bool:
     """Return whether *tier* can fire with the counts of its *short* window, whatever those of its long window are."""
-    return burn_rate(short.bad, short.total, objective) >= tier.burn * keep * (1 - _DUST)
+    return burn_rate(short.bad, short.total, objective) >= tier.burn * (1 - _DUST)
 
 
 def is_pending(
@@ -237,17 +237,13 @@ class Onset:
     latest: datetime
 
 
+# Width of a time step.
+_STEP = timedelta(minutes=1)
 # Start of a time step, its requests, and its bad requests (fractional when the threshold splits a bucket).
 Counted = tuple[datetime, float, float]
 
 
-def find_onset(
-    buckets: Iterable[Counted],
-    objective: float,
-    threshold: float,
-    otherwise: datetime,
-    step: timedelta = timedelta(minutes=1),
-) -> Onset:
+def find_onset(buckets: Iterable[Counted], objective: float, threshold: float, otherwise: datetime) -> Onset:
     """Return the onset of the latest bad period: the time from which the share of bad requests was higher than before.
 
     - *buckets*: Time steps with requests, in order, from before the problem until now.
@@ -268,7 +264,7 @@ def find_onset(
         best = 0
     near = np.flatnonzero(likelihood >= likelihood[best] - _LOG_LIKELIHOOD)
     # The onset may be within the first bad step, or late in the preceding step.
-    return Onset(known[best][0], known[min(best, int(near[0]))][0] - step, known[max(best, int(near[-1]))][0] + step)
+    return Onset(known[best][0], known[min(best, int(near[0]))][0] - _STEP, known[max(best, int(near[-1]))][0] + _STEP)
 
 
 def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float) -> Sequence[Counted]:

@@ -282,12 +282,6 @@ def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGro
     return sorted((each for each in found if each.growth_ms > 0), key=lambda each: -each.growth_ms)
 
 
-def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
-    """Return which function made *stage* grow; "" if the stage did not grow, no function is the cause, or samples are missing."""
-    found = grown_functions(before, after)
-    return next((each.sentence for each in found if each.stage == stage and each.is_cause), "")
-
-
 def _growth_in_stage(
     times: Sequence[FunctionTime], before: ProfileBand, after: ProfileBand, stage: str
 ) -> Iterator[FunctionGrowth]:

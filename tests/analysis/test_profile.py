@@ -17,7 +17,6 @@ from stagelens.analysis.profile import (
     flame_graph,
     functions,
     grown_functions,
-    growth_sentence,
     main_function,
     profile_of_request,
 )
@@ -118,6 +117,12 @@ def test_a_flame_graph_has_both_percentiles() -> None:
     assert (predict.name, predict.place, predict.tail_ms) == ("serve:predict", "serve.py:30", pytest.approx(200))
     assert (resize.tail_ms, resize.median_ms) == (pytest.approx(190), pytest.approx(4))
     assert flame_graph("forward", TAIL).children == []
+
+
+def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
+    """Sentence of the function that made *stage* grow; "" without one."""
+    found = grown_functions(before, after)
+    return next((each.sentence for each in found if each.stage == stage and each.is_cause), "")
 
 
 def test_growth_between_two_selections_is_a_sentence() -> None:
