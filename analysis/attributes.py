@@ -314,7 +314,6 @@ class SetScores:
     spread: Floats
 
     def is_large(self, steps: int) -> NDArray[np.bool_]:
-        """Return whether the effect is large enough to be named, and occurs often enough in *steps* steps."""
         is_spread = self.spread >= min(_MIN_STEPS, (steps + 1) / 2)
         return is_spread & (self.ratio >= MIN_RATIO) & (self.excess >= MIN_EXCESS) & (self.slow >= _MIN_REQUESTS)
 

@@ -56,7 +56,6 @@ class Prices:
         return f"{len(self.entries)} price{'s' * (len(self.entries) != 1)}"
 
     def of(self, service: str, environment: str | None) -> tuple[Price, ...]:
-        """Return the prices of *service* in *environment*, or in all environments if None; empty without a price."""
         own = self._by_service.get(service, ())
         return tuple(each for each in own if environment is None or each.environment in (None, environment))
 

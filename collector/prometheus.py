@@ -223,7 +223,6 @@ class Counters:
 
     @property
     def used(self) -> int:
-        """Number of histograms, including those beyond the limit."""
         return len(self._rows)
 
     @property

@@ -189,7 +189,6 @@ class SelfMetrics:
             self._rejected.labels(signal, reason).inc(count)
 
     def committed(self, batches: Sequence[Batch], counted: Sequence[bool], seconds: float) -> None:
-        """Count one transaction of *batches*; *counted* is True for each batch that is new."""
         self._commit.observe(seconds)
         points: list[PointColumns] = []
         for batch, new in zip(batches, counted, strict=True):
@@ -215,7 +214,6 @@ class SelfMetrics:
         self._maintenance_failures.inc()
 
     def folded(self, outcome: InboxOutcome, points: PointColumns) -> None:
-        """Count the spans that left the inbox in one run, and the *points* aggregated from them."""
         self._counters.count(points)
         for name in _OUTCOMES:
             self._spans.labels(name).inc(getattr(outcome, name))

@@ -51,7 +51,6 @@ class Grant:
     environments: frozenset[str] | None = None
 
     def covers(self, environments: frozenset[str] | None, role: Role) -> bool:
-        """Return whether the grant includes *role* in *environments*; None for all environments."""
         if ROLES.index(self.role) < ROLES.index(role):
             return False
         return self.environments is None or (environments is not None and environments <= self.environments)
@@ -66,7 +65,6 @@ class ReaderAccess:
 
     @cached_property
     def environments(self) -> frozenset[str] | None:
-        """Environments that the reader may see; None for all."""
         if any(each.environments is None for each in self.grants):
             return None
         return frozenset[str]().union(*(each.environments or () for each in self.grants))
@@ -83,7 +81,6 @@ class ReaderAccess:
         return hashlib.sha256(repr((rights, self.grantors)).encode()).hexdigest()[:16]
 
     def allows(self, environments: frozenset[str] | None, role: Role = "viewer") -> bool:
-        """Return whether the reader has *role* in all of *environments*; None for all environments."""
         if any(each.covers(environments, role) for each in self.grants):
             return True
         # Several grants may cover the environments together.
@@ -176,11 +173,9 @@ class AccessRules:
     token: frozenset[Grant]
 
     def __str__(self) -> str:
-        """Return the number of groups as text."""
         return f"{len(self.groups)} group{'s' * (len(self.groups) != 1)}"
 
     def access(self, name: str, proxy_groups: Sequence[str], *, by_token: bool) -> ReaderAccess:
-        """Return the rights of a reader."""
         own = [
             each.grants
             for each in self.groups

@@ -151,7 +151,6 @@ class IncidentActions:
         return accept_regression(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
-        """Silence notifications that match *matchers* for the duration *length*, starting now."""
         self._require(*silenced(matchers), "responder")
         now = self._now()
         with self._store.transaction() as connection:
@@ -164,7 +163,6 @@ class IncidentActions:
         return self._longest_silence(_dimensions(incident))
 
     def silence_of_service(self, service: str, environment: str) -> Silence | None:
-        """Return the active silence of every incident of *service* in *environment* ("" for all); None without one."""
         return self._longest_silence({"service": service, "environment": environment})
 
     def _longest_silence(self, about: Mapping[str, str]) -> Silence | None:

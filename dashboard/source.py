@@ -250,7 +250,6 @@ class Source:
         return self._whole.cached(read_record, self.store, default_watch_policy().record, settings, now)
 
     def signing_channels(self, kind: str) -> list[ChannelEntry]:
-        """Return the channels of *kind*, such as `slack`, that have a signing secret."""
         found = self.definitions()
         return [each for each in (found.channels if found else ()) if each.kind == kind and each.signing_secret]
 
@@ -269,7 +268,6 @@ class Source:
 
     @property
     def slo_file(self) -> LiveSloFile | None:
-        """SLO file; None without alerts or without such a file."""
         file = getattr(self._alerts, "file", None)
         return file if isinstance(file, LiveSloFile) and file.path is not None else None
 

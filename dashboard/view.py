@@ -122,7 +122,6 @@ class View:
 
     @cached_property
     def window_label(self) -> str:
-        """Window as text: `Last 6 h`, or its start and end."""
         if self.live and self.query.get("from", "now-").startswith("now-"):
             return f"Last {span(self.end - (self._asked_start or self.end - DEFAULT_WINDOW))}"
         if self.live:
@@ -211,7 +210,6 @@ class View:
         return tuple((key, value) for key, value in pairs if key)[:_MAX_ATTRIBUTES]
 
     def page_of(self, pages: int) -> int:
-        """Return the number of the shown page of a list with *pages* pages, from 1."""
         asked = self.query.get("n", "1")
         return min(max(int(asked), 1), max(pages, 1)) if asked.isascii() and asked.isdigit() else 1
 

@@ -69,7 +69,6 @@ class StoreExport:
                 ]
 
     def traces(self) -> Iterator[KeptTrace]:
-        """Yield the retained traces, ordered by start."""
         table = schema.traces
         wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
         for trace_id, span_id in self._snapshot.connection.execute(wanted).all():

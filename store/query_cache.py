@@ -143,7 +143,6 @@ class QueryCache:
         return entry.future.result()
 
     def known(self, key: Hashable, revision: Hashable) -> Any:
-        """Return the cached result of *key* at *revision*; None if there is none yet."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.revision != revision or not entry.future.done():

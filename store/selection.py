@@ -35,7 +35,6 @@ class Selection:
 
     @property
     def is_of_services(self) -> bool:
-        """Whether the selection includes all requests of its services."""
         return {self.version, self.environment, self.model, self.route, self.status, self.cold} == {None}
 
     @property
@@ -45,7 +44,6 @@ class Selection:
 
     @property
     def dimensions(self) -> dict[str, str]:
-        """Selected dimensions of `series`, with their values as the store has them."""
         wanted = {
             "service": self.service,
             "version": self.version,
@@ -58,7 +56,6 @@ class Selection:
         return {name: storable_name(value) for name, value in wanted.items() if value is not None}
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Return the SQL conditions of the selection on the rows of `series`."""
         return [schema.series.c[name] == value for name, value in self.dimensions.items()]
 
 

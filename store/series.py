@@ -113,7 +113,6 @@ class PointKeys:
         return np.fromiter([known(identity, -1) for identity in identities], np.int64, len(identities))
 
     def columns(self, numbers: _Ints) -> tuple[_Ints, _Ints, _Ints, _Ints]:
-        """Return the service, the metric, the series and the stage of each of the keys *numbers*."""
         service, metric, series, stage = np.array(self._columns, np.int64).reshape(-1, 4)[numbers].T.copy()
         return service, metric, series, stage
 

@@ -341,9 +341,7 @@ class StoredPoints(Protocol):
         """Return the contents of each series that matches *question* in each tier of *segments*."""
         ...
 
-    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Return the number of stored rows that match *question* in *segments*."""
-        ...
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int: ...
 
     def freed_seconds(self, tier: int) -> int:
         """Return the length of time that is deleted at once in *tier*, in seconds."""

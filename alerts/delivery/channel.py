@@ -163,7 +163,6 @@ class ReceiverResponse:
 
     @property
     def accepted(self) -> bool:
-        """Whether the status is 2xx."""
         return httpx.codes.is_success(self.status)
 
     @property

@@ -38,13 +38,11 @@ class HistogramExpressions:
     native: bool = False
 
     def counted(self, name: str, matchers: str, window: str) -> str:
-        """Return an expression for the rate of observations of the metric *name* over *window*, per series."""
         if self.native:
             return f"histogram_count(rate({name}{{{matchers}}}[{window}]))"
         return f"rate({name}_count{{{matchers}}}[{window}])"
 
     def summed(self, name: str, matchers: str, window: str) -> str:
-        """Return an expression for the rate of the sum of observed values over *window*, per series."""
         if self.native:
             return f"histogram_sum(rate({name}{{{matchers}}}[{window}]))"
         return f"rate({name}_sum{{{matchers}}}[{window}])"

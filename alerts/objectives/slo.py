@@ -177,7 +177,6 @@ class IndicatorSection(Section):
 
     @property
     def measured(self) -> Kind:
-        """Kind of the objective, by default from the other keys."""
         return self.kind or ("stage" if self.stage else "latency" if self.has_threshold else "availability")
 
     def faults(self) -> Iterator[Fault]:

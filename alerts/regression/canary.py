@@ -39,7 +39,6 @@ class VersionPair:
 
     @property
     def key(self) -> str:
-        """Storage key of the pair's alarm state."""
         return canary_cause(self.whole, self.old, self.new)
 
 

@@ -114,7 +114,6 @@ class StageEase:
     one_stage: float
 
     def needed(self, key: float) -> float:
-        """Return the required score when the highest stage score is *key*."""
         return min(1.0, max(self.least, self.start - self.by * key))
 
 

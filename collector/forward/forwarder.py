@@ -80,7 +80,6 @@ class DestinationStates(Collector):
             return [state for _, state in sorted(self._states.items())]
 
     def sent(self, name: str, signal: str, size_bytes: int, rejected: int, reason: str) -> None:
-        """Record that destination *name* accepted a body of *signal* with *rejected* items."""
         before, _ = self._change(
             name,
             lambda state: replace(
@@ -107,7 +106,6 @@ class DestinationStates(Collector):
         self._turn(name, lambda state: replace(state, state="up", error=""))
 
     def down(self, name: str, why: str, retries: int) -> None:
-        """Record that destination *name* fails, with the reason and the number of bodies to retry."""
         self._turn(name, lambda state: replace(state, state="down", error=why, retries=state.retries + retries))
 
     def elsewhere(self, name: str) -> None:

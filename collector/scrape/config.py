@@ -215,7 +215,6 @@ class ScrapeTarget(CallSection):
 
     @property
     def engine_rules(self) -> Engine | None:
-        """Rules of the engine; None to detect the engine."""
         return self.rules or engines().get(self.engine)
 
 

@@ -148,7 +148,6 @@ class Snapshot:
     beyond: int = 0
 
     def with_streams(self, more: Mapping[MetricStream, StreamCounts], beyond: int = 0) -> Snapshot:
-        """Return a snapshot with *more* streams added, up to the limit, and *beyond* added to the number of streams left out."""
         streams = dict(islice(chain(self.streams.items(), more.items()), MAX_STREAMS))
         left_out = len(self.streams) + len(more) - len(streams)
         return replace(self, streams=streams, beyond=self.beyond + left_out + beyond)

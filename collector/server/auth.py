@@ -178,7 +178,6 @@ class ClientMeters:
         return len(self._meters)
 
     def of(self, client: Hashable, limits: RateLimits, now: float) -> ClientMeter:
-        """Return the meter of *client*; changed *limits* create a new meter."""
         key = (client, limits)
         if key in self._meters:
             self._meters.move_to_end(key)

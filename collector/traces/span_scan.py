@@ -130,11 +130,9 @@ class SpanStrings:
 
     @property
     def is_full(self) -> bool:
-        """Whether new strings are no longer numbered."""
         return self.names.is_full or self.texts.is_full or self.values.is_full
 
     def number_of(self, name: str) -> int:
-        """Return the number of an attribute, -1 for one that no span had."""
         return self.attributes.index(name) if name in self.attributes else -1
 
     def _class_of(self, name: bytes) -> int:

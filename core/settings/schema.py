@@ -30,7 +30,6 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """Help text of the command line option, with default and variable."""
         meaning = _LINK.sub(r"\1", self.meaning).replace("`", "")
         return f"{meaning} (default {self.default or 'none'}) [{self.variable}]"
 

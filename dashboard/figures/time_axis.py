@@ -54,7 +54,6 @@ class TimeAxis:
         return pd.Timestamp(at).astimezone(self.zone).strftime(clock + zone)
 
     def places(self, starts: Iterable[Any]) -> list[float]:
-        """Return the x positions of the middles of the steps that start at *starts*."""
         return [self.place(pd.Timestamp(at).to_pydatetime() + self.step / 2) for at in starts]
 
     @property

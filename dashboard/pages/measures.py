@@ -120,7 +120,6 @@ class ServiceRow:
 
     @property
     def requests_before(self) -> int:
-        """Number of requests in the compared window."""
         before = self.fleet.once(_latency_before).get(self.service)
         return before.count if before else 0
 

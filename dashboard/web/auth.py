@@ -280,7 +280,6 @@ class CsrfTokens:
         self._key = secrets.token_hex(32)
 
     def token(self, bound_to: str) -> str:
-        """Return the CSRF token bound to *bound_to*, the session or the name of a reader."""
         return _signed(self._key, "write", bound_to)
 
     def accepts(self, token: str, bound_to: str) -> bool:

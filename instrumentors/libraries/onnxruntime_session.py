@@ -89,7 +89,6 @@ class KnownSession:
             return "forward"
 
     def batch(self, feed: Mapping[str, Any]) -> int:
-        """Return the batch size of *feed*, 0 for unknown."""
         shape = shape_of(feed.get(self.batched)) if self.batched else ()
         return shape[0] if shape else 0
 

@@ -237,7 +237,6 @@ class QueueRun(BatchRun):
         return False
 
     def leave(self, now: int) -> None:
-        """End the work on all jobs."""
         for job in [*self.jobs]:
             job.leave(self, now)
         self.close(now)
@@ -325,11 +324,9 @@ class Job(Ticket):
         self._reply: Any = None if reply is None else ref(reply, self.release)
 
     def ask(self) -> None:
-        """Note that the request starts to wait."""
         self.confirmed = True
 
     def receive(self) -> None:
-        """Note that the request goes on."""
         self.release()
 
     def reply(self) -> Any:

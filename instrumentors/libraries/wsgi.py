@@ -226,7 +226,6 @@ class WsgiExchange(Exchange):
             self._looked, self._gone = now, has_hung_up(_socket(self._connection, self._start_response))
 
     def hand_over(self, part: Any) -> None:
-        """Record that the server gets a part of the body."""
         self.hand_over_all(len(part))
         if self._stream is None:
             self._stream = ResponseStream(self._headers)

@@ -205,7 +205,6 @@ class TableLocation:
 
     @property
     def parts(self) -> str:
-        """System table of the parts in which tables are stored."""
         return f"clusterAllReplicas({quote_text(self.cluster)}, system.parts)" if self.cluster else "system.parts"
 
     @property

@@ -66,9 +66,7 @@ class SqlDialect(Protocol):
         """Return the name of the database at *url* for messages, without its password."""
         ...
 
-    def for_reading(self, connection: Connection) -> Connection:
-        """Return *connection* with transactions that read one consistent snapshot."""
-        ...
+    def for_reading(self, connection: Connection) -> Connection: ...
 
     def hold(self, connection: Connection, /) -> None:
         """Lock `points` in the new transaction against changes that its snapshot would not isolate."""

@@ -82,7 +82,6 @@ class PathQueries(QueryGroup):
     """Queries across services."""
 
     def requests_of_trace(self, trace_id: str) -> list[KeptTrace]:
-        """Return the retained requests of the trace *trace_id*, by start; at most 200."""
         with self._snapshot() as snapshot:
             traces = schema.traces
             statement = select_documents().where(traces.c.trace_id == storable(trace_id).lower())

@@ -278,7 +278,6 @@ class OutsideInstrumentor(CallsInstrumentor):
     """Base class of a library of functions that are called beside a model: calls inside a module belong to the module."""
 
     def wrapper(self, stage: str) -> Probed:
-        """Return what records the calls outside of modules."""
         enter = timed_call(stage).probe.enter
         return Probed.until_end(functools.partial(_enter, enter))
 

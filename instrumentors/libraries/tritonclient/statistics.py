@@ -281,7 +281,6 @@ class ModelReadings:
         return None
 
     def lately(self) -> CallWindow | None:
-        """Return the window between the last two readings; None without calls."""
         if len(self._readings) < 2:  # noqa: PLR2004 - two readings
             return None
         window = self._between(self._readings[-2], self._readings[-1])
