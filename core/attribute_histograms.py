@@ -109,7 +109,6 @@ class AttributeHistograms:
         self._replica, self._spent = Histogram(ATTRIBUTE_SCALE), defaultdict(dict)
 
     def _taken(self) -> dict[str, dict[str, Histogram]]:
-        """Return the histograms by attribute and value of the attributes that are sent, and reset them."""
         values: dict[str, dict[str, Histogram]] = {key: {} for key in (*self._sent, *self._only)}
         for (key, value), cell in self._cells.items():
             values.setdefault(key, {})[value] = cell

@@ -307,7 +307,6 @@ def _distinct_addresses(found: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def _at(address: str, request: httpx.Request) -> httpx.Request:
-    """Return *request* changed to connect to *address*, with the Host header and TLS server name of the original host."""
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),

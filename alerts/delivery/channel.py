@@ -258,7 +258,6 @@ def _run_coroutine(task: Coroutine[Any, Any, ReceiverResponse]) -> ReceiverRespo
 async def _exchange(
     method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str
 ) -> ReceiverResponse:
-    """Send one request and read the response, with one deadline for both."""
     transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(str(url)) or None)
     steps = list[str]()
 

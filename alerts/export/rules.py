@@ -238,7 +238,6 @@ def _alert(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> dict[str, Any]:
 
 
 def _condition(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> str:
-    """Return the PromQL condition of an alert, equivalent to `is_firing` and not `is_calm`."""
     chosen, guard = _slo_selector(slo), policy.guard
     long, short = prometheus_duration(tier.long), prometheus_duration(tier.short)
 

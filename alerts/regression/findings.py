@@ -310,7 +310,6 @@ def _reference_hours(
 def _suspects(
     context: RegressionContext, watched: WatchedSeries, row: Row, then: Sequence[Selection], now: Selection
 ) -> tuple[Suspect, ...]:
-    """Return the growth of stages in the slowest requests or, for a regression of the mean, in all requests."""
     moved = watched.last_score.moved if watched.last_score else {}
     if row.at != MEAN:
         start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))

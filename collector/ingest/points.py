@@ -376,7 +376,6 @@ def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, i
 
 
 def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_PointGroup]:
-    """Yield the histogram points of *metric* in groups of up to `_CHUNK_BYTES`."""
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
     if sizes and (total := sum(sizes)) <= _CHUNK_BYTES:

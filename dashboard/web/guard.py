@@ -313,7 +313,6 @@ def _how_to_authenticate(config: DashboardConfig) -> str:
 
 
 def _local_path(address: str) -> str:
-    """Return *address* if it is a local path of this dashboard, else "/"."""
     parts = urlsplit(address)
     safe = address.startswith("/") and not address.startswith(("//", "/\\")) and not parts.netloc
     return address if safe and address.isprintable() else "/"

@@ -63,7 +63,6 @@ class ProcessPoolInstrumentor(Instrumentor):
 
 
 def _note_killed(child: Any, number: int) -> None:
-    """Count the open requests of a child that is about to be killed, such as a worker of uvicorn that does not respond."""
     # A thread of ours in this process would change its later forks.
     if number == signal.SIGKILL and child.method != "fork" and child.returncode is None:
         try:

@@ -399,7 +399,6 @@ def _selects(
 
 
 def _owners(question: PointQuery, suffix: str = "") -> tuple[str, dict[str, str]]:
-    """Return the clause that selects the series of *question*, and the values of its parameters, whose names end with *suffix*."""
     dimensions = question.selection.dimensions
     conditions = [f"{name} = :{name}{suffix}" for name in dimensions]
     values = {f"{name}{suffix}": value for name, value in dimensions.items()}

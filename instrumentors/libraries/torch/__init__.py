@@ -314,7 +314,6 @@ class _Loading:
 
 
 def _loading(phase: LoadPhase) -> Probed:
-    """Return what records the calls of functions that load weights, with their copies, as one load."""
     return Probed.until_end(lambda source: None if _busy.inside else _Loading(phase, source), parameters=1)
 
 
