@@ -107,6 +107,7 @@ LIBRARIES = (
     Library("torchaudio", "preprocessing", "TorchaudioInstrumentor"),
     Library("torchvision", "preprocessing", "TorchvisionInstrumentor"),
     Library("tornado", "web_frameworks", "TornadoInstrumentor"),
+    Library("tornado.wsgi", "servers", "ServerInstrumentor"),
     Library("transformers", "transformers", "TransformersInstrumentor"),
     Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),
     Library("urllib3", "urllib3", "Urllib3Instrumentor"),

@@ -1,6 +1,6 @@
 """ASGI and WSGI servers: counts the requests of any application, whatever its framework is.
 
-- Tested are uvicorn, Hypercorn, Granian, Daphne, gunicorn, Waitress, Cheroot, gevent, wsgiref, and the server of Werkzeug.
+- Tested are uvicorn, Hypercorn, Granian, Daphne, gunicorn, Waitress, Cheroot, gevent, wsgiref, and the servers of Werkzeug and Tornado.
 - The route is that of [Starlette and FastAPI](asgi.md), [Django](django.md), [Flask](flask.md), Litestar, Quart, Falcon, Bottle,
   Pyramid, BlackSheep or Sanic. Of another framework it is the path, with `{}` for numbers, hashes and long segments; from the
   101st such path on, it is `__other__`.
@@ -41,6 +41,7 @@ _ASGI: Final = {
 _WSGI: Final = {
     "cheroot.wsgi": ("Server", "wsgi_app"),
     "hypercorn.app_wrappers": ("WSGIWrapper", "app"),
+    "tornado.wsgi": ("WSGIContainer", "wsgi_application"),
     "waitress.server": ("BaseWSGIServer", "application"),
     "werkzeug.serving": ("BaseWSGIServer", "app"),
 }
@@ -74,7 +75,7 @@ class ServerInstrumentor(Instrumentor):
         {
             "handler": "the application",
             "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a proxy has set the header `X-Request-Start`",
+            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
         }
     )
     facts = ("method", "first_token", "gap")

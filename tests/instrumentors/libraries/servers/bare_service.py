@@ -101,6 +101,19 @@ def serve_tornado(port: int) -> None:
     asyncio.run(main())
 
 
+def serve_tornado_wsgi(port: int) -> None:
+    """Serve a WSGI application by Tornado, behind a handler."""
+    from tornado import web  # noqa: PLC0415 - as above
+    from tornado.wsgi import WSGIContainer  # noqa: PLC0415 - as above
+
+    async def main() -> None:
+        fallback = {"fallback": WSGIContainer(wsgi)}
+        web.Application([(r".*", web.FallbackHandler, fallback)]).listen(port, "127.0.0.1")
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
 def serve_sanic(port: int) -> None:
     """Serve by its own server."""
     from sanic import Sanic, response  # noqa: PLC0415 - as above

@@ -36,7 +36,10 @@ OTHERS = {
     "hypercorn-wsgi": "hypercorn wsgi:bare_service:wsgi -b {address}",
     "uvicorn-wsgi": "uvicorn bare_service:wsgi --interface wsgi --port {port}",
     "waitress": "waitress --listen={address} bare_service:wsgi",
-    **{f"{name}": f"bare_service {name} {{port}}" for name in ("cheroot", "http", "werkzeug", "wsgiref")},
+    **{
+        f"{name}": f"bare_service {name} {{port}}"
+        for name in ("cheroot", "http", "tornado_wsgi", "werkzeug", "wsgiref")
+    },
 }
 NAMED = {"litestar": "/items/{item}", "sanic": "/items/<item:int>", "tornado": "/items/([0-9]+)"}
 SOCKETS = {*ASGI, "tornado"}
