@@ -124,6 +124,8 @@ ARRIVED = "stagelens.arrived"
 READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
 READ_OF_GET = READ | {b"user-agent"}
 # `pathsend` makes the server send a file as the complete body.
+# Attributes by which uvicorn, hypercorn, gunicorn and Daphne say that the client has gone.
+_GONE: Final = ("disconnected", "closed", "_closed", "_disconnected")
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
@@ -234,6 +236,7 @@ class AsgiExchange(Exchange):
                 self._look_for_client(message)
             if sends_server_timing and message["type"] == "http.response.start":
                 message = with_timing(message, self._marks, self._start, started)
+            gone = self._gone
             try:
                 await self._send(message)
             except BaseException:
@@ -251,7 +254,7 @@ class AsgiExchange(Exchange):
                     if self.awaits_response and not self.handling:
                         self._resume_handler()
                 elif kind in LAST_MESSAGES:
-                    self._sent_body(message, started, more)
+                    self._sent_body(message, started, more, gone)
             except Exception:
                 log_failure("timing a response")
 
@@ -276,15 +279,20 @@ class AsgiExchange(Exchange):
             log_failure("looking for a client")
 
     def _has_client_gone(self) -> bool:
-        server: Any = getattr(self._send, "__self__", None)
-        # Of uvicorn, and of hypercorn.
-        if getattr(server, "disconnected", False) is True or getattr(server, "closed", False) is True:
+        server = self._server()
+        if any(getattr(server, name, False) is True for name in _GONE):
             return True
         # The event loop may not have run since.
-        transport = getattr(server, "transport", None)
-        return transport is not None and has_hung_up(transport.get_extra_info("socket"))
+        ask = getattr(getattr(server, "transport", None), "get_extra_info", None)
+        return ask is not None and bool(has_hung_up(ask("socket")))
 
-    def _sent_body(self, message: Message, started: int, more: bool) -> None:
+    def _server(self) -> Any:
+        """Return the object of the server that has the connection, None for an unknown one."""
+        # Of uvicorn and hypercorn; of Daphne, a `partial`; of gunicorn, behind that of the body.
+        server = getattr(self._send, "__self__", None) or next(iter(getattr(self._send, "args", ())), None)
+        return server or getattr(getattr(self._receive, "__self__", None), "protocol", None)
+
+    def _sent_body(self, message: Message, started: int, more: bool, gone: bool) -> None:
         body = message.get("body")
         if body:
             self._size += len(body)
@@ -295,6 +303,8 @@ class AsgiExchange(Exchange):
         elif message["type"] != "http.response.body":
             self._size = -1
         if not more:
+            # The end of the response is a disconnect, too, which Hypercorn reports while it sends.
+            self._gone = gone
             self._ended = clock()
             # A 500 may be the response to an exception, whose class is known later, in `close`.
             if self._status < FAILED:
@@ -366,7 +376,7 @@ class AsgiExchange(Exchange):
 
     def _peer(self) -> object:
         # The client in the scope may be one that a proxy has named.
-        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        transport = getattr(self._server(), "transport", None)
         return transport_peer(transport, self._scope.get("client") or "")
 
     def _header(self, name: str) -> str:

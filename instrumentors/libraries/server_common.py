@@ -20,6 +20,8 @@ import logging
 import os
 import re
 import select
+import socket
+import struct
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
@@ -435,6 +437,7 @@ DISCONNECTS: Final = frozenset(
         "ConnectionAbortedError",
         "ConnectionResetError",
         "GeneratorExit",
+        "StreamClosedError",
     }
 )
 # Whether the client is there costs 2 µs, so it is asked at most this often: a client does not give up within this time.
@@ -442,18 +445,37 @@ MIN_LOOK_NS: Final = 1_000_000
 _HANGUP: Final = getattr(select, "POLLRDHUP", 0)
 
 
-def has_hung_up(connection: Any) -> bool:
-    """Return whether the client, or the server for it, has closed *connection*, a socket; False if that is not known."""
+# A client that closes its sending half so soon after its request still reads the response, as `nc -N` does. [milliseconds]
+_HALF_CLOSE_MS: Final = 8
+# Of the structure `tcp_info` of Linux: the times since the last data and the last packet of the client.
+_LAST_RECEIVED: Final = struct.Struct("52x2I")
+
+
+def has_hung_up(connection: Any) -> bool | None:
+    """Return whether the client, or the server for it, has closed *connection*, a socket.
+
+    False if that is not known, and None if the client has only closed its sending half: then that is all that can be known.
+    """
     try:
         number = connection.fileno()
         if number < 0:
             return True
         poll = unpatched("select", "poll")()
         poll.register(number, _HANGUP)
-        return bool(poll.poll(0))
+        events = poll.poll(0)
+        return None if events and events[0][1] == _HANGUP and _still_reads(connection) else bool(events)
     except Exception:
         # No socket, or a system without `poll`.
         return False
+
+
+def _still_reads(connection: Any) -> bool:
+    try:
+        head = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
+        data, packet = _LAST_RECEIVED.unpack(head)
+    except (OSError, struct.error):  # a Unix socket
+        return False
+    return data - packet <= _HALF_CLOSE_MS
 
 
 def is_cancelled(error_type: str, status: int) -> bool:
@@ -642,5 +664,6 @@ def socket_peer(connection: Any, otherwise: object = "") -> object:
 
 def transport_peer(transport: Any, otherwise: object = "") -> object:
     """Return the address of the client of *transport*, of asyncio; *otherwise* if that is not known."""
-    name = None if transport is None else transport.get_extra_info("peername")
+    # One of Twisted has no such method.
+    name = transport.get_extra_info("peername") if hasattr(transport, "get_extra_info") else None
     return otherwise if name is None else name or UNIX_PEER

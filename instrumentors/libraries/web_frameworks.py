@@ -5,6 +5,7 @@ The docstring of a class is the text of its page in the documentation.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
@@ -19,27 +20,36 @@ from ..recorder import abandon, begin, end, finish
 from ..records import Marks, clock
 from .asgi import recorded
 from .server_common import (
+    CANCELLED,
     FAILED,
+    MIN_LOOK_NS,
     NOT_FOUND,
     UNMATCHED,
     Exchange,
     ResponseStream,
+    has_hung_up,
+    is_cancelled,
     is_users_code,
     name_route,
-    proxy_wait_ns,
     record_request_head,
     route_of,
+    socket_peer,
+    transport_peer,
+    trusted_wait_ns,
 )
 
 _STAGES = MappingProxyType(
-    {"handler": "the handler", "queue": "the wait after a proxy has set the header `X-Request-Start`"}
+    {
+        "handler": "the handler",
+        "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
+    }
 )
 
 
 class NativeExchange(Exchange):
     """State of one request; finishes its record exactly once."""
 
-    __slots__ = ("_marks", "_start", "_stream", "_token", "error_type", "status")
+    __slots__ = ("_marks", "_start", "_stream", "_token", "error_type", "is_gone", "status")
 
     def __init__(self, marks: Marks, token: Token[Marks | None]) -> None:
         self._marks = marks
@@ -48,32 +58,37 @@ class NativeExchange(Exchange):
         self._stream: ResponseStream | None = None
         # Class of an exception for which the server has sent the response.
         self.error_type = ""
+        # Whether the client has gone before the response was complete.
+        self.is_gone = False
         self.status = 0
 
     @classmethod
-    def open(cls, method: str | None, header: Callable[[str], Any]) -> NativeExchange | None:
+    def open(
+        cls, method: str | None, header: Callable[[str], Any], peer: Callable[[], object] = str
+    ) -> NativeExchange | None:
         """Start a request with this HTTP method, None for none, whose headers *header* returns; None inside of a request."""
         opened = begin()
         if opened is None:
             return None
         try:
             exchange = cls(*opened)
-            exchange.read_head(method, lambda name: header(name) or "")
+            exchange.read_head(method, lambda name: header(name) or "", peer)
         except Exception:
             abandon(opened[1])
             log_failure("timing a request")
             return None
         return exchange
 
-    def read_head(self, method: str | None, header: Callable[[str], str]) -> None:
+    def read_head(self, method: str | None, header: Callable[[str], str], peer: Callable[[], object]) -> None:
         self._start = record_request_head(
             self._marks,
             method,
             header("traceparent"),
             header("X-Force-Trace"),
-            proxy_wait_ns(header("X-Request-Start")),
+            trusted_wait_ns(header("X-Request-Start"), peer),
             header("tracestate"),
             header("Content-Length"),
+            header("User-Agent") if method == "GET" else "",
         )
         if named_attributes.sources:
             named_attributes.record_headers(self._marks, header)
@@ -82,6 +97,11 @@ class NativeExchange(Exchange):
         if self._stream is None:
             self._stream = ResponseStream(headers)
         self._stream.add(clock(), chunk)
+
+    def look(self, connection: Any) -> None:
+        """Note whether the client of *connection*, a socket or None for a closed one, has gone; it may go when it has the response."""
+        if not self.is_gone and clock() - self._marks[1] > MIN_LOOK_NS:
+            self.is_gone = connection is None or bool(has_hung_up(connection))
 
     def leave(self) -> None:
         """Remove the request from this context; a task that it has started may go on."""
@@ -101,6 +121,8 @@ class NativeExchange(Exchange):
         except Exception:
             log_failure("describing a request")
         error_type = type(error).__qualname__ if error else self.error_type if status >= FAILED else ""
+        if self.is_gone and is_cancelled(error_type, status):
+            self._marks.extend(CANCELLED)
         self._marks.extend((rest, self._marks[1], ended))
         finish(self._marks, self._start, ended, route, error_type, status)
 
@@ -111,12 +133,6 @@ _exchange: ContextVar[NativeExchange | None] = ContextVar("stagelens_native", de
 
 def _is_websocket(header: Callable[[str], Any]) -> bool:
     return (header("Upgrade") or "").lower() == "websocket"
-
-
-def _failed_with(error: object) -> None:
-    exchange = _exchange.get()
-    if exchange is not None:
-        exchange.error_type = type(error).__qualname__
 
 
 class LitestarInstrumentor(Instrumentor):
@@ -133,7 +149,7 @@ class LitestarInstrumentor(Instrumentor):
             "framework": "the time in middleware, routing, guards and the sending of the response",
             "handler": "the parameters, dependencies and the handler, and the conversion of its result",
             "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a proxy has set the header `X-Request-Start`",
+            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
         }
     )
     facts = ("method", "first_token", "gap")
@@ -184,9 +200,10 @@ class _Turn:
     def leave(self, outcome: object) -> None:
         _turn.reset(self._before)
         if self.exchange is not None:
-            self.exchange.finish(
-                str(self.handler.path).partition("?")[0], outcome if isinstance(outcome, BaseException) else None
-            )
+            error = outcome if isinstance(outcome, BaseException) else None
+            if error is not None:
+                self.exchange.look(self.handler.connection)
+            self.exchange.finish(str(self.handler.path).partition("?")[0], error)
 
 
 _turn: ContextVar[_Turn | None] = ContextVar("stagelens_turn", default=None)
@@ -203,7 +220,9 @@ def _parsed(handler: Any, succeeded: object) -> None:
         if not succeeded or turn is None or turn.handler is not handler or hasattr(handler, "run_wsgi"):
             return
         if not _is_websocket(handler.headers.get):
-            turn.exchange = NativeExchange.open(handler.command, handler.headers.get)
+            turn.exchange = NativeExchange.open(
+                handler.command, handler.headers.get, lambda: socket_peer(handler.connection)
+            )
     except Exception:
         log_failure("timing a request")
 
@@ -212,6 +231,7 @@ def _responding(handler: Any, code: Any) -> None:
     turn = _turn.get()
     if turn is not None and turn.handler is handler and turn.exchange is not None:
         turn.exchange.status = int(code)
+        turn.exchange.look(handler.connection)
 
 
 class SanicInstrumentor(Instrumentor):
@@ -251,7 +271,9 @@ def _set_up(protocol: Any, _: object) -> None:
     @functools.wraps(handle)
     async def handle_request(request: Any, *args: Any, **options: Any) -> Any:
         header = request.headers.get
-        exchange = None if _is_websocket(header) else NativeExchange.open(request.method, header)
+        exchange = None
+        if not _is_websocket(header):
+            exchange = NativeExchange.open(request.method, header, lambda: transport_peer(request.transport))
         if exchange is None:
             return await handle(request, *args, **options)
         failure = None
@@ -264,6 +286,8 @@ def _set_up(protocol: Any, _: object) -> None:
         finally:
             _exchange.set(None)
             exchange.status = getattr(getattr(request.stream, "response", None), "status", 0)
+            # Sanic cancels the handler when the client has gone.
+            exchange.is_gone = isinstance(failure, asyncio.CancelledError) and request.transport.is_closing()
             exchange.finish(request.path, failure)
             del failure
 
@@ -287,7 +311,9 @@ def _router_get(original: Any) -> Any:
 
 
 def _handling(_: Any, __: Any, error: Any) -> None:
-    _failed_with(error)
+    exchange = _exchange.get()
+    if exchange is not None:
+        exchange.error_type = type(error).__qualname__
 
 
 class TornadoInstrumentor(Instrumentor):
@@ -302,7 +328,7 @@ class TornadoInstrumentor(Instrumentor):
     title = "Tornado"
     stages = MappingProxyType({**_STAGES, "framework": "requests that match no handler, and those for static files"})
     facts = ("method", "first_token", "gap")
-    not_timed = ("a callback that is given to `HTTPServer` instead of an application",)
+    not_timed = ("a callback that is given to `HTTPServer` instead of an application or a `WSGIContainer`",)
     tested = MappingProxyType({"tornado": "6.6.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -348,7 +374,10 @@ def _finish_tornado(exchange: NativeExchange, handler: Any, error: BaseException
 def _execute(original: Any) -> Any:
     async def _execute(self: Any, *args: Any, **options: Any) -> Any:
         header = self.request.headers.get
-        exchange = None if _is_websocket(header) else NativeExchange.open(self.request.method, header)
+        exchange = None
+        # What a `FallbackHandler` calls counts.
+        if not (_is_websocket(header) or hasattr(self, "fallback")):
+            exchange = NativeExchange.open(self.request.method, header, lambda: socket_peer(_socket(self)))
         if exchange is None:
             return await original(self, *args, **options)
         failure = None
@@ -367,15 +396,25 @@ def _execute(original: Any) -> Any:
     return _execute
 
 
+def _socket(handler: Any) -> Any:
+    return getattr(getattr(handler.request.connection, "stream", None), "socket", None)
+
+
 def _flushing(handler: Any, include_footers: Any) -> None:
     exchange = _exchange.get()
+    if exchange is None:
+        return
+    exchange.look(_socket(handler))
     # At the end, the rest of the body; without a flush before, all of it.
-    if exchange is not None and not include_footers:
+    if not include_footers:
         exchange.add_chunk(handler._headers.get_all(), b"".join(handler._write_buffer))  # noqa: SLF001 - as `flush` does
 
 
-def _handle_exception(_: Any, error: Any) -> None:
-    _failed_with(error)
+def _handle_exception(handler: Any, error: Any) -> None:
+    exchange = _exchange.get()
+    if exchange is not None:
+        exchange.error_type = type(error).__qualname__
+        exchange.look(_socket(handler))
 
 
 def _run_callback(original: Any) -> Any:

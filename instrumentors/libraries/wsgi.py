@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar, Token
@@ -223,7 +224,8 @@ class WsgiExchange(Exchange):
     def _look(self, now: int) -> None:
         """Note whether the client has gone before a part is written; it may go when it has the last one."""
         if now - self._looked > MIN_LOOK_NS and not self._gone:
-            self._looked, self._gone = now, has_hung_up(_socket(self._connection, self._start_response))
+            gone = has_hung_up(_socket(self._connection, self._start_response))
+            self._looked, self._gone = sys.maxsize if gone is None else now, bool(gone)
 
     def hand_over(self, part: Any) -> None:
         self.hand_over_all(len(part))

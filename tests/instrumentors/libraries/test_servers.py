@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Iterable, Iterator, MutableMapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -21,6 +24,7 @@ from stagelens.instrumentors.libraries import server_common
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor, Served
 from stagelens.instrumentors.libraries.server_common import MAX_TEMPLATES, OTHER_PATH, UNMATCHED, route_of
 from stagelens.instrumentors.libraries.servers import ServerInstrumentor
+from stagelens.instrumentors.libraries.web_frameworks import HttpServerInstrumentor
 from stagelens.instrumentors.libraries.wsgi import served
 
 if TYPE_CHECKING:
@@ -105,6 +109,66 @@ def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished
     assert recorder.current.get() is None
 
 
+def test_the_end_of_a_response_is_no_disconnect_before_it(finished: Finished) -> None:
+    """Hypercorn reports one to the application while it sends the last part."""
+
+    async def stream(_: Any, receive: Any, send: Any) -> None:
+        disconnected = asyncio.create_task(receive())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+        await disconnected
+
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def receive() -> Message:
+            await ended.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                ended.set()
+                for _ in range(3):
+                    await asyncio.sleep(0)
+
+        await Served(stream)({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
+
+    asyncio.run(main())
+
+    assert "@cancelled" not in finished.facts()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_python_s_own_server_trusts_no_client(reads: bool, monkeypatch: pytest.MonkeyPatch, finished: Finished) -> None:
+    """It knows when a client has gone, which one that has closed its sending half right after the request has not."""
+    monkeypatch.setattr(server_common, "_HALF_CLOSE_MS", 10**6 if reads else -1)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read()
+            time.sleep(0.002)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+            """Log nothing."""
+
+    instrumentor = HttpServerInstrumentor()
+    instrumentor.instrument()
+    try:
+        with HTTPServer(("127.0.0.1", 0), Handler) as server, socket.create_connection(server.server_address) as client:
+            client.sendall(b"GET / HTTP/1.0\r\nX-Request-Start: t=%d\r\nUser-Agent: kube-probe/1\r\n\r\n" % time.time())
+            client.shutdown(socket.SHUT_WR)
+            server.handle_request()
+    finally:
+        instrumentor.uninstrument()
+
+    ((marks, started, *_),) = finished
+    assert started == marks[1]
+    assert "kube-probe/1" in marks
+    assert ("@cancelled" in finished.facts()) is not reads
+
+
 @pytest.mark.parametrize("kind", ["list", "generator", "raises"])
 def test_a_wsgi_application_of_no_framework_is_counted(kind: str, finished: Finished) -> None:
     """Whatever it returns; to other code the application is the same."""
@@ -163,14 +227,14 @@ def test_wsgiref_serves_the_application_itself(finished: Finished) -> None:
 )
 def test_the_template_of_a_path_has_no_values(path: str, template: str) -> None:
     """Such as numbers, hashes and names of clients."""
-    assert route_of([], path, 200) == template
+    assert route_of([0] * 6, path, 200) == template
 
 
 def test_paths_without_end_share_one_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client may send any path."""
     monkeypatch.setattr(server_common, "_templates", set())
     letters = itertools.islice(itertools.product("abcde", repeat=4), MAX_TEMPLATES + 5)
-    found = [route_of([], "/" + "".join(path), 200) for path in letters]
+    found = [route_of([0] * 6, "/" + "".join(path), 200) for path in letters]
 
     assert len(set(found)) == MAX_TEMPLATES + 1
     assert found[-1] == OTHER_PATH
