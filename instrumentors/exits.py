@@ -5,8 +5,8 @@
   by the signal, `signal.getsignal` still returns SIG_DFL, and a handler that the host sets replaces ours.
 
 The handler is that of `faulthandler.register`. It is written in C, so it runs at once whatever the main thread does, and it is
-no handler for `signal`. It writes to a socket. A thread at the other end restores the default action, so that a second signal
-ends the process at once, sends the records, and raises the signal again.
+no handler for `signal`. It writes to a socket. A thread at the other end sends the records, restores the default action, and
+raises the signal again. Others meanwhile have no effect: `timeout` sends two at once, to the process and to its group.
 """
 
 from __future__ import annotations
@@ -110,14 +110,13 @@ class Signals:
     @property
     def received(self) -> bool:
         """Whether a signal was received that is about to end this process."""
-        return self._is_ending or bool(self._poll(0))
+        return self._is_ending or (self._has_sockets() and bool(self._poll(0)))
 
     def take_defaults(self) -> None:
         """Handle the signals that have their default action now."""
         if self.received:
             return
-        if self._read_inodes() != self._inodes:
-            # The host has closed all files that it does not know: the handler must not write to those that it opens next.
+        if not self._has_sockets():
             self.restore()
             return
         for signum, (_, sender) in self._sockets.items():
@@ -138,12 +137,17 @@ class Signals:
     def close(self) -> None:
         """Undo everything in a forked child, which inherits the handler but not the thread."""
         self.restore()
+        release = _socket.socket.close if self._has_sockets() else _socket.socket.detach
         for each in itertools.chain(*self._sockets.values()):
-            each.close()
+            release(each)
 
     def _restore(self, signum: int) -> None:
         if self._ours and self._action(signum) == self._ours:
             faulthandler.unregister(signum)
+
+    def _has_sockets(self) -> bool:
+        """Return whether the host has not closed all files that it does not know: their numbers are those that it opens next."""
+        return self._read_inodes() == self._inodes
 
     def _read_inodes(self) -> list[int]:
         with contextlib.suppress(OSError):
@@ -160,7 +164,10 @@ class Signals:
     def _run(self) -> None:
         try:
             while True:
-                for signum in self._poll():
+                received = self._poll()
+                if not self._has_sockets():
+                    return
+                for signum in received:
                     self._pass_on(signum)
         finally:
             self.restore()
@@ -172,8 +179,8 @@ class Signals:
         # A child has the handler of its parent until its fork handlers have run or it executes another program.
         self._is_ending = pid == self._pid
         if self._is_ending:
-            self.restore()
             self._flush()
+            self.restore()
         with contextlib.suppress(BlockingIOError):
             while True:
                 receiver.recv(1)
@@ -214,7 +221,8 @@ def _action_reader() -> Callable[[int], int | None]:
 
 
 def _socket_pair() -> tuple[_socket.socket, _socket.socket]:
-    receiver, sender = _socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    # Closing one end wakes the thread at the other one, and each write has credentials.
+    receiver, sender = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     for each in (receiver, sender):
         each.setblocking(False)
