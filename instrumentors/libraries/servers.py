@@ -142,7 +142,7 @@ class ServerInstrumentor(Instrumentor):
         self.replace(module.Worker, "load_wsgi", Probed(Probe(_wsgi_worker, partial(_leave, "wsgi", _served), None, 1)))
 
     def _exporter(self, module: ModuleType) -> None:
-        self.replace(module, "start_wsgi_server", Probed(Probe(scripts.exporter_ports.add, None, None, 1)))
+        self.replace(module, "start_wsgi_server", Probed(Probe(scripts.exporter_ports.add, _exporting, None, 1)))
 
     def _wsgiref(self, module: ModuleType) -> None:
         self.replace(module.BaseHandler, "run", _run)
@@ -151,6 +151,12 @@ class ServerInstrumentor(Instrumentor):
 def _served(app: Any) -> Any:
     module = getattr(app, "__module__", None)
     return app if isinstance(module, str) and module.partition(".")[0] in _EXPORTERS else served(app)
+
+
+def _exporting(_: object, started: Any) -> None:
+    # For port 0 the system has chosen one; older versions return nothing.
+    if started:
+        scripts.exporter_ports.add(started[0].server_port)
 
 
 def _name(route: Callable[[Any, Any], Any], owner: Any, result: Any) -> None:

@@ -39,6 +39,9 @@ class UvicornInstrumentor(Instrumentor):
 
 def _shutdown(original: Any) -> Any:
     async def shutdown(self: Any, *args: Any, **options: Any) -> None:
+        if recorder.open_marks():
+            # A supervisor may kill this process before these requests end.
+            await _flush()
         try:
             await original(self, *args, **options)
         finally:
