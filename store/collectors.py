@@ -214,18 +214,20 @@ _SMALLER = "send smaller batches (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`) without prom
 LOSSES = {
     "late_spans": Loss(
         "span",
-        "arrived after the request was counted, so that the stages miss their time",
+        "later than the request was counted, so that the stages miss their time",
         "export spans at least every 10 s (`OTEL_BSP_SCHEDULE_DELAY`)",
     ),
     "orphaned_spans": Loss(
-        "span", "waited up to an hour in vain for the end of the request", "do not sample traces; end each root span"
+        "span", "without the end of the request for up to an hour", "do not sample traces; end each root span"
     ),
-    "rejected": Loss("data point or span", "was invalid", "see the partial_success in the log of the sender"),
-    "too_large": Loss("export", "was refused: too large", _SMALLER),
-    "invalid": Loss("export", "was refused: not valid", "see the response in the log of the sender"),
-    "overloaded": Loss("export", "was refused: a buffer was full", "raise the limit, or start another collector"),
-    "slow": Loss("export", "was refused: not received within 10 s", "check the network of the sender"),
-    "not_stored": Loss("export", "was refused: not stored in time", "check the database; senders retry"),
+    "rejected": Loss(
+        "item", "rejected: no valid data point or span", "see the partial_success in the log of the sender"
+    ),
+    "too_large": Loss("export", "refused: too large", _SMALLER),
+    "invalid": Loss("export", "refused: not valid", "see the response in the log of the sender"),
+    "overloaded": Loss("export", "refused: a buffer was full", "raise the limit, or start another collector"),
+    "slow": Loss("export", "refused: not received within 10 s", "check the network of the sender"),
+    "not_stored": Loss("export", "refused: not stored in time", "check the database; senders retry"),
 }
 
 

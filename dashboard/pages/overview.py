@@ -48,7 +48,7 @@ def render(context: Context) -> Page:
     trail: list[tuple[str, str | None]] = [("Overview", None)]
     rows = urgent_first(context)
     if not rows:
-        return Page("Overview · Stagelens", trail, no_data(context), "/")
+        return Page("Overview · Stagelens", trail, [_without_requests(context), *no_data(context)], "/")
     shown = [row for row in rows if _matches_filter(context, row)]
     below = html.Div(
         [
@@ -62,6 +62,7 @@ def render(context: Context) -> Page:
         _groups(context, rows),
         unwatched_line(context),
         service_quota_line(context),
+        _without_requests(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: overview_table.services_card(context, shown), needs="sort n by"),
@@ -70,6 +71,21 @@ def render(context: Context) -> Page:
         below,
     ]
     return Page("Overview · Stagelens", trail, body, "/")
+
+
+def _without_requests(context: Context) -> Component | None:
+    """Return a line on the services that have only open requests, health probes or losses in the window; None without any."""
+    view, source = context.view, context.source
+    known = source.cached(source.read.services, view.start, view.end, environment=view.text("env"))
+    names = [str(each) for each in known["service"][known["requests"] == 0]]
+    links = [link(each, href=view.link(service_path(each)), className="link") for each in names[:_MOST_MORE]]
+    if not links:
+        return None
+    parts: list[Node] = [html.B(f"{several(len(names), 'service')} without a counted request"), ": "]
+    parts += [part for each in links for part in (each, ", ")][:-1]
+    return html.Div(
+        [dot("no_data"), html.Span([*parts, " and others" if len(names) > len(links) else ""])], className="quiet"
+    )
 
 
 def _matches_filter(context: Context, row: ServiceRow) -> bool:

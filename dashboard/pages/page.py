@@ -352,6 +352,9 @@ def _python(at: object) -> datetime:
     return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas types its timestamps as object
 
 
+NO_REQUEST_YET = ("No request so far", "None has ended and was counted. ")
+
+
 def no_data(context: Context) -> list[Node]:
     """Return the body of the overview for an empty window: first-run instructions, or a link to the last data."""
     view, environment = context.view, context.view.text("env")
@@ -361,6 +364,8 @@ def no_data(context: Context) -> list[Node]:
     if not len(services):
         everywhere = link("All environments", href=view.here(env=None), className="btn pri")
         return [empty_page_card(f"No environment called {environment}", "It has no requests.", actions=[everywhere])]
+    if not services["requests"].any():
+        return [empty_page_card(*NO_REQUEST_YET)]
     return [no_request(context, services["last_seen"].max())]
 
 

@@ -22,7 +22,7 @@ from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
 from .collectors import excluded_notes
 from .measures import KINDS, generates_tokens, measure
-from .page import Context, Page, clock_or_date, empty_page_card, no_request
+from .page import NO_REQUEST_YET, Context, Page, clock_or_date, empty_page_card, no_request
 from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, scope_menu, scope_text
 from .service_status import status_of
 
@@ -192,6 +192,9 @@ def _without_data(context: Context) -> list[Node]:
         return [no_matching_request(context, keys)]
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
     retained = f"Retained data starts on {first:%-d %b %H:%M}."
+    known = context.source.all_services()
+    if not known.loc[known["service"] == context.service, "requests"].any():
+        return [empty_page_card(*NO_REQUEST_YET, retained)]
     last, part = context.versions["last_seen"].max(), scope_text(view)
     is_stopped = context.silence is not None and not part and not records_nothing(context)
     return [no_request(context, last, part, retained, is_stopped=is_stopped)]

@@ -7,11 +7,10 @@ so that the numbers are identical to those of `Reader.breakdown`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,17 @@ from sqlalchemy import func, select
 
 from ...core.hardware import split_hardware_key
 from ...core.histogram import Histogram
-from ...core.names import FAILED_CALL, HARDWARE, REQUEST_DURATION, STAGE_TIME, STATUS_CANCELLED, STATUS_ERROR
+from ...core.names import (
+    COLLECTOR_LOST,
+    FAILED_CALL,
+    HARDWARE,
+    OPEN_TIME,
+    PROBE_DURATION,
+    REQUEST_DURATION,
+    STAGE_TIME,
+    STATUS_CANCELLED,
+    STATUS_ERROR,
+)
 from ...core.stages import LOAD_START
 from .. import schema
 from ..events import EVENT_COLUMNS
@@ -31,7 +40,7 @@ from . import latency
 from .fetch import QueryGroup, fetch, fetch_steps, points_with_key, with_service_numbers
 from .frames import frame, stage_frame, utc_times, with_step_times
 from .latency import Mixture
-from .replicas import hardware_table, open_points
+from .replicas import hardware_table
 
 
 class ServiceQueries(QueryGroup):
@@ -288,10 +297,8 @@ RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
 
 
 def _services(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    # Also a service that hangs from its start, none of whose requests has ended.
-    reported = open_points(snapshot, selection)
-    times = dict(zip(reported.series.tolist(), reported.times.tolist(), strict=True))
-    seen = series_with_requests(snapshot, selection, times)
+    # Also a service that hangs from its start, or that has only health probes or losses.
+    seen = series_with_requests(snapshot, selection, (OPEN_TIME, PROBE_DURATION, COLLECTOR_LOST))
     newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
     latest = seen.sort_values("last_seen", ascending=False, kind="stable")
     groups = latest.groupby("service")
@@ -365,22 +372,18 @@ def _dimensions(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict
     return {name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()}
 
 
-def series_with_requests(
-    snapshot: StoreSnapshot, selection: Selection, open_at: Mapping[int, int] = MappingProxyType({})
-) -> pd.DataFrame:
+def series_with_requests(snapshot: StoreSnapshot, selection: Selection, others: tuple[str, ...] = ()) -> pd.DataFrame:
     """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket.
 
-    Those with an id in *open_at* had open requests in that bucket; they are returned even without others.
+    Those with a metric of *others* are returned even without requests.
     """
-    start, end = selection.seconds
-    question = PointQuery(selection, (REQUEST_DURATION,), by="series")
-    segments = schema.plan_segments(snapshot.tiers, start, end)
+    segments = schema.plan_segments(snapshot.tiers, *selection.seconds)
     found = [
-        (seen.series_id, seen.requests, seen.first, seen.last)
-        for seen in snapshot.points.seen(snapshot.connection, question, segments)
+        (seen.series_id, seen.requests if is_request else 0, seen.first, seen.last)
+        for is_request, metrics in ((True, (REQUEST_DURATION,)), (False, others))
+        if metrics
+        for seen in snapshot.points.seen(snapshot.connection, PointQuery(selection, metrics, by="series"), segments)
     ]
-    known_ids = {number for number, *_ in found}
-    found += [(number, 0, at, at) for number, at in open_at.items() if number not in known_ids]
     counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
     counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})
     columns = [schema.series.c[name] for name in ("id", *schema.DIMENSIONS, "first_seen", "last_seen")]

@@ -216,7 +216,7 @@ def test_refused_exports_are_counted_by_service_or_sender(serve: Callable[..., A
         "partly": {"rejected": 1},
     }
     assert served.collector.metrics.losses.of_senders == {
-        "127.0.0.1: an export was refused: not valid": 1,
+        "127.0.0.1: an export refused: not valid": 1,
         "127.0.0.1: Content-Type 'text/plain' is not supported": 1,
     }
 

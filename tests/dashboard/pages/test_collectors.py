@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from stagelens.core.hardware import hardware_key
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import PROBE_DURATION, REQUEST_DURATION
+from stagelens.core.names import OPEN_TIME, PROBE_DURATION, REQUEST_DURATION
 from stagelens.core.stages import UNTIMED
 from stagelens.dashboard.pages.collectors import collector_status, service_quota_line
 from stagelens.dashboard.source import Source
@@ -195,6 +196,29 @@ def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: S
     assert source.read.slo_counts(of_route, 0.1).total == source.read.latency(of_route).count == 5
     assert source.read.slo_counts(of_route, 0.1).bad == 2
     assert [each.count for each in source.read.latencies([of_route, replace(of_route, route=None)])] == [5, 1]
+
+
+def test_services_without_a_counted_request_are_on_the_overview(store: Store) -> None:
+    """One with only probes, with only losses or that hangs from its start is in all lists, also in those of the whole history."""
+    at = int(AT) - 60
+    probes, waiting = Histogram(zero=3), Histogram(buckets={0: 1})
+    store.write(
+        [
+            Batch("probes", [Point(Series("a/b%"), PROBE_DURATION, UNTIMED, at, probes)]),
+            Batch("open", [Point(Series("hung"), OPEN_TIME, hardware_key("open", "web:7"), at, waiting)]),
+            Batch("losses", lost_points(Series("refused"), "rejected", 3, at)),
+        ]
+    )
+    source = Source(store, None, NOW.timestamp)
+    page, service = (
+        as_html(render_page(context_of(parse(path, "", NOW), source)).body) for path in ("/", "/s/refused")
+    )
+
+    assert source.all_services()["service"].to_list() == ["a/b%", "hung", "refused"]
+    for text in ("3 services without a counted request", "/s/a~2Fb~25", "/s/hung", "/s/refused", "No request so far"):
+        assert text in page
+    assert "3 items rejected" in service
+    assert "The last request" not in service
 
 
 def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
