@@ -36,6 +36,8 @@ Hook: TypeAlias = Callable[[ModuleType], None]
 
 # Objects around a function, each around the other.
 MAX_LAYERS: Final = 16
+# https://docs.python.org/3/c-api/typeobj.html#c.Py_TPFLAGS_IMMUTABLETYPE
+_IMMUTABLE_TYPE: Final = 1 << 8
 
 _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()
@@ -156,8 +158,8 @@ class Instrumentor:
         """Replace attribute *name* of *owner*, a module or class, by `make(original)`.
 
         For a class method, a static method or a property, *make* gets the underlying function. A missing or inherited attribute
-        is skipped: another version of the library, or the base class, defines it. A function of Python that is only `Probed`
-        stays the same object.
+        is skipped: another version of the library, or the base class, defines it; so is a class written in C that may not change,
+        such as those of gevent. A function of Python that is only `Probed` stays the same object.
         """
         original = vars(owner).get(name)
         function = innermost(_function(original))
@@ -165,7 +167,8 @@ class Instrumentor:
             self._probe(function, make.probe)
             return
         present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]
-        if original is None or not all(patch.is_reloaded() for patch in present):
+        is_fixed = isinstance(owner, type) and owner.__flags__ & _IMMUTABLE_TYPE
+        if original is None or is_fixed or not all(patch.is_reloaded() for patch in present):
             return
         replacement = _replacement(owner, original, make)
         setattr(owner, name, replacement)

@@ -110,6 +110,9 @@ class ResponseStream:
         if not has_content:
             *events, self._event = self._event.split(b"\n\n")
             has_content = any(map(event_has_content, events)) or event_has_content(self._event)
+            # Comments may come for hours without an empty line.
+            *lines, rest = self._event.split(b"\n")
+            self._event = b"\n".join([*(line for line in lines if not line.startswith(b":")), rest])
         if has_content:
             self._event = b""
         return has_content

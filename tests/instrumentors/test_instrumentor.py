@@ -332,6 +332,14 @@ def test_a_property_is_patched_and_restored() -> None:
     assert vars(Owner)["value"] is before
 
 
+def test_a_class_that_may_not_change_is_skipped() -> None:
+    """Such as the events of gevent, which are those of `threading` in a patched process."""
+    before = vars(dict)["get"]
+    Instrumentor().replace(dict, "get", lambda original: original)
+
+    assert vars(dict)["get"] is before
+
+
 @pytest.mark.usefixtures("toy")
 def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished) -> None:
     """Results and exceptions come through; outside a request nothing is recorded."""

@@ -244,6 +244,7 @@ CHAT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant
         ),
         (SSE, [b"event: token\n", b"data: Hel", b"lo\n\n", b"data: again\n\n"], 1),
         (SSE, [b": ping\n\ndata: a\n\n", b": ping\n\n"], 0),
+        (SSE, [*[b": ping\n"] * 12_000, b"data: a\n\n"], 12_000),
         (SSE, [CHAT % b'""', CHAT % b"null", CHAT[:80], CHAT[80:] % b'"Hi"', b"data: [DONE]\n\n"], 3),
         (SSE, [b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}\n\n', b"data: [DONE]\n\n"], 0),
         (SSE, [b'data: {"choices": [{"delta": {"reasoning_content": "Hm"}}]}\n\n', b"data: [DONE]\n\n"], 0),
