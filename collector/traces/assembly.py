@@ -241,7 +241,8 @@ def _records(gathered: SpanBatch, parent: Ints) -> Bools:
     has_child = np.zeros(len(parent), np.bool_)
     has_child[parent[parent >= 0]] = True
     is_instant = gathered.rows["start"] == gathered.rows["end"]
-    is_implicit = gathered.of_labels(lambda label: label.kind not in SERVED, np.bool_).astype(bool)
+    # A stage takes time, if less than a clock of milliseconds shows: such as the call of a model whose answer was cached.
+    is_implicit = gathered.of_labels(lambda label: label.kind not in SERVED and not label.stage, np.bool_).astype(bool)
     is_event = is_implicit & ~has_child & ~gathered.flag(Flag.EXPLICIT)
     return is_instant & (is_event | gathered.flag(Flag.RECORD))
 

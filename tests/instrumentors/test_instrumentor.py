@@ -335,7 +335,7 @@ def test_a_property_is_patched_and_restored() -> None:
 def test_a_class_that_may_not_change_is_skipped() -> None:
     """Such as the events of gevent, which are those of `threading` in a patched process."""
     before = vars(dict)["get"]
-    Instrumentor().replace(dict, "get", lambda original: original)
+    ToyInstrumentor().replace(dict, "get", lambda original: original)
 
     assert vars(dict)["get"] is before
 

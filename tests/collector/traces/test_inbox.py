@@ -252,6 +252,7 @@ def test_a_late_span_is_a_loss_of_its_service() -> None:
         (Span(1, 9, 1, 1, Label("event of a called process"), source=STOCK), 0),
         (Span(1, 0, 1, 1, Label("RunWorkflow", "server", request=True), flags=Flag.RECORD), 0),
         (Span(1, 0, 1, 1, Label("a fast server", "server", request=True)), 1),
+        (Span(1, 0, 1, 1, Label("a cached answer", "client", request=True, stage="decode")), 1),
         (Span(1, 0, 1, 1, Label("by a rule of the user", request=True), flags=Flag.EXPLICIT), 1),
         (Span(1, 0, 1, 2, Label("a job", request=True), flags=Flag.RECORD), 1),
     ],
