@@ -274,6 +274,18 @@ class QueueRun(BatchRun):
             and all(key == "queue" for key in self.marks[6::3])
         )
 
+    def stage_facts(self) -> list[Triple]:
+        known, found = self._shared, super().stage_facts()
+        if found is not known:
+            # A `sleep` inside of a stage, such as of one that asks for a result again and again, is no wait for further jobs.
+            others = [(start, end) for key, start, end in found if key[0] != "@" and key != "queue"]
+            self._shared = found = [
+                (key, first, second)
+                for key, first, second in found
+                if key != "queue" or not any(start <= first and second <= end for start, end in others)
+            ]
+        return found
+
     def close(self, now: int) -> None:
         if not self.ended:
             self.marks[0] = CLOSED
@@ -430,8 +442,13 @@ class Job(Ticket):
     def runs(self) -> list[BatchRun]:
         self._discard_unknown()
         last = self.released or clock()
+        # One worker may take the jobs one by one for another one, which takes a batch.
+        is_known = not any(run.mixed for run, _, _ in self.parts)
+        size = max((run.size for run, _, _ in self.parts), default=0) if is_known else 0
         parts: list[BatchRun] = [
-            _RunPart(run, start, min(end or last, last), self._length) for run, start, end in self.parts if start < last
+            _RunPart(run, start, min(end or last, last), self._length, size)
+            for run, start, end in self.parts
+            if start < last
         ]
         if parts and self.resumed > last:
             # It takes no time of its own, or the job would wait for it.
@@ -546,18 +563,17 @@ class Loose(Job):
 
 
 class _RunPart(BatchRun):
-    """The part of a run from *start* to *end*, for a job that waited behind *length* others."""
+    """The part of a run from *start* to *end*, for a job that waited behind *length* others, in a batch of *size*, 0 if unknown."""
 
-    __slots__ = ("_length", "_run")
+    __slots__ = ("_length", "_run", "_size")
 
-    def __init__(self, run: QueueRun, start: int, end: int, length: int | None) -> None:
+    def __init__(self, run: QueueRun, start: int, end: int, length: int | None, size: int) -> None:
         super().__init__([CLOSED, start, 0], end)
-        self._run = run
-        self._length = length
+        self._run, self._length, self._size = run, length, size
 
     def stage_facts(self) -> list[Triple]:
         start, end = self.marks[1], self.ended
-        found: list[Triple] = [] if self._run.mixed else [("@batch", self._run.size, 0)]
+        found: list[Triple] = [("@batch", self._size, 0)] if self._size else []
         if self._length is not None:
             found.append(("@queue_length", self._length, 0))
         for triple in self._run.stage_facts():

@@ -217,6 +217,14 @@ async def slow_to_answer(jobs: asyncio.Queue[Any]) -> None:
         resolve([job])
 
 
+async def asking_again_and_again(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        job = await jobs.get()
+        with stage(f"for_{job[0]}"):
+            await asyncio.sleep(0.01)
+        resolve([job])
+
+
 def test_the_jobs_that_wait_in_a_queue_are_counted(finished: Finished) -> None:
     """By each request, when it adds its own; those of another queue do not count."""
 
@@ -238,12 +246,17 @@ def test_the_jobs_that_wait_in_a_queue_are_counted(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "expected"), [(drained, ["queue", "queue", "for_a"]), (slow_to_answer, ["queue", "for_a"])]
+    ("worker", "expected"),
+    [
+        (drained, ["queue", "queue", "for_a"]),
+        (slow_to_answer, ["queue", "for_a"]),
+        (asking_again_and_again, ["queue", "for_a"]),
+    ],
 )
 def test_a_sleep_before_the_work_belongs_to_the_forming_of_the_batch(
     finished: Finished, worker: Any, expected: list[str]
 ) -> None:
-    """After the work has begun, a sleep is the code of the worker."""
+    """After the work has begun, or inside of a stage, a sleep is the code of the worker."""
     asyncio.run(serve(worker, "a"))
     ((marks, *_),) = finished
     complete(marks)
@@ -326,6 +339,30 @@ def test_a_job_passes_through_two_queues(finished: Finished) -> None:
     assert results == {name: ({"queue", f"for_step_{name}", f"for_{name}"}, 1) for name in "ab"}
     # It waits for the second worker, too.
     assert all([key for key in marks[::3] if key[0] != "@"].count("queue") == 2 for marks, *_ in finished)
+
+
+def test_the_largest_batch_of_a_chain_of_workers_counts(finished: Finished) -> None:
+    """Workers before and after the model take the jobs one by one."""
+
+    async def main() -> None:
+        queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(3)]
+
+        async def pass_on(source: asyncio.Queue[Any], at_once: int, into: asyncio.Queue[Any] | None) -> None:
+            while True:
+                batch = [await source.get() for _ in range(at_once)]
+                work(*[name for name, _ in batch])
+                for job in batch:
+                    into.put_nowait(job) if into else resolve([job])
+
+        sizes, targets = (1, 2, 1), (*queues[1:], None)
+        tasks = [asyncio.create_task(pass_on(*each)) for each in zip(queues, sizes, targets, strict=True)]
+        await asyncio.gather(ask(queues[0], "a"), ask(queues[0], "b"))
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(main())
+
+    assert found(finished) == {name: ({"queue", f"for_{name}", "for_a_b"}, 2) for name in "ab"}
 
 
 def test_a_worker_that_the_first_request_starts_works_for_all(finished: Finished) -> None:
