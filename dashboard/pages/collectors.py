@@ -26,8 +26,8 @@ State = Literal["silent", "failing", "look", "ok"]
 ORDER: tuple[State, ...] = ("silent", "failing", "look", "ok")
 # With slower commits, exports wait longer than the usual client timeout of 10 s.
 SLOW_COMMIT_SECONDS = 1.0
-# Requests are aggregated within a second or two of their last span, and wait up to a minute or two for a late span.
-LONG_WAIT = timedelta(minutes=10)
+# Requests are aggregated within a second or two of their last span; up to 4 MiB of spans wait up to an hour for a root.
+LONG_WAIT, LONGEST_WAIT, MAX_WAITING = timedelta(minutes=10), timedelta(minutes=70), 4 * 1024**2
 # A larger clock error assigns data to other buckets.
 CLOCK_AHEAD = timedelta(seconds=10)
 # Reasons of rejected requests by HTTP status, with the fix.
@@ -61,7 +61,11 @@ _MEANINGS = (
     ("Commit p99", "99 % of transactions are faster", "above one second: agents wait"),
     ("Memory, CPU", "of the process; STAGELENS_QUEUE_SIZE limits the memory", "CPU near one core for minutes"),
     ("Targets", "number of engines that respond, of all scraped engines", "an engine is down for minutes"),
-    ("Spans waiting", "spans of incomplete requests; shared by all collectors", "older than some minutes"),
+    (
+        "Spans waiting",
+        "spans of incomplete requests; shared by all collectors",
+        "more than 4 MiB, older than some minutes",
+    ),
     ("Rejected", "invalid data points and spans since the start, by reason", "a number that grows"),
     ("Not counted", "spans and exports in the window that are in no request, by service", "above zero"),
 )
@@ -269,7 +273,9 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
     for name, bodies in vitals.destinations_lost.items():
         fix = "see the collector's log; stagelens_collector_forward_dropped_total counts them"
         yield CollectorProblem(f"{name} did not get {count(bodies)} of the requests that were received", fix)
-    if timedelta(seconds=vitals.spans_waiting_seconds) > LONG_WAIT:
+    if timedelta(seconds=vitals.spans_waiting_seconds) > (
+        LONG_WAIT if vitals.spans_waiting_bytes > MAX_WAITING else LONGEST_WAIT
+    ):
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"
         yield CollectorProblem(text, "more spans arrive than are processed: start another collector")
