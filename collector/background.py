@@ -18,6 +18,7 @@ from ..core.errors import StoreError
 from ..core.settings.values import format_size
 from ..store import Batch, Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report
+from ..store.events import StoredLoad, forget_returned, write_stopped
 from ..store.inbox import AggregationInput, AggregationResult, read_backlog
 from ..store.points import PointColumns, as_columns
 from .config import LiveConfig
@@ -194,6 +195,16 @@ class StatusReporter(PeriodicThread):
 
         self._metrics.losses.store(write, int(self._clock()))
 
+    def _store_stopped(self) -> None:
+        stopped = self._metrics.processes.stopped()
+        with self._store.transaction() as connection:
+            forget_returned(connection, int(self._clock()))
+            written = write_stopped(connection, [last.as_stopped(instance) for instance, last in stopped.items()])
+        self._metrics.processes.forget(stopped)
+        self._metrics.stopped(len(written))
+        for service in dict.fromkeys(load.service for load in written):
+            _log_stopped(service, [load for load in written if load.service == service])
+
     def report(self) -> None:
         now = self._clock()
         self._taken.append((now, self._metrics.samples()))
@@ -217,11 +228,25 @@ class StatusReporter(PeriodicThread):
             refused=self._metrics.losses.of_senders,
         )
         self._store_losses()
+        self._store_stopped()
         with self._store.transaction() as connection:
             spans = read_backlog(connection)
             seconds = max(now - spans.oldest, 0) if spans.oldest else 0
             vitals = replace(vitals, spans_waiting_bytes=spans.size_bytes, spans_waiting_seconds=seconds)
             write_report(connection, Report(self._id, self.name, self._version, self._started, now, vitals))
+
+
+def _log_stopped(service: str, stopped: Sequence[StoredLoad]) -> None:
+    last, others = stopped[0], f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
+    _log.warning(
+        "collector: process %s%s of %s stopped sending with open requests (%d, the oldest for %.0f s); they, and those that it "
+        "finished after its last report, may not be counted; see its restarts, memory and time limits",
+        last.place,
+        others,
+        service,
+        sum(load.own for load in stopped),
+        max(load.ended - load.started for load in stopped) / 1e9,
+    )
 
 
 def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:

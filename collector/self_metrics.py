@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter as CountOf
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ..core.errors import StoreError
+from ..core.hardware import split_hardware_key
+from ..core.names import OPEN_TIME
 from ..core.stages import OTHER
 from ..store import Batch, Series, StoreState
 from ..store.collectors import lost_points
+from ..store.events import STOPPED, StoredLoad
 from ..store.inbox import InboxBacklog
-from ..store.points import PointColumns, as_columns
+from ..store.points import Point, PointColumns, as_columns
 from .exposition import PROTOBUF_MEDIA_TYPE, TEXT_MEDIA_TYPE, write_protobuf, write_text
 from .ingest.validation import IngestResult, Reason
 from .prometheus import Counters
@@ -120,6 +125,102 @@ class CollectorLosses:
             raise
 
 
+# A process reports every ten seconds while requests are open. [seconds]
+STOPPED_AFTER = 60
+# Intervals between the reports of a process without one after which it has stopped.
+_MISSED_REPORTS = 3
+# Bounds the memory; further processes are not watched. [count]
+_MAX_PROCESSES = 10_000
+_NS = 1_000_000_000
+# Microseconds that a process reports for an open request, unless it reports more often.
+_SEEN_US = 10_000_000
+
+
+@dataclass(slots=True)
+class LastReport:
+    """Open requests in the last report of a process."""
+
+    oldest: Series
+    place: str
+    # By the clock of the process, and of the collector. [Unix seconds]
+    at: int
+    received: float
+    requests: int
+    oldest_seconds: float
+    interval_seconds: int = 0
+
+    def include(self, other: LastReport) -> None:
+        self.requests += other.requests
+        if other.oldest_seconds > self.oldest_seconds:
+            self.oldest, self.oldest_seconds = other.oldest, other.oldest_seconds
+
+    def as_stopped(self, instance: str) -> StoredLoad:
+        series, ended = self.oldest, int(self.received * _NS)
+        names = (series.service, series.version, series.environment, instance, self.place)
+        started = ended - int(self.oldest_seconds * _NS)
+        return StoredLoad(*names, STOPPED, series.route, "", started, ended, self.requests)
+
+
+class OpenProcesses:
+    """Processes whose last report has open requests: each sends a further report unless it is killed. Thread-safe and bounded.
+
+    An open request is in every report until one that counts it, also in the last report of a process that ends by itself.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: dict[str, LastReport] = {}
+
+    def note(self, instance: str, points: PointColumns) -> None:
+        """Note the report of a process. The bodies of one report, in any order, have the same time."""
+        if not instance or not len(points):
+            return
+        opened = [place for place, about in enumerate(points.identities) if about.metric == OPEN_TIME]
+        at = int(points.at.max())
+        with self._lock:
+            before = self._last.get(instance)
+            if before is not None and at > before.at:
+                del self._last[instance]
+            for place in opened if before is None or at >= before.at else ():
+                self._add(instance, next(iter(points.between(place, place + 1))), before)
+
+    def _add(self, instance: str, point: Point, before: LastReport | None) -> None:
+        buckets = point.histogram.buckets
+        if not buckets or (instance not in self._last and len(self._last) >= _MAX_PROCESSES):
+            return
+        seen = min(_SEEN_US, *buckets.values())
+        oldest_seconds = 2.0 ** ((max(buckets) + 1) / 2.0**point.histogram.scale)
+        requests = round(sum(buckets.values()) / seen)
+        interval = point.at - before.at if before else 0
+        place = split_hardware_key(point.stage)[1]
+        found = LastReport(point.series, place, point.at, self._clock(), requests, oldest_seconds, interval)
+        if instance in self._last:
+            self._last[instance].include(found)
+        else:
+            self._last[instance] = found
+
+    def stopped(self) -> Mapping[str, LastReport]:
+        """Return the processes that have missed their reports."""
+        now = self._clock()
+        with self._lock:
+            return {
+                instance: last
+                for instance, last in self._last.items()
+                if now - last.received > max(STOPPED_AFTER, _MISSED_REPORTS * last.interval_seconds)
+            }
+
+    def open_requests(self) -> int:
+        with self._lock:
+            return sum(last.requests for last in self._last.values())
+
+    def forget(self, stopped: Mapping[str, LastReport]) -> None:
+        with self._lock:
+            for instance, last in stopped.items():
+                if self._last.get(instance) is last:
+                    del self._last[instance]
+
+
 _PREFIX = "stagelens_collector_"
 # Of `InboxOutcome`.
 _OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
@@ -131,7 +232,7 @@ class SelfMetrics:
     """Metrics of the collector in their own registry, and the latency histograms of the services."""
 
     def __init__(self, health: Health, counters: Counters | None = None) -> None:
-        self.losses = CollectorLosses()
+        self.losses, self.processes = CollectorLosses(), OpenProcesses()
         self._counters = counters = counters or Counters()
         self._registry = registry = CollectorRegistry()
         self._others = CollectorRegistry()
@@ -166,6 +267,10 @@ class SelfMetrics:
         self._spans_waiting = gauge("spans_waiting_bytes", "Size of spans that wait for their traces to complete.")
         self._spans_oldest = gauge("spans_oldest_timestamp_seconds", "Arrival time of the oldest; 0 for none.")
         self._folds = gauge("store_folds", "Dimensions of services above their limit of distinct values.")
+        gauge("open_requests", "Requests that had not ended in the last reports of processes.").set_function(
+            self.processes.open_requests
+        )
+        self._stopped = counter("stopped_processes", "Processes that stopped sending while requests were open.")
         gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
             lambda: not health.reasons
         )
@@ -199,6 +304,7 @@ class SelfMetrics:
             self._traces.inc(len(batch.traces))
             self._dropped.inc(batch.dropped)
             points.append(as_columns(batch.points))
+            self.processes.note(batch.instance, points[-1])
             for metric, count in CountOf(about.metric for about in points[-1].identities).items():
                 self._points.labels(metric).inc(count)
         if points:
@@ -209,6 +315,9 @@ class SelfMetrics:
 
     def unwritable(self) -> None:
         self._batches.labels("unwritable").inc()
+
+    def stopped(self, processes: int) -> None:
+        self._stopped.inc(processes)
 
     def maintenance_failed(self) -> None:
         self._maintenance_failures.inc()

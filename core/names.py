@@ -54,6 +54,8 @@ REPLICA_STAGE_TIME = "inference.replica.stage.time"
 # Like STAGE_TIME, of requests that have not ended: bucket i holds the microseconds that requests of this age were seen open, so a
 # request that stays open adds 10 s to each bucket of 10 s of the store. The collector counts it by replica.
 OPEN_TIME = "inference.request.open.time"
+# The same in reports between the regular ones, which say that the request is open and do not count it again. [microseconds]
+NOTED_US = 1
 
 # Metrics of inference engines, which have fixed Prometheus buckets or only sums. An observation in (low, high] is counted at `low`
 # in the first metric of a pair and at `high` in the second: the true quantile lies between the quantiles of the two. Sums are

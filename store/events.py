@@ -1,4 +1,4 @@
-"""Events such as deployments, and phases of cold starts: validation, writing, and deletion of the oldest."""
+"""Events such as deployments, phases of cold starts, and processes that stopped: validation, writing, and deletion of the oldest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from . import schema
 from .schema import MAX_NAME_BYTES, storable_name
@@ -201,7 +201,7 @@ class StoredLoad:
     environment: str
     instance: str  # `service.instance.id` of the replica; "" if unknown
     place: str  # Host and process, in the format of `core.hardware.place`
-    phase: str  # Phase, a key of `core.stages.LOAD_PHASES`
+    phase: str  # Phase, a key of `core.stages.LOAD_PHASES`; or `STOPPED`
     model: str  # Model; "" if unknown
     shape: str  # Input shapes of a first run; "" for other phases
     started: int  # Start of the phase. [Unix nanoseconds]
@@ -222,6 +222,62 @@ def forget_loads(connection: Connection, before: int) -> None:
     surplus = connection.execute(newest).scalar()
     if surplus is not None:
         connection.execute(delete(table).where(table.c.ended <= surplus))
+
+
+# Phase of a process that stopped sending although requests were open: from the start of the oldest one, whose route is `model`,
+# to the last report; `own` is the number of open requests. Deleted if the process reports again.
+STOPPED = "stopped"
+# Maximum number of stopped processes of a service. [count]
+MAX_STOPPED = 100
+# Bodies of the last report may arrive so much later; the next report is later. [seconds]
+_SAME_REPORT_SECONDS = 5
+# Time in which each collector looks for reports of processes that had stopped. [seconds]
+_RETURNED_SECONDS = 60
+
+
+def write_stopped(connection: Connection, stopped: Sequence[StoredLoad]) -> list[StoredLoad]:
+    """Write the processes *stopped*, except those that another collector has heard since; return the written ones, the last first."""
+    since = min((_last_report(load.ended) for load in stopped), default=0)
+    heard = _heard(connection, [load.instance for load in stopped], since)
+    silent = [load for load in stopped if heard.get(load.instance, 0) <= _last_report(load.ended)]
+    if not silent:
+        return []
+    write_loads(connection, silent)
+    table = schema.loads
+    for service in {storable_name(load.service) for load in silent}:
+        own = (table.c.service == service) & (table.c.phase == STOPPED)
+        surplus = select(table.c.id).where(own).order_by(table.c.ended.desc(), table.c.id.desc()).offset(MAX_STOPPED)
+        connection.execute(delete(table).where(table.c.id.in_(connection.scalars(surplus.limit(MAX_LOADS // 2)).all())))
+        _bump_revision(connection, service)
+    return sorted(silent, key=lambda load: load.ended, reverse=True)
+
+
+def forget_returned(connection: Connection, now: int) -> None:
+    """Delete the stopped processes that have reported again shortly before *now*, in Unix seconds."""
+    table = schema.loads
+    stopped = select(table.c.id, table.c.service, table.c.instance, table.c.ended).where(table.c.phase == STOPPED)
+    rows = connection.execute(stopped).all()
+    heard = _heard(connection, [row.instance for row in rows], now - _RETURNED_SECONDS)
+    returned = [row for row in rows if heard.get(row.instance, 0) > _last_report(row.ended)]
+    for row in returned:
+        connection.execute(delete(table).where(table.c.id == row.id))
+    for service in {row.service for row in returned}:
+        _bump_revision(connection, service)
+
+
+def _last_report(ended: int) -> int:
+    return ended // 1_000_000_000 + _SAME_REPORT_SECONDS
+
+
+def _heard(connection: Connection, instances: Sequence[str], since: int) -> dict[str, int]:
+    """Return the time of the last batch since *since* of each of *instances* with one, in Unix seconds."""
+    if not instances:
+        return {}
+    table = schema.batches
+    recent = select(table.c.instance, func.max(table.c.received)).where(table.c.received >= since)
+    found = connection.execute(recent.where(table.c.instance != "").group_by(table.c.instance))
+    wanted = {*map(storable_name, instances)}
+    return {instance: at for instance, at in found if instance in wanted}
 
 
 def _load_row(load: StoredLoad) -> dict[str, str | int]:

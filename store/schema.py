@@ -345,7 +345,7 @@ loads = sa.Table(
     sa.Column("phase", sa.Text, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
     sa.Column("shape", sa.Text, nullable=False),
-    # Unix nanoseconds; `own` is the time not spent in any other phase.
+    # Unix nanoseconds; `own` is the time not spent in any other phase. `events.STOPPED` says what they are for a stopped process.
     sa.Column("started", sa.BigInteger, nullable=False),
     sa.Column("ended", sa.BigInteger, nullable=False),
     sa.Column("own", sa.BigInteger, nullable=False),

@@ -19,7 +19,7 @@ from ...store.collectors import LOSSES, SILENT_AFTER, Loss, Report, Vitals
 from ..ui.components import Node, card, code_block, dot, empty, link, table, with_code
 from ..ui.format import UNKNOWN, count, day, duration, percent, several, size, span, whole
 from ..view import service_path
-from .page import Context, Page, panel
+from .page import Context, Page, clock_or_date, panel
 
 State = Literal["silent", "failing", "look", "ok"]
 # Most severe first.
@@ -84,6 +84,7 @@ def render(context: Context) -> Page:
         body += [
             panel("To check", lambda: _problems(context, found)) if any(each.troubles for each in found) else None,
             panel("Not counted", lambda: _losses(context)),
+            stopped_note(context),
             panel("Store", lambda: _shared(found)),
             panel("Meaning of the numbers", _meanings),
         ]
@@ -293,6 +294,24 @@ def excluded_notes(context: Context) -> list[Component]:
         *notes,
         *(_loss_note(context, LOSSES[reason], found.count) for reason, found in losses.items() if reason in LOSSES),
     ]
+
+
+def stopped_note(context: Context) -> Component | None:
+    """Return a line on the processes of a service, or of all, that stopped sending with open requests; None without any."""
+    found = context.source.cached(context.source.read.stopped, context.selection)
+    if found.empty:
+        return None
+    last, oldest = found.iloc[0], found.loc[found["oldest_seconds"].idxmax()]
+    name = f"{last['place']} of {last['service']}" if context.service is None else str(last["place"])
+    at = clock_or_date(last["at"].to_pydatetime(), context.view)
+    head = f"Process {name} stopped sending" if len(found) == 1 else f"{whole(len(found))} processes stopped sending"
+    route, age = f" ({oldest['route']})" if oldest["route"] else "", duration(float(oldest["oldest_seconds"]))
+    text = (
+        f"{f', the last one ({name})' if len(found) > 1 else ''} at {at}: {several(int(found['requests'].sum()), 'request')} open, "
+        f"the oldest{route} for {age}. Open requests, and those that finished after the last report, may not be counted. "
+        "Fix: if it was killed, see its restarts, memory and time limits."
+    )
+    return html.Div([dot("at_risk"), html.Span([html.B(head), text])], className="quiet")
 
 
 def _probe_note(probes: Histogram, failed: Histogram | None) -> Component:

@@ -20,7 +20,7 @@ from ...store import Selection
 from ..ui.components import Node, attributes, link, pill
 from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
-from .collectors import excluded_notes
+from .collectors import excluded_notes, stopped_note
 from .measures import KINDS, generates_tokens, measure
 from .page import NO_REQUEST_YET, Context, Page, clock_or_date, empty_page_card, no_request
 from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, scope_menu, scope_text
@@ -57,6 +57,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
         service_tabs(context, tab),
         agent_note(context),
         _unserved_note(context),
+        stopped_note(context),
         *excluded_notes(context),
     ]
     body += build() if measure(context.source, context.selection).requests else _without_data(context)

@@ -214,6 +214,7 @@ def _in_flight(context: Context, _: Arguments) -> dict[str, Any]:
         "at": found.attrs["at"],
         "requests": int(found["requests"].sum()),
         "oldest_seconds": float(found["oldest_seconds"].max()) if len(found) else None,
+        "stopped": table_json(context.source.cached(context.source.read.stopped, context.selection))["rows"],
         **table_json(found),
     }
 

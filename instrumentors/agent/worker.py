@@ -23,6 +23,7 @@ from functools import partial
 
 from ...core import names
 from ...core.hardware import HOST, PROCESS_ID, Reading
+from ...core.names import NOTED_US
 from ...core.text import printable
 from .. import exits, loads, recorder, records, supervised
 from ..config import AgentConfig
@@ -52,6 +53,9 @@ ATTRIBUTE_SECONDS = 60.0
 SERIES_AT_ONCE = 8
 # Width of the finest buckets of the store.
 BUCKET_SECONDS = 10.0
+_SECOND_NS = 1_000_000_000
+# Greater than the number of exports within one second at the end of a process.
+_FLUSHES_AT_END = 5
 # Place of the first fact in the marks of a request.
 _FIRST_FACT = 3
 
@@ -130,6 +134,8 @@ class Agent:
         self._logged: set[str] = set()
         self._overflow_before = self._unrecorded_before = 0
         self._since_ns = self._attributes_since_ns = time.time_ns()
+        # Time of the last export with open requests. [nanoseconds]
+        self._open_ns = 0
         self._schedule = Schedule(config.interval_seconds, time.time())
         self._attribute_schedule = Schedule(ATTRIBUTE_SECONDS, time.time())
 
@@ -241,18 +247,19 @@ class Agent:
 
     def _export(self, *, due: bool = False) -> None:
         now_ns = time.time_ns()
+        anchor_ns = now_ns - records.clock()
+        if not due:
+            now_ns = self._after_open(now_ns)
         # The wall clock may have been set back.
         interval = ExportInterval(min(self._since_ns, now_ns - 1), now_ns)
         self._since_ns = now_ns
-        anchor_ns = now_ns - records.clock()
         # Read the counters once more, after the last request of this export.
         self._counters.read(again=True)
         with self._cpu.spending("export"):
             readings = self._hardware.take() if due and self.config.hardware else ()
             deltas = self._aggregator.take()
             self._costs.add_costs(deltas)
-            if due:
-                self._count_open(deltas)
+            self._count_open(deltas, now_ns, due=due)
             self._export_metrics(interval, deltas, readings)
             self._count_replica(deltas.values())
         with self._cpu.spending("traces"):
@@ -273,13 +280,22 @@ class Agent:
         if dropped or readings:
             self._offer_metrics(interval, {}, dropped, readings)
 
-    def _count_open(self, deltas: dict[Dimensions, Delta]) -> None:
-        """Add to *deltas* the requests that have not ended, for the time that one export covers in the store."""
-        seen = round(min(self.config.interval_seconds, BUCKET_SECONDS) * 1e9)
+    def _after_open(self, now_ns: int) -> int:
+        """Return *now_ns* in a later second than the last open requests, because the collector orders reports by the second."""
+        behind = self._open_ns // _SECOND_NS - now_ns // _SECOND_NS
+        return now_ns + (behind + 1) * _SECOND_NS if 0 <= behind < _FLUSHES_AT_END else now_ns
+
+    def _count_open(self, deltas: dict[Dimensions, Delta], now_ns: int, *, due: bool) -> None:
+        """Add to *deltas* the requests that have not ended, for the time that one export covers in the store.
+
+        Between the regular exports they only say that they are open.
+        """
+        seen = round(min(self.config.interval_seconds, BUCKET_SECONDS) * 1e9) if due else NOTED_US * 1000
         for some in chunks(recorder.open_marks(), AGGREGATE_AT_ONCE):
             for marks in some:
                 try:
                     self._aggregator.add_open(deltas, marks, recorder.route_of(marks), seen)
+                    self._open_ns = now_ns
                 except Exception as error:
                     self._report("an open request could not be read; it is counted when it ends", error)
             self._pause()

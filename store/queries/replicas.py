@@ -16,9 +16,10 @@ from sqlalchemy import func, select
 from ...core import names
 from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
-from ...core.names import HARDWARE, OPEN_TIME
+from ...core.names import HARDWARE, NOTED_US, OPEN_TIME
 from ...core.stages import ordered
 from .. import schema
+from ..events import STOPPED
 from ..points import Floats
 from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
@@ -76,6 +77,16 @@ class ReplicaQueries(QueryGroup):
         """
         with self._snapshot() as snapshot:
             return _loads(snapshot, service, environment, int(self._clock()) - _HEARD_SECONDS)
+
+    def stopped(self, selection: Selection) -> pd.DataFrame:
+        """Return the processes that stopped sending in *selection* with open requests, at most 100 of a service, newest first.
+
+        Returns:
+            Columns service, place (`core.hardware.place`), version, route (of the oldest request), at (UTC, time of the last
+            report), requests (open then) and oldest_seconds (the age of the oldest one, at most 2.2 % too large).
+        """
+        with self._snapshot() as snapshot:
+            return _stopped(snapshot, selection)
 
     def engines(self, selection: Selection) -> list[EngineModel]:
         """Return the statistics of the scraped engines of *selection*, by service and model, the busiest first.
@@ -186,7 +197,7 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, recei
     table, batches = schema.loads, schema.batches
     wanted = (
         select(*(table.c[name] for name in LOAD_COLUMNS))
-        .where(table.c.service == storable_name(service))
+        .where(table.c.service == storable_name(service), table.c.phase != STOPPED)
         .order_by(table.c.ended.desc(), table.c.id.desc())
     )
     if environment is not None:
@@ -206,10 +217,13 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, recei
     )
 
 
+_NS = 1_000_000_000
 # A live replica reports every ten seconds; a replica silent for longer than this has no last report. [seconds]
 _HEARD_SECONDS = 600
 # Microseconds for which a process reports an open request in each bucket.
 _SEEN_US = schema.FINEST * 1_000_000
+# More than a process notes in one bucket beside its regular reports.
+_NOTED_US = 10_000 * NOTED_US
 
 
 def open_points(snapshot: StoreSnapshot, selection: Selection) -> Columns:
@@ -217,7 +231,8 @@ def open_points(snapshot: StoreSnapshot, selection: Selection) -> Columns:
     end = selection.seconds[1] - 2 * schema.FINEST
     recent = replace(selection, start=moment(end - 2 * schema.FINEST), end=moment(end), status=None, cold=None)
     columns, _ = fetch_exact(snapshot, PointQuery(recent, (OPEN_TIME,), by="series"), schema.FINEST)
-    return columns.where(columns.times == columns.times.max()) if len(columns) else columns
+    counted = columns.where(columns.counts > _NOTED_US)
+    return counted.where(counted.times == counted.times.max()) if len(counted) else counted
 
 
 def _open_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
@@ -235,6 +250,27 @@ def _open_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFram
     found = found.sort_values("oldest_seconds", ascending=False, ignore_index=True)
     found.attrs["at"] = moment(int(reported.times.max()) + schema.FINEST) if len(reported) else None
     return found
+
+
+STOPPED_COLUMNS = ("service", "place", "version", "route", "at", "requests", "oldest_seconds")
+
+
+def _stopped(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
+    loads, (start, end) = schema.loads.c, selection.seconds
+    own = {name: value for name, value in selection.dimensions.items() if name in ("service", "version", "environment")}
+    wanted = (
+        select(
+            loads.service, loads.place, loads.version, loads.model, loads.ended, loads.own, loads.ended - loads.started
+        )
+        .where(loads.phase == STOPPED, loads.ended >= start * _NS, loads.ended < end * _NS)
+        .where(*(loads[name] == value for name, value in own.items()))
+        .order_by(loads.ended.desc(), loads.id.desc())
+    )
+    found = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(STOPPED_COLUMNS))
+    return found.assign(
+        at=pd.to_datetime(found["at"].astype("int64"), unit="ns", utc=True),
+        oldest_seconds=found["oldest_seconds"].astype("float64") / _NS,
+    )
 
 
 HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")

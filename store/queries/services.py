@@ -32,7 +32,7 @@ from ...core.names import (
 )
 from ...core.stages import LOAD_START
 from .. import schema
-from ..events import EVENT_COLUMNS
+from ..events import EVENT_COLUMNS, STOPPED
 from ..schema import storable_name
 from ..selection import Selection, moment
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StoreSnapshot, add_up, sum_points
@@ -266,7 +266,9 @@ def _load_seconds(snapshot: StoreSnapshot, selection: Selection) -> dict[str, fl
     statement = (
         select(table.c.service, func.sum(table.c.own))
         .where(
-            table.c.ended >= round(start / _NANO), table.c.ended < round(end / _NANO), table.c.phase != LOAD_START.key
+            table.c.ended >= round(start / _NANO),
+            table.c.ended < round(end / _NANO),
+            table.c.phase.not_in((LOAD_START.key, STOPPED)),
         )
         .group_by(table.c.service)
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +13,13 @@ import pytest
 from stagelens.collector.background import StatusReporter
 from stagelens.collector.config import LiveConfig
 from stagelens.collector.scrape.scraper import TargetState
-from stagelens.collector.self_metrics import Health, SelfMetrics
-from stagelens.store import Batch, Store
+from stagelens.collector.self_metrics import STOPPED_AFTER, Health, OpenProcesses, SelfMetrics
+from stagelens.core.hardware import hardware_key
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import OPEN_TIME, REQUEST_DURATION
+from stagelens.store import Batch, Point, Selection, Series, Store
 from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, remove_collector, write_report
+from stagelens.store.events import MAX_STOPPED
 
 START = 1_790_000_000.0
 
@@ -167,3 +174,87 @@ def test_a_running_collector_has_a_row_until_it_stops(
 
     assert report.name.endswith(f":{served.collector.address[1]}")
     assert store.read.collectors() == []
+
+
+SHOP = Series("shop", "1", "prod", route="/predict")
+
+
+class Senders:
+    """Processes that send reports to two collectors with one store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now, self.sent = START, 0
+        self.store = Store.open(f"sqlite:///{folder}/stopped.db", clock=lambda: self.now)
+        self.collectors = (StatusProbe(self.store), StatusProbe(self.store))
+        for each in self.collectors:
+            each.metrics.processes = OpenProcesses(lambda: self.now)
+
+    def send(self, name: str, *ages: float, to: int = 0, ahead: float = 0.0) -> None:
+        """Send a report of a process with requests that have been open for *ages*, or else with a finished request."""
+        self.sent += 1
+        opened, at = Histogram(), int(self.now + ahead)
+        for age in ages:
+            opened.record(age, 10_000_000)
+        finished = Point(SHOP, REQUEST_DURATION, "forward", at, Histogram(buckets={-80: 1}, sum=0.2))
+        point = Point(SHOP, OPEN_TIME, hardware_key("open", f"web-1:{name}"), at, replace(opened, sum=0.0))
+        batch = Batch(f"{name}-{self.sent}", [point if ages else finished], instance=name)
+        self.collectors[to].metrics.committed([batch], self.store.write([batch]), 0.01)
+
+    def wait(self, seconds: int = 10) -> None:
+        for _ in range(seconds // 10):
+            self.now += 10
+            for each in self.collectors:
+                each.now = self.now
+                each.reporter.report()
+
+    def stopped(self) -> list[tuple[str, int, float]]:
+        now = datetime.fromtimestamp(self.now, UTC)
+        found = self.store.read.stopped(Selection(now - timedelta(days=1), now, "shop", environment="prod"))
+        return [(row["place"], row["requests"], row["oldest_seconds"]) for row in found.to_dict("records")]
+
+
+@pytest.fixture
+def senders(tmp_path: Path) -> Senders:
+    return Senders(tmp_path)
+
+
+def test_a_process_that_misses_its_reports_is_named(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
+    """Not one that ended by itself, sends to another collector, was idle, or has another clock."""
+    for _ in range(3):
+        senders.wait()
+        for name in ("killed", "ended", "moved"):
+            senders.send(name, 2.0, 95.0)
+        senders.send("skewed", 1.0, ahead=-3600)
+        senders.send("idle")
+    senders.send("ended", ahead=1.0)
+    for _ in range(10):
+        senders.wait()
+        senders.send("moved", 3.0, to=1)
+        senders.send("skewed", 1.0, ahead=-3600)
+
+    assert senders.stopped() == [("web-1:killed", 2, pytest.approx(95.0, rel=0.022))]
+    assert [record.message.partition(",")[0] for record in caplog.records if "stopped" in record.message] == [
+        "collector: process web-1:killed of shop stopped sending with open requests (2"
+    ]
+
+
+def test_a_process_that_reports_again_has_not_stopped(senders: Senders) -> None:
+    """As after a partition of the network, or if it was frozen."""
+    senders.send("frozen", 1.0)
+    senders.wait(STOPPED_AFTER + 10)
+    noticed = senders.stopped()
+    senders.send("frozen", 71.0)
+    senders.wait()
+
+    assert [place for place, *_ in noticed] == ["web-1:frozen"]
+    assert senders.stopped() == []
+
+
+def test_stopped_processes_are_bounded(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
+    """Many of one service are one line of the log, and the last hundred are stored."""
+    for number in range(MAX_STOPPED + 10):
+        senders.send(str(number), 1.0)
+    senders.wait(STOPPED_AFTER + 10)
+
+    assert len(senders.stopped()) == MAX_STOPPED
+    assert caplog.text.count("stopped sending") == 1
