@@ -301,7 +301,7 @@ def stopped_note(context: Context) -> Component | None:
     found = context.source.cached(context.source.read.stopped, context.selection)
     if found.empty:
         return None
-    last, oldest = found.iloc[0], found.loc[found["oldest_seconds"].idxmax()]
+    last, oldest = found.iloc[0], found.sort_values("oldest_seconds").iloc[-1]
     name = f"{last['place']} of {last['service']}" if context.service is None else str(last["place"])
     at = clock_or_date(last["at"].to_pydatetime(), context.view)
     head = f"Process {name} stopped sending" if len(found) == 1 else f"{whole(len(found))} processes stopped sending"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stagelens.collector import self_metrics
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.instrumentors import loads, recorder, records
@@ -154,3 +156,53 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
     assert (trace.series.cold, trace.attributes[names.REPLICA_AGE]) == ("1", now - loads.born)
     assert rows["heard"].notna().all()
     assert served.rejected() == 0
+
+
+OPEN = """
+import sys, threading
+import stagelens
+def hang():
+    with stagelens.request("hangs"):
+        threading.Event().wait()
+with stagelens.request("ends"):
+    pass
+if sys.argv[1] == "open":
+    threading.Thread(target=hang, daemon=True).start()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal sends the last report on Linux")
+def test_a_killed_process_with_open_requests_is_known(
+    served: Served, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that ends by SIGTERM, nor one without open requests."""
+    monkeypatch.setattr(self_metrics, "STOPPED_AFTER", 0)
+    processes = served.collector.metrics.processes
+    environment = {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
+        "OTEL_SERVICE_NAME": "shop",
+        "STAGELENS_EXPORT_INTERVAL": "1s",
+    }
+    commands = [[sys.executable, "-c", OPEN, kind] for kind in ("open", "open", "idle")]
+    killed, ended, idle = [subprocess.Popen(command, env=environment) for command in commands]
+    until(lambda: processes.open_requests() == 2)
+    until(lambda: served.store.read.dimensions(window())["route"].get("ends") == 3)
+    for process, number in ((killed, signal.SIGKILL), (ended, signal.SIGTERM), (idle, signal.SIGKILL)):
+        process.send_signal(number)
+        process.wait()
+
+    def stopped() -> list[int]:
+        served.collector._reporter.report()  # pyright: ignore[reportPrivateUsage]
+        return [int(place.partition(":")[2]) for place in served.store.read.stopped(window())["place"]]
+
+    assert processes.open_requests() == 1
+    until(stopped)
+    assert stopped() == [killed.pid]
+    assert served.store.read.dimensions(window())["status"] == {"ok": 3, "error": 1}
+
+
+def window() -> Selection:
+    now = datetime.now(UTC)
+    return Selection(now - timedelta(hours=1), now + timedelta(minutes=1), "shop")

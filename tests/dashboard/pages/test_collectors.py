@@ -20,6 +20,7 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, navigation_parts, page_state, render_page
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.collectors import Report, Vitals, lost_points, write_report
+from stagelens.store.events import STOPPED, StoredLoad, write_stopped
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 AT = NOW.timestamp()
@@ -219,6 +220,44 @@ def test_services_without_a_counted_request_are_on_the_overview(store: Store) ->
         assert text in page
     assert "3 items rejected" in service
     assert "The last request" not in service
+
+
+def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
+    """The service is named in one line for all collectors; without one there is no line."""
+    context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
+
+    assert service_quota_line(context) is None
+
+    write(store, WELL, replace(with_vitals(greedy=("token a", "address 10.0.0.7")), id="b", name="pod-b:4318"))
+    line = service_quota_line(context)
+
+    assert line is not None
+    assert "address 10.0.0.7 and 1 more named more than 250 within a day" in as_html(line)
+
+
+def test_processes_that_stopped_with_open_requests_are_one_line(store: Store) -> None:
+    """On the page of their service and, with its name, on this one; in no table of cold starts."""
+    write(store, WELL)
+    store.write([Batch("a", [Point(Series("shop"), REQUEST_DURATION, "forward", int(AT) - 60, Histogram(zero=2))])])
+    stopped = [
+        StoredLoad("shop", "1", "", place, place, STOPPED, "/pay", "", int(AT - 95) * 10**9, int(at) * 10**9, requests)
+        for place, at, requests in (("web-1:7", AT - 90, 3), ("web-2:7", AT - 70, 1))
+    ]
+
+    def texts() -> tuple[str, ...]:
+        source = Source(store, None, NOW.timestamp)
+        return shown(store), as_html(render_page(context_of(parse("/s/shop", "", NOW), source)).body)
+
+    expected = (
+        ("Process web-1:7 of shop stopped sending", "Process web-1:7 stopped sending", " at 11:58: 3 requests open"),
+        ("2 processes stopped sending", ", the last one (web-2:7 of shop) at 11:58: 4 requests open", "(/pay) for 25"),
+    )
+    assert "stopped sending" not in "".join(texts())
+    for process, wanted in zip(stopped, expected, strict=True):
+        with store.transaction() as connection:
+            write_stopped(connection, [process])
+        assert [text for text in wanted if text not in "".join(texts())] == []
+    assert store.read.loads("shop").empty
 
 
 def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
