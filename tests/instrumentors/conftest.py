@@ -50,6 +50,11 @@ COMMON_FACTS = frozenset({records.ARRIVAL, records.CALLED, "@request_size", "@re
 class Finished(deque[records.Record]):
     """Finished requests, which the background thread does not receive."""
 
+    def clear(self) -> None:
+        """Forget the requests, as the background thread does."""
+        super().clear()
+        recorder.forget_finished()
+
     def stages(self) -> list[str]:
         """Return the stages of the only request, in the order they ended."""
         return [key for key, _, _ in self.marks() if not key.startswith("@")]

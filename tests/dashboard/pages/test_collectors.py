@@ -258,16 +258,3 @@ def test_processes_that_stopped_with_open_requests_are_one_line(store: Store) ->
             write_stopped(connection, [process])
         assert [text for text in wanted if text not in "".join(texts())] == []
     assert store.read.loads("shop").empty
-
-
-def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
-    """The service is named in one line for all collectors; without one there is no line."""
-    context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
-
-    assert service_quota_line(context) is None
-
-    write(store, WELL, replace(with_vitals(greedy=("token a", "address 10.0.0.7")), id="b", name="pod-b:4318"))
-    line = service_quota_line(context)
-
-    assert line is not None
-    assert "address 10.0.0.7 and 1 more named more than 250 within a day" in as_html(line)
