@@ -344,7 +344,7 @@ class AsgiExchange(Exchange):
         # A custom route class, or a mounted application that is not a router.
         template = getattr(self._scope.get("route"), "path", None) or self._scope.get("path_template")
         if self.mounts or (template and isinstance(template, str)):
-            return self.mounts or template
+            return str(self.mounts or template)
         path = path_of(self._scope)
         return route_of(self._marks, path, self._status) if self.rest == HANDLER else unmatched_route(path)
 

@@ -156,7 +156,10 @@ def test_python_s_own_server_trusts_no_client(reads: bool, monkeypatch: pytest.M
     instrumentor = HttpServerInstrumentor()
     instrumentor.instrument()
     try:
-        with HTTPServer(("127.0.0.1", 0), Handler) as server, socket.create_connection(server.server_address) as client:
+        with (
+            HTTPServer(("127.0.0.1", 0), Handler) as server,
+            socket.create_connection(("127.0.0.1", server.server_port)) as client,
+        ):
             client.sendall(b"GET / HTTP/1.0\r\nX-Request-Start: t=%d\r\nUser-Agent: kube-probe/1\r\n\r\n" % time.time())
             client.shutdown(socket.SHUT_WR)
             server.handle_request()
