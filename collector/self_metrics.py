@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from ..core.errors import StoreError
 from ..core.hardware import split_hardware_key
-from ..core.names import OPEN_TIME
+from ..core.names import NOTED_US, OPEN_TIME
 from ..core.stages import OTHER
 from ..store import Batch, Series, StoreState
 from ..store.collectors import lost_points
@@ -132,8 +132,9 @@ _MISSED_REPORTS = 3
 # Bounds the memory; further processes are not watched. [count]
 _MAX_PROCESSES = 10_000
 _NS = 1_000_000_000
-# Microseconds that a process reports for an open request, unless it reports more often.
-_SEEN_US = 10_000_000
+# Microseconds that a process reports for an open request: in a regular report, unless its interval is shorter; and the least, more
+# than it notes for all of them between these.
+_SEEN_US, _MIN_SEEN_US = 10_000_000, 100_000
 
 
 @dataclass(slots=True)
@@ -189,7 +190,8 @@ class OpenProcesses:
         buckets = point.histogram.buckets
         if not buckets or (instance not in self._last and len(self._last) >= _MAX_PROCESSES):
             return
-        seen = min(_SEEN_US, *buckets.values())
+        is_regular = min(buckets.values()) >= _MIN_SEEN_US
+        seen = min(_SEEN_US, *buckets.values()) if is_regular else NOTED_US
         oldest_seconds = 2.0 ** ((max(buckets) + 1) / 2.0**point.histogram.scale)
         requests = round(sum(buckets.values()) / seen)
         interval = point.at - before.at if before else 0

@@ -236,7 +236,7 @@ _RETURNED_SECONDS = 60
 
 
 def write_stopped(connection: Connection, stopped: Sequence[StoredLoad]) -> list[StoredLoad]:
-    """Write the processes *stopped*, except those that another collector has heard since; return the written ones, the last first."""
+    """Write the processes *stopped*, except those that have reported to another collector since; return those written, the last first."""
     since = min((_last_report(load.ended) for load in stopped), default=0)
     heard = _heard(connection, [load.instance for load in stopped], since)
     silent = [load for load in stopped if heard.get(load.instance, 0) <= _last_report(load.ended)]

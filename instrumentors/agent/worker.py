@@ -54,8 +54,8 @@ SERIES_AT_ONCE = 8
 # Width of the finest buckets of the store.
 BUCKET_SECONDS = 10.0
 _SECOND_NS = 1_000_000_000
-# Greater than the number of exports within one second at the end of a process.
-_FLUSHES_AT_END = 5
+# Greater than the time of a few exports at once; beyond it, the wall clock was set back.
+_MAX_AHEAD_NS = 10 * _SECOND_NS
 # Place of the first fact in the marks of a request.
 _FIRST_FACT = 3
 
@@ -134,7 +134,7 @@ class Agent:
         self._logged: set[str] = set()
         self._overflow_before = self._unrecorded_before = 0
         self._since_ns = self._attributes_since_ns = time.time_ns()
-        # Time of the last export with open requests. [nanoseconds]
+        # Middle of the interval of the last export with open requests. [nanoseconds]
         self._open_ns = 0
         self._schedule = Schedule(config.interval_seconds, time.time())
         self._attribute_schedule = Schedule(ATTRIBUTE_SECONDS, time.time())
@@ -259,7 +259,7 @@ class Agent:
             readings = self._hardware.take() if due and self.config.hardware else ()
             deltas = self._aggregator.take()
             self._costs.add_costs(deltas)
-            self._count_open(deltas, now_ns, due=due)
+            self._count_open(deltas, interval, due=due)
             self._export_metrics(interval, deltas, readings)
             self._count_replica(deltas.values())
         with self._cpu.spending("traces"):
@@ -281,11 +281,14 @@ class Agent:
             self._offer_metrics(interval, {}, dropped, readings)
 
     def _after_open(self, now_ns: int) -> int:
-        """Return *now_ns* in a later second than the last open requests, because the collector orders reports by the second."""
-        behind = self._open_ns // _SECOND_NS - now_ns // _SECOND_NS
-        return now_ns + (behind + 1) * _SECOND_NS if 0 <= behind < _FLUSHES_AT_END else now_ns
+        """Return *now_ns*, or a time shortly after, so that the middle of this interval is a second after that of the last open requests.
 
-    def _count_open(self, deltas: dict[Dimensions, Delta], now_ns: int, *, due: bool) -> None:
+        The collector dates and orders reports by the second of their middle.
+        """
+        earliest = 2 * (self._open_ns // _SECOND_NS + 1) * _SECOND_NS - self._since_ns
+        return earliest if 0 < earliest - now_ns < _MAX_AHEAD_NS else now_ns
+
+    def _count_open(self, deltas: dict[Dimensions, Delta], interval: ExportInterval, *, due: bool) -> None:
         """Add to *deltas* the requests that have not ended, for the time that one export covers in the store.
 
         Between the regular exports they only say that they are open.
@@ -295,7 +298,7 @@ class Agent:
             for marks in some:
                 try:
                     self._aggregator.add_open(deltas, marks, recorder.route_of(marks), seen)
-                    self._open_ns = now_ns
+                    self._open_ns = (interval.start_ns + interval.end_ns) // 2
                 except Exception as error:
                     self._report("an open request could not be read; it is counted when it ends", error)
             self._pause()

@@ -158,6 +158,26 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
     assert served.rejected() == 0
 
 
+def test_reports_within_one_second_are_in_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a process: the requests that were open are not open after the report that counts them."""
+    config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
+    agent = Agent(replace(config, resource={"service.name": "shop"}))
+    marks: list[Any] = [records.OPEN, records.clock(), 0, records.ARRIVAL, 0, 0]
+    monkeypatch.setattr(recorder, "started", deque([marks] * 3))
+    opened: list[int] = []
+    for status in (records.OPEN, records.OPEN, records.CLOSED):
+        marks[0] = status
+        if status == records.CLOSED:
+            record = (marks, marks[1], records.clock(), "/a", "", 200, "server")
+            monkeypatch.setattr(recorder, "pending", deque([record]))
+
+        assert agent.flush(30)
+
+        opened.append(served.collector.metrics.processes.open_requests())
+
+    assert opened == [3, 3, 0]
+
+
 OPEN = """
 import sys, threading
 import stagelens
