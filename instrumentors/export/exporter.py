@@ -223,7 +223,9 @@ class Exporter:
         return self._cpu_ns
 
     def _note_cpu(self) -> None:
-        if threading.get_native_id() != threading.main_thread().native_id:
+        # A greenlet of the main thread, which has the CPU time of the service. In a forked process, `threading` may still have
+        # the id of that of the parent.
+        if threading.get_native_id() not in {threading.main_thread().native_id, os.getpid()}:
             self._cpu_ns = max(self._cpu_ns, time.thread_time_ns())
 
     def _send_waiting(self) -> None:

@@ -464,3 +464,14 @@ def test_https_is_verified(sink: Sink, exporter: Make, until: Until, monkeypatch
     until(lambda: agent.retry_in_seconds)
 
     assert sink.posts == []
+
+
+def test_the_time_of_a_main_thread_after_a_fork_is_not_that_of_sending(
+    exporter: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under gevent the exporter runs on the main thread, of which `threading` may have the id from before the fork."""
+    monkeypatch.setattr(threading.main_thread(), "_native_id", 1)
+    agent = exporter()
+    agent._note_cpu()
+
+    assert agent.cpu_ns() == 0
