@@ -416,9 +416,7 @@ def _failing_open(hook: Hook) -> Hook:
 def when_imported(name: str, hook: Hook) -> None:
     """Call *hook* with module *name* as soon as it is loaded, now if it already is, and again whenever it is reloaded.
 
-    Args:
-        name: The full import name, such as "fastapi.routing".
-        hook: It must not raise: it runs inside the host's own import.
+    It must not raise: it runs inside the host's own import.
     """
     _hooks.setdefault(name, []).append(hook)
     if _finder not in sys.meta_path:

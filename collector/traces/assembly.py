@@ -189,10 +189,7 @@ def trace_keys(rows: Rows) -> Ids:
 def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> AssembledSpans:
     """Assign rows to requests, and determine the fate of each row.
 
-    Args:
-        gathered: The rows.
-        due: Rows that have waited long enough for the rest of their request; shape (n,).
-        counted: Rows that are roots of requests counted before; shape (n,).
+    The rows *due* have waited long enough for the rest of their request; those *counted* are roots of requests counted before.
     """
     rows, here = gathered.rows, np.arange(len(gathered.rows))
     trace = trace_keys(rows)

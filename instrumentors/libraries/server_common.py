@@ -63,8 +63,7 @@ _JSON_HEAD: Final = 4096
 class ResponseStream:
     """Times of the chunks of one streamed body that have content; white space, comments and keep-alives have none.
 
-    Args:
-        headers: Headers of the response. A body with a declared length is no stream.
+    A body with a declared length is no stream.
     """
 
     __slots__ = ("_chunks", "_event", "_first", "_has_events", "_is_sized", "_last", "_longest")
