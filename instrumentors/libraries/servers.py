@@ -62,6 +62,8 @@ _ROUTES: Mapping[str, tuple[str, str, Callable[[Any, Any], Any]]] = MappingProxy
         ),
     }
 )
+# Modules of applications whose requests `asgi` counts.
+_RECORDED: Final = frozenset({"fastapi.applications", "starlette.applications"})
 # Their applications are no services: a scrape of metrics is no request.
 _EXPORTERS: Final = frozenset({"prometheus_client"})
 
@@ -118,7 +120,7 @@ class ServerInstrumentor(Instrumentor):
         }
 
     def _after_init(self, module: ModuleType) -> None:
-        for places, serve in ((_ASGI, Served), (_WSGI, _served)):
+        for places, serve in ((_ASGI, _served_asgi), (_WSGI, _served)):
             owner, attribute = places.get(module.__name__, ("", ""))
             if (found := getattr(module, owner, None)) is not None:
                 leave = partial(_leave, attribute, serve)
@@ -146,6 +148,13 @@ class ServerInstrumentor(Instrumentor):
 
     def _wsgiref(self, module: ModuleType) -> None:
         self.replace(module.BaseHandler, "run", _run)
+
+
+def _served_asgi(app: Any) -> Any:
+    """Return *app* recorded, unless it is one of Starlette, which is recorded itself: that costs a coroutine less."""
+    inner = app.app if type(app).__module__ == "uvicorn.middleware.proxy_headers" else app
+    is_recorded = getattr(type(inner).__call__, "__module__", None) in _RECORDED
+    return app if is_recorded else Served(app)
 
 
 def _served(app: Any) -> Any:
