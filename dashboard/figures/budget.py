@@ -1,4 +1,4 @@
-"""Error budget charts: remaining budget over its window, burn rate, and bad requests by explaining stage."""
+"""Error budget charts: remaining budget over its window, burn rate, bad requests by explaining stage, and the trend of an incident."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...alerts.delivery.message import Trend
 from ...core.stages import label, position
 from ..ui.design_tokens import family, stage_colour
-from ..ui.format import TIMES, count, percent, span
+from ..ui.format import TIMES, axis_duration, count, percent, span, times
 from .elements import (
     BAND,
     MARKER_ROW,
@@ -26,6 +27,7 @@ from .elements import (
     line,
     marker_rows,
     note,
+    rectangle,
     safe,
     ticks,
 )
@@ -47,6 +49,8 @@ _NEARLY_ALL = 0.99
 _ABOVE_FROM, _BELOW_TO = 0.22, 0.5
 # Height of a threshold label, as part of the plot. [ratio]
 _NAME_HEIGHT = 0.09
+# Height of the plot of an incident above the largest value. [ratio]
+_ROOM_ABOVE = 1.15
 
 
 def budget_figure(
@@ -295,3 +299,50 @@ class BurnLine:
     burn: float
     text: str
     colour: str
+
+
+def trend_figure(
+    trend: Trend,
+    axis: TimeAxis,
+    *,
+    is_burn_rate: bool,
+    limit: float | None,
+    onset: tuple[datetime, datetime],
+    marks: Mapping[datetime, str],
+) -> Figure:
+    """Return the chart of an incident: its *trend* since before the onset, with the threshold and what happened."""
+    write = _burn_rate if is_burn_rate else axis_duration
+    starts = [axis.start + timedelta(seconds=trend.step_seconds * place) for place in range(len(trend.values))]
+    x = axis.places(starts)
+    pairs = zip(starts, trend.values, strict=True)
+    texts = ["" if value is None else f"{axis.text(at)}<br><b>{write(value)}</b>" for at, value in pairs]
+    data = [
+        {
+            **line(f8(x), list(trend.values), width=2),
+            "text": texts,
+            "hovertemplate": "%{text}<extra></extra>",
+            "connectgaps": False,
+        }
+    ]
+    top = max(trend.highest or 0.0, limit or 0.0) * _ROOM_ABOVE or 1.0
+    shapes: list[Shape] = [rectangle(axis.place(onset[0]), axis.place(onset[1]), 0, 1, "$bad@.1")]
+    notes: list[Annotation] = []
+    if limit is not None:
+        shapes.append(horizontal_line(limit, "$bad" if is_burn_rate else "$deco"))
+        text = f"alerts from {write(limit)}" if is_burn_rate else f"baseline {write(limit)}"
+        style: Annotation = {"font": {"size": 11, "color": "$faint"}, "bgcolor": "$surface@.7"}
+        notes.append(note(text, 0, limit, xref="paper", xanchor="left", yanchor="bottom", xshift=4, **style))
+    more_shapes, more_notes, top_margin = release_markers(axis, None, marks)
+    layout = {
+        "margin": {"l": 52, "r": 12, "t": top_margin, "b": 24},
+        "hovermode": "closest",
+        "xaxis": axis.layout(),
+        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4, write)},
+        "shapes": shapes + more_shapes,
+        "annotations": notes + more_notes,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _burn_rate(rate: float) -> str:
+    return times(rate) if rate else "0"

@@ -17,7 +17,7 @@ from ...alerts.reader import Delivery, Incident, Transition
 from ...core.names import STATUS_ERROR
 from ...questions.changed import explain_violations
 from ...store import Selection
-from ..figures.incident import trend_figure
+from ..figures.budget import trend_figure
 from ..figures.time_axis import TimeAxis
 from ..ui.components import Node, attributes, card, chart, link, pill, table
 from ..ui.format import axis_duration, duration, percent, several, span, times

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...core import names
-from ...core.attribute_histograms import AttributeHistograms, AttributeLimits
 from ...core.health_probes import PROBES, UNMATCHED, ProbePolicy
 from ...core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ...core.names import AGENT_LEVELS
 from ...core.partition import Interval, partition
-from ...core.request_histograms import RequestHistograms
+from ...core.request_histograms import AttributeHistograms, AttributeLimits, RequestHistograms
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, STALL_LOOP, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.attribute_histograms import AttributeLimits
 from ...core.attributes import (
     BATCH_SIZE,
     CALLER,
@@ -28,6 +27,7 @@ from ...core.attributes import (
     Attribute,
     band_of,
 )
+from ...core.request_histograms import AttributeLimits
 from ...core.text import MAX_INTEGER, to_integer, to_text
 from ..records import ATTRIBUTE
 from ..trace_context import caller_of

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.core.attribute_histograms import AttributeLimits
+from stagelens.core.request_histograms import AttributeLimits
 from stagelens.instrumentors.agent.attributes import (
     GENERATION_SECONDS,
     MAX_ENDS,

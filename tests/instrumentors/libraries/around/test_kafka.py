@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from stagelens.instrumentors.libraries.catalog import KafkaInstrumentor
 from stagelens.instrumentors.libraries.dependency_common import outcome
-from stagelens.instrumentors.libraries.kafka import KafkaInstrumentor
 from tests.support.ports import free_port
 
 pytestmark = [

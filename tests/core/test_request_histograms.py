@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core import names
-from stagelens.core.attribute_histograms import MAX_CELLS, AttributeHistograms, AttributeLimits
 from stagelens.core.attributes import ATTRIBUTE_SCALE, MAX_VALUES, split_attribute_key
 from stagelens.core.histogram import Histogram
-from stagelens.core.request_histograms import RequestHistograms
+from stagelens.core.request_histograms import MAX_CELLS, AttributeHistograms, AttributeLimits, RequestHistograms
 from stagelens.core.stages import OTHER
 
 ATTRIBUTES = st.dictionaries(
