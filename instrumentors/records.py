@@ -49,7 +49,7 @@ The list is held by the context variable `current` and consists of triples `key,
       @failed           outcome of an outgoing call, such as "triton:timeout", and its duration in nanoseconds; every one counts
       @late             a `Late`, 0
       @untimed          1 if the stages were still recorded, else 0, and 0: only the request is counted (`recorder.spare`)
-      @shared           0 or the run of a worker with a queue (`libraries/queues.py`), 0: the marks of a batch, not of one request
+      @shared           0 or the run of a worker with a queue (`libraries/queue_jobs.py`), 0: the marks of a batch, not of one request
       @full             0, 0: the list accepts no more marks, because it has thousands of facts that each count
 
 - The first triple holds the state of the request: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place belongs to

@@ -144,7 +144,7 @@ def _set_ident(original: Any) -> Any:
 
 
 def note_child(marks: Marks, child: Any) -> None:
-    """Add a thread, task or job to the work of the run (`queues.py`) that started it, if *marks* are those of a run."""
+    """Add a thread, task or job to the work of the run (`queue_jobs.py`) that started it, if *marks* are those of a run."""
     if marks[3:4] == [SHARED] and marks[4]:
         marks[4].add_child(child)
 

@@ -23,7 +23,8 @@ from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.locks import LockInstrumentor
 from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
-from stagelens.instrumentors.libraries.queues import QueueInstrumentor, QueueRun
+from stagelens.instrumentors.libraries.queue_jobs import QueueRun
+from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 from stagelens.instrumentors.records import current
 
 if TYPE_CHECKING:

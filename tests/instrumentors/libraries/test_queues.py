@@ -29,7 +29,7 @@ import uvloop
 from stagelens.instrumentors import tickets
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import queues
+from stagelens.instrumentors.libraries import queue_jobs, queue_replies, queues
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 from stagelens.instrumentors.request_marks import complete, is_ready, read_marks
@@ -615,8 +615,8 @@ def test_each_of_many_jobs_is_looked_at_a_few_times(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
     """The time that a worker needs for a job does not grow with their number."""
-    looked, waits_for = list[queues.Job](), queues.Job.waits_for
-    monkeypatch.setattr(queues.Job, "waits_for", lambda job, run: looked.append(job) or waits_for(job, run))
+    looked, waits_for = list[queue_jobs.Job](), queue_jobs.Job.waits_for
+    monkeypatch.setattr(queue_jobs.Job, "waits_for", lambda job, run: looked.append(job) or waits_for(job, run))
     jobs, number = queue.Queue[Future[int]](), 300
 
     def work_on_all() -> None:
@@ -703,7 +703,7 @@ def test_an_item_without_attributes_of_its_own_is_passed_on() -> None:
 
     items = [Hostile(), object(), 1, {"a": Hostile()}, ([Hostile()],), Empty(), Enum, (ABC, 1)]
 
-    assert [queues.replies(item) for item in items] == [[]] * 8
+    assert [queue_replies.replies(item) for item in items] == [[]] * 8
 
 
 def hostile(kind: type, *names: str) -> Any:
@@ -783,7 +783,7 @@ def test_a_future_that_nobody_awaits_needs_no_loop(factory: Callable[[], asyncio
 def test_an_interrupted_put_leaves_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal may raise anywhere; what it leaves is freed without an error, which pytest would report."""
     future: Future[None] = Future()
-    monkeypatch.setattr(queues, "_thread_or_task", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(queue_jobs, "thread_or_task", Mock(side_effect=KeyboardInterrupt))
     with request("a"), pytest.raises(KeyboardInterrupt):
         queue.Queue[Any]().put(future)
     del future
@@ -1009,12 +1009,12 @@ def run_engine_thread(jobs: queue.Queue[Any], send: Callable[[Any, Any], None]) 
             send(job.reply, token)
 
 
-@pytest.mark.parametrize("renew_after", [0, queues.RENEW_AFTER])
+@pytest.mark.parametrize("renew_after", [0, queue_jobs.RENEW_AFTER])
 def test_a_thread_streams_to_requests_in_threads(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, renew_after: int
 ) -> None:
     """Each job has a queue for its tokens, and is followed until the last one that its request waits for."""
-    monkeypatch.setattr(queues, "RENEW_AFTER", renew_after)
+    monkeypatch.setattr(queue_jobs, "RENEW_AFTER", renew_after)
     jobs: queue.Queue[Any] = queue.Queue()
     generations = [Generation(queue.Queue(), size) for size in (20, 3, 40, 5)]
 
