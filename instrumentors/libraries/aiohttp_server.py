@@ -28,7 +28,6 @@ from .server_common import (
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
     UNMATCHED,
-    ResponseStream,
     has_hung_up,
     is_cancelled,
     is_users_code,
@@ -37,6 +36,7 @@ from .server_common import (
     trusted_wait_ns,
     unmatched_route,
 )
+from .streams import ResponseStream
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 

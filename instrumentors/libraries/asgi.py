@@ -33,7 +33,6 @@ from .server_common import (
     MIN_LOOK_NS,
     UNMATCHED,
     Exchange,
-    ResponseStream,
     called_like,
     has_hung_up,
     is_cancelled,
@@ -47,6 +46,7 @@ from .server_common import (
     unmatched_route,
 )
 from .server_reports import TOTAL
+from .streams import ResponseStream
 
 SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
 _SERVER_TIMING: Final = b"server-timing"

@@ -32,8 +32,9 @@ from ..instrumentor import Probed, log_failure
 from ..probes import Probe
 from ..records import CALLED, OPEN, Marks, clock, has_capacity
 from ..trace_context import TRACESTATE, tracestate_to
-from .server_common import CONTENT_PATTERN, ENDED, REASONING_PATTERN, relayed
+from .server_common import ENDED, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
+from .streams import CONTENT_PATTERN, REASONING_PATTERN
 
 _KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
 _FIELDS: Final = _KNOWN | {

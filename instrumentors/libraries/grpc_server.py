@@ -34,13 +34,13 @@ from .server_common import (
     CANCELLED,
     MIN_CHUNK_NS,
     UNMATCHED,
-    ResponseStream,
     as_handler,
     is_users_code,
     record_request_head,
     timed_callable,
     trusted_wait_ns,
 )
+from .streams import ResponseStream
 
 # Errors of a server: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/
 FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})

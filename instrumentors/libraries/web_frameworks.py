@@ -26,7 +26,6 @@ from .server_common import (
     NOT_FOUND,
     UNMATCHED,
     Exchange,
-    ResponseStream,
     has_hung_up,
     is_cancelled,
     is_users_code,
@@ -37,6 +36,7 @@ from .server_common import (
     transport_peer,
     trusted_wait_ns,
 )
+from .streams import ResponseStream
 
 _STAGES = MappingProxyType(
     {

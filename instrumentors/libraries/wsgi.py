@@ -36,7 +36,6 @@ from .server_common import (
     UNIX_PEER,
     UNMATCHED,
     Exchange,
-    ResponseStream,
     called_like,
     has_hung_up,
     is_cancelled,
@@ -49,6 +48,7 @@ from .server_common import (
     trusted_wait_ns,
     unmatched_route,
 )
+from .streams import ResponseStream
 
 Environ: TypeAlias = MutableMapping[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]

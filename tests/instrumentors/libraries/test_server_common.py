@@ -17,7 +17,6 @@ from stagelens.instrumentors.libraries import server_common
 from stagelens.instrumentors.libraries.server_common import (
     MAX_PROXY_WAIT_NS,
     ProxyClock,
-    ResponseStream,
     as_handler,
     called_like,
     proxy_wait_ns,
@@ -226,51 +225,3 @@ def test_a_constant_wait_is_the_difference_of_the_clocks(caplog: pytest.LogCaptu
     assert queued[-1] == 2 * SECOND_NS + 19 * 50 * MS
     (reported,) = [record.getMessage() for record in caplog.records]
     assert "10.0.0.7 is 3.00 s behind" in reported
-
-
-SSE = "text/event-stream; charset=utf-8"
-CHAT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": %s}}]}\n\n'
-
-
-@pytest.mark.parametrize(
-    ("media_type", "chunks", "first"),
-    [
-        (SSE, [b": ping - 12:00\r\n\r\n", b"data: a\n\n"], 1),
-        (SSE, [b"retry: 100\n\n", b"id: 1\n\n", b"data:\n\n", b"event: ping\ndata: {}\n\n", b"data: a\n\n"], 4),
-        (
-            SSE,
-            [b"data: \n\n", b"event: metadata\ndata: {}\n\n", b'data: {"type": "text-start"}\n\n', b"data:  \n\n"],
-            3,
-        ),
-        (SSE, [b"event: token\n", b"data: Hel", b"lo\n\n", b"data: again\n\n"], 1),
-        (SSE, [b": ping\n\ndata: a\n\n", b": ping\n\n"], 0),
-        (SSE, [*[b": ping\n"] * 12_000, b"data: a\n\n"], 12_000),
-        (SSE, [CHAT % b'""', CHAT % b"null", CHAT[:80], CHAT[80:] % b'"Hi"', b"data: [DONE]\n\n"], 3),
-        (SSE, [b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}\n\n', b"data: [DONE]\n\n"], 0),
-        (SSE, [b'data: {"choices": [{"delta": {"reasoning_content": "Hm"}}]}\n\n', b"data: [DONE]\n\n"], 0),
-        (SSE, [b'data: {"type":"response.created"}\n\n', b'data: {"type":"response.output_text.delta"}\n\n'], 1),
-        (SSE, [b'data: {"type": "message_start"}\n\n', b'data: {"type": "content_block_delta"}\n\n'], 1),
-        (SSE, [b'data: {"type": "heartbeat"}\n\n', b'data: {"type": "token", "text": "a"}\n\n'], 1),
-        (SSE, [b"data: " + b"a" * 100_000, b"a\n\n"], 0),
-        ("application/x-ndjson", [b"\n", b" \r\n", b'{"a": 1}\n', b"\n"], 2),
-        ("text/plain", [b": ping\n", b"a"], 0),
-        ("application/octet-stream", [memoryview(b"\0"), bytearray(b"a")], 0),
-        ("", [True, False], None),
-    ],
-)
-def test_the_first_chunk_with_content_counts(media_type: str, chunks: list[Any], first: int | None) -> None:
-    """What only keeps the connection open is no token, and does not end a gap."""
-    stream = ResponseStream([("Content-Type", media_type)])
-    for at, chunk in enumerate(chunks, 1):
-        stream.add(at, chunk)
-
-    assert stream.facts()[1:2] == ([] if first is None else [first + 1])
-
-
-def test_a_compressed_stream_is_not_read() -> None:
-    """Its events are not visible."""
-    stream = ResponseStream([(b"content-type", SSE.encode()), (b"Content-Encoding", b"gzip")])
-    stream.add(1, b"\x1f\x8b")
-    stream.add(9, b"\x00")
-
-    assert stream.facts() == ["@first_token", 1, "first_chunk", "@gap", 8, "first_chunk"]

@@ -1,4 +1,4 @@
-"""Streamed responses of a real server: their time is the handler's, their first token has content, and their code is named."""
+"""Streamed responses: which chunks have content; from a real server, their time is the handler's, and their code is named."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from stagelens.instrumentors import records
 from stagelens.instrumentors.agent import profile
 from stagelens.instrumentors.agent.profile import Profiler
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.streams import ResponseStream
 from stagelens.instrumentors.request_marks import read_request
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 INSTRUMENTOR = AsgiInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 LATER = 3600 * 10**9
+SSE = "text/event-stream; charset=utf-8"
+CHAT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": %s}}]}\n\n'
 
 
 class Release:
@@ -153,3 +156,47 @@ def test_a_stream_is_the_work_of_its_handler(
     assert stage == "handler"
     assert looked_at < facts["@first_token"][0]
     assert "Release.wait_for_token" in [frame.function for frame in split_stack_key(key)[1]]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "chunks", "first"),
+    [
+        (SSE, [b": ping - 12:00\r\n\r\n", b"data: a\n\n"], 1),
+        (SSE, [b"retry: 100\n\n", b"id: 1\n\n", b"data:\n\n", b"event: ping\ndata: {}\n\n", b"data: a\n\n"], 4),
+        (
+            SSE,
+            [b"data: \n\n", b"event: metadata\ndata: {}\n\n", b'data: {"type": "text-start"}\n\n', b"data:  \n\n"],
+            3,
+        ),
+        (SSE, [b"event: token\n", b"data: Hel", b"lo\n\n", b"data: again\n\n"], 1),
+        (SSE, [b": ping\n\ndata: a\n\n", b": ping\n\n"], 0),
+        (SSE, [*[b": ping\n"] * 12_000, b"data: a\n\n"], 12_000),
+        (SSE, [CHAT % b'""', CHAT % b"null", CHAT[:80], CHAT[80:] % b'"Hi"', b"data: [DONE]\n\n"], 3),
+        (SSE, [b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}\n\n', b"data: [DONE]\n\n"], 0),
+        (SSE, [b'data: {"choices": [{"delta": {"reasoning_content": "Hm"}}]}\n\n', b"data: [DONE]\n\n"], 0),
+        (SSE, [b'data: {"type":"response.created"}\n\n', b'data: {"type":"response.output_text.delta"}\n\n'], 1),
+        (SSE, [b'data: {"type": "message_start"}\n\n', b'data: {"type": "content_block_delta"}\n\n'], 1),
+        (SSE, [b'data: {"type": "heartbeat"}\n\n', b'data: {"type": "token", "text": "a"}\n\n'], 1),
+        (SSE, [b"data: " + b"a" * 100_000, b"a\n\n"], 0),
+        ("application/x-ndjson", [b"\n", b" \r\n", b'{"a": 1}\n', b"\n"], 2),
+        ("text/plain", [b": ping\n", b"a"], 0),
+        ("application/octet-stream", [memoryview(b"\0"), bytearray(b"a")], 0),
+        ("", [True, False], None),
+    ],
+)
+def test_the_first_chunk_with_content_counts(media_type: str, chunks: list[Any], first: int | None) -> None:
+    """What only keeps the connection open is no token, and does not end a gap."""
+    stream = ResponseStream([("Content-Type", media_type)])
+    for at, chunk in enumerate(chunks, 1):
+        stream.add(at, chunk)
+
+    assert stream.facts()[1:2] == ([] if first is None else [first + 1])
+
+
+def test_a_compressed_stream_is_not_read() -> None:
+    """Its events are not visible."""
+    stream = ResponseStream([(b"content-type", SSE.encode()), (b"Content-Encoding", b"gzip")])
+    stream.add(1, b"\x1f\x8b")
+    stream.add(9, b"\x00")
+
+    assert stream.facts() == ["@first_token", 1, "first_chunk", "@gap", 8, "first_chunk"]
