@@ -176,15 +176,12 @@ def spent_by_stage(spent: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int
 
 
 class AttributeLimits:
-    """Attribute values of a process, shared by its series.
-
-    Attributes:
-        cells: Number of values of all series since the last export.
-    """
+    """Attribute values of a process, shared by its series."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, set[str]] = defaultdict(set)
         self.known: dict[tuple[str, str], tuple[str, str]] = {}
+        # Number of values of all series since the last export.
         self.cells = 0
 
     def value(self, key: str, value: str) -> str:
