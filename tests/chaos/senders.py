@@ -19,7 +19,7 @@ from tests.chaos.audit import Totals
 
 # From one burst of requests to the next. [seconds]
 PAUSE_SECONDS = 0.02
-ROUTES = ("/predict", "/embed", "/health")
+ROUTES = ("/predict", "/embed", "/classify")
 
 
 class Work:

@@ -13,7 +13,7 @@ from dash import html
 from playwright.sync_api import Browser, expect
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages import overview
+from stagelens.dashboard.pages import overview_table
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.served_versions import NOW
@@ -57,7 +57,7 @@ def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         assert is_ready.wait(60)
         return html.P("ready", id="last")
 
-    monkeypatch.setattr(overview, "events_card", card)
+    monkeypatch.setattr(overview_table, "events_card", card)
     yield is_ready
     is_ready.set()
 

@@ -27,7 +27,7 @@ from flask.testing import FlaskClient
 from werkzeug.wsgi import ClosingIterator
 
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages import overview
+from stagelens.dashboard.pages import overview_table
 from stagelens.dashboard.web import app
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Series, Store
@@ -50,7 +50,7 @@ def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         assert is_ready.wait(60)
         return components.P(LAST_CARD)
 
-    monkeypatch.setattr(overview, "events_card", card)
+    monkeypatch.setattr(overview_table, "events_card", card)
     yield is_ready
     is_ready.set()
 
@@ -151,7 +151,7 @@ def test_an_error_in_the_middle_is_a_card(
         raise ZeroDivisionError
 
     monkeypatch.setattr(overview, "stage_time_card", fail)
-    monkeypatch.setattr(overview, "events_card", lambda *_: components.P(LAST_CARD))
+    monkeypatch.setattr(overview_table, "events_card", lambda *_: components.P(LAST_CARD))
     with caplog.at_level(logging.ERROR):
         text = client.get("/").text
 
