@@ -245,13 +245,7 @@ _UNREFERENCED: Final = sys.getrefcount(deque([[OPEN]])[0]) + 1
 
 
 def finish(  # noqa: PLR0917 - positional, because keywords cost the request path more
-    marks: Marks,
-    t0: int,
-    t1: int,
-    route: str = "",
-    error_type: str = "",
-    http_status: int = 0,
-    kind: Kind = "server",
+    marks: Marks, t0: int, t1: int, route: str = "", error_type: str = "", http_status: int = 0, kind: Kind = "server"
 ) -> None:
     """Pass a finished request to the background thread; never blocks, never raises.
 

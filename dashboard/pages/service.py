@@ -462,11 +462,7 @@ def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
 
 
 def _stage_row(
-    stage: str,
-    seconds: tuple[float, float],
-    scale: tuple[float, float],
-    hidden: Collection[str],
-    share: str | None,
+    stage: str, seconds: tuple[float, float], scale: tuple[float, float], hidden: Collection[str], share: str | None
 ) -> Component:
     """Return the row of a stage; a difference within the error, the first number of *scale*, has no bar."""
     (before, now), (error, widest) = seconds, scale

@@ -125,13 +125,7 @@ def replaced_note(context: Context, shown: float) -> str:
 
 
 def functions_card(
-    median: ProfileBand,
-    tail: ProfileBand,
-    which: str,
-    head: str,
-    context: Context | None = None,
-    *,
-    note: str = "",
+    median: ProfileBand, tail: ProfileBand, which: str, head: str, context: Context | None = None, *, note: str = ""
 ) -> Component | None:
     """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples.
 

@@ -62,10 +62,7 @@ def service_status(
     incident = min(acted_on, key=lambda each: each.severity != "page", default=None)
     pending = next((each for each in slos if any(rule.pending for rule in each.rules)), None)
     state, reason = service_state(
-        slo and slo.state,
-        incident and incident.severity,
-        is_pending=pending is not None,
-        is_slower=release is not None,
+        slo and slo.state, incident and incident.severity, is_pending=pending is not None, is_slower=release is not None
     )
     if reason == "slo" and slo:
         return ServiceStatus(state, WORDS[state], state_note(slo, view), view.link(slo_path(slo.slo.name)))

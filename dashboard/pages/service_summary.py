@@ -248,10 +248,7 @@ def _release_sentence(release: Release) -> Sentence:
 
 
 def _are_failures_cause(
-    context: Context,
-    latency: QuantileComparison | None,
-    incidents: Sequence[Incident],
-    burning: Sequence[SloStatus],
+    context: Context, latency: QuantileComparison | None, incidents: Sequence[Incident], burning: Sequence[SloStatus]
 ) -> bool:
     read, cached, view = context.source.read, context.source.cached, context.view
     causes = {each.name: each.cause_kind for each in incidents}

@@ -39,10 +39,7 @@ from .server_common import (
 from .streams import ResponseStream
 
 _STAGES = MappingProxyType(
-    {
-        "handler": "the handler",
-        "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
-    }
+    {"handler": "the handler", "queue": "the wait after a trusted proxy has set the header `X-Request-Start`"}
 )
 
 

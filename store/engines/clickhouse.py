@@ -58,10 +58,7 @@ _FIXES = (
     ("not_enough_space", "the server's disk is full; free some space, writing then continues automatically"),
     ("memory_limit_exceeded", "the server is out of memory; raise max_memory_usage, or use a shorter time"),
     ("too_many_parts", "the server merges slower than it receives writes; check system.merges and its disks"),
-    (
-        "chdb engine",
-        "chDB is in use: one directory per process, one process per directory; stop the other process",
-    ),
+    ("chdb engine", "chDB is in use: one directory per process, one process per directory; stop the other process"),
     (
         "connection",
         "the server cannot be reached; check that it runs, its address and its HTTP port (8123, or 8443 with TLS)",

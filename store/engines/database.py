@@ -255,11 +255,7 @@ class SqlPoints:
         return table.blocks(schema.FINEST, part)
 
     def read(
-        self,
-        connection: Connection,
-        question: PointQuery,
-        segments: Sequence[Segment],
-        steps: Steps | None,
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
         finest, coarser = _divided(segments)
         for table in _finest_tables(connection, question, finest):
