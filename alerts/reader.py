@@ -21,15 +21,8 @@ from . import lease
 from .delivery.message import BudgetOverrun, Ending, Exemplar, Message, SharedAttribute, Trend
 from .delivery.message_text import cause_text, headline, impact_text, worst_impact
 from .evaluation.slo_status import SloStatus, read_slo_status
+from .incidents import lifecycle
 from .incidents.journal import build_message
-from .incidents.lifecycle import (
-    IncidentRecord,
-    IncidentStatus,
-    count_outside,
-    get_incident,
-    incidents_between,
-    newest_incidents,
-)
 from .incidents.notification_rules import group_lead
 from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveSloFile
@@ -115,7 +108,7 @@ class Incident:
         """Stage with the dominant growth; None if no stage dominates, or latency is not the cause."""
         return dominant_growth(self.stages) if self.cause_kind == "latency" else None
 
-    status: IncidentStatus = "open"
+    status: lifecycle.IncidentStatus = "open"
 
     @property
     def order(self) -> tuple[bool, bool, float, str]:
@@ -172,10 +165,10 @@ class AlertsReader:
     def incidents(self, limit: int | None = None, open_only: bool = False) -> list[Incident]:
         """Return the newest *limit* incidents, newest first, with history and deliveries; by default all open ones and 50."""
         with self._store.engine.connect() as connection:
-            found = newest_incidents(connection, limit or _NEWEST, open_only=open_only)
+            found = lifecycle.newest_incidents(connection, limit or _NEWEST, open_only=open_only)
             if limit is None:
                 known = {each.id for each in found}
-                older = newest_incidents(connection, _SEARCHED, open_only=True)
+                older = lifecycle.newest_incidents(connection, _SEARCHED, open_only=True)
                 found += [each for each in older if each.id not in known]
             return _complete_incidents(connection, found)
 
@@ -184,18 +177,18 @@ class AlertsReader:
     ) -> list[Incident]:
         """Return at most *limit* incidents of *cause* ("" for all) that were open at any time in `[start, end)`, in their order."""
         with self._store.engine.connect() as connection:
-            found = incidents_between(connection, start.timestamp(), end and end.timestamp(), limit, cause)
+            found = lifecycle.incidents_between(connection, start.timestamp(), end and end.timestamp(), limit, cause)
             return sorted(_complete_incidents(connection, found, history=history), key=lambda each: each.order)
 
     def outside(self, start: datetime, end: datetime | None) -> list[tuple[str, str, bool, int]]:
         """Return the numbers of all other incidents, see `count_outside`."""
         with self._store.engine.connect() as connection:
-            return count_outside(connection, start.timestamp(), end and end.timestamp())
+            return lifecycle.count_outside(connection, start.timestamp(), end and end.timestamp())
 
     def incident(self, name: str) -> Incident | None:
         """Return the incident with the id *name*, or None if there is none."""
         with self._store.engine.connect() as connection:
-            found = get_incident(connection, name)
+            found = lifecycle.get_incident(connection, name)
             return None if found is None else _complete_incidents(connection, [found])[0]
 
     def similar(self, about: Incident, limit: int = 5) -> list[Incident]:
@@ -216,7 +209,7 @@ class AlertsReader:
 
 
 def _complete_incidents(
-    connection: Connection, found: Sequence[IncidentRecord], *, history: bool = True
+    connection: Connection, found: Sequence[lifecycle.IncidentRecord], *, history: bool = True
 ) -> list[Incident]:
     ids = [each.id for each in found] if history else []
     sent, happened = defaultdict[str, list[Row[Any]]](list), defaultdict[str, list[Row[Any]]](list)
@@ -252,7 +245,7 @@ def _delivery(row: Row[Any]) -> Delivery:
 
 
 def _incident(
-    found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]], evaluated_at: float | None
+    found: lifecycle.IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]], evaluated_at: float | None
 ) -> Incident:
     finding = found.finding
     ended = found.resolved_at

@@ -29,15 +29,7 @@ from ..delivery.message import Finding, LatencyRegression, Trend
 from ..evaluation.alert_rules import Verdict, no_verdict
 from ..evaluation.evidence import filters_of
 from ..objectives.slo_file import Definitions
-from . import series
-from .findings import (
-    describe_shifts,
-    explain_slower,
-    pseudo_slo,
-    quantile_on_common_mix,
-    regression_link,
-    requests_by_dimension,
-)
+from . import findings, series
 from .series import DAY, cause_of_group, make_cause, minute_start, select_minutes, stage_seconds
 from .watcher import planned_maintenance
 
@@ -119,7 +111,7 @@ class DriftRule:
     def _finding(self, group: Group, drift: Drift, days: StageSeconds, url: str) -> Finding:
         start, end = days.start, days.start + DAY * len(days.total)
         first, last = ((low, low + WEEK * DAY) for low in (start, end - WEEK * DAY))
-        about = pseudo_slo(group, drift.at)
+        about = findings.pseudo_slo(group, drift.at)
         growth = stage_growth(days.between(*first), days.between(*last), drift.at)
         name = f"p{100 * drift.at:g}"
         return Finding(
@@ -141,9 +133,11 @@ class DriftRule:
                 mix=self._traffic_change(group, drift, days, [select_minutes(group, *each) for each in (first, last)]),
                 weeks=self._policy.weeks,
             ),
-            **explain_slower(self._store.read, about, (last[0], last[0], end), drift.before, growth, dashboard_url=url),
+            **findings.explain_slower(
+                self._store.read, about, (last[0], last[0], end), drift.before, growth, dashboard_url=url
+            ),
             course=_trend(days, drift.at),
-            link=regression_link(url, about, (start, start, end), drift.at),
+            link=findings.regression_link(url, about, (start, start, end), drift.at),
             where=filters_of(about),
         )
 
@@ -153,11 +147,11 @@ class DriftRule:
         first, last = (int(days.total[part].sum()) / WEEK / DAY for part in (slice(WEEK), slice(-WEEK, None)))
         load = f"{formatting.count(last)} requests per minute, before {formatting.count(first)}"
         changed = abs(last / first - 1) >= self._policy.load
-        shifts = traffic_shifts(confounders, *(requests_by_dimension(read, [each], group) for each in sides))
+        shifts = traffic_shifts(confounders, *(findings.requests_by_dimension(read, [each], group) for each in sides))
         mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
-        mixed = quantile_on_common_mix(read, drift.at, mix, sides[:1], sides[1:]) if mix else None
+        mixed = findings.quantile_on_common_mix(read, drift.at, mix, sides[:1], sides[1:]) if mix else None
         ratio = mixed[1] / mixed[0] if mixed and mixed[0] > 0 else None
-        return "; ".join(each for each in (load if changed else "", describe_shifts(shifts, ratio)) if each)
+        return "; ".join(each for each in (load if changed else "", findings.describe_shifts(shifts, ratio)) if each)
 
 
 def _trend(days: StageSeconds, at: float) -> Trend:

@@ -14,18 +14,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from ...analysis.regression import scoring
 from ...analysis.regression.drift import default_drift_policy
 from ...analysis.regression.policy import TailPolicy
-from ...analysis.regression.scoring import (
-    AlarmRules,
-    AlarmState,
-    Reference,
-    TailScore,
-    TailScorer,
-    advance_alarm,
-    learn_reference_by_day,
-    total_histograms,
-)
 from ...analysis.regression.stage_attribution import StageBaseline, learn_stage_baseline
 from ...analysis.regression.statistic import (
     WEEK,
@@ -119,16 +110,16 @@ class WatchedSeries:
     group: Group
     policy: TailPolicy
     learnt: LearntBaseline
-    progress: AlarmState
+    progress: scoring.AlarmState
     recent: TailCounts | None = None
-    last_score: TailScore | None = None
+    last_score: scoring.TailScore | None = None
     described_at: int = 0
     normal_from: int = 0
     strictness: float = 1.0
-    scorer: TailScorer = field(init=False)
+    scorer: scoring.TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scorer = TailScorer(self.policy, self.learnt.reference)
+        self.scorer = scoring.TailScorer(self.policy, self.learnt.reference)
 
     @property
     def cause(self) -> str:
@@ -142,7 +133,7 @@ class WatchedSeries:
     def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:
         """Replace the baseline by *learnt*, and the counts by *recent*, which use the new thresholds."""
         self.learnt, self.recent = learnt, recent
-        self.scorer = TailScorer(self.policy, learnt.reference)
+        self.scorer = scoring.TailScorer(self.policy, learnt.reference)
 
     def advance(self, found: Mapping[Group, MinuteCounts], start: int, end: int, released: frozenset[int]) -> None:
         """Evaluate the minutes of [start, end) that were not evaluated before."""
@@ -150,7 +141,7 @@ class WatchedSeries:
         reference, own = self.learnt.reference, found.get(self.group)
         counts = None if own is None else pooled(self.group, reference.strata, own, found.get)
         recent = append_minutes(self.recent, count_minutes(reference.rows, counts, start, end), length)
-        rules = AlarmRules.of_series(self.policy, self.strictness)
+        rules = scoring.AlarmRules.of_series(self.policy, self.strictness)
         for at in range(max(start, self.progress.at) + 1, end + 1):
             if not recent.requests[at - 1 - recent.start]:
                 # A minute without requests changes nothing.
@@ -158,12 +149,12 @@ class WatchedSeries:
                 continue
             self.last_score = self.scorer.score(minutes_before(recent, at, min(length, at - self.progress.since)))
             release = at - 1 in released
-            self.progress, _ = advance_alarm(rules, self.progress, at, self.last_score, release=release)
+            self.progress, _ = scoring.advance_alarm(rules, self.progress, at, self.last_score, release=release)
         self.recent = recent.last(length)
 
     def restart(self, since: int) -> None:
         """Reset the alarm state, so that only minutes from *since* on count."""
-        self.last_score, self.progress = None, AlarmState(at=self.progress.at, since=since)
+        self.last_score, self.progress = None, scoring.AlarmState(at=self.progress.at, since=since)
 
     @property
     def has_lasted(self) -> bool:
@@ -221,11 +212,11 @@ def learn_group(
         return None
     served: dict[int, int] = {}
     strata, raw, sums = _sums(read, policy, group, start, at)
-    reference = learn_reference_by_day(policy, lambda: _days(read, group, strata, (start, at), served), sums)
+    reference = scoring.learn_reference_by_day(policy, lambda: _days(read, group, strata, (start, at), served), sums)
     if reference is None or sum(served.values()) < busy / timedelta(minutes=1):
         return None
     if strata is not None:
-        reference = replace(reference, strata=strata, version_rows=rows_of(policy, *total_histograms([raw])))
+        reference = replace(reference, strata=strata, version_rows=rows_of(policy, *scoring.total_histograms([raw])))
     known = list(_spent(read, group, start, at))
     recent = count_beyond(reference.rows, read_pooled(read, group, strata, at - longest_window(policy), at))
     return LearntBaseline(at, reference, learn_stage_baseline(policy, known)), recent
@@ -274,7 +265,7 @@ class LearntBaseline:
     """Learnt baseline of one series."""
 
     at: int
-    reference: Reference
+    reference: scoring.Reference
     habits: StageBaseline
 
 
@@ -296,15 +287,15 @@ def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
     found: dict[str, LearntBaseline] = {}
     for row in connection.execute(select(tail_references)):
         with suppress(ValueError):
-            reference = Reference.from_json(row.reference)
+            reference = scoring.Reference.from_json(row.reference)
             found[row.cause] = LearntBaseline(row.learnt_at, reference, StageBaseline.from_json(row.habits))
     return found
 
 
-def load_progress(connection: Connection) -> dict[str, AlarmState]:
+def load_progress(connection: Connection) -> dict[str, scoring.AlarmState]:
     """Return all alarm states by cause."""
     rows = connection.execute(select(tail_progress.c.cause, tail_progress.c.progress))
-    return {row.cause: AlarmState.from_json(row.progress) for row in rows}
+    return {row.cause: scoring.AlarmState.from_json(row.progress) for row in rows}
 
 
 def load_accepted(connection: Connection) -> dict[str, AcceptedLevel]:
@@ -326,7 +317,7 @@ def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> N
         connection.execute(insert(tail_references).values(cause=cause, **values))
 
 
-def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at: int) -> None:
+def save_progress(connection: Connection, standing: Mapping[str, scoring.AlarmState], at: int) -> None:
     """Write the alarm states at minute *at*, except where another process has stored newer ones."""
     table = tail_progress
     known = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}

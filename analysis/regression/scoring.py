@@ -16,24 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.histogram import Histogram
+from . import statistic
 from .policy import AlarmPolicy, StageEase, TailPolicy, Window
-from .statistic import (
-    END_TO_END,
-    Expectation,
-    ExpectationModel,
-    Floats,
-    MinuteHistograms,
-    PrefixSums,
-    Row,
-    TailCounts,
-    block_excess,
-    count_beyond,
-    fit_model,
-    growth_to_count,
-    join_tallies,
-    rows_of,
-    sliding_statistic,
-)
 from .strata import Strata
 
 # Format of stored references; raised when rows or windows change.
@@ -70,12 +54,12 @@ class Reference:
     """
 
     until: int
-    rows: tuple[Row, ...]
-    model: ExpectationModel
+    rows: tuple[statistic.Row, ...]
+    model: statistic.ExpectationModel
     windows: tuple[WindowLimits, ...]
     key: tuple[WindowLimits, ...]
     strata: Strata | None = None
-    version_rows: tuple[Row, ...] = ()
+    version_rows: tuple[statistic.Row, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
@@ -93,16 +77,18 @@ class Reference:
             raise ValueError(msg)
         return cls(
             until=raw["until"],
-            rows=tuple(Row(**row) for row in raw["rows"]),
-            model=ExpectationModel(**{name: _tuples(value) for name, value in raw["model"].items()}),
+            rows=tuple(statistic.Row(**row) for row in raw["rows"]),
+            model=statistic.ExpectationModel(**{name: _tuples(value) for name, value in raw["model"].items()}),
             windows=tuple(_limits(limits) for limits in raw["windows"]),
             key=tuple(_limits(limits) for limits in raw["key"]),
             strata=raw["strata"] and Strata(**raw["strata"]),
-            version_rows=tuple(Row(**row) for row in raw["version_rows"]),
+            version_rows=tuple(statistic.Row(**row) for row in raw["version_rows"]),
         )
 
 
-def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts, total: Histogram) -> Reference | None:
+def learn_reference(
+    policy: TailPolicy, rows: tuple[statistic.Row, ...], tally: statistic.TailCounts, total: Histogram
+) -> Reference | None:
     """Learn a reference from the counts of the last days.
 
     Returns:
@@ -113,12 +99,12 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts
     key = policy.stage_key
     blocks = sorted({window.block for window in (*policy.windows, *key.windows)})
     span = policy.reference
-    model = fit_model(
+    model = statistic.fit_model(
         rows, tally, tuple(blocks), rhythm=len(tally) >= span.rhythm, week=len(tally) >= span.week, load=span.load
     )
     past = _ReferenceDays(policy, rows, model, tally, total)
-    whole = [number for number, row in enumerate(rows) if row.stage == END_TO_END]
-    stages = [number for number, row in enumerate(rows) if row.stage != END_TO_END]
+    whole = [number for number, row in enumerate(rows) if row.stage == statistic.END_TO_END]
+    stages = [number for number, row in enumerate(rows) if row.stage != statistic.END_TO_END]
     return Reference(
         until=tally.end,
         rows=rows,
@@ -133,28 +119,28 @@ class _ReferenceDays:
     """Counts and model of the reference days, from which the limits of windows are derived."""
 
     policy: TailPolicy
-    rows: tuple[Row, ...]
-    model: ExpectationModel
-    kept: TailCounts
+    rows: tuple[statistic.Row, ...]
+    model: statistic.ExpectationModel
+    kept: statistic.TailCounts
     total: Histogram
 
     def limits(self, window: Window, chosen: list[int]) -> WindowLimits:
         if not chosen:
             return WindowLimits((), (), (), (), ())
-        values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)
+        values = statistic.sliding_statistic(window, self.model, self.rows, self.kept, chosen)
         median, spread = np.median(values, axis=1), robust_spread(values)
         rare = np.quantile(values, self.policy.calibration.rare, axis=1)
         required = np.array([self._required(window, self.rows[number]) for number in chosen])
         reach = np.maximum(required * spread, self.policy.calibration.margin * (rare - median))
-        floor = [growth_to_count(self.rows[number], self.total, window.floor) for number in chosen]
+        floor = [statistic.growth_to_count(self.rows[number], self.total, window.floor) for number in chosen]
         return WindowLimits(tuple(chosen), _plain(median), _plain(reach), _plain(spread), _plain(np.array(floor)))
 
-    def _required(self, window: Window, row: Row) -> float:
+    def _required(self, window: Window, row: statistic.Row) -> float:
         at = self.policy.stage_key.quantiles(row.stage) if row.stage else self.policy.at
         return window.required[at.index(row.at)]
 
 
-def robust_spread(values: Floats) -> Floats:
+def robust_spread(values: statistic.Floats) -> statistic.Floats:
     """Return the robust spread of each row: the larger of two outlier-resistant estimates of the standard deviation."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=-1)
     deviation = np.median(np.abs(values - middle[..., None]), axis=-1)
@@ -169,12 +155,14 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _plain(values: Floats) -> tuple[float, ...]:
+def _plain(values: statistic.Floats) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values)
 
 
 def learn_reference_by_day(
-    policy: TailPolicy, days: Callable[[], Iterable[MinuteHistograms]], sums: MinuteHistograms | None = None
+    policy: TailPolicy,
+    days: Callable[[], Iterable[statistic.MinuteHistograms]],
+    sums: statistic.MinuteHistograms | None = None,
 ) -> Reference | None:
     """Learn a reference from the minutes of the last days.
 
@@ -185,15 +173,15 @@ def learn_reference_by_day(
         The reference; None if there is too little data.
     """
     total, own = total_histograms(days() if sums is None else [sums])
-    rows = rows_of(policy, total, own)
-    joined: TailCounts | None = None
+    rows = statistic.rows_of(policy, total, own)
+    joined: statistic.TailCounts | None = None
     for day in days():
-        counted = count_beyond(rows, day)
-        joined = counted if joined is None else join_tallies(joined, counted)
+        counted = statistic.count_beyond(rows, day)
+        joined = counted if joined is None else statistic.join_tallies(joined, counted)
     return None if joined is None else learn_reference(policy, rows, joined, total)
 
 
-def total_histograms(days: Iterable[MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
+def total_histograms(days: Iterable[statistic.MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
     """Return the histogram of the end-to-end latency and the histograms of all stages, summed over *days*."""
     total: Histogram = Histogram()
     own: dict[str, Histogram] = {}
@@ -204,7 +192,7 @@ def total_histograms(days: Iterable[MinuteHistograms]) -> tuple[Histogram, dict[
     return total, {stage: histogram for stage, histogram in own.items() if histogram.count}
 
 
-def _histogram(day: MinuteHistograms, counts: np.ndarray) -> Histogram:
+def _histogram(day: statistic.MinuteHistograms, counts: np.ndarray) -> Histogram:
     amounts = counts.sum(axis=0, dtype=np.int64)
     return Histogram(
         buckets={index: count for index, count in zip(day.index.tolist(), amounts.tolist(), strict=True) if count}
@@ -277,8 +265,8 @@ class TailScorer:
         # Below this score of the latency no window can fire, whatever the scores of the stages.
         self._asks_stages = policy.fire.released * key.ease.least
 
-    def score(self, recent: TailCounts) -> TailScore:
-        sums = PrefixSums(recent)
+    def score(self, recent: statistic.TailCounts) -> TailScore:
+        sums = statistic.PrefixSums(recent)
         cells = tuple(
             max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)
         )
@@ -287,13 +275,13 @@ class TailScorer:
         moved, shared = self._moved(sums, was_crowded=bool(crowded.any())) if asked else ({}, False)
         return TailScore(cells, moved, shared, bool(crowded[-1:].any()))
 
-    def _crowded(self, requests: Floats) -> NDArray[np.bool_]:
+    def _crowded(self, requests: statistic.Floats) -> NDArray[np.bool_]:
         """Return whether the load was above that of the reference, by minute of the longest window of the stages."""
         if len(requests) < LOAD_MINUTES:
             return np.zeros(0, bool)
         return np.convolve(requests[-self._longest :], np.ones(LOAD_MINUTES), "valid") / LOAD_MINUTES > self._peak
 
-    def _moved(self, sums: PrefixSums, *, was_crowded: bool) -> tuple[dict[str, float], bool]:
+    def _moved(self, sums: statistic.PrefixSums, *, was_crowded: bool) -> tuple[dict[str, float], bool]:
         found: dict[str, WindowScore] = {}
         for cells in self._stages.cells(sums, best=False):
             for cell in cells:
@@ -325,22 +313,22 @@ class _WindowBatch:
     ) -> None:
         self._least = policy.calibration.expected
         self._rows = limits[0].rows
-        self._asked = Expectation(reference.model, reference.rows, self._rows)
+        self._asked = statistic.Expectation(reference.model, reference.rows, self._rows)
         self._back = np.concatenate([window.block * np.arange(window.blocks) for window in windows])
         self._lengths = np.concatenate([np.full(window.blocks, window.block) for window in windows])
         self._needs = np.array([window.length for window in windows])
         self._place, self._present = _layout(windows)
         averaged = np.array([window.blocks - window.drop for window in windows])
-        self._part: Floats = (np.arange(self._place.shape[1]) < averaged[:, None]) / averaged[:, None]
+        self._part: statistic.Floats = (np.arange(self._place.shape[1]) < averaged[:, None]) / averaged[:, None]
         self._median, self._reach, self._spread, self._floor = (
             np.array([getattr(limit, name) for limit in limits]).T for name in ("median", "reach", "spread", "floor")
         )
 
-    def cells(self, sums: PrefixSums, *, best: bool) -> list[list[WindowScore]]:
+    def cells(self, sums: statistic.PrefixSums, *, best: bool) -> list[list[WindowScore]]:
         """Return the scores of each window that has enough data; only the highest if *best* is true."""
         if not self._rows:
             return []
-        blocks = block_excess(sums, self._asked, np.maximum(sums.minutes - self._back, 0), self._lengths)
+        blocks = statistic.block_excess(sums, self._asked, np.maximum(sums.minutes - self._back, 0), self._lengths)
         units, logs = (
             np.sort(np.where(self._present, values[:, self._place], PADDING), axis=-1) for values in blocks[:2]
         )

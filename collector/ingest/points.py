@@ -26,24 +26,7 @@ from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE, Histogram
 from ...core.names import DEVICE, HARDWARE, SERVICE_NAME
 from ...store import Point
 from ...store.points import Buckets, Floats, HistogramArrays, Identity, Ints, PointColumns
-from ..otlp import protobuf_encoding
-from ..otlp.model import (
-    CUMULATIVE,
-    DELTA,
-    GAUGE,
-    NO_RECORDED_VALUE,
-    SUM,
-    WANTED,
-    Attributes,
-    Flags,
-    HistogramColumns,
-    HistogramPoint,
-    Metric,
-    NumberPoint,
-    ResourceMetrics,
-    Unsigned,
-    from_points,
-)
+from ..otlp import model, protobuf_encoding
 from ..otlp.protobuf_encoding import from_protobuf
 from .validation import (
     MAX_BUCKETS,
@@ -72,7 +55,9 @@ MAX_GAUGE_INTERVAL_SECONDS = 120
 _DEVICE_KEYS = {"gpu": GPU_ID, "device": DEVICE}
 
 
-def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally: IngestResult) -> list[Point]:
+def read_gauges(
+    metric: model.Metric, resource: model.Attributes, window: TimeWindow, tally: IngestResult
+) -> list[Point]:
     """Return the points of *metric*, one of `core.hardware`; invalid points are counted in *tally*."""
     kind = BY_METRIC[metric.name][0].kind
     if not _has_type_of(metric, kind) or SERVICE_NAME not in resource:
@@ -91,18 +76,20 @@ def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally:
     return [Point(series, HARDWARE, name, at, _single_value(value)) for (name, at), value in found.items()]
 
 
-def _has_type_of(metric: Metric, kind: str) -> bool:
+def _has_type_of(metric: model.Metric, kind: str) -> bool:
     if kind == "rate":
-        return metric.kind == SUM and metric.temporality == DELTA and metric.monotonic
+        return metric.kind == model.SUM and metric.temporality == model.DELTA and metric.monotonic
     # An up-down sum is equivalent to a gauge.
-    return metric.kind == GAUGE or (metric.kind == SUM and metric.temporality == CUMULATIVE and not metric.monotonic)
+    return metric.kind == model.GAUGE or (
+        metric.kind == model.SUM and metric.temporality == model.CUMULATIVE and not metric.monotonic
+    )
 
 
 def _gauge_values(
-    metric: str, point: NumberPoint, resource: Attributes, window: TimeWindow
+    metric: str, point: model.NumberPoint, resource: model.Attributes, window: TimeWindow
 ) -> Iterator[tuple[str, int, float]]:
     """Yield the name, the time in Unix seconds and the value of each measure that *point* belongs to."""
-    if point.flags & NO_RECORDED_VALUE or point.attributes.get(GPU_TASK, GENERAL) != GENERAL:
+    if point.flags & model.NO_RECORDED_VALUE or point.attributes.get(GPU_TASK, GENERAL) != GENERAL:
         return
     if not 0 <= point.value <= MAX_COUNT:  # refuses NaN too
         msg = f"value must lie between 0 and 2**44, got {point.value}"
@@ -121,7 +108,7 @@ def _gauge_values(
             yield _measure_name(measure, point, resource), at, point.value / seconds
 
 
-def _measure_name(measure: Measure, point: NumberPoint, resource: Attributes) -> str:
+def _measure_name(measure: Measure, point: model.NumberPoint, resource: model.Attributes) -> str:
     device = printable_text(point.attributes.get(_DEVICE_KEYS.get(measure.of, ""), ""))
     return hardware_key(measure.key, place_of(resource, measure.of, device))
 
@@ -137,7 +124,7 @@ _SUM_ROUNDING = 1e-9
 _MAX_EXPONENT = 1075
 
 
-def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> Flags:
+def valid_mask(columns: model.HistogramColumns, timed: model.Flags, window: TimeWindow) -> model.Flags:
     """Return a mask of the non-empty points that are valid, attributes not checked; shape (n,).
 
     Args:
@@ -165,7 +152,9 @@ def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> F
     )
 
 
-def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
+def valid_points(
+    columns: model.HistogramColumns, good: model.Flags, about: Sequence[Identity], timed: model.Flags
+) -> PointColumns:
     """Return the points in the mask *good*, at a scale no finer than `SCALE`; other rows of *columns* are not read."""
     start_ns = _starts(columns)
     middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
@@ -185,12 +174,12 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
     return PointColumns(about, middle.astype(np.int64), histograms)
 
 
-def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
+def _sums(values: Ints | model.Flags, buckets: Buckets) -> Ints:
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
     return np.diff(running[buckets.offsets])
 
 
-def _in_time(columns: HistogramColumns, window: TimeWindow) -> Flags:
+def _in_time(columns: model.HistogramColumns, window: TimeWindow) -> model.Flags:
     start_ns = _starts(columns)
     oldest, newest = (np.uint64(max(at, 0)) for at in (window.oldest, window.newest))
     return (
@@ -198,19 +187,19 @@ def _in_time(columns: HistogramColumns, window: TimeWindow) -> Flags:
     )
 
 
-def _starts(columns: HistogramColumns) -> Unsigned:
+def _starts(columns: model.HistogramColumns) -> model.Unsigned:
     """Return the start of the interval of each point, in Unix nanoseconds; shape (n,)."""
     return np.where(columns.start_ns == 0, columns.time_ns, columns.start_ns)
 
 
-def _outermost(columns: HistogramColumns) -> tuple[Ints, Ints]:
+def _outermost(columns: model.HistogramColumns) -> tuple[Ints, Ints]:
     """Return the lowest and highest bucket of each point, at a scale no finer than `SCALE`; arbitrary if it has no buckets."""
     index, offsets = np.append(columns.buckets.index, 0), columns.buckets.offsets
     finer = np.clip(columns.scale - SCALE, 0, MAX_SCALE)
     return index[offsets[:-1]] >> finer, index[offsets[1:] - 1] >> finer
 
 
-def _sum_fits(columns: HistogramColumns, filled: Ints, low: Floats, high: Floats) -> Flags:
+def _sum_fits(columns: model.HistogramColumns, filled: Ints, low: Floats, high: Floats) -> model.Flags:
     """Return a mask of the points whose sum is possible for values in the buckets *low* to *high*."""
     least = filled * low / SUM_TOLERANCE * (1 + _SUM_ROUNDING)
     most = np.where(columns.zero > 0, np.inf, filled * high * SUM_TOLERANCE * (1 - _SUM_ROUNDING))
@@ -241,7 +230,7 @@ class _PointGroup(NamedTuple):
     reader: SeriesReader
     metric: str
     first: int
-    points: Sequence[bytes] | Sequence[HistogramPoint]
+    points: Sequence[bytes] | Sequence[model.HistogramPoint]
     size_bytes: int
 
 
@@ -257,7 +246,7 @@ class PointReader:
     _buckets: int = 0
     _count: int = 0
 
-    def read(self, export: Sequence[ResourceMetrics]) -> None:
+    def read(self, export: Sequence[model.ResourceMetrics]) -> None:
         """Add the points of *export*; invalid points are counted in `tally`."""
         read_exports([(self, export)])
 
@@ -266,14 +255,14 @@ class PointReader:
         exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
         return PointColumns.join([*self._pieces, *exact])
 
-    def parts(self, item: ResourceMetrics) -> Iterator[_PointGroup]:
+    def parts(self, item: model.ResourceMetrics) -> Iterator[_PointGroup]:
         """Yield the histogram points of *item* for validation; add gauges and count ignored metrics at once."""
         reader = SeriesReader(item.resource)
         for metric in item.metrics:
             if metric.name in BY_METRIC:
                 self._exact += read_gauges(metric, item.resource, self.window, self.tally)
                 continue
-            wanted = WANTED.get(metric.name)
+            wanted = model.WANTED.get(metric.name)
             if wanted is None:
                 self.tally.ignored += metric.size
                 continue
@@ -285,7 +274,7 @@ class PointReader:
             self._read_numbers(metric)
             yield from _split(self, metric, reader)
 
-    def _read_numbers(self, metric: Metric) -> None:
+    def _read_numbers(self, metric: model.Metric) -> None:
         for index, number in enumerate(metric.numbers):
             try:
                 self.dropped += dropped_requests(number.value)
@@ -309,8 +298,8 @@ class PointReader:
         except RejectedError as error:
             self.tally.reject(error.reason, f"{part.metric}[{part.first + number}]: {error}")
 
-    def _read_one(self, part: _PointGroup, point: HistogramPoint) -> None:
-        if point.flags & NO_RECORDED_VALUE:
+    def _read_one(self, part: _PointGroup, point: model.HistogramPoint) -> None:
+        if point.flags & model.NO_RECORDED_VALUE:
             return
         start_ns, time_ns = check_interval(point, self.window)
         histogram = histogram_of(part.metric, point)
@@ -330,7 +319,7 @@ class PointReader:
         self._exact.append(Point(series, part.metric, stage, at, histogram))
 
 
-def read_exports(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
+def read_exports(exports: Sequence[tuple[PointReader, Sequence[model.ResourceMetrics]]]) -> None:
     """Validate all exports together, and add the points of each export to its reader; all readers have the same window.
 
     Raises:
@@ -375,7 +364,7 @@ def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, i
         yield owner, low, high
 
 
-def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_PointGroup]:
+def _split(owner: PointReader, metric: model.Metric, reader: SeriesReader) -> Iterator[_PointGroup]:
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
     if sizes and (total := sum(sizes)) <= _CHUNK_BYTES:
@@ -409,8 +398,8 @@ def _is_serialized(part: _PointGroup) -> bool:
     return isinstance(part.points[0], bytes)
 
 
-def _columns(parts: Sequence[_PointGroup]) -> HistogramColumns:
+def _columns(parts: Sequence[_PointGroup]) -> model.HistogramColumns:
     points = list(chain.from_iterable(part.points for part in parts))
     if _is_serialized(parts[0]):
         return from_protobuf(cast("list[bytes]", points))
-    return from_points(cast("list[HistogramPoint]", points))
+    return model.from_points(cast("list[model.HistogramPoint]", points))

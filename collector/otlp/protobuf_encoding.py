@@ -30,22 +30,7 @@ from opentelemetry.proto.resource.v1 import resource_pb2
 
 from ...core.errors import WireError
 from ...store.points import Buckets, Ints
-from .model import (
-    EXPONENTIAL_HISTOGRAM,
-    MAX_ELEMENTS,
-    MAX_OBJECTS,
-    Attributes,
-    BodyTooLargeError,
-    Flags,
-    HistogramColumns,
-    HistogramPoint,
-    Metric,
-    NumberPoint,
-    ResourceMetrics,
-    Scalar,
-    Unsigned,
-    is_wanted,
-)
+from . import model
 
 _PACKAGE = "stagelens.lite"
 _RESOURCE: str = resource_pb2.DESCRIPTOR.message_types_by_name["Resource"].full_name
@@ -123,9 +108,9 @@ def check_bulk(body: bytes, message: Descriptor) -> None:
                     elements += size
             at += size
             elements += 1
-            if objects > MAX_OBJECTS or elements > MAX_ELEMENTS:
-                msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} fields; send smaller batches"
-                raise BodyTooLargeError(msg)
+            if objects > model.MAX_OBJECTS or elements > model.MAX_ELEMENTS:
+                msg = f"the body has more than {model.MAX_OBJECTS} objects or {model.MAX_ELEMENTS} fields; send smaller batches"
+                raise model.BodyTooLargeError(msg)
 
 
 @cache
@@ -181,10 +166,10 @@ WALKED_BYTES = 1024 * 1024
 MAX_POINT_BYTES = 256 * 1024
 
 _Read = TypeVar("_Read", bound=Message)
-_JSON_KIND = {"exponential_histogram": EXPONENTIAL_HISTOGRAM}
+_JSON_KIND = {"exponential_histogram": model.EXPONENTIAL_HISTOGRAM}
 
 
-def read_metrics(body: bytes) -> list[ResourceMetrics]:
+def read_metrics(body: bytes) -> list[model.ResourceMetrics]:
     """Decode an ExportMetricsServiceRequest.
 
     Raises:
@@ -195,11 +180,11 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
         check_bulk(body, MetricsExport.DESCRIPTOR)
     request = _parse(MetricsExport(), body)
     scopes = [scope for item in request.resource_metrics for scope in item.scope_metrics]
-    if len(request.resource_metrics) + sum(1 + len(scope.metrics) for scope in scopes) > MAX_OBJECTS:
-        msg = f"the body has more than {MAX_OBJECTS} resources, scopes and metrics; send smaller batches"
-        raise BodyTooLargeError(msg)
+    if len(request.resource_metrics) + sum(1 + len(scope.metrics) for scope in scopes) > model.MAX_OBJECTS:
+        msg = f"the body has more than {model.MAX_OBJECTS} resources, scopes and metrics; send smaller batches"
+        raise model.BodyTooLargeError(msg)
     return [
-        ResourceMetrics(
+        model.ResourceMetrics(
             scalar_attributes(item.resource.attributes),
             [_metric(metric) for scope in item.scope_metrics for metric in scope.metrics],
         )
@@ -207,10 +192,10 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     ]
 
 
-def read_point(point: bytes) -> HistogramPoint:
+def read_point(point: bytes) -> model.HistogramPoint:
     """Decode a serialized ExponentialHistogramDataPoint."""
     found = _parse(ExponentialHistogramDataPoint(), point)
-    return HistogramPoint(
+    return model.HistogramPoint(
         attributes=scalar_attributes(found.attributes),
         start_ns=found.start_time_unix_nano,
         time_ns=found.time_unix_nano,
@@ -225,7 +210,7 @@ def read_point(point: bytes) -> HistogramPoint:
     )
 
 
-def read_attributes(attributes: bytes) -> Attributes:
+def read_attributes(attributes: bytes) -> model.Attributes:
     """Decode the serialized attributes of a point."""
     return scalar_attributes(_parse(KeyValueList(), attributes).values)
 
@@ -239,21 +224,21 @@ def _parse(message: _Read, body: bytes) -> _Read:
     return message
 
 
-def _metric(metric: Any) -> Metric:
+def _metric(metric: Any) -> model.Metric:
     field: str | None = metric.WhichOneof("data")
     if field is None:
-        return Metric(metric.name, "", 0)
+        return model.Metric(metric.name, "", 0)
     kind = _JSON_KIND.get(field, field)
     data = getattr(metric, field)
     points = cast("list[bytes]", [*data.data_points])
     if max(map(len, points), default=0) > MAX_POINT_BYTES:
         msg = f"a data point of {metric.name} has more than {MAX_POINT_BYTES} bytes; send smaller batches of coarser points"
-        raise BodyTooLargeError(msg)
-    result = Metric(metric.name, kind, len(points))
-    if not is_wanted(metric.name, kind):
+        raise model.BodyTooLargeError(msg)
+    result = model.Metric(metric.name, kind, len(points))
+    if not model.is_wanted(metric.name, kind):
         return result
     result.temporality = data.aggregation_temporality
-    if kind == EXPONENTIAL_HISTOGRAM:
+    if kind == model.EXPONENTIAL_HISTOGRAM:
         result.histograms = points
     else:
         result.monotonic = data.is_monotonic
@@ -261,9 +246,9 @@ def _metric(metric: Any) -> Metric:
     return result
 
 
-def _number(point: bytes) -> NumberPoint:
+def _number(point: bytes) -> model.NumberPoint:
     found = _parse(NumberDataPoint(), point)
-    return NumberPoint(
+    return model.NumberPoint(
         value=found.as_double if found.HasField("as_double") else found.as_int,
         attributes=scalar_attributes(found.attributes),
         start_ns=found.start_time_unix_nano,
@@ -272,9 +257,9 @@ def _number(point: bytes) -> NumberPoint:
     )
 
 
-def scalar_attributes(pairs: Iterable[KeyValue]) -> Attributes:
+def scalar_attributes(pairs: Iterable[KeyValue]) -> model.Attributes:
     """Return the attributes with scalar values in *pairs*."""
-    found: Attributes = {}
+    found: model.Attributes = {}
     for pair in pairs:
         value = protobuf_scalar(pair.value)
         if value is not None:
@@ -282,7 +267,7 @@ def scalar_attributes(pairs: Iterable[KeyValue]) -> Attributes:
     return found
 
 
-def protobuf_scalar(value: AnyValue) -> Scalar | None:
+def protobuf_scalar(value: AnyValue) -> model.Scalar | None:
     """Return the scalar in *value*, or None for no value, bytes, a list or a map."""
     match value.WhichOneof("value"):
         case "string_value":
@@ -301,7 +286,7 @@ def protobuf_scalar(value: AnyValue) -> Scalar | None:
 _INT_TAG, _TWO_BYTE_INT = 0x18, 3
 
 
-def serialized_scalar(value: bytes) -> Scalar | None:
+def serialized_scalar(value: bytes) -> model.Scalar | None:
     """Return the scalar in a serialized AnyValue; see `protobuf_scalar`."""
     # Most numbers are small, and parsing them as messages takes five times as long.
     if len(value) == _TWO_BYTE_INT and value[0] == _INT_TAG and value[2] < _CONTINUES <= value[1]:
@@ -347,11 +332,11 @@ class Scan:
         return cls(b"\0".join((*messages, _PADDING)), end - sizes, end)
 
     @property
-    def odd(self) -> Flags:
+    def odd(self) -> model.Flags:
         """Mask of the messages that were not decoded completely; shape (n,)."""
         return self._odd | (self.at != self._end)
 
-    def fixed64(self, number: int) -> tuple[Flags, Unsigned]:
+    def fixed64(self, number: int) -> tuple[model.Flags, model.Unsigned]:
         """Decode a fixed64, or the bits of a double; return a mask of the messages that have it, and its values or 0."""
         has = self._has(number, _FIXED64)
         if not has.any():
@@ -436,10 +421,10 @@ class Scan:
         data = self.data
         return [data[low:high] for low, high in zip(start.tolist(), end.tolist(), strict=True)]
 
-    def _has(self, number: int, wire_type: int) -> Flags:
+    def _has(self, number: int, wire_type: int) -> model.Flags:
         return self.bytes.take(self.at) == (number << 3 | wire_type)
 
-    def _varint(self, at: Ints, which: Flags | Ints) -> tuple[Ints, Ints]:
+    def _varint(self, at: Ints, which: model.Flags | Ints) -> tuple[Ints, Ints]:
         """Return the varints of up to four bytes after the tags at the positions *at*, and their sizes."""
         first = self.bytes.take(at + 1).astype(np.int64)
         more = first >= _CONTINUES
@@ -461,7 +446,7 @@ class Scan:
         self.at = np.minimum(self.at + step, self._last)
 
 
-def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
+def from_protobuf(points: Sequence[bytes]) -> model.HistogramColumns:
     """Return *points*, serialized ExponentialHistogramDataPoints, as columns.
 
     Points with flags, negative values or an unusual encoding are odd.
@@ -487,7 +472,7 @@ def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
     odd = scan.odd | positive.odd | broken | (negative_begin < negative_end)
     for number in np.flatnonzero(odd).tolist():
         attributes[number] = b""
-    return HistogramColumns(
+    return model.HistogramColumns(
         odd=odd,
         attributes=attributes,
         start_ns=start_ns,
@@ -502,7 +487,7 @@ def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
     )
 
 
-def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags]:
+def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, model.Flags]:
     """Return the non-empty buckets, the number of buckets of each point, and a mask of points with a truncated count.
 
     Args:

@@ -22,23 +22,7 @@ from ..figures.time_axis import TimeAxis
 from ..ui.components import Node, attributes, card, chart, link, pill, table
 from ..ui.format import axis_duration, duration, percent, several, span, times
 from ..view import INCIDENTS_API, incident_page
-from .incidents import (
-    CAUSES,
-    PLACE,
-    TITLE,
-    accept_button,
-    acknowledge_button,
-    end_button,
-    incident_path,
-    incident_pill,
-    kept_acknowledgement,
-    matchers_text,
-    mute_reason,
-    severity_pill,
-    silence_buttons,
-    silence_note,
-    when,
-)
+from . import incidents
 from .page import Context, Page, empty_page_card, panel, records, traces_table
 from .service_code import source_link, time_bar
 from .slo_spent import requests_path
@@ -62,14 +46,14 @@ def render(context: Context, name: str) -> Page:
     """Return the page of the incident *name*."""
     view = context.view
     found = context.source.incident_actions.incident(name)
-    trail: list[tuple[str, str | None]] = [("Incidents", view.link(PLACE))]
+    trail: list[tuple[str, str | None]] = [("Incidents", view.link(incidents.PLACE))]
     trail.append((name if found is None else found.name, None))
     if found is None:
-        back = link("All incidents", href=view.link(PLACE), className="btn pri")
+        back = link("All incidents", href=view.link(incidents.PLACE), className="btn pri")
         unknown = empty_page_card(
             "No such incident", "Incidents are deleted one year after they ended.", actions=[back]
         )
-        return Page(TITLE, trail, [unknown], PLACE)
+        return Page(incidents.TITLE, trail, [unknown], incidents.PLACE)
     body: list[Node] = [
         _head(context, found),
         html.P(found.impact, className="says"),
@@ -87,7 +71,7 @@ def render(context: Context, name: str) -> Page:
         panel("Similar incidents", lambda: _similar(context, found)),
         panel("Deliveries", lambda: _deliveries(context, found.deliveries)),
     ]
-    return Page(f"{found.service}: {found.name} · {TITLE}", trail, body, PLACE)
+    return Page(f"{found.service}: {found.name} · {incidents.TITLE}", trail, body, incidents.PLACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +104,12 @@ def _silence_moments(context: Context, found: Incident) -> Iterator[_Moment]:
     now = context.source.now()
     for silence, ended_by in context.source.incident_actions.silences_of(found):
         why = f": {silence.comment}" if silence.comment else ""
-        until = f" until {when(context, silence.ends_at)}" if silence.ends_at > now or not ended_by else ""
+        until = f" until {incidents.when(context, silence.ends_at)}" if silence.ends_at > now or not ended_by else ""
         yield _Moment(
-            silence.starts_at, "Silenced", f"{matchers_text(silence)}{until}{why}", notified=f"by {silence.author}"
+            silence.starts_at,
+            "Silenced",
+            f"{incidents.matchers_text(silence)}{until}{why}",
+            notified=f"by {silence.author}",
         )
         if silence.ends_at <= now:
             what = (
@@ -186,7 +173,7 @@ def _chart(context: Context, found: Incident) -> Component:
         [trend.start + trend.step_seconds * place for place in range(len(trend.values))], unit="s", utc=True
     )
     frame = pd.DataFrame({"time (UTC)": times_of_steps, "burn rate" if is_burn else "latency (s)": list(trend.values)})
-    spoken = f"{what} of each {span(step)} since {when(context, start)}, at most {highest}; the problem started at {when(context, found.since)}."
+    spoken = f"{what} of each {span(step)} since {incidents.when(context, start)}, at most {highest}; the problem started at {incidents.when(context, found.since)}."
     return card(
         what, chart("trend", figure, spoken, 220, frame=frame), sub=f"steps of {span(step)}; red: the onset", size="c7"
     )
@@ -210,9 +197,13 @@ def _evidence(context: Context, found: Incident) -> Component:
 
 
 def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str, str]]:
-    view, path = context.view, incident_path(context.view, found)
+    view, path = context.view, incidents.incident_path(context.view, found)
     if found.cause_kind in ("no_data", "failures"):
-        yield CAUSES[found.cause_kind], found.cause[:1].upper() + found.cause[1:], incident_path(view, found, "traces")
+        yield (
+            incidents.CAUSES[found.cause_kind],
+            found.cause[:1].upper() + found.cause[1:],
+            incidents.incident_path(view, found, "traces"),
+        )
     if found.version:
         yield "Release", f"It started with version {found.version}", view.link("/compare", svc=found.service)
     for grown in (each for each in found.stages[:2] if each.share >= _MIN_SHARE):
@@ -224,7 +215,7 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
     if found.called:
         yield "Called", found.called, path
     if found.replica:
-        yield "Replica", found.replica, incident_path(view, found, "replicas")
+        yield "Replica", found.replica, incidents.incident_path(view, found, "replicas")
     for each in found.functions[:1]:
         yield "Code", f"{each.title}: {each.amount_words}", path
     for each in found.shared:
@@ -258,7 +249,7 @@ def _slow_requests(context: Context, found: Incident) -> Component:
             else found.no_exemplars
         )
         return card(title, html.P(why or "No request slower than usual is retained.", className="muted"))
-    more = link("All traces →", href=incident_path(context.view, found, "traces"), className="link")
+    more = link("All traces →", href=incidents.incident_path(context.view, found, "traces"), className="link")
     than = f"slower than the usual {axis_duration(above)}" if above else "that violated the objective"
     rows = traces_table(frame, context.view, title)
     return card(title, rows, sub=f"{than}, the slowest of each longest stage first", tools=more, flush=True)
@@ -269,7 +260,7 @@ def _timeline(context: Context, found: Incident) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td(when(context, each.at), className="muted nowrap"),
+                html.Td(incidents.when(context, each.at), className="muted nowrap"),
                 html.Td(pill(each.kind, "out")),
                 html.Td(
                     link(each.text, href=each.href, className="link") if each.href else each.text, className="wraps"
@@ -290,14 +281,14 @@ def _similar(context: Context, found: Incident) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td(when(context, each.since), className="muted nowrap"),
+                html.Td(incidents.when(context, each.since), className="muted nowrap"),
                 html.Td(
                     link(each.headline, href=context.view.link(incident_page(each.id)), className="link"),
                     className="wraps",
                 ),
                 html.Td(_done(context, each), className="hide wraps"),
                 html.Td(span(_end(context, each) - each.since), className="r nowrap hide"),
-                html.Td(incident_pill(each), className="r"),
+                html.Td(incidents.incident_pill(each), className="r"),
             ]
         )
         for each in alike
@@ -318,33 +309,35 @@ def _head(context: Context, found: Incident) -> Component:
     view, now = context.view, context.source.now()
     lasted = span((found.resolved_at or now) - found.since)
     facts = [
-        f"since {when(context, found.since)}",
+        f"since {incidents.when(context, found.since)}",
         f"{'for' if found.resolved_at else 'open for'} {lasted}",
         _acknowledgement(context, found),
     ]
     silence = context.source.incident_actions.silence_of(found) if found.resolved_at is None else None
-    kept = kept_acknowledgement(context.source, found)
+    kept = incidents.kept_acknowledgement(context.source, found)
     title = html.Div(
         [
-            html.H1([severity_pill(found), found.headline]),
-            html.P([incident_pill(found), " ", " · ".join(each for each in facts if each)], className="sub"),
+            html.H1([incidents.severity_pill(found), found.headline]),
+            html.P([incidents.incident_pill(found), " ", " · ".join(each for each in facts if each)], className="sub"),
             html.P(kept, className="sub") if kept else None,
-            html.P(silence_note(context, silence), className="sub") if silence else None,
-            html.P(mute_reason(context, found), className="sub") if found.muted else None,
+            html.P(incidents.silence_note(context, silence), className="sub") if silence else None,
+            html.P(incidents.mute_reason(context, found), className="sub") if found.muted else None,
         ],
         className="say",
     )
     slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
     failed = found.cause_kind == "failures"
     path = (
-        requests_path(view, slo, found.since, found.resolved_at, failed=failed) if slo else incident_path(view, found)
+        requests_path(view, slo, found.since, found.resolved_at, failed=failed)
+        if slo
+        else incidents.incident_path(view, found)
     )
     links = [link("Show the requests", href=path, className="btn")]
     links += [link("Runbook", href=found.runbook, className="btn")] if found.runbook else []
-    quiet = [end_button(context, silence)] if silence else silence_buttons(found)
+    quiet = [incidents.end_button(context, silence)] if silence else incidents.silence_buttons(found)
     may_act = context.source.incident_actions.may_act(found.service, found.where.get("environment", ""))
     is_open = found.resolved_at is None
-    done = [acknowledge_button(found), accept_button(found), *quiet] if is_open and may_act else []
+    done = [incidents.acknowledge_button(found), incidents.accept_button(found), *quiet] if is_open and may_act else []
     return html.Div([title, html.Div([*done, *links], className="acts")], className="phead")
 
 
@@ -370,7 +363,7 @@ def _functions(context: Context, found: Incident) -> Component:
         f"Functions that grew in {stage_name(found.functions[0].stage)}",
         table(head, rows, "Functions that grew", css="codes"),
         sub=f"{found.functions[0].stage_words} since the onset, compared with before; estimated from samples",
-        tools=link("Your code →", href=incident_path(context.view, found), className="link"),
+        tools=link("Your code →", href=incidents.incident_path(context.view, found), className="link"),
         flush=True,
     )
 
@@ -386,7 +379,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
                 html.Td(each.transition),
                 html.Td(pill(_DELIVERY_STATES[each.state], _SHAPES[each.state])),
                 html.Td(str(each.attempts), className="r hide"),
-                html.Td(when(context, each.at), className="r muted nowrap"),
+                html.Td(incidents.when(context, each.at), className="r muted nowrap"),
                 html.Td(each.error, className="hide wraps"),
             ]
         )
@@ -407,7 +400,7 @@ def _acknowledgement(context: Context, found: Incident) -> str:
     if found.ending == "accepted":
         return f"{found.acked_by} accepted it as the new baseline"
     if found.acked_by:
-        at = f" at {when(context, found.acked_at)}" if found.acked_at else ""
+        at = f" at {incidents.when(context, found.acked_at)}" if found.acked_at else ""
         return f"{found.acked_by} acknowledged it{at}"
     return "unacknowledged" if found.resolved_at is None else ""
 

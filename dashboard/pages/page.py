@@ -28,24 +28,11 @@ from ...core.names import STATUS_ERROR
 from ...store import Selection
 from ..figures.time_axis import TimeAxis, step_for
 from ..source import Source
-from ..ui.components import (
-    LazyPanel,
-    Node,
-    attributes,
-    card,
-    code_block,
-    dominating,
-    empty,
-    link,
-    pill,
-    stage_bar,
-    table,
-    with_code,
-)
+from ..ui import components
 from ..ui.format import day, duration, rank, span
 from ..view import SCOPE, View, trace_name, trace_path
 
-_HEAD: tuple[tuple[Node, str], ...] = (
+_HEAD: tuple[tuple[components.Node, str], ...] = (
     ("Time", "hide"),
     ("Trace", ""),
     ("Latency", "r"),
@@ -76,7 +63,7 @@ def traces_table(
         _row(record, view, ranked=ranked, more=[column[place] for column in more.values()])
         for place, record in enumerate(records(frame))
     ]
-    return table((*_HEAD[:2], *((title, "hide") for title in more), *_HEAD[2:]), rows, name)
+    return components.table((*_HEAD[:2], *((title, "hide") for title in more), *_HEAD[2:]), rows, name)
 
 
 def are_ranked(frame: pd.DataFrame) -> bool:
@@ -96,20 +83,20 @@ def _row(record: Mapping[str, Any], view: View, *, ranked: bool, more: Sequence[
     stages = stages_of(record)
     cells = [
         html.Td(f"{at:%H:%M:%S}", className="muted hide", title=f"{at:%-d %b %Y %H:%M:%S}"),
-        html.Td(link(trace_id[:8], href=href, className="mono")),
+        html.Td(components.link(trace_id[:8], href=href, className="mono")),
         *(html.Td(html.Span(text, className="cut", title=text), className="hide") for text in more),
         html.Td(duration(float(record["duration_seconds"])), className="r b"),
         html.Td(rank(float(record["rank"]) if ranked else None), className="r muted hide"),
-        html.Td(stage_bar(stages), className="barcell"),
-        html.Td(dominating(stages), className="hide"),
+        html.Td(components.stage_bar(stages), className="barcell"),
+        html.Td(components.dominating(stages), className="hide"),
         html.Td(status_pill(str(record["status"])), className="r hide"),
     ]
-    return html.Tr(cells, **attributes({"data-href": href}))
+    return html.Tr(cells, **components.attributes({"data-href": href}))
 
 
 def status_pill(status: str) -> Component:
     """Return the status of a request; only an error is red."""
-    return pill(status, "bad" if status == STATUS_ERROR else "")
+    return components.pill(status, "bad" if status == STATUS_ERROR else "")
 
 
 T = TypeVar("T")
@@ -141,7 +128,7 @@ class Page:
 
     title: str
     trail: list[tuple[str, str | None]]
-    body: list[Node]
+    body: list[components.Node]
     place: str = "/"
     status: int = 200
 
@@ -308,7 +295,9 @@ class Context:
         return self.covering_slo.slo.threshold_seconds if self.covering_slo else None
 
 
-def panel(title: str, build: Callable[[], Component | None], size: str = "c12", needs: str = "") -> LazyPanel:
+def panel(
+    title: str, build: Callable[[], Component | None], size: str = "c12", needs: str = ""
+) -> components.LazyPanel:
     """Return the later result of *build*, or an error card, so that one failing card does not break the page.
 
     A change of a key of the address in *needs* updates only the panels that name it, in place.
@@ -319,16 +308,16 @@ def panel(title: str, build: Callable[[], Component | None], size: str = "c12", 
             return build()
         except Exception as error:  # noqa: BLE001 - an error of one card must not affect the others
             _log.exception("the card %r could not be rendered", title)
-            return card(title, _failed(error), size=size)
+            return components.card(title, _failed(error), size=size)
 
     if not needs:
-        return LazyPanel(build_or_explain)
-    named = attributes({"data-part": title, "data-needs": needs})
-    return LazyPanel(lambda: html.Div(build_or_explain(), className="part", **named), title)
+        return components.LazyPanel(build_or_explain)
+    named = components.attributes({"data-part": title, "data-needs": needs})
+    return components.LazyPanel(lambda: html.Div(build_or_explain(), className="part", **named), title)
 
 
 def _failed(error: Exception) -> Component:
-    retry = html.Button("Try again", className="btn", type="button", **attributes({"data-do": "reload"}))
+    retry = html.Button("Try again", className="btn", type="button", **components.attributes({"data-do": "reload"}))
     return html.Div(
         [
             html.H3("This card could not be rendered"),
@@ -339,9 +328,9 @@ def _failed(error: Exception) -> Component:
     )
 
 
-def empty_page_card(title: str, *text: Node, actions: list[Component] | None = None) -> Component:
+def empty_page_card(title: str, *text: components.Node, actions: list[Component] | None = None) -> Component:
     """Return the card of a page without content."""
-    return card(None, empty(title, *text, actions=actions or []))
+    return components.card(None, components.empty(title, *text, actions=actions or []))
 
 
 def _short(name: str) -> str:
@@ -355,14 +344,14 @@ def _python(at: object) -> datetime:
 NO_REQUEST_YET = ("No request so far", "None has ended and was counted. ")
 
 
-def no_data(context: Context) -> list[Node]:
+def no_data(context: Context) -> list[components.Node]:
     """Return the body of the overview for an empty window: first-run instructions, or a link to the last data."""
     view, environment = context.view, context.view.text("env")
     services = context.source.all_services(environment)
     if not len(services) and not environment:
         return [first_run(context.source)]
     if not len(services):
-        everywhere = link("All environments", href=view.here(env=None), className="btn pri")
+        everywhere = components.link("All environments", href=view.here(env=None), className="btn pri")
         return [empty_page_card(f"No environment called {environment}", "It has no requests.", actions=[everywhere])]
     if not services["requests"].any():
         return [empty_page_card(*NO_REQUEST_YET)]
@@ -376,7 +365,7 @@ def clock_or_date(at: datetime, view: View) -> str:
 
 
 def no_request(
-    context: Context, last_seen: pd.Timestamp, part: str = "", *more: Node, is_stopped: bool = False
+    context: Context, last_seen: pd.Timestamp, part: str = "", *more: components.Node, is_stopped: bool = False
 ) -> Component:
     """Return the card of a window without requests, with links to the last data.
 
@@ -392,8 +381,8 @@ def no_request(
     text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
     length = min(view.end - view.start, timedelta(days=1))
     actions = [
-        link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
-        link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
+        components.link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
+        components.link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
     ]
     title = f"No data since {clock_or_date(last, view)}" if is_stopped else "No request in this window"
     return empty_page_card(title, text, *more, actions=actions)
@@ -411,16 +400,18 @@ def first_run(source: Source) -> Component:
             html.H1("No service yet"),
             html.P("Start a service with Stagelens and send a request to it. Its code stays unchanged.", className="x"),
             html.H2("In your clone of Stagelens, with the environment of your service active"),
-            code_block(f"pip install {installable()}"),
+            components.code_block(f"pip install {installable()}"),
             html.P(
-                with_code("Then put `stagelens run --` before the command of your service. An example in the clone:")
+                components.with_code(
+                    "Then put `stagelens run --` before the command of your service. An example in the clone:"
+                )
             ),
-            code_block(f"{_EXAMPLE}\nOTEL_SERVICE_NAME=texts {endpoint}{_RUN}"),
+            components.code_block(f"{_EXAMPLE}\nOTEL_SERVICE_NAME=texts {endpoint}{_RUN}"),
             html.H2("Or name the stages yourself"),
-            code_block(_BY_HAND),
+            components.code_block(_BY_HAND),
             html.H2("Or try it with a real model, in the clone"),
-            code_block(_DEMO),
-            html.P(with_code(note), className="x"),
+            components.code_block(_DEMO),
+            html.P(components.with_code(note), className="x"),
             _waiting("Waiting for the first request. Requests appear here within 20 s."),
         ],
         className="first",
@@ -451,4 +442,6 @@ def installable(extra: str = "") -> str:
 
 def unknown_page_card(what: str, home: str) -> Component:
     """Return the card for an unknown address."""
-    return empty_page_card("There is no such page", what, actions=[link("Overview", href=home, className="btn pri")])
+    return empty_page_card(
+        "There is no such page", what, actions=[components.link("Overview", href=home, className="btn pri")]
+    )

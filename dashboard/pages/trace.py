@@ -20,20 +20,10 @@ from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage
 from ..ui.format import duration, factor, percent, rank, span, split_duration
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
+from . import trace_timeline
 from .across_services import services_timeline
 from .page import Context, Page, empty_page_card, panel, status_pill, traces_table
 from .service_code import source_link
-from .trace_timeline import (
-    NS,
-    RARE,
-    TraceBaseline,
-    lanes,
-    neighbour_traces,
-    rank_in,
-    requests_around,
-    timeline,
-    trace_baseline,
-)
 
 # A W3C trace id or at least eight digits of it; or trace id and root span id, for one of several requests in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
@@ -57,8 +47,8 @@ def render(context: Context, trace_id: str) -> Page:
         return Page("Trace · Stagelens", [*trail, (trace_id[:12], None)], [_not_retained(context, trace_id)], "/traces")
     service = found.series.service
     trail += [(service, view.link("/traces", svc=service)), (found.trace_id[:8], None)]
-    setting = trace_baseline(context, found)
-    near = neighbour_traces(context, found)
+    setting = trace_timeline.trace_baseline(context, found)
+    near = trace_timeline.neighbour_traces(context, found)
     body: list[Node] = [
         _head(context, found, setting, near),
         panel("Verdict", lambda: verdict(found, setting)),
@@ -75,7 +65,7 @@ def render(context: Context, trace_id: str) -> Page:
     return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
 
 
-def _timeline_or_lanes(context: Context, found: KeptTrace, setting: TraceBaseline) -> Component:
+def _timeline_or_lanes(context: Context, found: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
     view = context.view
     requests = context.source.cached(context.source.read.requests_of_trace, found.trace_id)
     names = {"stages": "Stages", "lanes": "Lanes"}
@@ -87,7 +77,7 @@ def _timeline_or_lanes(context: Context, found: KeptTrace, setting: TraceBaselin
     tools = link_tabs("Rows", options, chosen)
     if chosen == "services":
         return services_timeline(context, found, requests, tools)
-    return lanes(found, tools) if chosen == "lanes" else timeline(found, setting, tools)
+    return trace_timeline.lanes(found, tools) if chosen == "lanes" else trace_timeline.timeline(found, setting, tools)
 
 
 def _is_id(text: str) -> bool:
@@ -117,15 +107,17 @@ def _newest_retained(context: Context) -> Component | None:
 def _rank_badge(value: float | None) -> Component | None:
     if value is None:
         return None
-    return pill(rank(value), "bad" if value >= RARE else "")
+    return pill(rank(value), "bad" if value >= trace_timeline.RARE else "")
 
 
-def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tuple[str | None, str | None]) -> Component:
+def _head(
+    context: Context, found: KeptTrace, setting: trace_timeline.TraceBaseline, near: tuple[str | None, str | None]
+) -> Component:
     view, series = context.view, found.series
-    at = datetime.fromtimestamp(found.started_ns / NS, UTC).astimezone(view.zone)
+    at = datetime.fromtimestamp(found.started_ns / trace_timeline.NS, UTC).astimezone(view.zone)
     title: list[Node] = [
         html.Span(["Trace ", html.Span(found.trace_id[:8], className="mono")]),
-        _rank_badge(rank_in(setting.latency, found.duration_ns / NS)),
+        _rank_badge(trace_timeline.rank_in(setting.latency, found.duration_ns / trace_timeline.NS)),
         link(pill(series.service, "out"), href=view.link(service_path(series.service))),
         pill(series.version, "out") if series.version else None,
         status_pill(series.status) if series.status != STATUS_OK else None,
@@ -161,7 +153,7 @@ def _export_links(context: Context, found: KeptTrace) -> list[Node]:
 
 def _attributes(context: Context, found: KeptTrace) -> Component:
     series = found.series
-    at = datetime.fromtimestamp(found.started_ns / NS, UTC).astimezone(context.view.zone)
+    at = datetime.fromtimestamp(found.started_ns / trace_timeline.NS, UTC).astimezone(context.view.zone)
     pairs: dict[str, object] = {
         "Trace": found.trace_id,
         "Service": series.service,
@@ -192,12 +184,14 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
 def _process_age(found: KeptTrace) -> str:
     """Return the age of the process at the start of the request; "" if unknown."""
     age = found.attributes.get(REPLICA_AGE)
-    return span(timedelta(seconds=age / NS)) if isinstance(age, int) else ""
+    return span(timedelta(seconds=age / trace_timeline.NS)) if isinstance(age, int) else ""
 
 
 def _similar_requests(context: Context, found: KeptTrace) -> Component:
     source = context.source
-    frame = source.cached(source.read.exemplars, requests_around(found), limit=7, dominant=found.dominant)
+    frame = source.cached(
+        source.read.exemplars, trace_timeline.requests_around(found), limit=7, dominant=found.dominant
+    )
     frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)
     more = link("All traces →", href=context.view.link("/traces", svc=found.series.service), className="link")
     if not len(frame):
@@ -214,10 +208,10 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
     )
 
 
-def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
+def verdict(found: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
     """Return the verdict sentence, with the request and the median request as bars to scale."""
-    stages = {stage: value / NS for stage, value in found.stages_ns.items()}
-    seconds = found.duration_ns / NS
+    stages = {stage: value / trace_timeline.NS for stage, value in found.stages_ns.items()}
+    seconds = found.duration_ns / trace_timeline.NS
     number, unit = split_duration(seconds)
     median = setting.median_seconds
     against: list[Node] = []
@@ -242,11 +236,11 @@ def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
 
 
 def _stall_words(found: KeptTrace) -> str:
-    sentence = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / NS, "the request")
+    sentence = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / trace_timeline.NS, "the request")
     return f" {sentence}" if sentence else ""
 
 
-def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
+def _causes(stages: Mapping[str, float], setting: trace_timeline.TraceBaseline) -> list[Any]:
     total = sum(stages.values()) or 1.0
     excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
     parts: list[Any] = []

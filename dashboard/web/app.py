@@ -27,23 +27,11 @@ from ..config import DashboardConfig
 from ..pages.page import Context
 from ..source import AlertsSource, Source
 from ..ui.page_export import as_html, html_chunks, panels
-from . import api, assets, guard, prometheus_api, report, signed_endpoints, write_api, wsgi_front
+from . import api, assets, guard, prometheus_api, report, routing, signed_endpoints, write_api, wsgi_front
 from .audit_log import AuditLog
 from .auth import RevokedSessions
 from .compression import compress_responses
 from .previews import PreviewLinks
-from .routing import (
-    add_figure_routes,
-    browser_zone,
-    context_of,
-    failed_page,
-    navigation_parts,
-    page_body,
-    page_state,
-    page_status,
-    render_page,
-    view_of,
-)
 from .shell import compared_time, environment_menu, frame, time_menu, trail
 from .wsgi_front import Front
 
@@ -119,7 +107,7 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     prometheus_api.add_prometheus_routes(server, own)
     links = PreviewLinks(source, guard.dashboard_url)
     add_page_routes(server, own, links)
-    add_figure_routes(server, own)
+    routing.add_figure_routes(server, own)
     report.add_report_route(server, own)
     write_api.add_event_routes(server, own)
     write_api.add_incident_routes(server, own)
@@ -136,16 +124,16 @@ def add_page_routes(server: Flask, source: Source, links: PreviewLinks) -> None:
     """Add the pages to *server*: their documents, and their parts: `GET /parts?path=/s/x&<its query>`."""
 
     def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
-        context = context_of(
-            view_of(source, guard.requested_path(), request.query_string.decode(errors="replace")), source
+        context = routing.context_of(
+            routing.view_of(source, guard.requested_path(), request.query_string.decode(errors="replace")), source
         )
-        status = page_status(context)
+        status = routing.page_status(context)
         tags = links.tags(context) if status == HTTPStatus.OK else ""
         return _streamed(_document(context, tags), status)
 
     def parts() -> Response:
-        view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
-        context, only = context_of(view, source), request.args.getlist("only")
+        view = routing.view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
+        context, only = routing.context_of(view, source), request.args.getlist("only")
         response = _streamed(_panels(context, only) if only else _page(context, _seen()))
         response.headers["Cache-Control"] = "no-store"
         return response
@@ -179,7 +167,10 @@ def _document(context: Context, tags: str) -> Iterator[str]:
     files = {name: assets.url(file) for name, file in _FILES.items()}
     # For the commands that `assets/shell_chart.js` copies.
     auth = " data-token" if context.source.config and context.source.config.token else ""
-    yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), auth=auth, tags=tags, **files) + start
+    yield (
+        _HEAD.format(token=guard.csrf_token(), zone=escape(routing.browser_zone()), auth=auth, tags=tags, **files)
+        + start
+    )
     yield from _page(context, {}, end)
     yield "</body></html>"
 
@@ -194,27 +185,29 @@ def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterato
             if not after:
                 # The frame of a document has it.
                 yield _template("time", as_html(time_menu(context.view)))
-            made = render_page(context)
+            made = routing.render_page(context)
             place = made.place
             yield _template("trail", as_html(trail(made.trail)))
-            yield from html_chunks(page_body(context, made))
+            yield from html_chunks(routing.page_body(context, made))
             yield after
             yield _template("env", as_html(environment_menu(context)))
             if label := compared_time(context):
                 yield _template("time", as_html(time_menu(context.view, label)))
         if known.get("revision") != now["revision"]:
             # The navigation is about all services.
-            yield "".join(_template(name, as_html(nodes)) for name, nodes in navigation_parts(context, place).items())
+            yield "".join(
+                _template(name, as_html(nodes)) for name, nodes in routing.navigation_parts(context, place).items()
+            )
         yield _seen_state({**now, "place": place})
     except Exception as error:  # noqa: BLE001 - the status is sent already
         _log.exception("the page %r could not be completed", context.view.path)
-        failed = failed_page(error)
+        failed = routing.failed_page(error)
         yield f'<div class="page" data-title="{failed.title}">{as_html(failed.body)}</div>{after}'
 
 
 def _panels(context: Context, names: Sequence[str]) -> Iterator[str]:
     state = _state(context)
-    for each in panels(render_page(context).body):
+    for each in panels(routing.render_page(context).body):
         if each.name in names:
             yield as_html(each)
     yield _seen_state(state)
@@ -261,4 +254,4 @@ def _template(name: str, content: str) -> str:
 
 def _state(context: Context) -> dict[str, Any]:
     # Other rights change the page, too.
-    return {"address": f"{context.view.here()} {context.source.access.key}", **page_state(context)}
+    return {"address": f"{context.view.here()} {context.source.access.key}", **routing.page_state(context)}
