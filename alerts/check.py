@@ -150,7 +150,6 @@ def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
 
 
 def _note(text: str) -> None:
-    """Show progress in a terminal until the next line is printed."""
     if sys.stderr.isatty():
         # Carriage return, and "erase to the end of the line" of ECMA-48.
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

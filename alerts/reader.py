@@ -150,7 +150,6 @@ class AlertsReader:
         self.file = file
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:
-        """Return the status of all SLOs at *now*, worst first."""
         now = now or datetime.now(UTC)
         # In a standalone dashboard nothing else reloads the file.
         self.file.refresh(now)

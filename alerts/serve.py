@@ -251,7 +251,6 @@ class Alerts:
         return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
     def tick(self) -> None:
-        """Reload the file if it changed, evaluate once, and wake the delivery threads after a transition."""
         now = self._clock()
         self.file.refresh(now)
         definitions = self.file.current

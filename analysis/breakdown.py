@@ -87,7 +87,6 @@ class RankWindow:
 
 
 def _triangle(x: Floats) -> Floats:
-    """Return the integral from -1 to *x* of a triangle with the base from -1 to 1."""
     near = np.clip(x, -1, 1)
     return np.where(near < 0, (1 + near) ** 2, 2 - (1 - near) ** 2) / 2
 

@@ -280,6 +280,5 @@ def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float
 
 
 def _log_likelihood(total: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """Return the binomial log-likelihood of *bad* among *total* at the observed share."""
     share = np.clip(bad / np.maximum(total, _DUST), _DUST, 1 - _DUST)
     return bad * np.log(share) + (total - bad) * np.log1p(-share)

@@ -205,7 +205,6 @@ def place_requests(requests: Iterable[TracedRequest]) -> list[PlacedRequest]:
 
 
 def _unretained(known: Sequence[TracedRequest]) -> list[TracedRequest]:
-    """Return the requests that only their callers show."""
     retained = {(each.service, each.duration) for each in known}
     found: list[TracedRequest] = []
     for each in known:

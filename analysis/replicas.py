@@ -342,7 +342,6 @@ class _Look:
 
 
 def _slow_since(look: _Look, confidence: float) -> _Slow | None:
-    """Return the unit of *look* if it is slower until the end of the time, and since when."""
     own, others, units = look.own, look.others, look.units
     usual = _shares(look.above(others), others.sum(axis=1))
     onset = _onset(look, own, usual)
@@ -447,7 +446,6 @@ def _histogram(counts: NDArray[np.number], units: _Units, factor: float) -> Hist
 
 
 def _level(counts: NDArray[np.number], units: _Units, quantile: float) -> float:
-    """Return the binary logarithm of the latency at *quantile*, interpolated within its bucket."""
     bucket = _bucket(counts.astype(float), quantile)
     below, within = float(counts[:bucket].sum()), float(counts[bucket])
     inside = (quantile * float(counts.sum()) - below) / within if within else 0.5

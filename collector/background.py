@@ -89,7 +89,6 @@ class SpanFolder(PeriodicThread):
         return self._interval_seconds
 
     def admit(self, size_bytes: int) -> None:
-        """Reserve capacity for spans of *size_bytes*, encoded, before they are written."""
         if self._waiting_bytes + size_bytes > self._max_waiting_bytes:
             msg = (
                 f"{self._waiting_bytes} bytes of spans wait for their traces to "

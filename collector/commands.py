@@ -145,7 +145,6 @@ def _until(storage: Storage) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield *rows* as lines of aligned columns, the first column left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *rest = (

@@ -107,7 +107,6 @@ class CollectorLosses:
 
     @property
     def of_senders(self) -> dict[str, float]:
-        """Refused exports of unknown services since the start, by sender and reason."""
         with self._lock:
             return dict(self._of_senders)
 
@@ -203,7 +202,6 @@ class OpenProcesses:
             self._last[instance] = found
 
     def stopped(self) -> Mapping[str, LastReport]:
-        """Return the processes that have missed their reports."""
         now = self._clock()
         with self._lock:
             return {

@@ -314,7 +314,6 @@ class Collector:
 
     @property
     def places(self) -> list[str]:
-        """Addresses of the collector, one line for each protocol."""
         scheme = "https" if self._file.current.access.tls else "http"
         host, port = self.address
         places = [f"OTLP/HTTP  {listening_url(host, port, scheme)}"]

@@ -53,7 +53,6 @@ class CommandOutput:
     is_json: bool  # Whether the log is JSON, so that no other output is allowed
 
     def print_lines(self, *lines: str) -> None:
-        """Print *lines* about the start or end of a command, or log them if the log is JSON."""
         if not self.is_json:
             print(*lines, sep="\n  ", flush=True)
             return

@@ -89,7 +89,6 @@ class RequestHistograms:
         _add_up(self._open[bucket_index(age / 1e9)], {"": seen})
 
     def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
-        """Count the time of a request to its first token."""
         self.add_stream(names.FIRST_TOKEN, definition, duration / 1e9)
         _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
 

@@ -76,7 +76,6 @@ class ReaderAccess:
 
     @cached_property
     def key(self) -> str:
-        """Short text that differs between readers with different rights, for caches."""
         rights = sorted((each.role, sorted(each.environments or ()), each.environments is None) for each in self.grants)
         return hashlib.sha256(repr((rights, self.grantors)).encode()).hexdigest()[:16]
 
@@ -89,7 +88,6 @@ class ReaderAccess:
         )
 
     def require(self, environments: frozenset[str] | None, role: Role) -> None:
-        """Raise an error unless the reader has *role* in all of *environments*."""
         if self.allows(environments, role):
             return
         names = sorted(environments or ())
@@ -98,7 +96,6 @@ class ReaderAccess:
         raise ForbiddenError(msg)
 
     def require_admin(self) -> None:
-        """Raise an error unless the reader is an admin."""
         if not self.is_admin:
             msg = f"this needs the role admin; {self.grantors} can grant it"
             raise ForbiddenError(msg)

@@ -118,17 +118,14 @@ class DashboardConfig(Settings):
 
     @property
     def signs_in(self) -> bool:
-        """Whether a reader must authenticate."""
         return self.takes_secrets or self.proxy_header is not None
 
     @property
     def takes_secrets(self) -> bool:
-        """Whether the dashboard itself accepts the token or a password."""
         return self.token is not None or self.users is not None
 
     @property
     def is_private(self) -> bool:
-        """Whether the dashboard is reachable only from this machine, under the machine's own names."""
         return is_loopback(self.host) and not (self.behind_proxy or self.proxy_header or self.hosts)
 
     @classmethod

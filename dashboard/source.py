@@ -46,13 +46,9 @@ class AlertsSource(Protocol):
 
     def slos(self, now: datetime | None = None) -> Sequence[SloStatus]: ...
 
-    def incidents(self) -> Sequence[Incident]:
-        """Return all open incidents and the newest others, newest first."""
-        ...
+    def incidents(self) -> Sequence[Incident]: ...
 
-    def problems(self) -> Sequence[str]:
-        """Return the problems of the SLO file, one line each."""
-        ...
+    def problems(self) -> Sequence[str]: ...
 
 
 class Source:
@@ -127,7 +123,6 @@ class Source:
         return datetime.fromtimestamp(self.clock(), UTC)
 
     def add_event(self, event: Event) -> None:
-        """Write *event* to the store."""
         self.require(event.service, event.environment, "responder")
         self.store.add_event(event)
 
@@ -169,7 +164,6 @@ class Source:
     def _entry(
         self, query: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[Hashable, Hashable]:
-        """Return the key of a result in the cache, and the revision at which it is valid."""
         key = (self.access.environments, query.__qualname__, args, tuple(sorted(kwargs.items())))
         return key, self._revision_of((*args, *kwargs.values()))
 
@@ -188,7 +182,6 @@ class Source:
         return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
 
     def whole(self, view: View) -> View:
-        """Return *view* with its window extended to whole buckets of the data in the store."""
         window = self.whole_window(view.start, view.end)
         return view if window == (view.start, view.end) else replace(view, kept=window)
 
@@ -197,7 +190,6 @@ class Source:
         return self.cached(self.read.whole, start, end)
 
     def services(self, start: datetime, end: datetime) -> pd.DataFrame:
-        """Return the services with data in the window, one row for each."""
         return self.cached(self.read.services, start, end)
 
     def all_services(self, environment: str | None = None) -> pd.DataFrame:
@@ -205,7 +197,6 @@ class Source:
         return self.cached(self.read.services, end - _HISTORY, end, environment=environment)
 
     def versions(self, service: str, environment: str | None, start: datetime, end: datetime) -> pd.DataFrame:
-        """Return the versions of *service* over its whole history, oldest first."""
         return self.cached(self.read.versions, Selection(start, end, service=service, environment=environment))
 
     def slos(self, at: datetime | None = None) -> list[SloStatus]:
@@ -254,7 +245,6 @@ class Source:
         return [each for each in (found.channels if found else ()) if each.kind == kind and each.signing_secret]
 
     def labels(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the labels of each service, such as its team, from the SLO file."""
         found = self.definitions()
         return found.labels if found else {}
 

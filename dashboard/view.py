@@ -107,7 +107,6 @@ class View:
 
     @property
     def live(self) -> bool:
-        """Whether the window ends now and includes new data."""
         return self.query.get("to", "now") == "now"
 
     @property
@@ -199,7 +198,6 @@ class View:
 
     @property
     def scope_of_all_versions(self) -> dict[str, str]:
-        """Scope without the version, for pages that compare two versions."""
         return {key: name for key, name in self.scope.items() if key != "v"}
 
     @cached_property
@@ -214,11 +212,9 @@ class View:
         return min(max(int(asked), 1), max(pages, 1)) if asked.isascii() and asked.isdigit() else 1
 
     def of_whole_services(self) -> View:
-        """Return the same view without version, model and route, which have no meaning for another service."""
         return replace(self, query={key: value for key, value in self.query.items() if key not in SCOPE})
 
     def link(self, path: str, **changes: str | None) -> str:
-        """Return the address of *path* for the same window, with *changes* to the query."""
         common = {key: value for key, value in self.query.items() if key in COMMON}
         return address(path, common | {key.rstrip("_"): value or "" for key, value in changes.items()})
 

@@ -109,11 +109,9 @@ class Signals:
 
     @property
     def received(self) -> bool:
-        """Whether a signal was received that is about to end this process."""
         return self._is_ending or (self._has_sockets() and bool(self._poll(0)))
 
     def take_defaults(self) -> None:
-        """Handle the signals that have their default action now."""
         if self.received:
             return
         if not self._has_sockets():
@@ -130,7 +128,6 @@ class Signals:
                     self._restore(signum)
 
     def restore(self) -> None:
-        """Restore the default action of all signals."""
         for signum in self._sockets:
             self._restore(signum)
 
@@ -230,6 +227,5 @@ def _socket_pair() -> tuple[_socket.socket, _socket.socket]:
 
 
 def _unpatched(module: ModuleType, name: str) -> Any:
-    """Return an attribute as it is without gevent."""
     monkey = sys.modules.get("gevent.monkey")
     return getattr(module, name) if monkey is None else monkey.get_original(module.__name__, name)

@@ -95,7 +95,6 @@ class FunctionInstrumentor(Instrumentor):
         return hooks | (CLOUDPICKLE_HOOKS if hooks else {})
 
     def uninstrument(self, **more: Any) -> None:
-        """Restore the original functions and cancel the pending import hooks."""
         self._unmatched.clear()
         super().uninstrument(**more)
 

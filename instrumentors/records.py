@@ -187,7 +187,6 @@ def compacted(triples: Marks) -> Marks:
 
 
 def _parts(intervals: list[Interval]) -> list[Interval]:
-    """Return the time of each stage as intervals in the order of time that do not overlap."""
     _, starts, ends = zip(*intervals, strict=True)
     # Most follow each other, and need no sweep.
     if all(map(operator.le, ends, starts[1:])) and all(map(operator.le, starts, ends)):

@@ -198,7 +198,6 @@ class DeferredRecords:
         return True
 
     def due(self, now: float) -> Iterator[Record]:
-        """Remove and yield the requests that are complete or have waited long enough."""
         for _ in range(len(self._held)):
             until, record = self._held.popleft()
             if now < until and not is_ready(record[0]):

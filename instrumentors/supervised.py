@@ -138,7 +138,6 @@ class FailedRequests:
         self._failed += failed
 
     def record(self) -> None:
-        """Count the requests in this process."""
         for (start, route), ended in self._failed:
             marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(recorder.arrivals), 0]
             recorder.finish(marks, start, ended, route, KILLED)

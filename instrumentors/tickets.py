@@ -271,7 +271,6 @@ def batch(tickets: Iterable[Any]) -> BatchScope:
 
 
 def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) -> Marks:
-    """Return `queue` marks for the times in which a ticket waited and no run was active."""
     edges = [edge for t0, t1 in waits if t0 < t1 for edge in ((t0, 1, 0), (t1, -1, 0))]
     edges += [edge for t0, t1 in runs if t0 < t1 for edge in ((t0, 0, 1), (t1, 0, -1))]
     marks: Marks = []

@@ -160,7 +160,6 @@ def is_copy_unfinished(engine: sa.Engine) -> bool:
 
 
 def _source_name(connection: sa.Connection) -> str:
-    """Return an identifier of the source that changes when points are written to it or deleted."""
     url, table = connection.engine.url, schema.ledger
     place = str(Path(url.database or "").resolve()) if url.get_backend_name() == "sqlite" else database.location(url)
     part = connection.execute(sa.select(schema.store.c.last_part)).scalar_one()
@@ -237,7 +236,6 @@ def _write_stretch(target: Store, table: PointTable, tier: int, number: int) -> 
 
 
 def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
-    """Copy all tables except points, and compare both stores."""
     expected = read_fingerprint(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
         part = connection.execute(sa.select(schema.store.c.last_part)).scalar_one()

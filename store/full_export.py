@@ -44,7 +44,6 @@ class StoreExport:
         self._points = points
 
     def counted(self) -> Iterator[list[ExportedHistogram]]:
-        """Yield each histogram once, in the order of tier and time, in lists that fit into memory."""
         connection = self._snapshot.connection
         series = _series(connection)
         until = _finest_until(connection)
@@ -77,7 +76,6 @@ class StoreExport:
                 yield found
 
     def dropped(self) -> int:
-        """Return the number of requests that agents could not count, within the retention of batch names."""
         batches = schema.batches
         dropped = select(batches.c.dropped).where(batches.c.dropped > 0)
         return sum(self._snapshot.connection.scalars(dropped))

@@ -38,7 +38,6 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the spans, loaded or not."""
         return self.size or len(self.spans)
 
 

@@ -66,7 +66,6 @@ class PointTable:
 
     @classmethod
     def of(cls, rows: Iterable[PointRow]) -> PointTable:
-        """Return the points in *rows*, also those in blocks."""
         plain: list[PointRow] = []
         blocks: list[PointRow] = []
         for row in rows:

@@ -187,7 +187,6 @@ class SeriesIndex:
         self._latest = max(self._latest, at)
 
     def is_final(self, series: Series) -> bool:
-        """Return whether `intern` returns the same ids for *series* until `forget` is called."""
         return series in self._capped
 
     def total_of(self, series_id: int) -> int:
@@ -240,7 +239,6 @@ class SeriesIndex:
         return replica_stage_key(self.stage(connection, service_id, stage), place)
 
     def stack(self, connection: Connection, service_id: int, key: str, at: int) -> str:
-        """Return the stage of the row of a call stack, and store the text of the stack."""
         hour, day = at // _STACK_SECONDS, at // _DAY_SECONDS
         if hour > self._stacks_hour:
             self._stacks.clear()
@@ -291,7 +289,6 @@ class SeriesIndex:
             self._stages[number].add(stage)
 
     def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
-        """Extend the first and last time at which series were seen."""
         wider: dict[int, tuple[int, int]] = {}
         for number, bucket in seen:
             service = self._service_of[number]

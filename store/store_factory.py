@@ -135,7 +135,6 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Lock the file *path* within the block, and remove it."""
     while True:
         with path.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

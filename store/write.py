@@ -184,7 +184,6 @@ def _rows_by_tier(
 
 
 def _request_buckets(table: PointTable) -> list[tuple[int, int]]:
-    """Return the pairs of the id of a series and the start of a bucket in which it had requests."""
     of_requests = ~np.isin(table.metric, list(_NOT_REQUESTS))
     pairs = np.unique(np.stack((table.series, table.bucket), axis=1)[of_requests], axis=0)
     return [(series, bucket) for series, bucket in pairs.tolist()]

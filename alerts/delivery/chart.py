@@ -104,7 +104,6 @@ class ChartScale:
         return bottom - (bottom - top) * value / (self.levels()[-1])
 
     def levels(self) -> list[float]:
-        """Return the values with labels, from zero to the first one above all data."""
         step = _round_up(self.highest / _MOST_LEVELS)
         return [step * number for number in range(math.ceil(self.highest / step - 1e-9) + 1)]
 

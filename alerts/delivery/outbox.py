@@ -201,7 +201,6 @@ def _lease_row(connection: Connection, row: Row[Any], holder: str, now: float, l
 
 
 def _references(connection: Connection, row: Row[Any]) -> Sequence[str]:
-    """Return the references of the incident's accepted messages, newest first."""
     took = and_(outbox.c.incident == row.incident, outbox.c.channel == row.channel, outbox.c.state == "sent")
     return connection.execute(select(outbox.c.reference).where(took).order_by(outbox.c.sequence.desc())).scalars().all()
 

@@ -248,7 +248,6 @@ def _close_removed(before: Sequence[IncidentRecord], watched: Collection[str], a
 
 
 def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[Step]:
-    """Return an empty step for each open incident that has none in *steps*."""
     moved = {step.record.id for step in steps}
     return [Step(each) for each in before if each.id not in moved]
 

@@ -112,7 +112,6 @@ class BudgetSplit:
 
     @property
     def broken(self) -> tuple[StageUse, ...]:
-        """Stages that exceeded their budgets, worst first."""
         return tuple(use for use in self.uses if use.is_broken)
 
 

@@ -141,7 +141,6 @@ def _total(tallies: Sequence[Tally], late: float) -> burn_rate.Counts:
 
 
 def _covered_share(slo: Slo, first: datetime | None, now: datetime) -> float:
-    """Return the share of the SLO's window covered by data since the *first* request."""
     if first is None:
         return 1.0
     intervals = slo.maintenance.intervals(max(first, now - slo.window), now)
@@ -186,22 +185,18 @@ class History:
 
     @property
     def edges(self) -> int:
-        """Number of edges, which is one more than the number of minutes."""
         return len(self.total)
 
     def at(self, edge: int) -> datetime:
         return datetime.fromtimestamp(self.start + _MINUTE_SECONDS * edge, UTC)
 
     def seen(self, edge: int) -> timedelta:
-        """Return the time since the first request at *edge*."""
         return timedelta.max if self.seen_from is None else self.at(edge) - self.seen_from
 
     def edge_of(self, at: datetime) -> int:
-        """Return the last edge at or before *at*, limited to the edges of the history."""
         return min(max(0, int(at.timestamp() - self.start) // _MINUTE_SECONDS), self.edges - 1)
 
     def windows(self, length: timedelta) -> WindowSeries:
-        """Return the windows of *length* that end at each edge, counted as in `measure_slo`."""
         ends = np.arange(self.edges)
         starts = np.maximum(ends - length // MINUTE, np.minimum(self.first, ends))
         starts = np.maximum(starts, 0)
@@ -210,7 +205,6 @@ class History:
         return WindowSeries(requests, np.where(requests == total, bad, requests * share))
 
     def minutes(self, low: int, high: int) -> Iterator[tuple[datetime, float, float]]:
-        """Yield start time, total and bad count of each minute between two edges."""
         for edge in range(low, high):
             total, bad = self.total[edge + 1] - self.total[edge], self.bad[edge + 1] - self.bad[edge]
             yield self.at(edge), float(total), float(bad)
@@ -299,7 +293,6 @@ class SloStatus:
 
     @property
     def is_young(self) -> bool:
-        """Whether a part of the SLO's window is before the first data."""
         return self.covered < _COMPLETE * self.slo.window
 
     @property

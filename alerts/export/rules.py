@@ -48,7 +48,6 @@ class HistogramExpressions:
         return f"rate({name}_sum{{{matchers}}}[{window}])"
 
     def quantile(self, quantile: float, name: str, matchers: str, window: str, by: str = "") -> str:
-        """Return an expression for the *quantile* of all series, or of each value of the label *by*."""
         held = f"sum by ({by}) (rate({name}{{{matchers}}}[{window}]))"
         if not self.native:
             labels = ", ".join(filter(None, ("le", by)))

@@ -129,7 +129,6 @@ class Slo:
 
 
 def _span(length: timedelta) -> str:
-    """Return a threshold as text, in minutes only if the number of minutes is exact."""
     seconds = length.total_seconds()
     return duration(length) if seconds >= 120 and seconds % 60 == 0 else latency(seconds)  # noqa: PLR2004 - two minutes
 

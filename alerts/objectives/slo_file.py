@@ -97,7 +97,6 @@ class Definitions:
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of all channels that receive messages, including channels without a secret."""
         return tuple(entry.name for entry in self.channels if entry.takes_messages)
 
 
@@ -217,7 +216,6 @@ def _slo_entry(document: Document, place: Place, item: Any) -> SloEntry:
 
 
 def _maintenance_entries(own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
-    """Parse the maintenance windows, which may be limited to some services or SLOs."""
     services = {service for entry in entries for service in (*(slo.service for slo in entry.slos), entry.service)}
     names = {entry.name for entry in entries}
     found = [

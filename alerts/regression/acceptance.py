@@ -77,7 +77,6 @@ def _requests_at_usual_load(
 
 
 def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: statistic.StageSeconds) -> StageBaseline:
-    """Return the stage baseline *habits* plus the growth of stages in *shown*."""
     grown = {one.stage: one.seconds for one in rank_suspects(policy, habits, shown, {})}
     stages = tuple(sorted({*habits.stages, *grown}))
     spread = dict(zip(habits.stages, habits.spread, strict=True))

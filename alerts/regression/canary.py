@@ -77,7 +77,6 @@ class ServiceVersions:
         self._score_pair(self.pair, span)
 
     def serving(self) -> set[str]:
-        """Return the versions that served requests in enough of the last minutes."""
         return {version for version, each in self._recent.items() if is_serving(self.watching, each.requests)}
 
     def _count(self, found: Mapping[Group, MinuteCounts], seen: Mapping[str, int], span: tuple[int, int]) -> None:

@@ -51,7 +51,6 @@ class DriftRule:
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
-        """Yield the last result of each service, and the evaluation of the first service that is due today."""
         settings = definitions.regressions
         if settings is None:
             return

@@ -127,11 +127,9 @@ class WatchedSeries:
 
     @property
     def lately(self) -> TailCounts | None:
-        """Counts of the last hours, without minutes before the last reset of the alarm state."""
         return None if self.recent is None else self.recent.last(self.progress.at - self.progress.since)
 
     def renew(self, learnt: LearntBaseline, recent: TailCounts) -> None:
-        """Replace the baseline by *learnt*, and the counts by *recent*, which use the new thresholds."""
         self.learnt, self.recent = learnt, recent
         self.scorer = scoring.TailScorer(self.policy, learnt.reference)
 

@@ -122,7 +122,6 @@ class RegressionSearch:
         return accepted is not None and accepted.at > watched.learnt.at
 
     def settle(self, watched: WatchedSeries, last: int) -> None:
-        """Move the baseline of *watched* to its accepted level, if minute *last* is not before the acceptance."""
         accepted = self._accepted_of(watched.group)
         if accepted is None or accepted.at > last:
             return
@@ -239,7 +238,6 @@ class RegressionSearch:
 
 
 def _skip_missed(progress: AlarmState, earliest: int) -> AlarmState:
-    """Return *progress* with its minute moved to *earliest* if older minutes are skipped."""
     if progress.at >= earliest:
         return progress
     return AlarmState(earliest, progress.since, fired_at=progress.fired_at, released_at=progress.released_at)
@@ -258,7 +256,6 @@ class RegressionRule:
         self.search = RegressionSearch(store, self._policy, self._watching)
 
     def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:
-        """Yield the steps of the search, then the evaluation of each series and each version pair."""
         if definitions.regressions is None:
             return
         search, last = self.search, int((now - self._watching.delay).timestamp()) // 60

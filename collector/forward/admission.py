@@ -103,7 +103,6 @@ class ForwardQueue:
             self._waiting[name] = max(self._waiting[name] - size_bytes, 0)
 
     def begin_backlog_query(self) -> None:
-        """Record the start of a backlog query, which may miss bodies written from now on."""
         with self._lock:
             self._unseen = Counter(self._unwritten)
 

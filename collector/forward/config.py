@@ -149,7 +149,6 @@ class Destination(CallSection):
                 yield Fault(("headers", name), text)
 
     def current_headers(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers, with the current secrets from *env* or files."""
         return {
             name: value if isinstance(value, str) else value.value(name, env) for name, value in self.headers.items()
         }

@@ -396,7 +396,6 @@ class Forwarder:
             await self._supervisor.in_thread(self._read_backlogs, wanted)
 
     def _read_backlogs(self, wanted: Mapping[str, Destination]) -> None:
-        """Query all backlogs, and drop bodies beyond the limit or without a destination."""
         try:
             self.queue.begin_backlog_query()
             with database.reading(self._store.engine) as connection:

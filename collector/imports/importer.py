@@ -94,7 +94,6 @@ def _split_spans(spans: list[Object], at_once: int) -> Iterator[list[Object]]:
 
 
 def _read_resources(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
-    """Yield the position, the key of the signal and the JSON of each resource in the file."""
     if source.first_line_is_whole():
         yield from _read_lines(source)
         return

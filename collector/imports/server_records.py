@@ -102,7 +102,6 @@ def _times(record: Object) -> list[tuple[str, int]]:
 
 
 def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
-    """Yield the trace id, the trace, and the trace id of its root, for each trace."""
     growing: OrderedDict[int, _Trace] = OrderedDict()
     for place, record in enumerate(source.items("item"), 1):
         if not _is_sound(record):

@@ -46,7 +46,6 @@ class TolerantGunzip(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill *buffer* with decompressed bytes from one read of the file, and return their number."""
         data = self._inflated(len(buffer))
         buffer[: len(data)] = data
         return len(data)

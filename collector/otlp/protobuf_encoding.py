@@ -387,7 +387,6 @@ class Scan:
         return Scan(self.data, *self.contents(number))
 
     def elements(self, number: int) -> tuple[Ints, Scan]:
-        """Return all elements of a repeated message as a scan, and the message that each belongs to."""
         tag, at = number << 3 | _LENGTH_DELIMITED, self.at.copy()
         message = np.flatnonzero(self._has(number, _LENGTH_DELIMITED))
         here = at.take(message)

@@ -126,7 +126,6 @@ class Engine(Section):
         yield from self.tokens.values()
 
     def wanted(self) -> frozenset[str]:
-        """Return the names of all metrics that the rules read, without suffix."""
         return frozenset(base_of(name) for source in self.all_sources() for name in (*source.names, *source.count))
 
 

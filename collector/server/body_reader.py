@@ -273,7 +273,6 @@ class BodyReader:
 
     @contextmanager
     def held(self) -> Generator[Hold]:
-        """Provide a function that reserves memory for one body until the end of the block."""
         mine = 0
 
         def hold(size_bytes: int) -> None:

@@ -78,7 +78,6 @@ class ConnectionLimits:
     _waiting: dict[LimitedConnection, None] = field(default_factory=dict[LimitedConnection, None])
 
     def enter(self, connection: LimitedConnection, address: str) -> Place:
-        """Add a new *connection* from *address*, idle until its first request, and return its admission."""
         owner = client_of(address)
         if not self._has_room(owner):
             takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)

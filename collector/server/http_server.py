@@ -58,7 +58,6 @@ class HttpServer(uvicorn.Server):
         self._failure: BaseException | None = None
 
     def begin(self, listening: socket.socket) -> None:
-        """Start the thread, and return once the server accepts requests."""
         name = self.limits.name
         self._thread = threading.Thread(
             target=self._in_thread, args=(listening,), name=f"stagelens-{name}", daemon=True

@@ -67,7 +67,6 @@ class SpanBatch:
         )
 
     def spans(self) -> Iterator[Spans]:
-        """Yield the batch in chunks, each a `Spans` object of its own."""
         for start in range(0, len(self.rows), _ROWS_A_PIECE):
             yield self._piece(start, start + _ROWS_A_PIECE)
 
@@ -92,7 +91,6 @@ def subset(spans: Spans, rows: Ints) -> Spans:
 
 
 def _select_streams(streams: Streams, rows: Ints) -> Streams:
-    """Return the streams of the given *rows* (ascending), renumbered by the position in *rows*."""
     place = np.searchsorted(rows, streams["row"])
     place[place == len(rows)] = 0
     is_there = rows[place] == streams["row"] if len(rows) else np.zeros(len(streams), np.bool_)
@@ -234,7 +232,6 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
 
 
 def _records(gathered: SpanBatch, parent: Ints) -> Bools:
-    """Return the rows that are log records, events or placeholders, which spans represent."""
     has_child = np.zeros(len(parent), np.bool_)
     has_child[parent[parent >= 0]] = True
     is_instant = gathered.rows["start"] == gathered.rows["end"]

@@ -165,7 +165,6 @@ class Requests:
 
     @property
     def counted(self) -> Ints:
-        """Indexes of the requests of users that no Stagelens agent has counted."""
         return np.flatnonzero(~self.known & ~self.probe)
 
 

@@ -241,7 +241,6 @@ class IntervalRule(Section):
     unit: _Unit = "s"
 
     def needs_only(self, attributes: Collection[str]) -> bool:
-        """Return whether a span with these *attributes* and no events may have the interval."""
         if self.from_event or self.to_event:
             return False
         groups = (self.begins, self.ends) if self.begins else (self.lasts or self.until,)

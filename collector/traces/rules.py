@@ -78,7 +78,6 @@ class RuleSet:
         return AGENT_OF_PROBE if is_known_agent(value) else _NOTHING
 
     def find(self, span: SpanFacts) -> Rule:
-        """Return the first matching rule for *span*, or an empty rule."""
         there = span.attributes.keys()
         for needed, when, rule in self._near(span.scope, span.kind):
             if needed <= there and when.matches(span):

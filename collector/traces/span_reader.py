@@ -364,7 +364,6 @@ def _examine(
     origins: Sequence[SpanOrigin],
     meanings: RuleCache,
 ) -> _Examined:
-    """Apply the rules to the spans *messages*, which have the numbers *rows* in the results."""
     shapes, known = meanings.shapes, meanings.meanings
     uncached: set[int] = set()
     found: list[SpanMeaning] = []
@@ -402,7 +401,6 @@ def _learn_protobuf(meanings: RuleCache, key: Key, shape: Shape, attributes: Map
 
 
 def _scalars(attributes: Mapping[str, bytes], wanted: Iterable[str]) -> Attributes:
-    """Return the scalars among the *wanted* serialized *attributes*, which must all be present."""
     found: Attributes = {}
     for key in wanted:
         value = serialized_scalar(attributes[key])

@@ -115,7 +115,6 @@ class LiveFile(Generic[T]):
         log.info("%s: %s", self.path, found)
 
     def refused(self) -> None:
-        """Log the errors of an invalid version, and which content stays in force."""
         for line in self.errors:
             log.error("%s", line)
         effect = "no setting of it is in effect" if self.current is None else "the previous version stays in effect"

@@ -180,7 +180,6 @@ def _written(document: Document, place: Place, loc: Place) -> Place:
 
 
 def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Place, str]:
-    """Return the place whose line is meant, and the message, of an error of pydantic."""
     loc, given, context = tuple(error["loc"]), error["input"], error.get("ctx", {})
     owner, field = _field(model, loc)
     at = (*place, *loc)
@@ -256,7 +255,6 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _limit_text(error: ErrorDetails, field: FieldInfo | None, such_as: str) -> str:
-    """Return the message about a value outside of the limits of *field*, or of another type."""
     given, metadata = error["input"], field.metadata if field else []
     if error["type"] == "string_too_long":
         return f"has {len(given)} characters; use at most {error.get('ctx', {})['max_length']}"

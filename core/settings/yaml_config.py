@@ -45,7 +45,6 @@ class Document:
     warnings: list[Problem] = field(default_factory=list[Problem])
 
     def line(self, place: Place) -> int:
-        """Return the line of *place*, or of the nearest enclosing place that exists."""
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, 1)

@@ -207,7 +207,6 @@ class Objective:
 
     @property
     def shares(self) -> str:
-        """Shares of requests within the threshold, and of those that did not fail either if that differs."""
         inside, good = attained(self.inside, self.target), attained(self.good, self.target)
         if self.between is not None and self.between[1] - self.between[0] >= _CERTAIN:
             good = " to ".join(dict.fromkeys(attained(each, self.target) for each in self.between))

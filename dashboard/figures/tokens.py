@@ -167,7 +167,6 @@ def _between(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, colour: str) ->
 
 
 def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names: tuple[str, str]) -> list[Annotation]:
-    """Return the names of both lines at their right ends, without overlap."""
     ends = [note(names[0], 1, float(usual[-1]), **_SIDE)]
     known = np.flatnonzero(np.isfinite(slow))
     if len(known) and known[-1] == len(slow) - 1:

@@ -217,7 +217,6 @@ def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
 
 
 def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str, Mark]]:
-    """Return the advice marked as done in the window or later and no longer found, newest first."""
     found = [
         (service, key, mark)
         for (service, key), mark in marks(context).items()

@@ -168,7 +168,6 @@ def _verdict(context: Context, comparison: PairComparison) -> Component:
 
 
 def _text(context: Context, comparison: PairComparison) -> Component:
-    """Return the report as text, for browsers without access to the clipboard."""
     written = html.Pre(report(context, comparison), id=_REPORT, className="code", tabIndex=0)
     return html.Details([html.Summary("Report as text", className="link"), written], className="as-text")
 
@@ -208,7 +207,6 @@ def _no_pair(context: Context) -> Component:
 
 
 def _service_list(context: Context) -> Page:
-    """Return the list of all services, changed ones first, for an address without a service."""
     view, source = context.view, context.source
     releases = {each.service: each for each in compare_releases(context)}
     names = [str(each) for each in source.services(view.start, view.end)["service"]]

@@ -138,7 +138,6 @@ def _releases(context: Context, found: Incident, start: datetime, end: datetime)
 
 
 def _events(context: Context, service: str, start: datetime, end: datetime) -> list[_Moment]:
-    """Return the reported events of *service* and of all services, the newest `_MAX_EVENTS`."""
     frame = context.source.cached(context.source.read.events, start, end, service=service).head(_MAX_EVENTS)
     return [
         _Moment(

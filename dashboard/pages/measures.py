@@ -125,7 +125,6 @@ class ServiceRow:
 
     @property
     def seconds(self) -> float:
-        """Length of the window within the history of the service, as on the page of the service."""
         first, last = self.fleet.axis.counted
         return max((last - max(first, self.fleet.once(_history_starts).get(self.service, first))).total_seconds(), 1.0)
 
@@ -141,7 +140,6 @@ class ServiceRow:
 
     @property
     def urgency(self) -> tuple[int, float, str]:
-        """Sort key that puts services with a burning budget first."""
         return URGENCY[self.state or "healthy"], -((self.slo and self.slo.burn_1h) or 0.0), self.service
 
 

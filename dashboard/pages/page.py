@@ -143,7 +143,6 @@ class Context:
     _made: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False, compare=False)
 
     def once(self, make: Callable[[Context], T]) -> T:
-        """Return the result of *make* for this context, computed once and shared by all parts of the page."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
@@ -177,13 +176,11 @@ class Context:
 
     @cached_property
     def versions(self) -> pd.DataFrame:
-        """Versions of the service over its whole history, oldest first."""
         view = self.view
         return self.source.versions(self.service or "", view.text("env"), view.start, view.end)
 
     @cached_property
     def first_data(self) -> datetime | None:
-        """Start of the history, of the service or of the whole store."""
         if self.service is None:
             return self.source.state().oldest
         return None if self.versions.empty else _python(self.versions["first_seen"].min())
@@ -268,12 +265,10 @@ class Context:
 
     @cached_property
     def slos(self) -> list[SloStatus]:
-        """Objectives with their status at the end of the window, most urgent first."""
         return self.source.slos(self.view.past_end)
 
     @cached_property
     def open_incidents(self) -> list[Incident]:
-        """Incidents open at the end of the window, newest first."""
         at = self.view.past_end
         if at is None:
             return [each for each in self.source.incidents() if each.state == "open"]

@@ -206,12 +206,10 @@ class Release:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the release is significantly slower and still serves."""
         return self.comparison.verdict.kind == "regression" and not self.rolled_back
 
     @property
     def is_clear(self) -> bool:
-        """Whether the release is certainly slower by at least `MATERIAL`."""
         return self.is_regression and (self.comparison.verdict.ratio_low or 0.0) >= MATERIAL
 
     @property

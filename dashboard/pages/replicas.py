@@ -138,7 +138,6 @@ def _version_note(context: Context, found: ReplicaOutlier) -> str:
 
 
 def _versions(found: pd.DataFrame) -> dict[str, str]:
-    """Return the newest version of each place with a start report."""
     newest = found.drop_duplicates("place")
     return {str(place): str(version) for place, version in zip(newest["place"], newest["version"], strict=True)}
 

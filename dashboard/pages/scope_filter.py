@@ -123,7 +123,6 @@ def filter_chip(name: str, value: Node, href: str, hint: str) -> Component:
 
 
 def _choices(context: Context, key: str) -> list[str]:
-    """Return the values with requests in the window, most requests first."""
     source, asked = context.source, replace(context.selection, **{SCOPE[key]: None})
     return list(source.cached(source.read.dimensions, asked)[SCOPE[key]])
 

@@ -428,7 +428,6 @@ def _percentile_name(quantile: float) -> str:
 
 
 def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
-    """Return the numbers from which the browser rewrites the table for any percentile."""
     stages = _stages_with_time(frame)
     wide = has_wide_bucket(frame)
     causes = sorted({stage for each in mixed if each for stage in (each[0], each[2])}, key=position)

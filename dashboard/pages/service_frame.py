@@ -187,7 +187,6 @@ def _actions(context: Context) -> Component | None:
 
 
 def _without_data(context: Context) -> list[Node]:
-    """Return the filter that excludes all requests, or the time of the last data, with links."""
     keys, view = blocking_filters(context), context.view
     if keys:
         return [no_matching_request(context, keys)]
@@ -303,7 +302,6 @@ def _agent_streams(context: Context, metric: str) -> dict[str, Histogram]:
 
 
 def _any_model(context: Context) -> Selection:
-    """Return the selection without its model, which is seldom known for requests without stages."""
     return replace(context.selection, model=None)
 
 

@@ -38,12 +38,10 @@ class ServiceStatus:
 
     @property
     def badge(self) -> Component:
-        """Status as symbol and word, with the note below."""
         return html.Div([self._pill, html.Div(self.note, className="s why") if self.note else None])
 
     @property
     def link(self) -> Component:
-        """Status as symbol and word, linked to its explanation, with the note as title."""
         return link(self._pill, href=self.href, title=f"{self.word} {self.note}".rstrip()) if self.href else self._pill
 
     @property

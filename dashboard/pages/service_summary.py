@@ -294,7 +294,6 @@ def _growth(context: Context, quantile: float) -> tuple[StageGrowth, ...]:
 
 
 def _where(context: Context, growth: Sequence[StageGrowth], quantile: float) -> Sentence:
-    """Return the stage that grew most, and the function that has most of its time."""
     blamed, name = dominant_growth(growth), percentile(quantile)
     if blamed is None:
         return Sentence("No single stage explains it.", _page(context, "traces"), "Slowest requests")

@@ -70,7 +70,6 @@ def _dashboard(context: Context) -> Component:
 
 
 def _readers(config: DashboardConfig) -> str:
-    """Return a description of the access rules for readers, without secrets."""
     ways = [
         ("a token", config.token),
         ("names and passwords", config.users),
@@ -193,7 +192,6 @@ def _limits(context: Context) -> Component:
 
 
 def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
-    """Return the path of the file, and the time since which its content is in use."""
     since = file.changed_at
     read = day(since.astimezone(context.view.zone)) if since else "never without errors"
     return {"File": str(file.path), "In effect since": read}

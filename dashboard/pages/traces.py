@@ -352,7 +352,6 @@ def _attribute_menu(view: View, key: str, found: FoundTraces) -> Component | Non
 
 
 def _value_option(view: View, key: str, value: str, number: int) -> tuple[str, str, str]:
-    """Return the option that selects *value* of an attribute instead of its other values."""
     others = [pair for pair in view.attributes if pair[0] != key]
     return value_label(key, value), view.here(at=attributes_text([*others, (key, value)])), count(number)
 

@@ -61,7 +61,6 @@ class AuditLog:
         self._write(AuditEntry(self._now(), person or "the shared token", "dashboard", "sign in"))
 
     def sign_in_failed(self, person: str) -> None:
-        """Write the entry of a failed sign-in of *person*, unless there were many in the last minute."""
         now = self._clock()
         recent = self._failed_sign_ins
         if len(recent) == recent.maxlen and now - recent[0] < _MINUTE:

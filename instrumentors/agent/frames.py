@@ -190,7 +190,6 @@ def _await_chain(task: Any) -> _Chain:
 
 
 def _step(awaited: Any) -> tuple[FrameType | None, Any]:
-    """Return the frame of a coroutine, if any, and what it waits for."""
     if isinstance(awaited, CoroutineType):
         return awaited.cr_frame, awaited.cr_await
     if isinstance(awaited, GeneratorType):

@@ -54,7 +54,6 @@ class Change(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval includes 1, which means no change."""
         return self.low is None or self.high is None or self.low <= 1 <= self.high
 
 

@@ -75,7 +75,6 @@ class Inspection:
     alone: bool = False
 
     def installed(self, distribution: str) -> str:
-        """Return the version of *distribution* in the command's environment, "" if it is missing or unknown."""
         return self.interpreter.distributions.get(distribution, "") if self.interpreter else ""
 
     def option(self, *names: str) -> str | None:
@@ -169,7 +168,6 @@ class Sources:
         return {name.partition(".")[0] for tree in self.trees.values() for _, name in imported_names(tree)}
 
     def calls(self) -> Iterator[tuple[str, str, ast.Call]]:
-        """Yield the position (`file:line`), the dotted name and the node of every call."""
         for path, tree in self.trees.items():
             for node in ast.walk(tree):
                 if isinstance(node, ast.Call):

@@ -110,7 +110,6 @@ class GrpcExchange:
             recorder.opened(marks, marks[ROUTE])
 
     def mark(self, stage: str, started: int, shortest: int = MIN_CALL_NS) -> None:
-        """Record *stage* from *started* until now, unless it was shorter than *shortest*."""
         now = clock()
         if now - started >= shortest and has_capacity(self.marks):
             self.marks.extend((stage, started, now))

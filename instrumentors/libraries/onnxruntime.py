@@ -81,7 +81,6 @@ class OnnxRuntimeInstrumentor(Instrumentor):
 
 
 def _creating(original: Any) -> Any:
-    """Wrap the creation of a session, which reads a model and plans its execution."""
     inner = timed("load")(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks

@@ -56,7 +56,6 @@ class ProcessPoolInstrumentor(Instrumentor):
             self.replace(module.ProcessPoolExecutor, "submit", _submit)
 
     def uninstrument(self, **options: Any) -> None:
-        """Restore the originals, except the code that unpacks the results of running jobs."""
         if _under_way:
             self._patches[:] = [patch for patch in self._patches if patch.name != RECEIVE]
         super().uninstrument(**options)

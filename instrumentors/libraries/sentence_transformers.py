@@ -132,7 +132,6 @@ def describe(model: Any) -> tuple[str, str, int, str, str, int]:
 
 
 def _count(model: Any, inputs: Any) -> int:
-    """Return the number of texts in *inputs*, which may also be a single text."""
     is_single = getattr(model, "is_singular_input", None)
     single = isinstance(inputs, str) if is_single is None else is_single(inputs)
     return 1 if single else len(inputs)

@@ -149,7 +149,6 @@ def _keras_call(original: Any, model: type) -> Any:
 
 
 def _is_tracing() -> bool:
-    """Return whether TensorFlow or JAX traces a function, in which a call computes nothing."""
     executing = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
     # There is no public name for it.
     is_clean = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", None)

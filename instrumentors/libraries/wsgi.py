@@ -132,7 +132,6 @@ class WsgiExchange(Exchange):
         self.route = self.marks[ROUTE] = template
 
     def name_unknown(self, environ: Environ) -> None:
-        """Name a request whose framework is not known, after its application has returned."""
         if self.rest != HANDLER or self.route is not UNMATCHED:
             return
         try:
@@ -160,7 +159,6 @@ class WsgiExchange(Exchange):
             self.marks.extend(("network", started, now))
 
     def step(self, produce: Callable[[Any], Any], argument: Any, key: int) -> Any:
-        """Return the next part of the body with id *key*, which is `produce(argument)`, and record it."""
         started = self.begin_parts()
         error_type: str | None = None
         token = current.set(self.marks)
@@ -183,7 +181,6 @@ class WsgiExchange(Exchange):
         return part
 
     def begin_parts(self) -> int:
-        """Return the start of the making of a part of the body, which ends the write of the one before."""
         started = clock()
         if self._size < 0:
             # The server has nothing to write yet.

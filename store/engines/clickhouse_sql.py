@@ -190,17 +190,14 @@ class TableLocation:
 
     @property
     def local_name(self) -> str:
-        """Plain name of the table that holds the rows on each node."""
         return "points_local" if self.cluster else "points"
 
     @property
     def local(self) -> str:
-        """Quoted name of the table that holds the rows on each node."""
         return f"{quote_name(self.database)}.{self.local_name}"
 
     @property
     def everywhere(self) -> str:
-        """Clause that runs a statement on all nodes."""
         return f" ON CLUSTER {quote_name(self.cluster)}" if self.cluster else ""
 
     @property
@@ -209,7 +206,6 @@ class TableLocation:
 
     @property
     def own_parts(self) -> str:
-        """Condition on the active parts of the table that holds the rows."""
         return f"active AND database = {quote_text(self.database)} AND table = {quote_text(self.local_name)}"
 
 

@@ -78,9 +78,7 @@ class SqlDialect(Protocol):
         """Wait for the write lock in the new transaction, which holds it until its end."""
         ...
 
-    def exclusive(self, connection: Connection) -> AbstractContextManager[None]:
-        """Hold the write lock over several transactions of *connection*."""
-        ...
+    def exclusive(self, connection: Connection) -> AbstractContextManager[None]: ...
 
     def insert_points(self, connection: Connection, rows: Sequence[PointRow]) -> None: ...
 
@@ -422,13 +420,11 @@ def _of_points(question: PointQuery, segment: Segment, owners: str, suffix: str)
 
 
 def _divided(segments: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Return the *segments* of the finest tier, which has blocks, and the other segments."""
     finest = [segment for segment in segments if segment.tier == schema.FINEST]
     return finest, [segment for segment in segments if segment.tier != schema.FINEST]
 
 
 def _finest_tables(connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> Iterator[PointTable]:
-    """Yield the points of *segments*, of the finest tier, that match *question*, in pieces."""
     if not segments:
         return
     numbers: Ints | None = None

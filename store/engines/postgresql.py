@@ -132,7 +132,6 @@ def _name(tier: int, start: int) -> str:
 
 
 def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
-    """Return the name of each partition by the code of its tier, and its start."""
     names = connection.scalars(
         text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'points'::regclass")
     )

@@ -33,7 +33,6 @@ class LatencyQueries(QueryGroup):
             return request_latency(snapshot, selection)
 
     def latencies(self, selections: Sequence[Selection]) -> list[Histogram]:
-        """Return `latency` of each of *selections*, all in few statements."""
         with self._snapshot() as snapshot:
             found = fetch_each(snapshot, [PointQuery(each, (REQUEST_DURATION,)) for each in selections])
         return [add_up(each).histogram() if len(each) else Histogram() for each in found]
@@ -186,7 +185,6 @@ class Mixture:
         ]
 
     def share_bounds(self, quantiles: Sequence[float]) -> list[dict[str, tuple[float, float]]]:
-        """Return the 95 % interval of the share of each stage at each of *quantiles*."""
         if not len(self.latency.index):
             return [{} for _ in quantiles]
         spent = _mean_times(np.eye(len(self._counts)), self._requests, self._times)

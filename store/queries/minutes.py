@@ -80,7 +80,6 @@ class MinuteQueries(QueryGroup):
     """Queries of requests by minute and histogram bucket."""
 
     def minutes(self, selection: Selection) -> MinuteCounts:
-        """Return the requests of *selection* by minute, with the rules of `all_minutes`."""
         with self._snapshot() as snapshot:
             return _minutes(snapshot, selection)
 
@@ -90,7 +89,6 @@ class MinuteQueries(QueryGroup):
             return _sums(snapshot, selection)
 
     def spent(self, selection: Selection, step: timedelta) -> SpentCounts:
-        """Return the time spent in each stage, in steps of whole minutes, with the resolution of `minutes`."""
         with self._snapshot() as snapshot:
             return _spent(snapshot, selection, step)
 

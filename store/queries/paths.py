@@ -106,7 +106,6 @@ class PathQueries(QueryGroup):
             return critical_path.split_dependency(found[2]) if found else None
 
     def retained_failures(self, selection: Selection) -> RetainedFailures:
-        """Return the error types and the failed calls of the retained failed requests of *selection*."""
         with self._snapshot() as snapshot:
             return _retained_failures(snapshot, replace(selection, status=STATUS_ERROR))
 

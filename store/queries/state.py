@@ -136,7 +136,6 @@ class TierUse:
 
     @property
     def bytes_per_day(self) -> float:
-        """Growth in the last day, extrapolated to a day if the tier is younger, in bytes."""
         slot = self.slot_seconds
         start = max((self.complete - _DAY_SECONDS) // slot * slot, self.first)
         if self.complete <= start:
@@ -146,7 +145,6 @@ class TierUse:
 
     @property
     def settled_bytes(self) -> float:
-        """Size at which deletion balances growth, in bytes."""
         return self.bytes_per_day * self.retention_seconds / _DAY_SECONDS
 
     def bytes_after(self, days: float, now: int) -> float:

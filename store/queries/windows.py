@@ -61,7 +61,6 @@ class WindowQueries(QueryGroup):
     """Queries of requests in windows."""
 
     def windows(self, selection: Selection, query: WindowQuery) -> WindowTable:
-        """Return values of the requests of *selection*, whose times are not used, in each window of *query*."""
         with self._snapshot() as snapshot:
             return _windows(snapshot, selection, query)
 

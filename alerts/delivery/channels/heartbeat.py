@@ -105,7 +105,6 @@ class HeartbeatPinger(AlertsThread):
         return ""
 
     def _say(self, trouble: str) -> None:
-        """Log *trouble* if it changed."""
         if trouble and trouble != self._trouble:
             log.warning("alerts: no heartbeat to %s: %s", self._heartbeat.name, trouble)
         self._trouble = trouble

@@ -92,9 +92,7 @@ class ReleaseChannel(Protocol):
     @property
     def name(self) -> str: ...
 
-    def announce(self, release: ReleaseNotice) -> None:
-        """Send *release* to the receiver."""
-        ...
+    def announce(self, release: ReleaseNotice) -> None: ...
 
 
 class ReleaseAnnouncer(AlertsThread):

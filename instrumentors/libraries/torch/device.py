@@ -283,7 +283,6 @@ class DeviceWork:
         self.timeline.release(self._ended())
 
     def _queue(self, since: int, start: int) -> Marks:
-        """Return the marks of the wait behind work of another request on the same stream."""
         if self._before is None or self._before[0] == self._request:
             return []
         until = min(start, self.timeline.place(self._before[1]))

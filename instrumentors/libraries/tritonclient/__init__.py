@@ -137,7 +137,6 @@ class StreamedCall(Call):
         self.inferences = 1
 
     def part(self, response: Any) -> bool:
-        """Record the arrival of a part, and return whether the server marks it as the last one."""
         now = clock()
         self._wait.grow_end(now)
         last = is_last_response(response)

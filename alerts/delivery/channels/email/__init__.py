@@ -162,7 +162,6 @@ class CheckedSmtp(smtplib.SMTP):
                 self._line.shutdown(socket.SHUT_RDWR)
 
     def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Return a connection to the first address of the host that accepts one."""
         egress_policy = EgressPolicy.from_env(os.environ)
         egress_policy.check(host, [host])
         try:

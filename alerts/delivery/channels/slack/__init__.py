@@ -217,7 +217,6 @@ class SlackBot:
         return f"{response.get('channel', self.channel)}:{response['ts']}" if response.get("ts") else ""
 
     def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
-        """Call *method* with the first blocks of *ways* that Slack accepts, or else with text only."""
         for shown in ways:
             try:
                 return self._call(method, text=notification_text(message), blocks=shown, **arguments)

@@ -233,7 +233,6 @@ def _impact(message: Message) -> str:
 
 
 def _section(message: Message, part: str, text: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
-    """Return a section block with *text*, or {} for an empty text."""
     return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(text, limit)} if text else {}
 
 
