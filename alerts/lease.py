@@ -18,11 +18,7 @@ def new_holder() -> str:
 
 
 def hold(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
-    """Acquire or renew lease *name* within a write transaction.
-
-    Returns:
-        True if *holder* has the lease now.
-    """
+    """Acquire or renew lease *name* within a write transaction; return whether *holder* has the lease now."""
     free_or_mine = or_(leases.c.holder == holder, leases.c.until <= now)
     taken = connection.execute(
         update(leases).where(leases.c.name == name, free_or_mine).values(holder=holder, until=now + seconds)

@@ -175,11 +175,7 @@ _KEEP_ALIVE_SECONDS = 3
 
 
 class Servers(HttpServer):
-    """The HTTP and gRPC servers, which start and stop together.
-
-    Attributes:
-        grpc_port: The gRPC port once it accepts calls.
-    """
+    """The HTTP and gRPC servers, which start and stop together; *grpc_port*: the gRPC port once it accepts calls."""
 
     def __init__(
         self, application: Starlette, limits: ConnectionLimits, tls: SSLContext | None, grpc: GrpcServer | None

@@ -52,11 +52,7 @@ class AlertsSource(Protocol):
 
 
 class Source:
-    """Data source of the pages.
-
-    Args:
-        clock: Function that returns the current time. [Unix seconds]
-    """
+    """Data source of the pages; *clock*: function that returns the current time [Unix seconds]."""
 
     def __init__(
         self,

@@ -39,11 +39,7 @@ class FailureShare:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Failed requests among those that violated an objective.
-
-    Args:
-        bad: Requests that violated the objective. [count]
-    """
+    """Failed requests among those that violated an objective; *bad*: requests that violated the objective [count]."""
 
     failed: float
     bad: float
@@ -63,11 +59,7 @@ def failures_from_json(raw: Mapping[str, Any] | None) -> Failures | None:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why requests are bad.
-
-    Args:
-        bad: Requests that violated the objective, or are slower than usual. [count]
-    """
+    """Why requests are bad; *bad*: requests that violated the objective, or are slower than usual [count]."""
 
     kind: CauseKind
     requests: float = 0.0

@@ -286,11 +286,7 @@ class DeliveryWorker(AlertsThread):
         self._paused_until = 0.0
 
     def step(self) -> float:
-        """Send the most urgent due message, if one is due.
-
-        Returns:
-            Wait before the next step. [seconds]
-        """
+        """Send the most urgent due message, if one is due; return the wait before the next step [seconds]."""
         now = self._clock()
         if now < self._paused_until:
             return min(self._paused_until - now, POLL_SECONDS)

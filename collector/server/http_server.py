@@ -22,11 +22,7 @@ _BACKLOG = 512
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn server that runs in a thread.
-
-    Attributes:
-        ready: Event that is set once the server accepts connections.
-    """
+    """Uvicorn server that runs in a thread; *ready*: event that is set once the server accepts connections."""
 
     def __init__(
         self,

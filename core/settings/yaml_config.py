@@ -20,11 +20,7 @@ MAX_PLACES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error in a file.
-
-    Args:
-        path: The file, if it is another file than the one that was read.
-    """
+    """One error in a file; *path*: the file, if it is another file than the one that was read."""
 
     line: int
     text: str
@@ -33,11 +29,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Document:
-    """A YAML document.
-
-    Args:
-        warnings: Values that YAML may interpret differently than intended.
-    """
+    """A YAML document; *warnings*: values that YAML may interpret differently than intended."""
 
     value: Any
     lines: dict[Place, int] = field(default_factory=dict[Place, int])

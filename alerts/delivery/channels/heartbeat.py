@@ -72,11 +72,7 @@ class HeartbeatPinger(AlertsThread):
         self._trouble = ""
 
     def step(self) -> float:
-        """Send a heartbeat if one is due and alerts work.
-
-        Returns:
-            Wait before the next step. [seconds]
-        """
+        """Send a heartbeat if one is due and alerts work; return the wait before the next step [seconds]."""
         now = self._clock()
         if now < self._next_at:
             return self._next_at - now

@@ -111,11 +111,7 @@ class ChartUploads:
         self._is_troubled = False
 
     def put(self, channel: str, upload: Callable[[], str], show: Callable[[str], object]) -> str:
-        """Upload a chart and add it to the message.
-
-        Returns:
-            The file id; "" if the message has no chart.
-        """
+        """Upload a chart and add it to the message; return the file id; "" if the message has no chart."""
         began = self._clock()
         if began < self._rests_until:
             return ""
