@@ -150,7 +150,7 @@ def test_an_error_in_the_middle_is_a_card(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(overview, "stage_time_card", fail)
+    monkeypatch.setattr(overview_table, "stage_time_card", fail)
     monkeypatch.setattr(overview_table, "events_card", lambda *_: components.P(LAST_CARD))
     with caplog.at_level(logging.ERROR):
         text = client.get("/").text
