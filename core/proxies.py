@@ -15,12 +15,7 @@ from .addresses import host_and_port, parse_ip
 
 
 class ProxyError(OSError):
-    """A proxy of the environment is not usable, or does not pass a call on.
-
-    Args:
-        proxy: The URL of the proxy, of which user and password are not shown.
-        reason: What is wrong, as the end of a sentence about the proxy.
-    """
+    """A proxy of the environment is not usable, or does not pass a call on."""
 
     def __init__(self, url: str, proxy: str, reason: str) -> None:
         parts = urlsplit(url)

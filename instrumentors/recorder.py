@@ -333,12 +333,7 @@ _flush_agent: Callable[[float], bool] | None = None
 
 
 def install_agent(run: Callable[[], None], flush_agent: Callable[[float], bool]) -> None:
-    """Register the functions that the background thread and `flush` call; `bootstrap` does this on import.
-
-    Args:
-        run: Processes and exports the records of this process, without end; returns if the agent is disabled.
-        flush_agent: Aggregates and delivers all records within the given number of seconds.
-    """
+    """Register the functions that the background thread and `flush` call; `bootstrap` does this on import."""
     global _run_agent, _flush_agent
     _run_agent, _flush_agent = run, flush_agent
 

@@ -77,13 +77,7 @@ def _decode(memory: bytes, pid: int) -> list[OpenRequest]:
 
 
 class Supervised(NamedTuple):
-    """Duties of a process towards its supervisor.
-
-    Args:
-        shared: Memory for its open requests.
-        is_overdue: Returns whether the supervisor may soon kill this process, because it does not respond.
-        check_seconds: Time between two checks. [seconds]
-    """
+    """Duties of a process towards its supervisor."""
 
     shared: SharedRequests
     is_overdue: Callable[[], bool]

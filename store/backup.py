@@ -126,11 +126,6 @@ class Stretch:
 def copy_store(source: Store, target: Store, progress: Callable[[int, int], None]) -> int:
     """Copy *source* into *target*, or continue an interrupted copy, as of one moment of the source.
 
-    Args:
-        source: The source; other processes may write to it meanwhile.
-        target: The target; no other process may write to it.
-        progress: Function called with the number of copied rows of points and their total number.
-
     Returns:
         Number of rows of points in the source.
 

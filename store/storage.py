@@ -193,10 +193,6 @@ def join_columns(pieces: Sequence[Columns]) -> Columns:
 def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:
     """Sum *columns* into one point for each step, metric, stage and scale, at the last of their times; sorted by step.
 
-    Args:
-        steps: Steps that are summed separately; None for one step.
-        apart: Whether series are summed separately.
-
     Raises:
         StoreError: The counts exceed the limit of a sum.
     """
@@ -324,10 +320,6 @@ class StoredPoints(Protocol):
 
         Points of one step, metric, stage and scale (and series or total, if the query separates them) may be added up into one
         point, at the last of their times.
-
-        Args:
-            segments: Tiers and stretches of time, which do not overlap.
-            steps: Steps into which the time will be divided; None for one step.
         """
         ...
 

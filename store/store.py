@@ -32,13 +32,7 @@ _AT_ONCE = 100
 
 
 class Store:
-    """The database of a Stagelens server. Thread-safe; other processes may read the same database, and write to it in turn.
-
-    Args:
-        engine: Engine from `database.open_engine` of a migrated database.
-        points: Storage of the points; by default in the same database.
-        clock: Returns the current time. [Unix seconds]
-    """
+    """The database of a Stagelens server. Thread-safe; other processes may read the same database, and write to it in turn."""
 
     def __init__(
         self,

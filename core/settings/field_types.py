@@ -22,23 +22,12 @@ from .yaml_config import meant, show
 
 
 def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
-    """Fail in a validator with the message "<place> is <value><why>; <fix>, such as <example>".
-
-    Args:
-        fix: What to write instead, such as `write a number`.
-        why: What is wrong, such as `, which has no zone`.
-        example: An example; by default the example of the field.
-    """
+    """Fail in a validator with the message "<place> is <value><why>; <fix>, such as <example>"."""
     raise PydanticCustomError("form", "{fix}", {"fix": fix, "why": why, "example": example})  # noqa: EM101 - its type
 
 
 def reject(text: str, *, key: str = "") -> NoReturn:
-    """Fail in a validator with the message "<place> <text>", which does not repeat the value.
-
-    Args:
-        text: What is wrong, and the fix.
-        key: Key whose line is meant, of the same section; by default the field.
-    """
+    """Fail in a validator with the message "<place> <text>", which does not repeat the value."""
     raise PydanticCustomError("text", "{text}", {"text": text, "key": key})  # noqa: EM101 - its type
 
 

@@ -47,12 +47,7 @@ def read_documents(path: Path, kind: str) -> list[Document]:
 
 
 def read_file(path: Path, kind: str, example: str, section: type[S]) -> S:
-    """Read the YAML file at *path*, whose content is one *section*.
-
-    Args:
-        kind: Kind of the file for messages, such as `an access file`.
-        example: Content that an empty file could have.
-    """
+    """Read the YAML file at *path*, whose content is one *section*."""
     document = read_document(path, kind)
     if document.value is None and not document.problems:
         document.problems.append(Problem(1, f"the file is empty; write, for example:\n{example}"))
@@ -75,11 +70,6 @@ def _text(path: Path, kind: str) -> str:
 
 class LiveFile(Generic[T]):
     """A file that is reloaded when it changes; an invalid version leaves the last valid content in force. Thread-safe.
-
-    Args:
-        path: The file; None for no file.
-        read: Function that parses the file and raises ConfigError if it is invalid.
-        included: Function that returns the other files that were read; a change of one of them reloads all files.
 
     Attributes:
         current: Content in force; None until the file was valid once.

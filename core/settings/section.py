@@ -29,13 +29,7 @@ from .yaml_config import Document, Place, Problem, meant, show, spell
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Error or warning about a value of the right form.
-
-    Args:
-        key: Key of the section, or the place of a value in it; "" for the whole section.
-        text: The error and its fix; the name of the key is put before it.
-        is_warning: Whether the file can be used nevertheless.
-    """
+    """Error or warning about a value of the right form."""
 
     key: str | Place
     text: str
@@ -103,10 +97,6 @@ def read_section(
     model: type[S], document: Document, place: Place, value: Any, context: Mapping[str, Any] | None = None
 ) -> S | None:
     """Validate *value*, which is at *place* of *document*, as a section.
-
-    Args:
-        document: Errors and warnings are added to it, each with its line.
-        context: Values for validators, such as the environment.
 
     Returns:
         The section; None if it is invalid.

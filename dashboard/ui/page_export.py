@@ -57,10 +57,6 @@ HtmlTarget = Literal["page", "report"]
 def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = lambda address: address) -> str:
     """Return *nodes* as HTML.
 
-    Args:
-        target: `page` for browsers, `report` for files without a server.
-        follow: Function that converts an address within the dashboard for the target; None removes the link.
-
     >>> as_html(html.A(["<b>", html.B(1)], href="/s/a", className="x"))
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
     """

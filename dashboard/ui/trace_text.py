@@ -28,11 +28,6 @@ def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dic
 def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> str:
     r"""Return one sentence for each cause of stalls; "" without stalls.
 
-    Args:
-        seconds: Stall times, as for `stalls_by_cause`. [seconds]
-        whole: Latency that contains the stalls. [seconds]
-        named: Name of the latency, such as `p99`.
-
     >>> stall_sentence({"gc:forward": 0.048, "gc:queue": 0.013}, 0.5, "p99")
     'Garbage collection took 61.0\u202fms of p99, 48.0\u202fms of it in Forward.'
     >>> stall_sentence({"cpu:queue": 0.071}, 0.5, "p99"), stall_sentence({"gc:forward": 0.001}, 0.5, "p99")

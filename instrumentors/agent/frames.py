@@ -48,12 +48,7 @@ class _Chain(NamedTuple):
 
 
 class RequestTasks:
-    """Tasks of the event loops by request, read once for each look.
-
-    Args:
-        is_user: Whether a frame is code of the user.
-        rng: Chooses among child tasks that all wait.
-    """
+    """Tasks of the event loops by request, read once for each look."""
 
     def __init__(self, is_user: Callable[[FrameType], bool], rng: random.Random) -> None:
         self._is_user = is_user

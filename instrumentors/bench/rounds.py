@@ -94,14 +94,7 @@ Both: TypeAlias = tuple[Turn, Turn]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of a measurement.
-
-    Args:
-        command: The command. If it contains `PORT`, both variants run at once, else each is started for every turn.
-        asking: The request; None if the command is its own load and exits.
-        load: Command of the user that generates the load instead of requests, "" for none.
-        warm_up: Number of requests after a start that are not measured. [count]
-    """
+    """Plan of a measurement."""
 
     command: Sequence[str]
     environments: tuple[Mapping[str, str], Mapping[str, str]]

@@ -86,13 +86,7 @@ class _ModelCall(LongCall):
 def model_call(
     name_of: Callable[[Any], str] = class_name, rows: Callable[[Any], int] | None = None, *, is_request: bool = True
 ) -> Probed:
-    """Return what records the outermost call of a method as `forward`, with the name and the batch size of the model.
-
-    Args:
-        name_of: Returns the name of the model, for the object whose method is called.
-        rows: Returns the number of rows of the first argument, 0 if unknown. Default: `rows_of`.
-        is_request: Whether the call is a request of a plain script: not if it is only the wait for a model.
-    """
+    """Return what records the outermost call of a method as `forward`, with the name and the batch size of the model."""
 
     def enter(model: Any, data: Any) -> object:
         if inside.get():

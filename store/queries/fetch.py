@@ -156,11 +156,7 @@ def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
 
 
 class QueryGroup:
-    """Base class of query groups; each query runs in a transaction of its own.
-
-    Args:
-        clock: Returns the current time. [Unix seconds]
-    """
+    """Base class of query groups; each query runs in a transaction of its own."""
 
     def __init__(
         self, engine: Engine, points: StoredPoints, retention: Retention, caps: SeriesCaps, clock: Callable[[], float]

@@ -102,12 +102,7 @@ class EventSource(Protocol):
 
 
 class TorchEvents:
-    """Events of `torch.cuda`, which also serves AMD, or `torch.xpu`.
-
-    Args:
-        driver: Driver that prepares threads for querying events; None if not needed.
-        current_id: Returns an id of the current stream of a device, by its index; None if not available.
-    """
+    """Events of `torch.cuda`, which also serves AMD, or `torch.xpu`."""
 
     def __init__(self, backend: Any, driver: Driver | None, current_id: Callable[[int], Any] | None = None) -> None:
         self._backend = backend
