@@ -346,7 +346,7 @@ class AbsenceRule:
         return None if seen.empty else seen["first_seen"].min().to_pydatetime().astimezone(UTC)
 
 
-def _requests(read: Reader, slo: Slo, start: datetime, end: datetime) -> int:
+def _requests(read: Reader, slo: Slo, start: datetime, end: datetime) -> float:
     return read.slo_counts(_without_filters(slo).select(start, end), None).total
 
 

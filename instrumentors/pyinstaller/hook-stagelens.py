@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from PyInstaller.utils.hooks import copy_metadata
+from PyInstaller.utils.hooks import copy_metadata  # pyright: ignore[reportMissingModuleSource]
 
 from stagelens.instrumentors.bootstrap import LIBRARIES
 

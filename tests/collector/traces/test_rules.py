@@ -225,7 +225,7 @@ def test_a_health_probe_is_recognised_by_route_name_path_and_agent() -> None:
         spans = SpanReader().read(media_type, body, ALWAYS, IngestResult()).spans
         is_probe = (spans.rows["flags"] & Flag.PROBE) != 0
 
-        assert [label(spans, row).route for row in np.flatnonzero(is_probe)] == [route for *_, route in probes]
+        assert [label(spans, int(row)).route for row in np.flatnonzero(is_probe)] == [route for *_, route in probes]
         assert is_probe[: len(probes)].all()
         assert "secret" not in repr(spans.labels)
     none = SpanReader(probes=ProbePolicy.parse("none")).read(

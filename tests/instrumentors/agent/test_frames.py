@@ -64,7 +64,7 @@ def test_a_thread_waits_in_c(method: Callable[[Model], Any], expected: list[str 
     found: list[str | None] = []
     until = time.monotonic() + 30
     while found != expected and time.monotonic() < until:
-        frame = sys._current_frames()[thread.ident]
+        frame = sys._current_frames()[thread.ident]  # pyright: ignore[reportPrivateUsage]
         found = []
         while frame is not None and frame.f_code.co_filename == __file__:
             wait = wait_at(frame.f_code, frame.f_lasti)

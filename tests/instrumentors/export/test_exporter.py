@@ -472,6 +472,6 @@ def test_the_time_of_a_main_thread_after_a_fork_is_not_that_of_sending(
     """Under gevent the exporter runs on the main thread, of which `threading` may have the id from before the fork."""
     monkeypatch.setattr(threading.main_thread(), "_native_id", 1)
     agent = exporter()
-    agent._note_cpu()
+    agent._note_cpu()  # pyright: ignore[reportPrivateUsage]
 
     assert agent.cpu_ns() == 0

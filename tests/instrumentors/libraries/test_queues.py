@@ -1315,7 +1315,7 @@ def test_a_pool_of_connections_is_no_queue_of_jobs(finished: Finished) -> None:
             pool.put(["connection"])
         with request(name + "_takes"):
             pool.get()
-    assert queues._pools[id(pool)]() is pool
+    assert queues._pools[id(pool)]() is pool  # pyright: ignore[reportPrivateUsage]
     with request("later"):
         pool.put(["connection"])
 

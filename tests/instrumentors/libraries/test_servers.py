@@ -45,7 +45,10 @@ def call(app: Any, *messages: Message, **scope: Any) -> list[Message]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(Served(app)({"type": "http", "method": "GET", "path": "/", "headers": [], **scope}, receive, send))
+    async def serve() -> None:
+        await Served(app)({"type": "http", "method": "GET", "path": "/", "headers": [], **scope}, receive, send)
+
+    asyncio.run(serve())
     return sent
 
 

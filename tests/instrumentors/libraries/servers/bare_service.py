@@ -75,7 +75,7 @@ def serve_werkzeug(port: int) -> None:
 
 def serve_cheroot(port: int) -> None:
     """Serve by the server of CherryPy."""
-    from cheroot.wsgi import Server  # noqa: PLC0415 - as above
+    from cheroot.wsgi import Server  # noqa: PLC0415 - as above  # pyright: ignore[reportMissingImports]
 
     Server(("127.0.0.1", port), wsgi).start()
 
@@ -116,11 +116,11 @@ def serve_tornado_wsgi(port: int) -> None:
 
 def serve_sanic(port: int) -> None:
     """Serve by its own server."""
-    from sanic import Sanic, response  # noqa: PLC0415 - as above
+    from sanic import Sanic, response  # noqa: PLC0415 - as above  # pyright: ignore[reportMissingImports]
 
     app = Sanic("bare")
 
-    @app.get("/items/<item:int>")
+    @app.get("/items/<item:int>")  # pyright: ignore[reportUntypedFunctionDecorator]
     async def item(_: Any, item: int) -> Any:
         work()
         return response.json({"ok": item})
@@ -131,9 +131,9 @@ def serve_sanic(port: int) -> None:
 def serve_litestar(port: int) -> None:
     """Serve under uvicorn."""
     import uvicorn  # noqa: PLC0415 - as above
-    from litestar import Litestar, get  # noqa: PLC0415 - as above
+    from litestar import Litestar, get  # noqa: PLC0415 - as above  # pyright: ignore[reportMissingImports]
 
-    @get("/items/{item:int}", sync_to_thread=False)
+    @get("/items/{item:int}", sync_to_thread=False)  # pyright: ignore[reportUntypedFunctionDecorator]
     def item(item: int) -> dict[str, int]:
         work()
         return {"ok": item}
