@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType, ModuleType
@@ -152,6 +153,9 @@ class ServerInstrumentor(Instrumentor):
 
 def _served_asgi(app: Any) -> Any:
     """Return *app* recorded, unless it is one of Starlette, which is recorded itself: that costs a coroutine less."""
+    if "ray.serve" in sys.modules:
+        # The proxy of Ray is no service: the replicas count its requests.
+        return app
     inner = app.app if type(app).__module__ == "uvicorn.middleware.proxy_headers" else app
     is_recorded = getattr(type(inner).__call__, "__module__", None) in _RECORDED
     return app if is_recorded else Served(app)
