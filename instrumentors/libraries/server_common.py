@@ -432,7 +432,7 @@ TRUSTED_VARIABLE: Final = "STAGELENS_TRUSTED_PROXIES"
 UNIX_PEER: Final = "unix"
 # Latest waits of a proxy by which its clock is judged, and the number that this needs.
 CLOCK_WAITS, MIN_CLOCK_WAITS = 64, 20
-# A smaller difference of the clocks is not told from the network; a longer wait counts only once the clock is known. [nanoseconds]
+# A smaller difference of the clocks cannot be distinguished from the network; a longer wait counts only once the clock is known. [nanoseconds]
 MIN_SKEW_NS, MAX_UNKNOWN_NS = 50_000_000, 1_000_000_000
 # Waits vary, the difference of two clocks does not: half of all waits are within this time of the shortest one. [nanoseconds]
 SKEW_SPREAD_NS = 20_000_000
