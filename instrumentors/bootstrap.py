@@ -51,7 +51,6 @@ LIBRARIES = (
     Library("bentoml", "bentoml", "BentoMLInstrumentor"),
     Library("botocore", "catalog", "BotocoreInstrumentor"),
     Library("catboost", "boosting", "CatBoostInstrumentor"),
-    Library("cheroot", "servers", "ServerInstrumentor"),
     Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
     Library("confluent_kafka.cimpl", "catalog", "KafkaInstrumentor"),
     Library("ctranslate2", "inference_runtimes", "CTranslate2Instrumentor"),
@@ -154,19 +153,21 @@ class _ImportHook:
             log_failure(f"instrumenting {self._library.trigger}")
 
 
-def _run_agent() -> None:
+def _worker() -> Any:
+    """Return the module of the agent, imported on its thread: HTTP, gzip and JSON are not loaded at the expense of the first request."""
+    with import_lock, suppress(OSError):
+        return import_module(".agent.worker", __package__)
+    # Its file was closed while it was read: a daemon closes all. Most of it is loaded by now.
     with import_lock:
-        # Imported on the background thread: HTTP, gzip and JSON are not loaded at the expense of the first request.
-        from .agent import worker  # noqa: PLC0415
+        return import_module(".agent.worker", __package__)
 
-    worker.run()
+
+def _run_agent() -> None:
+    _worker().run()
 
 
 def _flush_agent(timeout_seconds: float) -> bool:
-    with import_lock:
-        from .agent import worker  # noqa: PLC0415 - see _run_agent
-
-    return worker.flush(timeout_seconds)
+    return _worker().flush(timeout_seconds)
 
 
 _logger: Any = logging.getLogger("stagelens")

@@ -247,7 +247,7 @@ def test_every_python_file_that_documents_name_is_there() -> None:
 
 
 # Distributions they name are installed for the second tier.
-HEAVY = {"cv2", "onnxruntime", "sentence_transformers", "sklearn", "torch", "tritonclient"}
+HEAVY = {"cv2", "onnxruntime", "sentence_transformers", "sklearn", "torch", "tornado", "tritonclient"}
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ def test_a_second_signal_costs_no_report(sink: Sink) -> None:
 def test_a_host_that_closes_all_files_ends_as_without_us(end: str, sink: Sink) -> None:
     """What it opens then has the numbers of our sockets, and stays open."""
     script = f"""
+assert stagelens.flush(60)
 os.closerange(3, 256)
 pipes = [os.pipe() for _ in range(20)]
 for _, end in pipes: os.write(end, b"x")

@@ -91,6 +91,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "stage_latency": read.stage_latency(shop),
         "stalls": read.stalls(shop, PERCENTILES),
         "state": _state(store),
+        "stopped": read.stopped(shop),
         "streams": [read.streams(shop, metric) for metric in sorted(names.METRICS)],
         "streams_over_time": read.streams_over_time(shop, names.FIRST_TOKEN, names.BY_GENERATE, PERCENTILES, STEP),
         "tallies": read.tallies([shop, second], latency),
