@@ -134,9 +134,9 @@ class Signals:
     def close(self) -> None:
         """Undo everything in a forked child, which inherits the handler but not the thread."""
         self.restore()
-        release = _socket.socket.close if self._has_sockets() else _socket.socket.detach
-        for each in itertools.chain(*self._sockets.values()):
-            release(each)
+        if self._has_sockets():
+            for each in itertools.chain(*self._sockets.values()):
+                each.close()
 
     def _restore(self, signum: int) -> None:
         if self._ours and self._action(signum) == self._ours:
@@ -144,7 +144,12 @@ class Signals:
 
     def _has_sockets(self) -> bool:
         """Return whether the host has not closed all files that it does not know: their numbers are those that it opens next."""
-        return self._read_inodes() == self._inodes
+        if self._read_inodes() == self._inodes:
+            return True
+        for each in itertools.chain(*self._sockets.values()):
+            # At the exit it would close what has its number now, with a warning.
+            each.detach()
+        return False
 
     def _read_inodes(self) -> list[int]:
         with contextlib.suppress(OSError):
@@ -153,7 +158,7 @@ class Signals:
 
     def _poll(self, timeout_ms: int | None = None) -> list[int]:
         poll = _unpatched(select, "poll")()
-        signals = {receiver.fileno(): signum for signum, (receiver, _) in self._sockets.items()}
+        signals = {receiver.fileno(): signum for signum, (receiver, _) in self._sockets.items() if receiver.fileno() >= 0}
         for file in signals:
             poll.register(file, select.POLLIN)
         return [signals[file] for file, _ in poll.poll(timeout_ms)]
