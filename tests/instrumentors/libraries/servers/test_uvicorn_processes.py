@@ -57,7 +57,8 @@ def test_a_reloaded_process_reports_before_its_exit(
 ) -> None:
     """The reloader itself serves nothing and reports nothing."""
     service, changed = tmp_path / "fastapi_service.py", tmp_path / "changed"
-    shutil.copy(HERE / service.name, service)
+    for name in (service.name, "gate.py"):
+        shutil.copy(HERE / name, tmp_path)
     server = start(*UVICORN, "--reload", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL=NEVER)
     first = server.send_request("/")["pid"]
 
