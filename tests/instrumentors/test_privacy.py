@@ -330,16 +330,17 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
 MODELS = {
     "boosting",
-    "ctranslate2",
     "diffusers",
+    "inference_runtimes",
     "jax",
     "keras",
     "llama_cpp",
-    "openvino",
     "sklearn",
     "tensorflow",
     "vllm",
 }
+# Servers record the path as its template, whatever its framework; `servers/` runs them.
+FRAMEWORKS = {"litestar", "sanic", "tornado"}
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.
 CALLS_ONLY = {
     library.trigger
@@ -356,7 +357,7 @@ def test_every_instrumentor_recorded_requests(seen: Seen) -> None:
     # Batchers and process pools note times and sizes, of whichever job; they run for real in `batchers/`.
     assert {library.trigger for library in LIBRARIES} - set().union(
         *seen.instrumented.values()
-    ) <= BATCHERS | CALLS_ONLY
+    ) <= BATCHERS | FRAMEWORKS | CALLS_ONLY
     assert {route: stages for route, stages in missing.items() if stages} == {}
     for service, route in ITEMS.items():
         assert stages[service, route] >= {"network", "serialize"}
