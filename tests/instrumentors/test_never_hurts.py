@@ -143,7 +143,8 @@ def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
 
 @pytest.mark.stacks
 def test_all_libraries_in_one_process_behave_unchanged() -> None:
-    """Those of the first tier are patched in the same way beside all others."""
+    """Those of the first tier are patched in the same way beside all others; one instrumentor is that of all servers."""
     every, light = harmless(), harmless(*LIGHT)
+    own = {library.trigger for library in LIBRARIES if library.module != "servers"}.intersection(LIGHT)
 
-    assert {trigger: every[trigger] for trigger in LIGHT} == light
+    assert {trigger: every[trigger] for trigger in own} == {trigger: light[trigger] for trigger in own}
