@@ -194,7 +194,7 @@ def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
 def test_charts_work_with_the_keyboard(visit: Visit) -> None:
     """Arrows move a cursor and announce it, Enter selects, and the focus stays; axe finds no serious violation."""
     page, said = visit.go(ADDRESS), visit.page.get_by_role("status").and_(visit.page.locator("#said"))
-    chart = page.locator("[data-chart=percentile]")
+    chart = page.locator("[data-chart=percentile][data-drawn]")
     chart.focus()
     page.keyboard.press("ArrowLeft")
     expect(said).to_contain_text(re.compile(r"^p98\.\d+: .*Preprocess"))
@@ -203,7 +203,7 @@ def test_charts_work_with_the_keyboard(visit: Visit) -> None:
     page.wait_for_url(re.compile(r"p=98\."))
     expect(page.get_by_role("heading", name="Exemplars around p98.")).to_be_attached()
     expect(chart).to_be_focused()
-    heat = page.locator("[data-chart=heat]")
+    heat = page.locator("[data-chart=heat][data-drawn]")
     heat.focus()
     for key in ("ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowUp"):
         page.keyboard.press(key)
