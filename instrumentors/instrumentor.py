@@ -324,21 +324,21 @@ class CallsInstrumentor(Instrumentor):
     """Base class of a library that needs no more than `timed_call` around its functions.
 
     Attributes:
-        calls: Functions and methods of each module by their stage: import name, stage, and names such as "Image.load". A missing
-            or inherited one is skipped.
+        calls: Functions and methods by place and stage: import name, with ":Class" for methods; stage; and names, separated by
+            spaces. A missing or inherited one is skipped.
     """
 
-    calls: ClassVar[Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType({})
+    calls: ClassVar[Sequence[tuple[str, str, str]]] = ()
 
     def hooks(self) -> Mapping[str, Hook]:
-        return dict.fromkeys(self.calls, self._patch)
+        return dict.fromkeys((place.partition(":")[0] for place, _, _ in self.calls), self._patch)
 
     def _patch(self, module: ModuleType) -> None:
-        for stage, names in self.calls[module.__name__].items():
-            for name in names:
-                path, _, attribute = name.rpartition(".")
-                owner = getattr(module, path, None) if path else module
-                if owner is not None:
+        for place, stage, names in self.calls:
+            name, _, path = place.partition(":")
+            owner = None if name != module.__name__ else getattr(module, path, None) if path else module
+            if owner is not None:
+                for attribute in names.split():
                     self.replace(owner, attribute, self.wrapper(stage))
 
     def wrapper(self, stage: str) -> Probed:

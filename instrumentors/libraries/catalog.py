@@ -9,15 +9,10 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, ClassVar, Final
 
-from ..instrumentor import CallsInstrumentor, Hook
-from .dependency_common import DependencyInstrumentor
-
-
-def methods(owner: str, names: str) -> tuple[str, ...]:
-    """Return the *names*, separated by spaces, of methods of class *owner*, as in `CallsInstrumentor.calls`."""
-    return tuple(f"{owner}.{name}" for name in names.split())
+from ..instrumentor import CallsInstrumentor, Hook, LongCall, Probed, log_failure, timed_call
+from ..records import Marks, clock, has_capacity
 
 
 class JsonInstrumentor(CallsInstrumentor):
@@ -31,7 +26,7 @@ class JsonInstrumentor(CallsInstrumentor):
     title = "JSON"
     stages = MappingProxyType({"serialize": "`loads`, `load`, `dumps` and `dump`"})
     not_timed = ("`JSONEncoder` and `JSONDecoder` without these functions",)
-    calls = MappingProxyType({"json": {"serialize": ("loads", "load", "dumps", "dump")}})
+    calls = (("json", "serialize", "loads load dumps dump"),)
 
 
 class NumpyInstrumentor(CallsInstrumentor):
@@ -51,9 +46,7 @@ class NumpyInstrumentor(CallsInstrumentor):
         "the methods of arrays, such as `tobytes` and `tolist`: they are part of the interpreter's C types",
     )
     tested = MappingProxyType({"numpy": "2.4.6"})
-    calls = MappingProxyType(
-        {"numpy": {"serialize": ["load", "save", "savez", "savez_compressed", "loadtxt", "savetxt", "genfromtxt"]}}
-    )
+    calls = (("numpy", "serialize", "load save savez savez_compressed loadtxt savetxt genfromtxt"),)
 
 
 class OrjsonInstrumentor(CallsInstrumentor):
@@ -68,7 +61,7 @@ class OrjsonInstrumentor(CallsInstrumentor):
     stages = MappingProxyType({"serialize": "`loads` and `dumps`"})
     not_timed = ("functions that a module took with `from orjson import loads` before `stagelens.instrument()`",)
     tested = MappingProxyType({"orjson": "3.13.0"})
-    calls = MappingProxyType({"orjson": {"serialize": ("loads", "dumps")}})
+    calls = (("orjson", "serialize", "loads dumps"),)
 
 
 class PydanticInstrumentor(CallsInstrumentor):
@@ -87,19 +80,11 @@ class PydanticInstrumentor(CallsInstrumentor):
     )
     not_timed = ("the constructor `Model(…)`", "Pydantic 1")
     tested = MappingProxyType({"pydantic": "2.14.4"})
-    calls = MappingProxyType(
-        {
-            "pydantic.main": {
-                "serialize": methods(
-                    "BaseModel", "model_validate model_validate_json model_validate_strings model_dump model_dump_json"
-                )
-            },
-            "pydantic.type_adapter": {
-                "serialize": methods(
-                    "TypeAdapter", "validate_python validate_json validate_strings dump_python dump_json"
-                )
-            },
-        }
+    calls = (
+        ("pydantic.main:BaseModel", "serialize", "model_validate model_validate_json model_validate_strings"),
+        ("pydantic.main:BaseModel", "serialize", "model_dump model_dump_json"),
+        ("pydantic.type_adapter:TypeAdapter", "serialize", "validate_python validate_json validate_strings"),
+        ("pydantic.type_adapter:TypeAdapter", "serialize", "dump_python dump_json"),
     )
 
 
@@ -125,14 +110,11 @@ class PillowInstrumentor(CallsInstrumentor):
     )
     not_timed = ("conversion to an array by `numpy.asarray`, except decoding and `tobytes` in it", "`ImageDraw`")
     tested = MappingProxyType({"pillow": "13.0.0"})
-    calls = MappingProxyType(
-        {
-            "PIL.Image": {"preprocess": ("open", "fromarray", "frombytes", *methods("Image", _PILLOW_METHODS))},
-            "PIL.ImageFile": {"preprocess": ("ImageFile.load",)},
-            "PIL.ImageOps": {
-                "preprocess": ["autocontrast", "contain", "cover", "equalize", "exif_transpose", "fit", "pad", "scale"]
-            },
-        }
+    calls = (
+        ("PIL.Image", "preprocess", "open fromarray frombytes"),
+        ("PIL.Image:Image", "preprocess", _PILLOW_METHODS),
+        ("PIL.ImageFile:ImageFile", "preprocess", "load"),
+        ("PIL.ImageOps", "preprocess", "autocontrast contain cover equalize exif_transpose fit pad scale"),
     )
 
 
@@ -160,7 +142,7 @@ class OpenCvInstrumentor(CallsInstrumentor):
     )
     not_timed = ("methods of C classes, such as `VideoCapture.read`, and networks of `cv2.dnn`",)
     tested = MappingProxyType({"opencv-python": "5.0.0.93"})
-    calls = MappingProxyType({"cv2": {"preprocess": _OPENCV_FUNCTIONS.split(), "postprocess": ("dnn.NMSBoxes",)}})
+    calls = (("cv2", "preprocess", _OPENCV_FUNCTIONS), ("cv2:dnn", "postprocess", "NMSBoxes"))
 
     def _patch(self, module: ModuleType) -> None:
         # The package imports a C module of the same name, and copies its functions afterwards.
@@ -180,21 +162,7 @@ class SoundFileInstrumentor(CallsInstrumentor):
     stages = MappingProxyType({"preprocess": "`read`, `write`, `info`, and `read` and `write` of `SoundFile`"})
     not_timed = ("`blocks`: your code runs between the blocks",)
     tested = MappingProxyType({"soundfile": "0.14.0"})
-    calls = MappingProxyType(
-        {"soundfile": {"preprocess": ("read", "write", "info", "SoundFile.read", "SoundFile.write")}}
-    )
-
-
-_LIBROSA_NAMES = {
-    "core.audio": "load resample to_mono",
-    "core.spectrum": "stft istft griffinlim phase_vocoder magphase reassigned_spectrogram amplitude_to_db power_to_db pcen",
-    "core.constantq": "cqt hybrid_cqt pseudo_cqt vqt icqt",
-    "core.pitch": "yin pyin piptrack estimate_tuning",
-    "feature.spectral": "melspectrogram mfcc chroma_stft chroma_cqt chroma_cens rms tonnetz zero_crossing_rate poly_features "
-    "spectral_centroid spectral_bandwidth spectral_contrast spectral_flatness spectral_rolloff",
-    "feature.utils": "delta stack_memory",
-    "effects": "trim split time_stretch pitch_shift hpss harmonic percussive preemphasis deemphasis",
-}
+    calls = (("soundfile", "preprocess", "read write info"), ("soundfile:SoundFile", "preprocess", "read write"))
 
 
 class LibrosaInstrumentor(CallsInstrumentor):
@@ -217,13 +185,100 @@ class LibrosaInstrumentor(CallsInstrumentor):
         "the functions of `onset` and `beat`, and rhythm features",
     )
     tested = MappingProxyType({"librosa": "0.11.0"})
-    calls = MappingProxyType(
-        {f"librosa.{module}": {"preprocess": names.split()} for module, names in _LIBROSA_NAMES.items()}
+    calls = (
+        ("librosa.core.audio", "preprocess", "load resample to_mono"),
+        (
+            "librosa.core.spectrum",
+            "preprocess",
+            "stft istft griffinlim phase_vocoder magphase reassigned_spectrogram amplitude_to_db power_to_db pcen",
+        ),
+        ("librosa.core.constantq", "preprocess", "cqt hybrid_cqt pseudo_cqt vqt icqt"),
+        ("librosa.core.pitch", "preprocess", "yin pyin piptrack estimate_tuning"),
+        (
+            "librosa.feature.spectral",
+            "preprocess",
+            "melspectrogram mfcc chroma_stft chroma_cqt chroma_cens rms tonnetz zero_crossing_rate poly_features",
+        ),
+        (
+            "librosa.feature.spectral",
+            "preprocess",
+            "spectral_centroid spectral_bandwidth spectral_contrast spectral_flatness spectral_rolloff",
+        ),
+        ("librosa.feature.utils", "preprocess", "delta stack_memory"),
+        (
+            "librosa.effects",
+            "preprocess",
+            "trim split time_stretch pitch_shift hpss harmonic percussive preemphasis deemphasis",
+        ),
     )
 
 
-_REDIS_CLIENT = ("Redis.execute_command", *methods("Pipeline", "execute immediate_execute_command"))
-_REDIS_CLUSTER = ("RedisCluster.execute_command", "ClusterPipeline.execute")
+FAILED: Final = "@failed"
+
+
+class DependencyInstrumentor(CallsInstrumentor):
+    """Base class of a client whose calls are stages, and that has a failed call for each call that raises.
+
+    Attributes:
+        service: Name of the client in the outcome of a failed call, such as "redis:timeout".
+    """
+
+    facts = ("failed_calls",)
+    service: ClassVar[str] = ""
+
+    def wrapper(self, stage: str) -> Probed:
+        service = self.service
+        # The part of the stage names the client in the trace.
+        stage = f"{stage}@{service}"
+
+        def failed(call: LongCall | None, error: BaseException) -> None:
+            if call is not None:
+                _record_failure(call.marks, call.stage, call.started, service, error)
+
+        calls = timed_call(stage)
+        calls.probe = calls.probe._replace(failed=failed)
+        return calls
+
+
+def _record_failure(marks: Marks, stage: str, started: int, service: str, error: BaseException) -> None:
+    try:
+        ended = clock()
+        if has_capacity(marks):
+            failure = (
+                ()
+                if _has_failed_inside(marks, stage, started)
+                else (FAILED, f"{service}:{outcome(error)}", ended - started)
+            )
+            marks.extend((stage, started, ended, *failure))
+    except Exception:
+        log_failure(f"recording a failed call of {service}")
+
+
+def _has_failed_inside(marks: Marks, stage: str, started: int) -> bool:
+    """Return whether the last call, inside the call since *started*, has failed: that of a driver, whose failure is the same."""
+    place, stage = len(marks) - 3, stage.partition("@")[0]
+    while str(marks[place]).partition("@")[0] == stage and marks[place + 1] >= started:
+        place -= 3
+    return marks[place] == FAILED and marks[place - 2] >= started
+
+
+def outcome(error: BaseException | None) -> str:
+    """Return the outcome of a call that raised *error*: "timeout", "cancelled" or else "error".
+
+    By the name of the class, because the classes come from asyncio, gevent, concurrent.futures and every client.
+
+    >>> outcome(TimeoutError()), outcome(ValueError())
+    ('timeout', 'error')
+    """
+    kind = type(error).__name__
+    if error is not None and kind == "KafkaException":
+        # That of librdkafka has an error with a name such as "_MSG_TIMED_OUT".
+        kind = error.args[0].name()
+    kind = kind.replace("_", "").lower()
+    if isinstance(error, TimeoutError) or "timeout" in kind or "timedout" in kind:
+        return "timeout"
+    # The end of a greenlet, or of a coroutine that is closed.
+    return "cancelled" if "cancel" in kind or kind.endswith("exit") else "error"
 
 
 class RedisInstrumentor(DependencyInstrumentor):
@@ -239,13 +294,15 @@ class RedisInstrumentor(DependencyInstrumentor):
     stages = MappingProxyType({"dependency": "a command, or the execution of a pipeline"})
     not_timed = ("messages of `PubSub` and `monitor`, because they belong to no request",)
     tested = MappingProxyType({"redis": "8.1.0"})
-    calls = MappingProxyType(
-        {
-            "redis.client": {"dependency": _REDIS_CLIENT},
-            "redis.asyncio.client": {"dependency": _REDIS_CLIENT},
-            "redis.cluster": {"dependency": _REDIS_CLUSTER},
-            "redis.asyncio.cluster": {"dependency": _REDIS_CLUSTER},
-        }
+    calls = tuple(
+        (f"{package}.{owner}", "dependency", names)
+        for package in ("redis", "redis.asyncio")
+        for owner, names in (
+            ("client:Redis", "execute_command"),
+            ("client:Pipeline", "execute immediate_execute_command"),
+            ("cluster:RedisCluster", "execute_command"),
+            ("cluster:ClusterPipeline", "execute"),
+        )
     )
 
 
@@ -262,11 +319,9 @@ class BotocoreInstrumentor(DependencyInstrumentor):
     stages = MappingProxyType({"dependency": "a call of a client, and reading the body of a response"})
     not_timed = ("aiobotocore",)
     tested = MappingProxyType({"boto3": "1.44.8"})
-    calls = MappingProxyType(
-        {
-            "botocore.client": {"dependency": ("BaseClient._make_api_call",)},
-            "botocore.response": {"dependency": ("StreamingBody.read", "StreamingBody.readinto")},
-        }
+    calls = (
+        ("botocore.client:BaseClient", "dependency", "_make_api_call"),
+        ("botocore.response:StreamingBody", "dependency", "read readinto"),
     )
 
 
@@ -287,26 +342,13 @@ class SqlAlchemyInstrumentor(DependencyInstrumentor):
         "drivers that replace these calls by their own, such as `executemany` of psycopg2",
     )
     tested = MappingProxyType({"SQLAlchemy": "2.1.9"})
-    calls = MappingProxyType(
-        {
-            "sqlalchemy.engine.default": {
-                "dependency": methods(
-                    "DefaultDialect", "connect do_execute do_execute_no_params do_executemany do_commit do_rollback"
-                )
-            }
-        }
+    calls = (
+        ("sqlalchemy.engine.default:DefaultDialect", "dependency", "connect do_commit do_rollback"),
+        ("sqlalchemy.engine.default:DefaultDialect", "dependency", "do_execute do_execute_no_params do_executemany"),
     )
 
 
 _PSYCOPG_CURSOR = "execute executemany fetchone fetchmany fetchall scroll"
-_PSYCOPG_CLASSES = {
-    "cursor.Cursor": _PSYCOPG_CURSOR,
-    "cursor_async.AsyncCursor": _PSYCOPG_CURSOR,
-    "_server_cursor.ServerCursor": _PSYCOPG_CURSOR,
-    "_server_cursor_async.AsyncServerCursor": _PSYCOPG_CURSOR,
-    "connection.Connection": "connect execute commit rollback",
-    "connection_async.AsyncConnection": "connect execute commit rollback",
-}
 
 
 class PsycopgInstrumentor(DependencyInstrumentor):
@@ -326,12 +368,13 @@ class PsycopgInstrumentor(DependencyInstrumentor):
         "the wait for a connection of `psycopg_pool`, and Psycopg 2",
     )
     tested = MappingProxyType({"psycopg": "3.3.9"})
-    calls = MappingProxyType(
-        {
-            f"psycopg.{module}": {"dependency": methods(owner, names)}
-            for path, names in _PSYCOPG_CLASSES.items()
-            for module, owner in (path.split("."),)
-        }
+    calls = (
+        ("psycopg.cursor:Cursor", "dependency", _PSYCOPG_CURSOR),
+        ("psycopg.cursor_async:AsyncCursor", "dependency", _PSYCOPG_CURSOR),
+        ("psycopg._server_cursor:ServerCursor", "dependency", _PSYCOPG_CURSOR),
+        ("psycopg._server_cursor_async:AsyncServerCursor", "dependency", _PSYCOPG_CURSOR),
+        ("psycopg.connection:Connection", "dependency", "connect execute commit rollback"),
+        ("psycopg.connection_async:AsyncConnection", "dependency", "connect execute commit rollback"),
     )
 
 
@@ -360,17 +403,15 @@ class KafkaInstrumentor(DependencyInstrumentor):
         "confluent-kafka, if it was imported before `stagelens.instrument()`",
     )
     tested = MappingProxyType({"kafka-python": "3.0.12", "confluent-kafka": "2.16.1", "aiokafka": "0.14.0"})
-    calls = MappingProxyType(
-        {
-            "kafka.producer.kafka": {"dependency": methods("KafkaProducer", "send flush")},
-            "kafka.producer.future": {"dependency": methods("FutureRecordMetadata", "get")},
-            "kafka.consumer.group": {"dependency": methods("KafkaConsumer", "poll commit")},
-            "aiokafka.producer.producer": {"dependency": methods("AIOKafkaProducer", "start send send_and_wait flush")},
-            "aiokafka.consumer.consumer": {"dependency": methods("AIOKafkaConsumer", "start getone getmany commit")},
-            "confluent_kafka.deserializing_consumer": {"dependency": methods("DeserializingConsumer", "poll consume")},
-            "confluent_kafka.aio.producer._AIOProducer": {"dependency": methods("AIOProducer", "flush poll produce")},
-            "confluent_kafka.aio._AIOConsumer": {"dependency": methods("AIOConsumer", "poll consume commit")},
-        }
+    calls = (
+        ("kafka.producer.kafka:KafkaProducer", "dependency", "send flush"),
+        ("kafka.producer.future:FutureRecordMetadata", "dependency", "get"),
+        ("kafka.consumer.group:KafkaConsumer", "dependency", "poll commit"),
+        ("aiokafka.producer.producer:AIOKafkaProducer", "dependency", "start send send_and_wait flush"),
+        ("aiokafka.consumer.consumer:AIOKafkaConsumer", "dependency", "start getone getmany commit"),
+        ("confluent_kafka.deserializing_consumer:DeserializingConsumer", "dependency", "poll consume"),
+        ("confluent_kafka.aio.producer._AIOProducer:AIOProducer", "dependency", "flush poll produce"),
+        ("confluent_kafka.aio._AIOConsumer:AIOConsumer", "dependency", "poll consume commit"),
     )
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ...instrumentor import CallsInstrumentor, Probed, log_failure, timed_call
+from ...instrumentor import log_failure
 from ...records import Marks
 
 
@@ -274,13 +274,6 @@ def _cold_calls(module: Any, device: str) -> int:
     return 1 if device else 0
 
 
-class OutsideInstrumentor(CallsInstrumentor):
-    """Base class of a library of functions that are called beside a model: calls inside a module belong to the module."""
-
-    def wrapper(self, stage: str) -> Probed:
-        enter = timed_call(stage).probe.enter
-        return Probed.until_end(functools.partial(_enter, enter))
-
-
-def _enter(enter: Callable[[], object]) -> object:
+def outside(enter: Callable[[], object]) -> object:
+    """Return `enter()`, None inside of a module: a call there belongs to the module."""
     return None if thread_state.inside else enter()

@@ -13,7 +13,7 @@ from typing import Any
 from ...instrumentor import log_failure
 from ...records import Marks, clock, current, has_capacity
 from ...trace_context import TRACESTATE, traceparent, tracestate_to_target
-from .. import dependency_common
+from .. import catalog
 from .statistics import Averaged, Server
 
 # Outcome by status of HTTP and gRPC: queue full or server unavailable, timeout, cancelled.
@@ -142,7 +142,7 @@ def outcome(error: BaseException | None, status: str = "") -> str:
     """
     if not status and callable(ask := getattr(error, "status", None)):
         status = str(ask())
-    return OUTCOMES.get(status) or dependency_common.outcome(error)
+    return OUTCOMES.get(status) or catalog.outcome(error)
 
 
 # Position of `headers` among the arguments of `infer` after the model version, for positional calls.

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.libraries.catalog import KafkaInstrumentor
-from stagelens.instrumentors.libraries.dependency_common import outcome
+from stagelens.instrumentors.libraries.catalog import KafkaInstrumentor, outcome
 from tests.support.ports import free_port
 
 pytestmark = [

@@ -15,7 +15,7 @@ import pytest
 
 from stagelens.instrumentors.api import stage
 from stagelens.instrumentors.libraries.model_common import model_call
-from stagelens.instrumentors.libraries.tables import PandasInstrumentor, PolarsInstrumentor
+from stagelens.instrumentors.libraries.preprocessing import PandasInstrumentor, PolarsInstrumentor
 
 FRAME = pd.DataFrame(
     {
