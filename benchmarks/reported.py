@@ -20,8 +20,8 @@ import urllib3
 from openai.types.chat import ChatCompletionChunk
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.libraries.asgi import with_timing
 from stagelens.instrumentors.libraries.client_common import LineStream, RespondedCall, TokenStream
+from stagelens.instrumentors.libraries.server_reports import with_timing
 
 TIMES = 20_000
 # A call that took 20 ms.

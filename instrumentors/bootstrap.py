@@ -98,7 +98,7 @@ LIBRARIES = (
     Library("soundfile", "catalog", "SoundFileInstrumentor"),
     Library("sqlalchemy", "catalog", "SqlAlchemyInstrumentor"),
     Library("sklearn", "sklearn", "SklearnInstrumentor"),
-    Library("starlette", "asgi", "AsgiInstrumentor"),
+    Library("starlette", "starlette", "StarletteInstrumentor"),
     Library("tensorflow", "tensorflow", "TensorFlowInstrumentor"),
     Library("threading", "executors", "ExecutorInstrumentor"),
     Library("tokenizers", "preprocessing", "TokenizersInstrumentor"),

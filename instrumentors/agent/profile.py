@@ -78,7 +78,7 @@ _OPENERS = frozenset(
         "stagelens.instrumentors.api",
         *(
             f"stagelens.instrumentors.libraries.{name}"
-            for name in ("aiohttp_server", "asgi", "executors", "grpc_server", "wsgi")
+            for name in ("aiohttp_server", "asgi", "executors", "grpc_server", "starlette", "wsgi")
         ),
     }
 )

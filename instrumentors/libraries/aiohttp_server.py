@@ -22,6 +22,7 @@ from ..probes import Probe, can_be_probed, probed
 from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
+from .proxy_waits import transport_peer, trusted_wait_ns
 from .server_common import (
     CANCELLED,
     FAILED,
@@ -32,8 +33,6 @@ from .server_common import (
     is_cancelled,
     is_users_code,
     record_request_head,
-    transport_peer,
-    trusted_wait_ns,
     unmatched_route,
 )
 from .streams import ResponseStream

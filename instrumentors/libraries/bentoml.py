@@ -1,7 +1,7 @@
 """BentoML: times the methods of an API, and the wait of a request for its batch.
 
 Only APIs with `batchable=True` have batches. Each stage of a batch counts for each of its requests. The
-[Starlette and FastAPI](asgi.md) module counts the web requests.
+[Starlette and FastAPI](starlette.md) module counts the web requests.
 """
 # The dispatcher processes all batches in tasks that run in the context of the first request. So each call creates a ticket
 # (`tickets.py`), stored with the future that it waits for. Both parts of a split call share its ticket.

@@ -33,7 +33,7 @@ from ..probes import Probe
 from ..records import CALLED, OPEN, Marks, clock, has_capacity
 from ..trace_context import TRACESTATE, tracestate_to
 from .server_common import ENDED, relayed
-from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
+from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, parse_server_timing, record_report
 from .streams import CONTENT_PATTERN, REASONING_PATTERN
 
 _KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
@@ -45,10 +45,6 @@ _KEYS: Final = frozenset(place[0] if place else dialect.known_by for dialect in 
 _TAIL: Final = 2048
 _MAX_BODY: Final = 1 << 18
 _NUMBERS: Final = tuple({f'"{dialect.known_by}"' for dialect in BODIES})
-# https://www.w3.org/TR/server-timing/: commas separate metrics, semicolons their parameters, and a quoted description may
-# contain either.
-_METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
-_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class RespondedCall:
@@ -163,25 +159,6 @@ def _reports_in_headers(headers: Any) -> Iterator[tuple[ReportDialect, Mapping[s
             values = parse_server_timing(found[dialect.known_by]) if dialect is SERVER_TIMING else found
             if values:
                 yield dialect, values
-
-
-def parse_server_timing(header: str) -> dict[str, str]:
-    """Return the known metrics of a `Server-Timing` header with their durations, unparsed.
-
-    >>> parse_server_timing('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
-    {'queue': '12.5', 'total': '80'}
-    """
-    known = {field.name for field in SERVER_TIMING.fields}
-    found: dict[str, str] = {}
-    for metric in _METRIC.findall(header):
-        name, *parameters = (part.strip() for part in _QUOTED.sub("", metric).split(";"))
-        name = name.lower()
-        pairs = [(key.strip().lower(), value.strip()) for key, _, value in (each.partition("=") for each in parameters)]
-        duration = next((value for key, value in pairs if key == "dur"), None)
-        if name in known and duration is not None:
-            # Two chained servers that both report stages: their owner is ambiguous.
-            found[name] = duration if name not in found else "twice"
-    return found
 
 
 def reports_in_body(body: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any]]]:

@@ -1,7 +1,7 @@
 """Gradio: counts each event of its queue as a request, and times the function of the event.
 
 - The route is the name of the event in Gradio's API, such as `/predict`, or the name of its function.
-- The [Starlette and FastAPI](asgi.md) module counts the web requests. Those of the queue only add events, and wait for them.
+- The [Starlette and FastAPI](starlette.md) module counts the web requests. Those of the queue only add events, and wait for them.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, 
 from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
+from .proxy_waits import trusted_wait_ns
 from .server_common import (
     CANCELLED,
     MIN_CHUNK_NS,
@@ -38,7 +39,6 @@ from .server_common import (
     is_users_code,
     record_request_head,
     timed_callable,
-    trusted_wait_ns,
 )
 from .streams import ResponseStream
 

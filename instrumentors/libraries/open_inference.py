@@ -31,7 +31,7 @@ _KSERVE_STAGES: Final = {
 class KServeInstrumentor(Instrumentor):
     """KServe: times the methods of a model.
 
-    The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
+    The [Starlette and FastAPI](starlette.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
     """
 
     library = "kserve"
@@ -70,7 +70,7 @@ class KServeInstrumentor(Instrumentor):
 class MLServerInstrumentor(Instrumentor):
     """MLServer: times the runtime, the wait of a request for its batch and for a worker process, and the stages of the batch or worker.
 
-    - The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
+    - The [Starlette and FastAPI](starlette.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
     - The stages of a batch count for each request of the batch.
     """
 

@@ -2,7 +2,7 @@
 
 - In Ray's proxy, Stagelens adds the header `X-Stagelens-Arrived`. The time from this header's timestamp until a replica has the
   request is `queue`.
-- The [Starlette and FastAPI](asgi.md) module counts the requests of FastAPI deployments. The Ray Serve module counts all others.
+- The [Starlette and FastAPI](starlette.md) module counts the requests of FastAPI deployments. The Ray Serve module counts all others.
 - A call through a handle counts as `dependency` of the caller. The called deployment counts it as a request of the same trace.
 - The stages of a batch (`@serve.batch`) count for each call in the batch.
 """
@@ -29,7 +29,7 @@ from ..tickets import BatchScope, Ticket, ticket
 from .asgi import ARRIVED as SCOPE_ARRIVED
 from .asgi import KEY, Receive, Scope, Send, recorded
 from .client_common import DEPENDENCY, record_wait, traceparent
-from .server_common import own_wait_ns, trusted_wait_ns
+from .proxy_waits import own_wait_ns, trusted_wait_ns
 
 # Header between the processes of Ray; one of a client is removed.
 ARRIVED: Final = b"x-stagelens-arrived"

@@ -13,22 +13,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import os
 import re
 import select
 import socket
 import struct
-import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
 from ...core import health_probes
-from ...core.addresses import parse_ip
-from ..instrumentor import log_failure, timed, timed_async, unpatched
+from ..instrumentor import timed, timed_async, unpatched
 from ..records import ROUTE, Marks, clock, current, has_capacity, untimed
 from ..trace_context import OWN_ENTRY, is_forced
 
@@ -369,13 +364,6 @@ def is_cancelled(error_type: str, status: int) -> bool:
     return error_type in DISCONNECTS and (bool(error_type) or status < FAILED)
 
 
-# Longer than any proxy waits: the header or the clock of the proxy is wrong.
-MAX_PROXY_WAIT_NS = 600 * 10**9
-# Smallest number of each unit for a time since 1970, and the unit. 10**11 s is the year 5138, 10**11 ms is 1973.
-_UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
-_SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
-
-
 def record_request_head(  # noqa: PLR0917 - positional, because keywords cost the request path more
     marks: Marks,
     method: str | None,
@@ -403,149 +391,3 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
     if waited_ns:
         marks.extend(("queue", arrived - waited_ns, arrived))
     return arrived - waited_ns
-
-
-def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
-    """Return the time from `X-Request-Start`, set by a proxy, to the arrival of the request, in nanoseconds.
-
-    Proxies write seconds (nginx: `t=1700000000.123`), milliseconds (Heroku), microseconds (Apache: `t=%t`) or
-    nanoseconds since 1970; the size of the number shows the unit. With several proxies and values the first one counts.
-
-    *now_ns* is the time of arrival, 0 for now. The result is 0 for an invalid header: unreadable, in the future, or more than
-    `MAX_PROXY_WAIT_NS` ago.
-
-    >>> proxy_wait_ns("t=1700000000.250", 1_700_000_000_750_000_000)
-    500000000
-    """
-    match = _SENT_AT.fullmatch(header.partition(",")[0].strip())
-    if match is None:
-        return 0
-    number = float(match[1])
-    unit_ns = next(unit for floor, unit in _UNITS_NS if number >= floor)
-    # A float has a resolution of a quarter of a microsecond for seconds since 1970.
-    waited = (now_ns or time.time_ns()) - round(number * unit_ns / 1000) * 1000
-    return waited if 0 <= waited <= MAX_PROXY_WAIT_NS else 0
-
-
-TRUSTED_VARIABLE: Final = "STAGELENS_TRUSTED_PROXIES"
-# Peer of a connection through a Unix socket, which has no address; and of a request whose peer is not known.
-UNIX_PEER: Final = "unix"
-# Latest waits of a proxy by which its clock is judged, and the number that this needs.
-CLOCK_WAITS, MIN_CLOCK_WAITS = 64, 20
-# A smaller difference of the clocks cannot be distinguished from the network; a longer wait counts only once the clock is known. [nanoseconds]
-MIN_SKEW_NS, MAX_UNKNOWN_NS = 50_000_000, 1_000_000_000
-# Waits vary, the difference of two clocks does not: half of all waits are within this time of the shortest one. [nanoseconds]
-SKEW_SPREAD_NS = 20_000_000
-MAX_PROXIES: Final = 64
-
-
-class ProxyClock:
-    """Clock of a proxy beside ours, by the waits of its latest requests."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-        self._waits: deque[int] = deque(maxlen=CLOCK_WAITS)
-        self._is_reported = False
-
-    def wait_ns(self, waited_ns: int) -> int:
-        """Return *waited_ns*, a wait by both clocks, without the difference of the clocks."""
-        self._waits.append(waited_ns)
-        waits = sorted(self._waits.copy())
-        if len(waits) < MIN_CLOCK_WAITS:
-            return waited_ns if waited_ns < MAX_UNKNOWN_NS else 0
-        skew = waits[0]
-        if skew < MIN_SKEW_NS or waits[len(waits) // 2] - skew > SKEW_SPREAD_NS:
-            return waited_ns
-        if not self._is_reported:
-            self._is_reported = True
-            logger.warning(
-                "stagelens: the clock of the proxy %s is %.2f s behind: the waits from X-Request-Start are shortened by that; "
-                "synchronize its clock",
-                *(self._peer, skew / 1e9),
-            )
-        return waited_ns - skew
-
-
-logger = logging.getLogger("stagelens")
-clocks: Final[dict[str, ProxyClock]] = {}
-_ignored: Final[set[str]] = set()
-
-
-def trusted_networks(text: str) -> tuple[Any, ...]:
-    """Return the networks in *text*, a list of addresses, networks, `unix` and `*`; what is neither is logged and left out."""
-    # Loaded only by processes that name a proxy.
-    from ipaddress import ip_network  # noqa: PLC0415
-
-    found: list[Any] = []
-    for entry in filter(None, (each.strip() for each in text.split(","))):
-        try:
-            found.append(entry if entry in {"*", UNIX_PEER} else ip_network(entry, strict=False))
-        except ValueError:
-            logger.warning(
-                "stagelens: %s has %r, which is ignored; write addresses such as 10.0.0.7 or 10.0.0.0/8, unix or *",
-                *(TRUSTED_VARIABLE, entry),
-            )
-    return tuple(found)
-
-
-trusted = trusted_networks(os.environ.get(TRUSTED_VARIABLE, "")) if os.environ.get(TRUSTED_VARIABLE) else ()
-
-
-def is_trusted(peer: str) -> bool:
-    """Return whether *peer*, an address, `unix` or "" for unknown, is one of the trusted proxies."""
-    if "*" in trusted or (peer == UNIX_PEER and UNIX_PEER in trusted):
-        return True
-    address = parse_ip(peer)
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address is not None and any(address in network for network in trusted if not isinstance(network, str))
-
-
-def trusted_wait_ns(header: str, peer: Callable[[], object]) -> int:
-    """Return the wait since `X-Request-Start` if a trusted proxy has set it, else 0; in nanoseconds. Never raises."""
-    if not header:
-        return 0
-    try:
-        return _wait_at(proxy_wait_ns(header), _address_of(peer()))
-    except Exception:
-        log_failure("reading X-Request-Start")
-        return 0
-
-
-def _address_of(name: Any) -> str:
-    if isinstance(name, (tuple, list)):
-        name = name[0] if name else ""
-    # The name of a Unix socket is a path.
-    return UNIX_PEER if name and parse_ip(str(name)) is None else str(name)
-
-
-def own_wait_ns(sent: str) -> int:
-    """Return the wait since *sent*, a time that Stagelens wrote in another process, perhaps on another host; in nanoseconds."""
-    return clocks.setdefault("", ProxyClock("another host")).wait_ns(proxy_wait_ns(sent))
-
-
-def _wait_at(waited_ns: int, peer: str) -> int:
-    if not waited_ns:
-        return 0
-    if not is_trusted(peer):
-        if not _ignored:
-            _ignored.add(peer)
-            logger.info("stagelens: X-Request-Start from %s is ignored: it is not in %s", peer or "?", TRUSTED_VARIABLE)
-        return 0
-    if peer not in clocks and len(clocks) >= MAX_PROXIES:
-        clocks.clear()
-    return clocks.setdefault(peer, ProxyClock(peer)).wait_ns(waited_ns)
-
-
-def socket_peer(connection: Any, otherwise: object = "") -> object:
-    """Return the address of the client of *connection*, a socket; *otherwise* if that is not known."""
-    try:
-        return connection.getpeername() or UNIX_PEER
-    except Exception:
-        return otherwise
-
-
-def transport_peer(transport: Any, otherwise: object = "") -> object:
-    """Return the address of the client of *transport*, of asyncio; *otherwise* if that is not known."""
-    # One of Twisted has no such method.
-    name = transport.get_extra_info("peername") if hasattr(transport, "get_extra_info") else None
-    return otherwise if name is None else name or UNIX_PEER

@@ -12,10 +12,16 @@ thousand times too fast, which means a wrong unit. Such a call stays a `dependen
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ...core.partition import partition
+from ...core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD, ordered
+from ..instrumentor import log_failure
 from ..records import REPORTED, REST, Marks, has_capacity
+from ..request_marks import read_marks
+from .server_common import readable
 
 S: Final = 10**9
 MS: Final = 10**6
@@ -370,3 +376,57 @@ def _ends(parts: Parts, at: int, first: int, rest: int) -> Iterator[tuple[str, i
             yield _REST, at
         at += spent
         yield f"{stage}@{REPORTED}", at
+
+
+# https://www.w3.org/TR/server-timing/: read by clients, and written by servers with these stages.
+_HEADER: Final = b"server-timing"
+_SENT: Final = BY_KEY.keys() - {FRAMEWORK, HANDLER}
+# Commas separate metrics, semicolons their parameters, and a quoted description may contain either.
+_METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def parse_server_timing(header: str) -> dict[str, str]:
+    """Return the known metrics of a `Server-Timing` header with their durations, unparsed.
+
+    >>> parse_server_timing('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
+    {'queue': '12.5', 'total': '80'}
+    """
+    known = {field.name for field in SERVER_TIMING.fields}
+    found: dict[str, str] = {}
+    for metric in _METRIC.findall(header):
+        name, *parameters = (part.strip() for part in _QUOTED.sub("", metric).split(";"))
+        name = name.lower()
+        pairs = [(key.strip().lower(), value.strip()) for key, _, value in (each.partition("=") for each in parameters)]
+        duration = next((value for key, value in pairs if key == "dur"), None)
+        if name in known and duration is not None:
+            # Two chained servers that both report stages: their owner is ambiguous.
+            found[name] = duration if name not in found else "twice"
+    return found
+
+
+def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
+    """Return *message* with a `Server-Timing` header, or unchanged if it has timings of another server; never raises."""
+    try:
+        headers = message.get("headers", ())
+        present = b", ".join(value for name, value in readable(headers) if name.lower() == _HEADER)
+        # A gateway forwards the header of the server behind it; with two reports the stages would be ambiguous.
+        if parse_server_timing(present.decode("latin-1")):
+            return message
+        return {**message, "headers": [*headers, (_HEADER, format_server_timing(marks, start, now).encode())]}
+    except Exception:
+        log_failure("sending Server-Timing")
+        return message
+
+
+def format_server_timing(marks: Marks, start: int, now: int) -> str:
+    """Return the `Server-Timing` value: each stage and the total until *now*, truncated to whole microseconds.
+
+    The time of the framework and of the endpoint's code is only in the total: for the caller, all of it is the service.
+
+    >>> format_server_timing(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
+    'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
+    """
+    own = partition([each for each in read_marks(marks[:]).intervals if each[0] in _SENT], start, now)
+    spent = [(stage, own[stage]) for stage in ordered(own) if own[stage] and stage != OVERHEAD]
+    return ", ".join(f"{name};dur={duration // 1000 / 1000}" for name, duration in (*spent, (TOTAL, now - start)))

@@ -1,7 +1,7 @@
 """ASGI and WSGI servers: counts the requests of any application, whatever its framework is.
 
 - Tested are uvicorn, Hypercorn, Granian, Daphne, gunicorn, Waitress, Cheroot, gevent, wsgiref, and the servers of Werkzeug and Tornado.
-- The route is that of [Starlette and FastAPI](asgi.md), [Django](django.md), [Flask](flask.md), Litestar, Quart, Falcon, Bottle,
+- The route is that of [Starlette and FastAPI](starlette.md), [Django](django.md), [Flask](flask.md), Litestar, Quart, Falcon, Bottle,
   Pyramid, BlackSheep or Sanic. Of another framework it is the path, with `{}` for numbers, hashes and long segments; from the
   101st such path on, it is `__other__`.
 - A message of a websocket counts as a request: from its arrival to the last answer before the application awaits the next.

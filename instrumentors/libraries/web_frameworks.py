@@ -19,6 +19,7 @@ from ..probes import Probe
 from ..recorder import abandon, begin, end, finish
 from ..records import Marks, clock
 from .asgi import recorded
+from .proxy_waits import socket_peer, transport_peer, trusted_wait_ns
 from .server_common import (
     CANCELLED,
     FAILED,
@@ -32,9 +33,6 @@ from .server_common import (
     name_route,
     record_request_head,
     route_of,
-    socket_peer,
-    transport_peer,
-    trusted_wait_ns,
 )
 from .streams import ResponseStream
 

@@ -27,13 +27,13 @@ from .. import named_attributes
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, current, has_capacity
+from .proxy_waits import UNIX_PEER, socket_peer, trusted_wait_ns
 from .server_common import (
     CANCELLED,
     COMPLETE,
     FAILED,
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
-    UNIX_PEER,
     UNMATCHED,
     Exchange,
     called_like,
@@ -43,9 +43,7 @@ from .server_common import (
     readable,
     record_request_head,
     route_of,
-    socket_peer,
     stand_in,
-    trusted_wait_ns,
     unmatched_route,
 )
 from .streams import ResponseStream

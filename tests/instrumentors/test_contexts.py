@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.api import request, stage
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -382,7 +382,7 @@ def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) ->
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_client_disconnect_ends_request_and_generator(finished: Finished, kind: str) -> None:
     """The steps so far are there, the generator is closed, and the next request is another one."""
-    asgi = AsgiInstrumentor()
+    asgi = StarletteInstrumentor()
     asgi.instrument()
     closed = threading.Event()
 

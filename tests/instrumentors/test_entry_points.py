@@ -14,7 +14,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 
 PROGRAM = """
 import starlette.applications, onnxruntime
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 patched = starlette.applications.Starlette.__call__, onnxruntime.InferenceSession.run
 print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wrapped__") for method in patched))

@@ -33,7 +33,7 @@ from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.stalls import LoopLag, Stall, Stalls, ThreadStatistics, by_stage
@@ -200,7 +200,7 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
             await waiting
         await server.shutdown()
 
-    with instrumented(AsgiInstrumentor(), UvicornInstrumentor()):
+    with instrumented(StarletteInstrumentor(), UvicornInstrumentor()):
         asyncio.run(go())
     roots: dict[str, Any] = {record[3]: root_of(record) for record in finished}
     waited, computed = (roots[route].attributes for route in ("/wait", "/block"))

@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import aiohttp_server, server_common
+from stagelens.instrumentors.libraries import aiohttp_server, proxy_waits
 from stagelens.instrumentors.libraries import aiohttp_server as module
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from tests.support.endpoint_work import WORK_NS, own_times, work
@@ -98,7 +98,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
-    monkeypatch.setattr(server_common, "trusted", server_common.trusted_networks("127.0.0.0/8"))
+    monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks("127.0.0.0/8"))
     headers = {"X-Request-Start": f"t={time.time() - 0.5:.3f}", "X-Force-Trace": "please"}
     send_request(application(("GET", "/", item_of_digits)), "GET", "/", headers=headers)
 

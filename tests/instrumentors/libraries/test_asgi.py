@@ -38,8 +38,8 @@ from stagelens import stage
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import asgi, server_common
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries import asgi, proxy_waits
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 Message = MutableMapping[str, Any]
 
-INSTRUMENTOR = AsgiInstrumentor
+INSTRUMENTOR = StarletteInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
 
@@ -259,7 +259,7 @@ def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
 def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
-    monkeypatch.setattr(server_common, "trusted", server_common.trusted_networks("127.0.0.0/8"))
+    monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks("127.0.0.0/8"))
     headers = {"X-Request-Start": f"t={time.time() - 0.5:.3f}", "X-Force-Trace": "please"}
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
     send_request(app, "GET", "/", headers=headers)
@@ -273,7 +273,7 @@ def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.Monkey
 def test_the_first_of_two_proxy_headers_counts(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain of proxies may add one each; the waits are not added up."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
-    monkeypatch.setattr(server_common, "trusted", ("*",))
+    monkeypatch.setattr(proxy_waits, "trusted", ("*",))
     sent_at = f"t={time.time() - 0.9:.3f}".encode()
 
     asyncio.run(drive(app, no_body, discard, headers=[(b"x-request-start", sent_at)] * 2))
@@ -812,7 +812,7 @@ def test_a_failure_while_sending_finishes_the_record(
 def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
-    AsgiInstrumentor().instrument(skip_dep_check=True)
+    StarletteInstrumentor().instrument(skip_dep_check=True)
 
     send_request(Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))]), "GET", "/")
 

@@ -34,8 +34,8 @@ from werkzeug.test import Client, EnvironBuilder
 from stagelens.instrumentors import named_attributes, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import django as module
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.django import DjangoInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.records import ATTRIBUTE
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
@@ -419,7 +419,7 @@ def test_non_http_asgi_scopes_are_passed_through(finished: Finished) -> None:
 
 def test_a_mounted_application_is_one_request(finished: Finished) -> None:
     """The mount's prefix and Django's pattern are the route."""
-    outer = AsgiInstrumentor()
+    outer = StarletteInstrumentor()
     outer.instrument()
     try:
         response = send_by_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")

@@ -23,8 +23,8 @@ from werkzeug.test import Client
 from stagelens.core import names
 from stagelens.instrumentors import named_attributes, records
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished, Service, Sink
@@ -44,7 +44,7 @@ Ask = Callable[[], bytes]
 @pytest.fixture(autouse=True)
 def instrumented() -> Generator[None]:
     """Instrument all servers of this file."""
-    instrumentors = (AsgiInstrumentor(), FlaskInstrumentor(), AioHttpServerInstrumentor())
+    instrumentors = (StarletteInstrumentor(), FlaskInstrumentor(), AioHttpServerInstrumentor())
     for each in instrumentors:
         each.instrument()
     yield

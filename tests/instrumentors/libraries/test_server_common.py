@@ -13,15 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.libraries import server_common
+from stagelens.instrumentors.libraries import proxy_waits
+from stagelens.instrumentors.libraries.proxy_waits import MAX_PROXY_WAIT_NS, ProxyClock, proxy_wait_ns, trusted_wait_ns
 from stagelens.instrumentors.libraries.server_common import (
-    MAX_PROXY_WAIT_NS,
-    ProxyClock,
     as_handler,
     called_like,
-    proxy_wait_ns,
     record_request_head,
-    trusted_wait_ns,
 )
 from stagelens.instrumentors.records import OPEN, Marks
 
@@ -207,8 +204,8 @@ def test_only_a_trusted_proxy_moves_the_start(
     monkeypatch: pytest.MonkeyPatch, trusted: str, peer: object, expected: bool
 ) -> None:
     """Any client can send the header, with any time."""
-    monkeypatch.setattr(server_common, "trusted", server_common.trusted_networks(trusted))
-    monkeypatch.setattr(server_common, "clocks", {})
+    monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks(trusted))
+    monkeypatch.setattr(proxy_waits, "clocks", {})
 
     assert (trusted_wait_ns(f"t={time.time() - 0.5:.3f}", lambda: peer) > 0) is expected
 

@@ -16,10 +16,10 @@ from fastapi import FastAPI, Response
 from stagelens import stage
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.libraries import asgi
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
-from stagelens.instrumentors.libraries.client_common import parse_server_timing
+from stagelens.instrumentors.libraries import asgi, server_reports
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.libraries.server_reports import parse_server_timing
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Until = Callable[[Callable[[], object], str], None]
 
-INSTRUMENTOR = AsgiInstrumentor
+INSTRUMENTOR = StarletteInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
 THEIRS = "db;dur=53, app;desc=all;dur=60"
@@ -147,7 +147,7 @@ def test_an_agent_failure_drops_the_header_not_the_response(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """The failure is logged once."""
-    make_fail(asgi, "format_server_timing")
+    make_fail(server_reports, "format_server_timing")
 
     assert httpx.get(f"{url}/predict", timeout=60).json() == "done"
     assert "sending Server-Timing" in reported

@@ -21,9 +21,10 @@ from starlette.routing import Route
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries import server_common
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor, Served
+from stagelens.instrumentors.libraries.asgi import Served
 from stagelens.instrumentors.libraries.server_common import MAX_TEMPLATES, OTHER_PATH, UNMATCHED, route_of
 from stagelens.instrumentors.libraries.servers import ServerInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.web_frameworks import HttpServerInstrumentor
 from stagelens.instrumentors.libraries.wsgi import served
 
@@ -79,7 +80,7 @@ def test_a_known_framework_in_a_server_is_one_request_with_its_route(finished: F
     async def item(_: Request) -> PlainTextResponse:
         return PlainTextResponse("ok")
 
-    instrumentor = AsgiInstrumentor()
+    instrumentor = StarletteInstrumentor()
     instrumentor.instrument()
     try:
         call(Starlette(routes=[Route("/items/{item}", item)]), {"type": "http.request"}, path="/items/7")

@@ -21,14 +21,14 @@ from stagelens.core.partition import segments
 from stagelens.instrumentors import records
 from stagelens.instrumentors.agent import profile
 from stagelens.instrumentors.agent.profile import Profiler
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.streams import ResponseStream
 from stagelens.instrumentors.request_marks import read_request
 
 if TYPE_CHECKING:
     from conftest import Finished
 
-INSTRUMENTOR = AsgiInstrumentor
+INSTRUMENTOR = StarletteInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 LATER = 3600 * 10**9
 SSE = "text/event-stream; charset=utf-8"

@@ -22,8 +22,8 @@ from wrapt import ObjectProxy
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import server_common, wsgi
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries import proxy_waits, wsgi
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -481,7 +481,7 @@ def test_a_websocket_is_not_recorded(finished: Finished) -> None:
 
 def test_the_longer_of_two_waits_counts(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy's clock runs on while the server lets the request wait; the next request has not waited."""
-    monkeypatch.setattr(server_common, "trusted", ("*",))
+    monkeypatch.setattr(proxy_waits, "trusted", ("*",))
     token = wsgi.waited_ns.set(3_000_000)
     try:
         for _ in range(2):
@@ -516,7 +516,7 @@ def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Fini
         ok(start_response)
         return [b"inner"]
 
-    module = AsgiInstrumentor()
+    module = StarletteInstrumentor()
     module.instrument()
     try:
         app = Starlette(routes=[Mount("/old", WSGIMiddleware(served(application)))])

@@ -25,8 +25,8 @@ from stagelens.core import names
 from stagelens.core.partition import segments
 from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
-from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.loads import loads
 from tests.support.ports import free_port
 from tests.support.slow_replicas import wait_until_up
@@ -280,7 +280,7 @@ def test_a_streamed_response_of_a_server_is_one_request(llama: Any, finished: Fi
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return (await client.get("/generate")).text
 
-    instrumentor = AsgiInstrumentor()
+    instrumentor = StarletteInstrumentor()
     instrumentor.instrument()
     try:
         text = asyncio.run(send())
