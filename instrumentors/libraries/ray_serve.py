@@ -27,7 +27,7 @@ from ..recorder import begin, end, finish
 from ..records import ROUTE, clock, current
 from ..tickets import BatchScope, Ticket, ticket
 from .asgi import ARRIVED as SCOPE_ARRIVED
-from .asgi import KEY, Receive, Scope, Send, recorded
+from .asgi import KEY, Receive, Scope, Send, forwarding, recorded
 from .client_common import DEPENDENCY, record_wait, traceparent
 from .proxy_waits import own_wait_ns, trusted_wait_ns
 
@@ -104,7 +104,7 @@ def _proxy(original: Any) -> Any:
             log_failure("recording the arrival of a request")
         return await original(self, scope, receive, send)
 
-    return __call__
+    return forwarding(__call__)
 
 
 def _metadata(original: Any) -> Any:

@@ -13,16 +13,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from .. import scripts
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..instrumentor import MAX_LAYERS, Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe
-from .asgi import Served
+from .asgi import Served, is_forwarding
 from .server_common import name_route
 from .wsgi import served
 
@@ -121,7 +121,7 @@ class ServerInstrumentor(Instrumentor):
         }
 
     def _after_init(self, module: ModuleType) -> None:
-        for places, serve in ((_ASGI, _served_asgi), (_WSGI, _served)):
+        for places, serve in ((_ASGI, served_asgi), (_WSGI, _served)):
             owner, attribute = places.get(module.__name__, ("", ""))
             if (found := getattr(module, owner, None)) is not None:
                 leave = partial(_leave, attribute, serve)
@@ -151,14 +151,19 @@ class ServerInstrumentor(Instrumentor):
         self.replace(module.BaseHandler, "run", _run)
 
 
-def _served_asgi(app: Any) -> Any:
+def served_asgi(app: Any) -> Any:
     """Return *app* recorded, unless it is one of Starlette, which is recorded itself: that costs a coroutine less."""
-    if "ray.serve" in sys.modules:
-        # The proxy of Ray is no service: the replicas count its requests.
-        return app
     inner = app.app if type(app).__module__ == "uvicorn.middleware.proxy_headers" else app
     is_recorded = getattr(type(inner).__call__, "__module__", None) in _RECORDED
-    return app if is_recorded else Served(app)
+    return app if is_recorded or any(map(is_forwarding, islice(_layers(inner), MAX_LAYERS))) else Served(app)
+
+
+def _layers(app: Any) -> Iterator[Any]:
+    """Yield *app* and the applications inside of it, if it is a middleware."""
+    while app is not None:
+        yield app
+        attributes = getattr(app, "__dict__", {})
+        app = attributes.get("app", attributes.get("_app"))
 
 
 def _served(app: Any) -> Any:

@@ -18,10 +18,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.libraries import server_common
-from stagelens.instrumentors.libraries.asgi import Served
+from stagelens.instrumentors.libraries import server_common, servers
+from stagelens.instrumentors.libraries.asgi import Served, forwarding
 from stagelens.instrumentors.libraries.server_common import MAX_TEMPLATES, OTHER_PATH, UNMATCHED, route_of
 from stagelens.instrumentors.libraries.servers import ServerInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
@@ -89,6 +90,42 @@ def test_a_known_framework_in_a_server_is_one_request_with_its_route(finished: F
 
     assert routes(finished) == [("/items/{item}", "", 200)]
     assert finished.stages()[-1] == "framework"
+
+
+class _Middleware:
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, *request: Any) -> None:
+        await self.app(*request)
+
+
+class _PrivateMiddleware(_Middleware):
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+
+def test_the_requests_of_a_proxy_count_where_it_forwards_them() -> None:
+    """Also with middlewares around it; and one that has itself inside is an application as any other."""
+
+    async def original(*_: Any) -> None: ...
+
+    class Proxy:
+        __call__ = forwarding(original)
+
+    proxy: Any = Proxy()
+    own, around_itself = _Middleware(bare), _Middleware(bare)
+    around_itself.app = around_itself
+
+    for app in (
+        proxy,
+        _PrivateMiddleware(proxy),
+        _Middleware(_PrivateMiddleware(proxy)),
+        ProxyHeadersMiddleware(proxy),
+    ):
+        assert servers.served_asgi(app) is app
+    for app in (bare, own, around_itself, _PrivateMiddleware(own)):
+        assert isinstance(servers.served_asgi(app), Served)
 
 
 def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished: Finished) -> None:
