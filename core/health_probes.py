@@ -64,13 +64,14 @@ def is_known_route(route: str) -> bool:
 
 
 @lru_cache(2048)
-def is_known_agent(agent: str) -> bool:
+def is_known_agent(agent: str | bytes) -> bool:
     """Return whether *agent*, a `User-Agent`, is a known prober.
 
-    >>> is_known_agent("kube-probe/1.31"), is_known_agent("python-httpx/0.28")
+    >>> is_known_agent("kube-probe/1.31"), is_known_agent(b"python-httpx/0.28")
     (True, False)
     """
-    return _AGENT.match(agent.lower()) is not None
+    text = agent if isinstance(agent, str) else agent.decode("latin-1")
+    return _AGENT.match(text.lower()) is not None
 
 
 def unmatched_route(path: object) -> str:

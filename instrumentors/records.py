@@ -25,7 +25,7 @@ The list is held by the context variable `current` and consists of triples `key,
       @arrival          number of the request in the order in which the requests of the process started, and its route as far as
                         known, or what returns it, else 0; the first fact of a request, from which the aggregation counts the
                         requests that ran at its arrival (`agent/attributes.py`)
-      @user_agent       header `User-Agent` of a GET request, which may be a health probe, 0
+      @user_agent       header `User-Agent` of a known prober, 0
       @request_size     size of the request body in bytes, or the text of the header with it, 0
       @response_size    size of the response body in bytes, 0
       @queue_length     number of jobs that waited in a queue before a job of the request was added, 0; the largest one wins

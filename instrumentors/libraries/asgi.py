@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextvars import Token
 from typing import Any, Final, TypeAlias
 
+from ...core.health_probes import is_known_agent
 from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes, recorder
 from ..instrumentor import log_failure
@@ -79,10 +80,11 @@ KEY = "stagelens"
 ARRIVED = "stagelens.arrived"
 
 READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
-READ_OF_GET = READ | {b"user-agent"}
-# `pathsend` makes the server send a file as the complete body.
+_AGENT = b"user-agent"
+READ_OF_GET = READ | {_AGENT}
 # Attributes by which uvicorn, hypercorn, gunicorn and Daphne say that the client has gone.
 _GONE: Final = ("disconnected", "closed", "_closed", "_disconnected")
+# `pathsend` makes the server send a file as the complete body.
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
@@ -300,7 +302,7 @@ class AsgiExchange(Exchange):
         method = self._scope.get("method", "")
         wanted = READ_OF_GET if method == "GET" else READ
         for name, value in readable(self._scope.get("headers")):
-            if name in wanted:
+            if name in wanted and (name != _AGENT or is_known_agent(value)):
                 read.setdefault(name, value.decode("latin-1"))
         # In a replica of Ray, its proxy says when the request has arrived there.
         arrived = self._scope.get(ARRIVED)
@@ -318,7 +320,7 @@ class AsgiExchange(Exchange):
             waited,
             read.get(b"tracestate", ""),
             read.get(b"content-length", ""),
-            read.get(b"user-agent", ""),
+            read.get(_AGENT, ""),
         )
 
     def _peer(self) -> object:

@@ -384,7 +384,7 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
         marks.extend(("@caller", tracestate, 0))
     if size:
         marks.extend(("@request_size", size, 0))
-    if agent:
+    if agent and health_probes.is_known_agent(agent):
         marks.extend(("@user_agent", agent, 0))
     if forced and is_forced(forced):
         marks.extend(("@force", 1, 0))

@@ -92,6 +92,15 @@ def test_a_known_framework_in_a_server_is_one_request_with_its_route(finished: F
     assert finished.stages()[-1] == "framework"
 
 
+@pytest.mark.parametrize(("agent", "expected"), [("kube-probe/1.31", True), ("python-httpx/0.28", False)])
+def test_only_the_user_agent_of_a_known_prober_is_recorded(agent: str, expected: bool, finished: Finished) -> None:
+    call(bare, {"type": "http.request"}, path="/items/200", headers=[(b"user-agent", agent.encode())])
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/items/3", "HTTP_USER_AGENT": agent}
+    list(served(lambda _, start: start("200 OK", []) or [b"a"])(environ, lambda *_: None))
+
+    assert [agent in marks for marks, *_ in finished] == [expected, expected]
+
+
 class _Middleware:
     def __init__(self, app: Any) -> None:
         self.app = app
