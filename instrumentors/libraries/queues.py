@@ -36,6 +36,7 @@ from .queue_replies import (
     EVENTS,
     FUTURES,
     MAX_KINDS,
+    NOTHING,
     PARTS,
     QUEUE,
     QUEUES,
@@ -222,12 +223,14 @@ def _put(into: Any, item: Any) -> None:
 
 def _send(marks: Marks | None, item: Any, into: Any) -> None:
     try:
+        if not jobs_by_reply and not any_loose and kind_of(item) == NOTHING:
+            return
         answered = jobs_by_reply.get(id(whole(into))) if jobs_by_reply else None
         if answered is not None and answered.request is not marks:
             answered.answer(run_of(marks))
             if answered.confirmed:
                 return
-        in_request = marks is not None and marks[0] == OPEN and marks[3:4] != [SHARED]
+        request = marks if marks is not None and marks[0] == OPEN and marks[3:4] != [SHARED] else None
         found = replies(item)
         if any_loose:
             # Of an item that was dropped, or that this one is again.
@@ -235,19 +238,23 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
         if not found:
             # The connections of a pool are put often.
             pool = _pools.get(id(into))
-            if in_request and marks is not None and found is not None and (pool is None or pool() is not into):
-                _start_loose(marks, item, into)
+            if request is not None and found is not None and (pool is None or pool() is not into):
+                _start_loose(request, item, into)
             return
         for reply in found:
-            job = jobs_by_reply.get(id(reply))
-            if job is not None:
-                # Put into another queue, or again; or the job of several requests.
-                job.leave(None, clock())
-                job.shared = job.shared or (in_request and job.request is not None and job.request is not marks)
-            elif in_request and marks is not None and not is_set(reply):
-                _start(marks, reply, into)
+            _send_reply(request, reply, into)
     except Exception:
         log_failure("following a job in a queue")
+
+
+def _send_reply(request: Marks | None, reply: Any, into: Any) -> None:
+    job = jobs_by_reply.get(id(reply))
+    if job is not None:
+        # Put into another queue, or again; or the job of several requests.
+        job.leave(None, clock())
+        job.shared = job.shared or (request is not None and job.request is not None and job.request is not request)
+    elif request is not None and not is_set(reply):
+        _start(request, reply, into)
 
 
 def _start(marks: Marks, reply: Any, into: Any) -> None:
