@@ -120,6 +120,7 @@ class Instrumentor:
     _waiting: ClassVar[dict[str, Hook]]
 
     def __init_subclass__(cls) -> None:
+        cls.stages, cls.tested = MappingProxyType(cls.stages), MappingProxyType(cls.tested)
         cls._patches, cls._probes, cls._overrides, cls._waiting = [], WeakKeyDictionary(), [], {}
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -7,7 +7,7 @@ and one entry point in pyproject.toml; then run `make docs`, and add tests again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
@@ -19,10 +19,10 @@ class TemplateInstrumentor(Instrumentor):
 
     library = "tinymodel"  # the import name
     title = "Tiny Model"  # the name in the documentation
-    stages = MappingProxyType({"preprocess": "`prepare`", "forward": "`Model.predict`"})
+    stages = {"preprocess": "`prepare`", "forward": "`Model.predict`"}
     facts = ("model",)  # facts that this module records about a request
     not_timed = ("`Model.train`",)
-    tested = MappingProxyType({"tinymodel": "1.0"})  # distribution and version of the tests
+    tested = {"tinymodel": "1.0"}  # distribution and version of the tests
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch function of each module by import name; it runs when the module is imported."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -28,14 +28,12 @@ class AiohttpClientInstrumentor(Instrumentor):
 
     library = "aiohttp"
     title = "aiohttp (client)"
-    stages = MappingProxyType(
-        {
-            "dependency": "the time from the call until the response headers, including redirects and the wait for a "
-            "connection; and each wait for body data"
-        }
-    )
+    stages = {
+        "dependency": "the time from the call until the response headers, including redirects and the wait for a "
+        "connection; and each wait for body data"
+    }
     not_timed = ("the messages of a websocket. Stagelens times only the handshake.",)
-    tested = MappingProxyType({"aiohttp": "3.14.5"})
+    tested = {"aiohttp": "3.14.5"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"aiohttp.client": self._session, "aiohttp.client_proto": self._reader}

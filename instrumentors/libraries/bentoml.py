@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from contextvars import ContextVar
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,15 +26,13 @@ class BentoMLInstrumentor(Instrumentor):
 
     library = "bentoml"
     title = "BentoML"
-    stages = MappingProxyType(
-        {
-            "handler": "the method of an API; the methods of a batch and of a stream too",
-            "serialize": "the parsing of the input and the conversion of the output",
-            "queue": "the time from the call of a batchable API until its batch starts, or until BentoML cancels the call",
-        }
-    )
+    stages = {
+        "handler": "the method of an API; the methods of a batch and of a stream too",
+        "serialize": "the parsing of the input and the conversion of the output",
+        "queue": "the time from the call of a batchable API until its batch starts, or until BentoML cancels the call",
+    }
     facts = ("batch",)
-    tested = MappingProxyType({"bentoml": "1.4.39"})
+    tested = {"bentoml": "1.4.39"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

@@ -6,7 +6,7 @@ The docstring of a class is the text of its page in the documentation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 
 from ..instrumentor import Hook, Instrumentor, timed
 from .model_common import model_call, without_calls
@@ -34,15 +34,13 @@ class XGBoostInstrumentor(_BoostingInstrumentor):
 
     library = "xgboost"
     title = "XGBoost"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `predict` and `inplace_predict` of a `Booster`; `predict`, `predict_proba` and `apply` of the "
-            "scikit-learn models; from 20 µs",
-            "load": "calls of `load_model`",
-        }
-    )
+    stages = {
+        "forward": "calls of `predict` and `inplace_predict` of a `Booster`; `predict`, `predict_proba` and `apply` of the "
+        "scikit-learn models; from 20 µs",
+        "load": "calls of `load_model`",
+    }
     not_timed = ("the creation of a `DMatrix` outside of a prediction", "predictions inside `fit` and `train`")
-    tested = MappingProxyType({"xgboost-cpu": "3.2.0"})
+    tested = {"xgboost-cpu": "3.2.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"xgboost.core": self._core, "xgboost.sklearn": self._sklearn, "xgboost.training": self._train}
@@ -60,14 +58,12 @@ class LightGBMInstrumentor(_BoostingInstrumentor):
 
     library = "lightgbm"
     title = "LightGBM"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `predict` of a `Booster`; `predict`, `predict_proba` and `decision_function` of the scikit-learn "
-            "models; from 20 µs"
-        }
-    )
+    stages = {
+        "forward": "calls of `predict` of a `Booster`; `predict`, `predict_proba` and `decision_function` of the scikit-learn "
+        "models; from 20 µs"
+    }
     not_timed = ("the loading of a `Booster` from a file", "predictions inside `fit` and `train`")
-    tested = MappingProxyType({"lightgbm": "4.7.0"})
+    tested = {"lightgbm": "4.7.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"lightgbm.basic": self._basic, "lightgbm.sklearn": self._sklearn, "lightgbm.engine": self._train}
@@ -85,15 +81,13 @@ class CatBoostInstrumentor(_BoostingInstrumentor):
 
     library = "catboost"
     title = "CatBoost"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `virtual_ensembles_predict` and "
-            "`calc_leaf_indexes`, from 20 µs",
-            "load": "calls of `load_model`",
-        }
-    )
+    stages = {
+        "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `virtual_ensembles_predict` and "
+        "`calc_leaf_indexes`, from 20 µs",
+        "load": "calls of `load_model`",
+    }
     not_timed = ("the creation of a `Pool` outside of a prediction", "`staged_predict`", "predictions inside `fit`")
-    tested = MappingProxyType({"catboost": "1.2.10"})
+    tested = {"catboost": "1.2.10"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"catboost.core": self._core}

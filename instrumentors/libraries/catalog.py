@@ -24,7 +24,7 @@ class JsonInstrumentor(CallsInstrumentor):
 
     library = "json"
     title = "JSON"
-    stages = MappingProxyType({"serialize": "`loads`, `load`, `dumps` and `dump`"})
+    stages = {"serialize": "`loads`, `load`, `dumps` and `dump`"}
     not_timed = ("`JSONEncoder` and `JSONDecoder` without these functions",)
     calls = (("json", "serialize", "loads load dumps dump"),)
 
@@ -38,14 +38,12 @@ class NumpyInstrumentor(CallsInstrumentor):
 
     library = "numpy"
     title = "NumPy"
-    stages = MappingProxyType(
-        {"serialize": "`load`, `save`, `savez`, `savez_compressed`, `loadtxt`, `savetxt` and `genfromtxt`"}
-    )
+    stages = {"serialize": "`load`, `save`, `savez`, `savez_compressed`, `loadtxt`, `savetxt` and `genfromtxt`"}
     not_timed = (
         "the arrays of an `.npz` file: they are read when they are used, after `load`",
         "the methods of arrays, such as `tobytes` and `tolist`: they are part of the interpreter's C types",
     )
-    tested = MappingProxyType({"numpy": "2.4.6"})
+    tested = {"numpy": "2.4.6"}
     calls = (("numpy", "serialize", "load save savez savez_compressed loadtxt savetxt genfromtxt"),)
 
 
@@ -58,9 +56,9 @@ class OrjsonInstrumentor(CallsInstrumentor):
 
     library = "orjson"
     title = "orjson"
-    stages = MappingProxyType({"serialize": "`loads` and `dumps`"})
+    stages = {"serialize": "`loads` and `dumps`"}
     not_timed = ("functions that a module took with `from orjson import loads` before `stagelens.instrument()`",)
-    tested = MappingProxyType({"orjson": "3.13.0"})
+    tested = {"orjson": "3.13.0"}
     calls = (("orjson", "serialize", "loads dumps"),)
 
 
@@ -73,13 +71,11 @@ class PydanticInstrumentor(CallsInstrumentor):
 
     library = "pydantic"
     title = "Pydantic"
-    stages = MappingProxyType(
-        {
-            "serialize": "`model_validate`, `model_validate_json`, `model_dump` and `model_dump_json` of a model, and the same of a `TypeAdapter`"
-        }
-    )
+    stages = {
+        "serialize": "`model_validate`, `model_validate_json`, `model_dump` and `model_dump_json` of a model, and the same of a `TypeAdapter`"
+    }
     not_timed = ("the constructor `Model(…)`", "Pydantic 1")
-    tested = MappingProxyType({"pydantic": "2.14.4"})
+    tested = {"pydantic": "2.14.4"}
     calls = (
         ("pydantic.main:BaseModel", "serialize", "model_validate model_validate_json model_validate_strings"),
         ("pydantic.main:BaseModel", "serialize", "model_dump model_dump_json"),
@@ -103,13 +99,11 @@ class PillowInstrumentor(CallsInstrumentor):
 
     library = "PIL"
     title = "Pillow"
-    stages = MappingProxyType(
-        {
-            "preprocess": "`open`, `load`, `convert`, `resize`, `thumbnail`, `crop`, `rotate`, `transpose`, `transform`, `filter`, `save` and similar methods of `Image`, and `ImageOps`"
-        }
-    )
+    stages = {
+        "preprocess": "`open`, `load`, `convert`, `resize`, `thumbnail`, `crop`, `rotate`, `transpose`, `transform`, `filter`, `save` and similar methods of `Image`, and `ImageOps`"
+    }
     not_timed = ("conversion to an array by `numpy.asarray`, except decoding and `tobytes` in it", "`ImageDraw`")
-    tested = MappingProxyType({"pillow": "13.0.0"})
+    tested = {"pillow": "13.0.0"}
     calls = (
         ("PIL.Image", "preprocess", "open fromarray frombytes"),
         ("PIL.Image:Image", "preprocess", _PILLOW_METHODS),
@@ -134,14 +128,12 @@ class OpenCvInstrumentor(CallsInstrumentor):
 
     library = "cv2"
     title = "OpenCV"
-    stages = MappingProxyType(
-        {
-            "preprocess": "`imdecode`, `imread`, `imencode`, `resize`, `cvtColor`, warps, filters, contours and similar functions",
-            "postprocess": "`dnn.NMSBoxes`",
-        }
-    )
+    stages = {
+        "preprocess": "`imdecode`, `imread`, `imencode`, `resize`, `cvtColor`, warps, filters, contours and similar functions",
+        "postprocess": "`dnn.NMSBoxes`",
+    }
     not_timed = ("methods of C classes, such as `VideoCapture.read`, and networks of `cv2.dnn`",)
-    tested = MappingProxyType({"opencv-python": "5.0.0.93"})
+    tested = {"opencv-python": "5.0.0.93"}
     calls = (("cv2", "preprocess", _OPENCV_FUNCTIONS), ("cv2:dnn", "postprocess", "NMSBoxes"))
 
     def _patch(self, module: ModuleType) -> None:
@@ -159,9 +151,9 @@ class SoundFileInstrumentor(CallsInstrumentor):
 
     library = "soundfile"
     title = "soundfile"
-    stages = MappingProxyType({"preprocess": "`read`, `write`, `info`, and `read` and `write` of `SoundFile`"})
+    stages = {"preprocess": "`read`, `write`, `info`, and `read` and `write` of `SoundFile`"}
     not_timed = ("`blocks`: your code runs between the blocks",)
-    tested = MappingProxyType({"soundfile": "0.14.0"})
+    tested = {"soundfile": "0.14.0"}
     calls = (("soundfile", "preprocess", "read write info"), ("soundfile:SoundFile", "preprocess", "read write"))
 
 
@@ -175,16 +167,14 @@ class LibrosaInstrumentor(CallsInstrumentor):
 
     library = "librosa"
     title = "librosa"
-    stages = MappingProxyType(
-        {
-            "preprocess": "`load`, `resample`, spectra such as `stft` and `cqt`, `yin` and `pyin`, and the functions of `feature` and `effects`"
-        }
-    )
+    stages = {
+        "preprocess": "`load`, `resample`, spectra such as `stft` and `cqt`, `yin` and `pyin`, and the functions of `feature` and `effects`"
+    }
     not_timed = (
         "`stream`: your code runs between the blocks",
         "the functions of `onset` and `beat`, and rhythm features",
     )
-    tested = MappingProxyType({"librosa": "0.11.0"})
+    tested = {"librosa": "0.11.0"}
     calls = (
         ("librosa.core.audio", "preprocess", "load resample to_mono"),
         (
@@ -291,9 +281,9 @@ class RedisInstrumentor(DependencyInstrumentor):
     library = "redis"
     title = "Redis"
     service = "redis"
-    stages = MappingProxyType({"dependency": "a command, or the execution of a pipeline"})
+    stages = {"dependency": "a command, or the execution of a pipeline"}
     not_timed = ("messages of `PubSub` and `monitor`, because they belong to no request",)
-    tested = MappingProxyType({"redis": "8.1.0"})
+    tested = {"redis": "8.1.0"}
     calls = tuple(
         (f"{package}.{owner}", "dependency", names)
         for package in ("redis", "redis.asyncio")
@@ -316,9 +306,9 @@ class BotocoreInstrumentor(DependencyInstrumentor):
     library = "botocore"
     title = "boto3"
     service = "boto3"
-    stages = MappingProxyType({"dependency": "a call of a client, and reading the body of a response"})
+    stages = {"dependency": "a call of a client, and reading the body of a response"}
     not_timed = ("aiobotocore",)
-    tested = MappingProxyType({"boto3": "1.44.8"})
+    tested = {"boto3": "1.44.8"}
     calls = (
         ("botocore.client:BaseClient", "dependency", "_make_api_call"),
         ("botocore.response:StreamingBody", "dependency", "read readinto"),
@@ -335,13 +325,13 @@ class SqlAlchemyInstrumentor(DependencyInstrumentor):
     library = "sqlalchemy"
     title = "SQLAlchemy"
     service = "sqlalchemy"
-    stages = MappingProxyType({"dependency": "connecting, executing a statement, commit and rollback"})
+    stages = {"dependency": "connecting, executing a statement, commit and rollback"}
     not_timed = (
         "fetching rows, except by drivers that Stagelens times",
         "compiling statements and loading objects: they run in your process",
         "drivers that replace these calls by their own, such as `executemany` of psycopg2",
     )
-    tested = MappingProxyType({"SQLAlchemy": "2.1.9"})
+    tested = {"SQLAlchemy": "2.1.9"}
     calls = (
         ("sqlalchemy.engine.default:DefaultDialect", "dependency", "connect do_commit do_rollback"),
         ("sqlalchemy.engine.default:DefaultDialect", "dependency", "do_execute do_execute_no_params do_executemany"),
@@ -360,14 +350,12 @@ class PsycopgInstrumentor(DependencyInstrumentor):
     library = "psycopg"
     title = "Psycopg"
     service = "psycopg"
-    stages = MappingProxyType(
-        {"dependency": "connecting, `execute`, `executemany`, `commit`, `rollback`, and fetching rows"}
-    )
+    stages = {"dependency": "connecting, `execute`, `executemany`, `commit`, `rollback`, and fetching rows"}
     not_timed = (
         "iteration over a cursor, `stream` and `copy`: your code runs between the rows",
         "the wait for a connection of `psycopg_pool`, and Psycopg 2",
     )
-    tested = MappingProxyType({"psycopg": "3.3.9"})
+    tested = {"psycopg": "3.3.9"}
     calls = (
         ("psycopg.cursor:Cursor", "dependency", _PSYCOPG_CURSOR),
         ("psycopg.cursor_async:AsyncCursor", "dependency", _PSYCOPG_CURSOR),
@@ -392,17 +380,15 @@ class KafkaInstrumentor(DependencyInstrumentor):
     library = "kafka"
     title = "Kafka"
     service = "kafka"
-    stages = MappingProxyType(
-        {
-            "dependency": "`send`, `produce`, `flush`, `poll`, `consume`, `getone`, `getmany` and `commit`, and `get` of a future of kafka-python"
-        }
-    )
+    stages = {
+        "dependency": "`send`, `produce`, `flush`, `poll`, `consume`, `getone`, `getmany` and `commit`, and `get` of a future of kafka-python"
+    }
     not_timed = (
         "`await` on the future that `send` of aiokafka returns, except in `send_and_wait`",
         "deliveries whose failure only a callback of confluent-kafka reports: they are no failed calls",
         "confluent-kafka, if it was imported before `stagelens.instrument()`",
     )
-    tested = MappingProxyType({"kafka-python": "3.0.12", "confluent-kafka": "2.16.1", "aiokafka": "0.14.0"})
+    tested = {"kafka-python": "3.0.12", "confluent-kafka": "2.16.1", "aiokafka": "0.14.0"}
     calls = (
         ("kafka.producer.kafka:KafkaProducer", "dependency", "send flush"),
         ("kafka.producer.future:FutureRecordMetadata", "dependency", "get"),

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
@@ -22,17 +22,15 @@ class DiffusersInstrumentor(Instrumentor):
 
     library = "diffusers"
     title = "Diffusers"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of a `DiffusionPipeline`, without the other stages",
-            "preprocess": "calls of `preprocess` and `preprocess_video` of an image processor, from 20 µs",
-            "postprocess": "calls of `postprocess` and `postprocess_video` of an image processor, and of `numpy_to_pil`, from 20 µs",
-            "load": "calls of `from_pretrained` of a pipeline; the first call of each of its models",
-        }
-    )
+    stages = {
+        "forward": "calls of a `DiffusionPipeline`, without the other stages",
+        "preprocess": "calls of `preprocess` and `preprocess_video` of an image processor, from 20 µs",
+        "postprocess": "calls of `postprocess` and `postprocess_video` of an image processor, and of `numpy_to_pil`, from 20 µs",
+        "load": "calls of `from_pretrained` of a pipeline; the first call of each of its models",
+    }
     facts = ("model", "batch")
     not_timed = ("modular pipelines. The calls of their models count as `forward`.",)
-    tested = MappingProxyType({"diffusers": "0.42.1"})
+    tested = {"diffusers": "0.42.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
@@ -26,22 +26,20 @@ class DjangoInstrumentor(Instrumentor):
 
     library = "django"
     title = "Django"
-    stages = MappingProxyType(
-        {
-            "framework": "the time outside the view, such as middleware",
-            "handler": "the view, and each slow step of a streaming response",
-            "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
-            "serialize": "the parsing of `POST` and `FILES`, and the creation of a `JsonResponse`",
-        }
-    )
+    stages = {
+        "framework": "the time outside the view, such as middleware",
+        "handler": "the view, and each slow step of a streaming response",
+        "network": "the reading of the body, and the sending of the response",
+        "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
+        "serialize": "the parsing of `POST` and `FILES`, and the creation of a `JsonResponse`",
+    }
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets under WSGI",
         "templates and database queries. To time them, wrap them in `stagelens.stage(…)`.",
         '`json.loads(request.body)` in a view, and parsers and renderers of Django REST framework. To time them, wrap them in `stagelens.stage("serialize")`.',
     )
-    tested = MappingProxyType({"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"})
+    tested = {"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure, timed
@@ -23,16 +23,14 @@ class FlaskInstrumentor(Instrumentor):
 
     library = "flask"
     title = "Flask"
-    stages = MappingProxyType(
-        {
-            "framework": "the time outside the view, such as `before_request` functions",
-            "handler": "the view function, and each slow step of a generator that it returns",
-            "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
-            "serialize": "calls of `Request.get_json`, `Request.form`, `jsonify` and `app.json`, and the conversion of a "
-            "view's return value to a response",
-        }
-    )
+    stages = {
+        "framework": "the time outside the view, such as `before_request` functions",
+        "handler": "the view function, and each slow step of a generator that it returns",
+        "network": "the reading of the body, and the sending of the response",
+        "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
+        "serialize": "calls of `Request.get_json`, `Request.form`, `jsonify` and `app.json`, and the conversion of a "
+        "view's return value to a response",
+    }
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
@@ -40,7 +38,7 @@ class FlaskInstrumentor(Instrumentor):
         'templates. To time them, wrap `render_template` in `stagelens.stage("postprocess")`.',
         "`json.loads(request.data)` in a view. Use `request.get_json()` instead. Stagelens times this call.",
     )
-    tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
+    tested = {"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from .. import recorder
@@ -22,17 +22,15 @@ class GradioInstrumentor(Instrumentor):
 
     library = "gradio"
     title = "Gradio"
-    stages = MappingProxyType(
-        {
-            "queue": "the time from the entry of an event into Gradio's queue until it is processed",
-            "preprocess": "the conversion of the inputs by the components",
-            "handler": "the function of the event",
-            "postprocess": "the conversion of the outputs by the components",
-            "framework": "the rest of the processing of an event",
-        }
-    )
+    stages = {
+        "queue": "the time from the entry of an event into Gradio's queue until it is processed",
+        "preprocess": "the conversion of the inputs by the components",
+        "handler": "the function of the event",
+        "postprocess": "the conversion of the outputs by the components",
+        "framework": "the rest of the processing of an event",
+    }
     not_timed = ("the way of the result to the browser",)
-    tested = MappingProxyType({"gradio": "6.31.0"})
+    tested = {"gradio": "6.31.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"gradio.queueing": self._queueing, "gradio.route_utils": self._routes, "gradio.blocks": self._blocks}

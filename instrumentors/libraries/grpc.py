@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
@@ -28,11 +28,9 @@ class GrpcInstrumentor(Instrumentor):
 
     library = "grpc"
     title = "gRPC (client)"
-    stages = MappingProxyType(
-        {"dependency": "the time of a unary call until its response; in a stream, each wait for a message"}
-    )
+    stages = {"dependency": "the time of a unary call until its response; in a stream, each wait for a message"}
     not_timed = ("the wait until a stream can send its next message", "interceptors")
-    tested = MappingProxyType({"grpcio": "1.85.1"})
+    tested = {"grpcio": "1.85.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"grpc._channel": self._sync, "grpc.aio._call": self._aio, "grpc.aio._channel": self._aio_channel}

@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from threading import get_ident
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from .. import named_attributes, recorder, scripts
@@ -173,22 +173,20 @@ class GrpcServerInstrumentor(Instrumentor):
 
     library = "grpc"
     title = "gRPC (server)"
-    stages = MappingProxyType(
-        {
-            "framework": "the time outside the method, such as interceptors",
-            "handler": "the method of the servicer, and each slow step of a generator that it returns",
-            "network": "the wait for the messages of the request, and the sending of the response",
-            "queue": "the wait for a thread of the pool; and the wait after a trusted proxy has set `x-request-start`",
-            "serialize": "the parsing of messages into protobuf objects, and the serialization of the response",
-        }
-    )
+    stages = {
+        "framework": "the time outside the method, such as interceptors",
+        "handler": "the method of the servicer, and each slow step of a generator that it returns",
+        "network": "the wait for the messages of the request, and the sending of the response",
+        "queue": "the wait for a thread of the pool; and the wait after a trusted proxy has set `x-request-start`",
+        "serialize": "the parsing of messages into protobuf objects, and the serialization of the response",
+    }
     facts = ("first_token", "gap")
     not_timed = (
         "`context.read` and `context.write` of a method of `grpc.aio`: their time is `handler`",
         "the status that a method without `async` sets on a server of `grpc.aio`: its exceptions count, its `abort` does not",
         "methods of the experimental non-blocking API",
     )
-    tested = MappingProxyType({"grpcio": "1.85.1"})
+    tested = {"grpcio": "1.85.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"grpc._server": self._sync, "grpc.aio._server": self._aio}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import aclosing
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, end, log_failure
@@ -34,16 +34,14 @@ class HttpxInstrumentor(Instrumentor):
 
     library = "httpx"
     title = "httpx"
-    stages = MappingProxyType(
-        {
-            "dependency": "the time from the call until the response headers, with redirects and authentication; and "
-            "each read of the body. Without streaming, the call includes these reads."
-        }
-    )
+    stages = {
+        "dependency": "the time from the call until the response headers, with redirects and authentication; and "
+        "each read of the body. Without streaming, the call includes these reads."
+    }
     not_timed = (
         "the creation of a client. It takes about 20 ms, because the client loads certificates. `httpx.get` creates a client for each call. To save this time, reuse one client.",
     )
-    tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
+    tested = {"httpx": "0.28.1", "httpx2": "2.16.2"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"httpx._client": self._client, "httpx2._client": self._client}

@@ -6,7 +6,7 @@ The docstring of a class is the text of its page in the documentation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,20 +47,18 @@ class CTranslate2Instrumentor(Instrumentor):
 
     library = "ctranslate2"
     title = "CTranslate2"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `translate_batch`, `generate_batch`, `score_batch`, `forward_batch`, `translate_file` and "
-            "`score_file`; of `encode`, `generate`, `align` and `detect_language` of Whisper and Wav2Vec2; with "
-            "`asynchronous=True`, the wait in `result`; from 20 µs",
-            "load": "the creation of a `Translator`, `Generator`, `Encoder` or model of speech",
-        }
-    )
+    stages = {
+        "forward": "calls of `translate_batch`, `generate_batch`, `score_batch`, `forward_batch`, `translate_file` and "
+        "`score_file`; of `encode`, `generate`, `align` and `detect_language` of Whisper and Wav2Vec2; with "
+        "`asynchronous=True`, the wait in `result`; from 20 µs",
+        "load": "the creation of a `Translator`, `Generator`, `Encoder` or model of speech",
+    }
     facts = ("model", "batch")
     not_timed = (
         "`generate_tokens`, which runs in a thread of its own",
         "calls with `asynchronous=True` in a plain script",
     )
-    tested = MappingProxyType({"ctranslate2": "4.8.5"})
+    tested = {"ctranslate2": "4.8.5"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"ctranslate2._ext": self._extension}
@@ -97,18 +95,16 @@ class OpenVinoInstrumentor(Instrumentor):
 
     library = "openvino"
     title = "OpenVINO"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of a `CompiledModel`, its `infer_new_request` and `InferRequest.infer`; of asynchronous inference, "
-            "the wait in `InferRequest.wait`, `wait_for` and `AsyncInferQueue.wait_all`; calls of `generate` of a pipeline of OpenVINO GenAI; from 20 µs",
-            "load": "calls of `Core.compile_model`, `read_model` and `import_model`; the creation of a pipeline",
-        }
-    )
+    stages = {
+        "forward": "calls of a `CompiledModel`, its `infer_new_request` and `InferRequest.infer`; of asynchronous inference, "
+        "the wait in `InferRequest.wait`, `wait_for` and `AsyncInferQueue.wait_all`; calls of `generate` of a pipeline of OpenVINO GenAI; from 20 µs",
+        "load": "calls of `Core.compile_model`, `read_model` and `import_model`; the creation of a pipeline",
+    }
     facts = ("model", "batch")
     not_timed = (
         "asynchronous inference whose result a callback receives, and asynchronous inference in a plain script",
     )
-    tested = MappingProxyType({"openvino": "2026.4.1", "openvino-genai": "2026.4.1.0"})
+    tested = {"openvino": "2026.4.1", "openvino-genai": "2026.4.1.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"openvino._ov_api": self._api, "openvino_genai.py_openvino_genai": self._genai}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from types import MappingProxyType, MethodType, ModuleType
+from types import MethodType, ModuleType
 from typing import Any, cast
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
@@ -25,21 +25,19 @@ class JaxInstrumentor(Instrumentor):
 
     library = "jax"
     title = "JAX"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of functions that `jax.jit` returned, and of a `Compiled`; calls of `block_until_ready`, and the "
-            "conversion of a `jax.Array` to a NumPy array or a number, both with the wait for its computation; from 20 µs",
-            "preprocess": "calls of `jnp.array` and `jnp.asarray` outside of a jitted function, from 20 µs",
-            "load": "calls of a jitted function that compile it",
-        }
-    )
+    stages = {
+        "forward": "calls of functions that `jax.jit` returned, and of a `Compiled`; calls of `block_until_ready`, and the "
+        "conversion of a `jax.Array` to a NumPy array or a number, both with the wait for its computation; from 20 µs",
+        "preprocess": "calls of `jnp.array` and `jnp.asarray` outside of a jitted function, from 20 µs",
+        "load": "calls of a jitted function that compile it",
+    }
     facts = ("model",)
     not_timed = (
         "on a CPU with Python 3.11, the wait in `np.asarray`, which calls no Python code of JAX. To time it, call `block_until_ready` before.",
         "functions that were jitted before `instrument()`",
         "plain scripts, where the end of a computation is not known. There, use `stagelens.request()`.",
     )
-    tested = MappingProxyType({"jax": "0.10.2"})
+    tested = {"jax": "0.10.2"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"jax": self._jax, "jax._src.array": self._array, "jax._src.stages": self._stages}

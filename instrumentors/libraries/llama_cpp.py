@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from types import GeneratorType, MappingProxyType, ModuleType
+from types import GeneratorType, ModuleType
 from typing import Any, TypeAlias
 
 from ...core.names import BY_GENERATE
@@ -29,20 +29,18 @@ class LlamaCppInstrumentor(Instrumentor):
 
     library = "llama_cpp"
     title = "llama-cpp-python"
-    stages = MappingProxyType(
-        {
-            "prefill": "from the start of a completion, a chat or `generate` to the first token; in a loop of your own, "
-            "`eval` of a prompt and the `sample` after it",
-            "decode": "from there to the end of the call; in a stream, each further step; in a loop of your own, `eval` of one token "
-            "and the `sample` after it",
-            "tokenize": "calls of `tokenize`, from 20 µs",
-            "forward": "calls of `embed` and `create_embedding`, from 20 µs",
-            "load": "the creation of a `Llama`",
-        }
-    )
+    stages = {
+        "prefill": "from the start of a completion, a chat or `generate` to the first token; in a loop of your own, "
+        "`eval` of a prompt and the `sample` after it",
+        "decode": "from there to the end of the call; in a stream, each further step; in a loop of your own, `eval` of one token "
+        "and the `sample` after it",
+        "tokenize": "calls of `tokenize`, from 20 µs",
+        "forward": "calls of `embed` and `create_embedding`, from 20 µs",
+        "load": "the creation of a `Llama`",
+    }
     facts = ("model", "batch", "first_token", "tokens_in", "tokens_out", "per_token")
     not_timed = ("`eval` and `sample` in a plain script", "functions of `llama_cpp.llama_cpp`, the interface in C")
-    tested = MappingProxyType({"llama-cpp-python": "0.3.36"})
+    tested = {"llama-cpp-python": "0.3.36"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"llama_cpp.llama": self._llama}

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
@@ -29,26 +29,22 @@ class OnnxRuntimeInstrumentor(Instrumentor):
 
     library = "onnxruntime"
     title = "ONNX Runtime"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `run`, `run_async` (until its callback), `run_with_iobinding`, `run_with_ort_values`, "
-            "`run_with_ortvaluevector` and `IOBinding.synchronize_outputs`",
-            "load": "the creation of an `InferenceSession`, and its first run; on an accelerator, also the first "
-            "run with each input shape, for up to 32 shapes per session",
-            "h2d": "calls of `OrtValue.ortvalue_from_numpy` and `update_inplace`; `bind_cpu_input`, `bind_input`, "
-            "`bind_ortvalue_input` and `synchronize_inputs` of an `IOBinding`",
-            "d2h": "calls of `OrtValue.numpy` and `update_inplace`; `IOBinding.copy_outputs_to_cpu`",
-        }
-    )
+    stages = {
+        "forward": "calls of `run`, `run_async` (until its callback), `run_with_iobinding`, `run_with_ort_values`, "
+        "`run_with_ortvaluevector` and `IOBinding.synchronize_outputs`",
+        "load": "the creation of an `InferenceSession`, and its first run; on an accelerator, also the first "
+        "run with each input shape, for up to 32 shapes per session",
+        "h2d": "calls of `OrtValue.ortvalue_from_numpy` and `update_inplace`; `bind_cpu_input`, `bind_input`, "
+        "`bind_ortvalue_input` and `synchronize_inputs` of an `IOBinding`",
+        "d2h": "calls of `OrtValue.numpy` and `update_inplace`; `IOBinding.copy_outputs_to_cpu`",
+    }
     facts = ("model", "device", "provider", "batch")
     not_timed = (
         "copies to and from a device inside `run`. These copies count as `forward`. With an `IOBinding`, Stagelens times the copies separately.",
         "`copy_tensors` and DLPack",
         "onnxruntime-genai, which creates no `InferenceSession`",
     )
-    tested = MappingProxyType(
-        {"onnxruntime": "1.31.1", "magika": "1.0.3", "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3"}
-    )
+    tested = {"onnxruntime": "1.31.1", "magika": "1.0.3", "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"onnxruntime": self._onnxruntime}

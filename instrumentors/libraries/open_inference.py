@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 from ...core.stages import HANDLER
@@ -36,14 +36,12 @@ class KServeInstrumentor(Instrumentor):
 
     library = "kserve"
     title = "KServe"
-    stages = MappingProxyType(
-        {
-            "preprocess": "the time in `preprocess`",
-            "handler": "the time in `predict` and `explain` that no other stage covers",
-            "postprocess": "the time in `postprocess`",
-        }
-    )
-    tested = MappingProxyType({"kserve": "0.21.0"})
+    stages = {
+        "preprocess": "the time in `preprocess`",
+        "handler": "the time in `predict` and `explain` that no other stage covers",
+        "postprocess": "the time in `postprocess`",
+    }
+    tested = {"kserve": "0.21.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"kserve.model": self._model}
@@ -76,20 +74,18 @@ class MLServerInstrumentor(Instrumentor):
 
     library = "mlserver"
     title = "MLServer"
-    stages = MappingProxyType(
-        {
-            "handler": "`predict` of a runtime, for all requests of a batch",
-            "queue": "with adaptive batching, the time from the call of a model until its batch starts; with `parallel_workers`, "
-            "the time from the entry into the queue of a worker process until the worker has received the message",
-        }
-    )
+    stages = {
+        "handler": "`predict` of a runtime, for all requests of a batch",
+        "queue": "with adaptive batching, the time from the call of a model until its batch starts; with `parallel_workers`, "
+        "the time from the entry into the queue of a worker process until the worker has received the message",
+    }
     facts = ("batch",)
     not_timed = (
         "the return of the result from a worker, and the merging and splitting of a batch. Their time is *Framework*.",
         "Kafka requests, because this server is not instrumented",
         "the work of a worker with a separate Python environment (`environment_tarball`). This time is *Framework*.",
     )
-    tested = MappingProxyType({"mlserver": "1.7.1"})
+    tested = {"mlserver": "1.7.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

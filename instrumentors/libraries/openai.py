@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
@@ -26,14 +26,12 @@ class OpenAIInstrumentor(Instrumentor):
 
     library = "openai"
     title = "OpenAI (client)"
-    stages = MappingProxyType(
-        {
-            "queue": "the time in the queue of the server, if the server reports it",
-            "prefill": "the prefill time, if the server reports it",
-            "decode": "the decoding time, if the server reports it",
-            "network": "the rest of the wait for the first token, if the server reports its times",
-        }
-    )
+    stages = {
+        "queue": "the time in the queue of the server, if the server reports it",
+        "prefill": "the prefill time, if the server reports it",
+        "decode": "the decoding time, if the server reports it",
+        "network": "the rest of the wait for the first token, if the server reports its times",
+    }
     facts = ("first_token", "time_per_token", "gap", "tokens")
     not_timed = (
         "token counts of calls without `stream=True`",
@@ -41,7 +39,7 @@ class OpenAIInstrumentor(Instrumentor):
         "the time per token of a response that has a reasoning summary or several items",
         "token counts and server-reported times of a stream that your code does not read to its end",
     )
-    tested = MappingProxyType({"openai": "3.54.0"})
+    tested = {"openai": "3.54.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"openai._streaming": self._streaming}

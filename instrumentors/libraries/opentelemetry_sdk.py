@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ...core.names import COUNTED
@@ -25,7 +25,7 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
 
     library = "opentelemetry.sdk"
     title = "OpenTelemetry SDK"
-    tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
+    tested = {"opentelemetry-sdk": "1.45.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"opentelemetry.sdk.trace": self._trace}

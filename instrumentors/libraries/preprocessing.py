@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from types import MappingProxyType
 from typing import Final
 
 from ..instrumentor import CallsInstrumentor, LongCall, Probed, timed_call
@@ -128,19 +127,17 @@ class PandasInstrumentor(TableInstrumentor):
 
     library = "pandas"
     title = "pandas"
-    stages = MappingProxyType(
-        {
-            "preprocess": "operations of `DataFrame` and `Series`: construction, selection, arithmetic, `apply`, `groupby`, `merge`, "
-            "windows, `.str`, `.dt`; and functions such as `concat`, `get_dummies`, `to_datetime` and `read_csv`; from 20 µs, also "
-            "after a prediction",
-            "serialize": "`to_dict`, `to_json`, `to_csv`, `to_parquet`, `tolist` and similar methods, from 20 µs",
-        }
-    )
+    stages = {
+        "preprocess": "operations of `DataFrame` and `Series`: construction, selection, arithmetic, `apply`, `groupby`, `merge`, "
+        "windows, `.str`, `.dt`; and functions such as `concat`, `get_dummies`, `to_datetime` and `read_csv`; from 20 µs, also "
+        "after a prediction",
+        "serialize": "`to_dict`, `to_json`, `to_csv`, `to_parquet`, `tolist` and similar methods, from 20 µs",
+    }
     not_timed = (
         "iteration over a table, such as `itertuples`: your code runs between the rows",
         "the methods of an `Index`, and attributes such as `df.column`, except the calls inside",
     )
-    tested = MappingProxyType({"pandas": "3.1.1"})
+    tested = {"pandas": "3.1.1"}
     calls = (
         ("pandas", "preprocess", _PANDAS_FUNCTIONS),
         ("pandas.core.frame:DataFrame", "preprocess", _FRAME),
@@ -177,19 +174,17 @@ class PolarsInstrumentor(TableInstrumentor):
 
     library = "polars"
     title = "polars"
-    stages = MappingProxyType(
-        {
-            "preprocess": "operations of `DataFrame` and `Series`, `agg` of a `group_by`, `collect` of a `LazyFrame`, and functions "
-            "such as `concat` and `read_csv`; from 20 µs, also after a prediction",
-            "serialize": "`to_dict`, `to_dicts`, `write_json`, `write_csv`, `write_parquet` and similar methods, from 20 µs",
-        }
-    )
+    stages = {
+        "preprocess": "operations of `DataFrame` and `Series`, `agg` of a `group_by`, `collect` of a `LazyFrame`, and functions "
+        "such as `concat` and `read_csv`; from 20 µs, also after a prediction",
+        "serialize": "`to_dict`, `to_dicts`, `write_json`, `write_csv`, `write_parquet` and similar methods, from 20 µs",
+    }
     not_timed = (
         "expressions such as `pl.col('a') + 1`, which only describe an operation",
         "small operations, such as `df['column']`, `head` and `row`; and `collect_async`",
         "iteration over a table, such as `iter_rows`: your code runs between the rows",
     )
-    tested = MappingProxyType({"polars": "2.1.0"})
+    tested = {"polars": "2.1.0"}
     calls = (
         ("polars", "preprocess", _POLARS_FUNCTIONS),
         ("polars.dataframe.frame:DataFrame", "preprocess", _POLARS_FRAME),
@@ -229,13 +224,11 @@ class TorchvisionInstrumentor(OutsideInstrumentor):
 
     library = "torchvision"
     title = "torchvision"
-    stages = MappingProxyType(
-        {
-            "preprocess": "transforms of versions 1 and 2, `Compose`, and the functions of `torchvision.io` that read, decode, encode or write an image"
-        }
-    )
+    stages = {
+        "preprocess": "transforms of versions 1 and 2, `Compose`, and the functions of `torchvision.io` that read, decode, encode or write an image"
+    }
     not_timed = ("`torchvision.transforms.functional` outside of a transform, and videos",)
-    tested = MappingProxyType({"torchvision": "0.28.0"})
+    tested = {"torchvision": "0.28.0"}
     calls = (
         *(
             (f"torchvision.transforms.transforms:{transform}", "preprocess", "__call__")
@@ -255,13 +248,11 @@ class TorchaudioInstrumentor(OutsideInstrumentor):
 
     library = "torchaudio"
     title = "torchaudio"
-    stages = MappingProxyType(
-        {
-            "preprocess": "`load`, `save`, transforms, `resample`, `spectrogram`, `pitch_shift`, `loudness` and similar functions, and `fbank` and `mfcc` of `compliance.kaldi`"
-        }
-    )
+    stages = {
+        "preprocess": "`load`, `save`, transforms, `resample`, `spectrogram`, `pitch_shift`, `loudness` and similar functions, and `fbank` and `mfcc` of `compliance.kaldi`"
+    }
     not_timed = ("the other functions of `torchaudio.functional`, such as filters",)
-    tested = MappingProxyType({"torchaudio": "2.11.0"})
+    tested = {"torchaudio": "2.11.0"}
     calls = (
         ("torchaudio", "preprocess", "load save"),
         ("torchaudio.functional.functional", "preprocess", "resample speed pitch_shift loudness add_noise"),
@@ -280,14 +271,12 @@ class TokenizersInstrumentor(OutsideInstrumentor):
 
     library = "tokenizers"
     title = "Tokenizers"
-    stages = MappingProxyType(
-        {
-            "tokenize": "`encode`, `encode_batch` and `encode_batch_fast` of a `Tokenizer`",
-            "postprocess": "`decode` and `decode_batch` of a `Tokenizer`",
-        }
-    )
+    stages = {
+        "tokenize": "`encode`, `encode_batch` and `encode_batch_fast` of a `Tokenizer`",
+        "postprocess": "`decode` and `decode_batch` of a `Tokenizer`",
+    }
     not_timed = ("`async_encode` and the other methods of asyncio: they run in threads of Rust",)
-    tested = MappingProxyType({"tokenizers": "0.23.3"})
+    tested = {"tokenizers": "0.23.3"}
     calls = (
         ("tokenizers:Tokenizer", "tokenize", "encode encode_batch encode_batch_fast"),
         ("tokenizers:Tokenizer", "postprocess", "decode decode_batch"),

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
@@ -29,12 +29,10 @@ class ProcessPoolInstrumentor(Instrumentor):
 
     library = "concurrent.futures.process"
     title = "Process pools"
-    stages = MappingProxyType(
-        {
-            "queue": "the wait for a process, including the start of the process and the transfer of the "
-            "job; also for jobs from `loop.run_in_executor` and `map`"
-        }
-    )
+    stages = {
+        "queue": "the wait for a process, including the start of the process and the transfer of the "
+        "job; also for jobs from `loop.run_in_executor` and `map`"
+    }
     not_timed = (
         "jobs that your code submits outside of a request",
         "stages in a process that is not instrumented. To instrument it, use `stagelens run`, or call `stagelens.instrument()` at the top of the main module.",

@@ -17,7 +17,7 @@ import inspect
 import sys
 import time
 from collections.abc import Generator, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -42,23 +42,21 @@ class RayServeInstrumentor(Instrumentor):
 
     library = "ray.serve"
     title = "Ray Serve"
-    stages = MappingProxyType(
-        {
-            "queue": "the time from the proxy, or from the call of a handle, until a replica has the request; and the time "
-            "from the call of a `@serve.batch` method until its batch starts",
-            "handler": "the method of a deployment, with its batch",
-            "framework": "the time of a replica outside the method",
-            "dependency": "the wait for the response to `handle.remote()`",
-            "network": "the sending of the response to the proxy, except in FastAPI deployments",
-        }
-    )
+    stages = {
+        "queue": "the time from the proxy, or from the call of a handle, until a replica has the request; and the time "
+        "from the call of a `@serve.batch` method until its batch starts",
+        "handler": "the method of a deployment, with its batch",
+        "framework": "the time of a replica outside the method",
+        "dependency": "the wait for the response to `handle.remote()`",
+        "network": "the sending of the response to the proxy, except in FastAPI deployments",
+    }
     facts = ("batch", "method")
     not_timed = (
         "the time in the proxy after the replica has sent its response.",
         "a response that goes directly to another deployment, as in `second.remote(first.remote())`. The wait counts as `queue` of the second deployment.",
         "the `queue` of a call whose start is in the future, because the clocks of its two hosts differ",
     )
-    tested = MappingProxyType({"ray": "2.60.0"})
+    tested = {"ray": "2.60.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

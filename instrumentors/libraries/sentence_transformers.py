@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from .. import scripts
@@ -35,16 +35,14 @@ class SentenceTransformersInstrumentor(Instrumentor):
 
     library = "sentence_transformers"
     title = "Sentence Transformers"
-    stages = MappingProxyType(
-        {
-            "preprocess": "the time until the first batch is ready, and the preparation of all later batches",
-            "postprocess": "all other time after the first batch is ready, such as normalizing, truncating and stacking the output",
-            "load": "the creation of a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
-        }
-    )
+    stages = {
+        "preprocess": "the time until the first batch is ready, and the preparation of all later batches",
+        "postprocess": "all other time after the first batch is ready, such as normalizing, truncating and stacking the output",
+        "load": "the creation of a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
+    }
     facts = ("model", "device", "batch")
     not_timed = ("encoding in a pool of processes",)
-    tested = MappingProxyType({"sentence-transformers": "6.2.0"})
+    tested = {"sentence-transformers": "6.2.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return dict.fromkeys(MODULES, self._models)

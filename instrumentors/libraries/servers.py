@@ -74,13 +74,11 @@ class ServerInstrumentor(Instrumentor):
 
     library = "asgi_wsgi_servers"
     title = "ASGI and WSGI servers"
-    stages = MappingProxyType(
-        {
-            "handler": "the application",
-            "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
-        }
-    )
+    stages = {
+        "handler": "the application",
+        "network": "the reading of the body, and the sending of the response",
+        "queue": "the wait after a trusted proxy has set the header `X-Request-Start`",
+    }
     facts = ("method", "first_token", "gap")
     not_timed = (
         (
@@ -90,19 +88,17 @@ class ServerInstrumentor(Instrumentor):
         "a websocket that receives in one task and sends in another: each message counts until the next is awaited",
         "the metrics that `prometheus_client.start_http_server` serves, because a scrape is no request",
     )
-    tested = MappingProxyType(
-        {
-            "hypercorn": "0.18.0",
-            "granian": "2.8.9",
-            "daphne": "4.2.3",
-            "waitress": "3.0.2",
-            "cheroot": "11.1.2",
-            "blacksheep": "2.6.4",
-            "falcon": "4.4.0",
-            "pyramid": "2.1",
-            "quart": "0.22.0",
-        }
-    )
+    tested = {
+        "hypercorn": "0.18.0",
+        "granian": "2.8.9",
+        "daphne": "4.2.3",
+        "waitress": "3.0.2",
+        "cheroot": "11.1.2",
+        "blacksheep": "2.6.4",
+        "falcon": "4.4.0",
+        "pyramid": "2.1",
+        "quart": "0.22.0",
+    }
 
     def instrumentation_dependencies(self) -> tuple[str, ...]:
         """Return nothing: any of the servers is enough."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from types import FunctionType, MappingProxyType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from ..bootstrap import LIBRARIES
@@ -29,15 +29,13 @@ class SklearnInstrumentor(Instrumentor):
 
     library = "sklearn"
     title = "scikit-learn"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `decision_function`, `score_samples`, "
-            "`kneighbors`, `radius_neighbors`, their graphs, `apply`, `decision_path`, `sample` and `fit_predict` of an estimator "
-            "or a `Pipeline`, from 20 µs",
-            "preprocess": "calls of `transform` and `fit_transform` outside of a prediction, from 20 µs",
-            "postprocess": "calls of `inverse_transform` outside of a prediction, from 20 µs",
-        }
-    )
+    stages = {
+        "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `decision_function`, `score_samples`, "
+        "`kneighbors`, `radius_neighbors`, their graphs, `apply`, `decision_path`, `sample` and `fit_predict` of an estimator "
+        "or a `Pipeline`, from 20 µs",
+        "preprocess": "calls of `transform` and `fit_transform` outside of a prediction, from 20 µs",
+        "postprocess": "calls of `inverse_transform` outside of a prediction, from 20 µs",
+    }
     facts = ("model", "batch")
     not_timed = (
         "`fit` and `partial_fit`, with the predictions and transformations inside",
@@ -45,7 +43,7 @@ class SklearnInstrumentor(Instrumentor):
         "classes that inherit from neither `BaseEstimator` nor `TransformerMixin`",
         'the loading of an estimator by `joblib` or `pickle`. To time it, use `stagelens.stage("load")`.',
     )
-    tested = MappingProxyType({"scikit-learn": "1.9.1"})
+    tested = {"scikit-learn": "1.9.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         # The class of an estimator of the user is sent by value to the processes of joblib.

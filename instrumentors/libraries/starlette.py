@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
@@ -27,25 +27,23 @@ class StarletteInstrumentor(Instrumentor):
 
     library = "starlette"
     title = "Starlette and FastAPI"
-    stages = MappingProxyType(
-        {
-            "framework": "the time in middleware, routing and dependencies",
-            "handler": "the endpoint, the body of a streaming response, a response by code outside of the framework, and a mounted application of "
-            "another framework",
-            "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
-            "pool; and the wait for the event loop after the thread is done",
-            "serialize": "calls of `Request.json` and `Request.form`, FastAPI's validation of body and response, and "
-            "the creation of a `Response`",
-        }
-    )
+    stages = {
+        "framework": "the time in middleware, routing and dependencies",
+        "handler": "the endpoint, the body of a streaming response, a response by code outside of the framework, and a mounted application of "
+        "another framework",
+        "network": "the reading of the body, and the sending of the response",
+        "queue": "the wait after a trusted proxy has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
+        "pool; and the wait for the event loop after the thread is done",
+        "serialize": "calls of `Request.json` and `Request.form`, FastAPI's validation of body and response, and "
+        "the creation of a `Response`",
+    }
     facts = ("method", "first_token", "gap")
     not_timed = (
         "background tasks",
         "a websocket that receives in one task and sends in another: each message counts until the next is awaited",
         "ASGI middleware that wraps the application object, as in `Middleware(app)`, under a server that Stagelens does not know",
     )
-    tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
+    tested = {"starlette": "1.10.0", "fastapi": "0.165.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,18 +37,16 @@ class KerasInstrumentor(Instrumentor):
 
     library = "keras"
     title = "Keras"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of a `Model`, its `predict` and its `predict_on_batch`, from 20 µs",
-            "load": "calls of `load_model` and `load_weights`",
-        }
-    )
+    stages = {
+        "forward": "calls of a `Model`, its `predict` and its `predict_on_batch`, from 20 µs",
+        "load": "calls of `load_model` and `load_weights`",
+    }
     facts = ("model", "batch")
     not_timed = (
         "a layer that is called outside of a model",
         "calls inside `fit` and `evaluate`, and calls with `training=True`",
     )
-    tested = MappingProxyType({"keras": "3.15.1"})
+    tested = {"keras": "3.15.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {
@@ -85,19 +83,17 @@ class TensorFlowInstrumentor(Instrumentor):
 
     library = "tensorflow"
     title = "TensorFlow"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of a function or signature of a SavedModel, of a concrete function, of a `tf.function` that uses "
-            "variables, and of `Interpreter.invoke` of TensorFlow Lite, from 20 µs",
-            "load": "calls of `tf.saved_model.load`; calls that trace a `tf.function`",
-        }
-    )
+    stages = {
+        "forward": "calls of a function or signature of a SavedModel, of a concrete function, of a `tf.function` that uses "
+        "variables, and of `Interpreter.invoke` of TensorFlow Lite, from 20 µs",
+        "load": "calls of `tf.saved_model.load`; calls that trace a `tf.function`",
+    }
     facts = ("model", "batch")
     not_timed = (
         "a `tf.function` without variables, which may be a preprocessing step, and operations outside of functions",
         "on a GPU, the wait for the result in `numpy()`. There, `forward` contains only the launch of the kernels.",
     )
-    tested = MappingProxyType({"tensorflow-cpu": "2.21.0"})
+    tested = {"tensorflow-cpu": "2.21.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

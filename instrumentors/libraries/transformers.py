@@ -425,21 +425,19 @@ class TransformersInstrumentor(Instrumentor):
 
     library = "transformers"
     title = "Transformers"
-    stages = MappingProxyType(
-        {
-            "queue": "the wait for the thread of a model in `transformers serve`",
-            "preprocess": "the time in a pipeline before the last call of the model; calls of an image processor, video processor, "
-            "feature extractor or processor",
-            "tokenize": "calls of `__call__`, `encode` and `apply_chat_template` of a tokenizer",
-            "forward": "the time of the model in a pipeline, including the copies to and from its device",
-            "prefill": "the time in `generate` until the first new token",
-            "decode": "the time in `generate` after the first new token",
-            "postprocess": "the time in a pipeline after the last call of the model; calls of `decode` and `batch_decode` of a tokenizer, "
-            "and of `post_process_…` of a processor",
-            "load": "calls of `from_pretrained` of models, tokenizers, processors and configurations; the creation of a "
-            "pipeline; the first `generate` of a model until its first token",
-        }
-    )
+    stages = {
+        "queue": "the wait for the thread of a model in `transformers serve`",
+        "preprocess": "the time in a pipeline before the last call of the model; calls of an image processor, video processor, "
+        "feature extractor or processor",
+        "tokenize": "calls of `__call__`, `encode` and `apply_chat_template` of a tokenizer",
+        "forward": "the time of the model in a pipeline, including the copies to and from its device",
+        "prefill": "the time in `generate` until the first new token",
+        "decode": "the time in `generate` after the first new token",
+        "postprocess": "the time in a pipeline after the last call of the model; calls of `decode` and `batch_decode` of a tokenizer, "
+        "and of `post_process_…` of a processor",
+        "load": "calls of `from_pretrained` of models, tokenizers, processors and configurations; the creation of a "
+        "pipeline; the first `generate` of a model until its first token",
+    }
     facts = ("model", "device", "batch", "first_token", "tokens_in", "tokens_out", "per_token", "gap")
     not_timed = (
         "continuous batching (`generate_batch`, `serve --continuous-batching`), because several requests share each step",
@@ -447,7 +445,7 @@ class TransformersInstrumentor(Instrumentor):
         "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`. The whole time of this loop counts as `decode`.",
         "streamers and logits processors inside `generate`. Their time counts as `prefill` and `decode`.",
     )
-    tested = MappingProxyType({"transformers": "5.23.0"})
+    tested = {"transformers": "5.23.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         hooks: dict[str, Hook] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from contextvars import ContextVar
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,13 +38,11 @@ class Urllib3Instrumentor(Instrumentor):
 
     library = "urllib3"
     title = "urllib3"
-    stages = MappingProxyType(
-        {
-            "dependency": "the time from the call until the response headers, with retries, redirects and the wait for "
-            "a connection; and each read of the body from the network"
-        }
-    )
-    tested = MappingProxyType({"urllib3": "2.8.0"})
+    stages = {
+        "dependency": "the time from the call until the response headers, with retries, redirects and the wait for "
+        "a connection; and each read of the body from the network"
+    }
+    tested = {"urllib3": "2.8.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"urllib3.connectionpool": self._pool, "urllib3.response": self._response}
@@ -68,12 +66,10 @@ class RequestsInstrumentor(Instrumentor):
 
     library = "requests"
     title = "requests"
-    stages = MappingProxyType(
-        {
-            "dependency": "the call with its redirects, authentication, hooks and body. With `stream=True`, only [urllib3](urllib3.md) times the body."
-        }
-    )
-    tested = MappingProxyType({"requests": "2.34.2"})
+    stages = {
+        "dependency": "the call with its redirects, authentication, hooks and body. With `stream=True`, only [urllib3](urllib3.md) times the body."
+    }
+    tested = {"requests": "2.34.2"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"requests.sessions": self._sessions, "requests.models": self._models}

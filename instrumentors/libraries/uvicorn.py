@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from .. import recorder
@@ -27,7 +27,7 @@ class UvicornInstrumentor(Instrumentor):
     library = "uvicorn"
     title = "uvicorn"
     not_timed = ("the work of uvicorn, such as the parsing of HTTP",)
-    tested = MappingProxyType({"uvicorn": "0.54.0", "gunicorn": "27.0.1"})
+    tested = {"uvicorn": "0.54.0", "gunicorn": "27.0.1"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"uvicorn.server": self._server}

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ...core.names import BY_ENGINE
@@ -26,19 +26,17 @@ class VllmInstrumentor(Instrumentor):
 
     library = "vllm"
     title = "vLLM"
-    stages = MappingProxyType(
-        {
-            "forward": "calls of `generate`, `chat`, `beam_search`, `encode`, `embed`, `classify` and `score`, without the stages "
-            "that vLLM reports",
-            "queue": "the wait of a request for the scheduler, as vLLM reports it",
-            "prefill": "from there to the first token, as vLLM reports it",
-            "decode": "from the first to the last token, as vLLM reports it",
-            "load": "the creation of an `LLM`",
-        }
-    )
+    stages = {
+        "forward": "calls of `generate`, `chat`, `beam_search`, `encode`, `embed`, `classify` and `score`, without the stages "
+        "that vLLM reports",
+        "queue": "the wait of a request for the scheduler, as vLLM reports it",
+        "prefill": "from there to the first token, as vLLM reports it",
+        "decode": "from the first to the last token, as vLLM reports it",
+        "load": "the creation of an `LLM`",
+    }
     facts = ("model", "batch", "first_token", "tokens_in", "tokens_out", "per_token")
     not_timed = ("`queue`, `prefill` and `decode` of a call with several prompts, which share the steps of the engine",)
-    tested = MappingProxyType({"vllm": "0.32.0"})
+    tested = {"vllm": "0.32.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {"vllm.entrypoints.llm": self._llm}

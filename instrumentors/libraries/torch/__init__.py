@@ -20,7 +20,7 @@ import functools
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ....core.stages import LOAD_COMPILE, LOAD_COPY, LOAD_FIRST_RUN, LOAD_READ, STALL_COMPILE, LoadPhase
@@ -122,19 +122,17 @@ class TorchInstrumentor(Instrumentor):
 
     library = "torch"
     title = "PyTorch"
-    stages = MappingProxyType(
-        {
-            "forward": "the outermost call of an `nn.Module`, which can be eager, scripted, traced or compiled",
-            "preprocess": "the outermost call of a transform of torchvision or torchaudio, or of an `nn.Sequential` of them, except a scripted one",
-            "load": "calls of `torch.load`, `torch.jit.load`, `Module.load_state_dict`; the move of a module to another "
-            "device; every compilation by `torch.compile`; the first call of a model on each kind of device "
-            "(for a scripted model, the first two calls); with `torch.backends.cudnn.benchmark`, the first call with "
-            "each input shape on CUDA",
-            "h2d": "calls of `Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
-            "d2h": "calls of `Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
-            "queue": "the wait of a model or copy on its stream for the work of another request",
-        }
-    )
+    stages = {
+        "forward": "the outermost call of an `nn.Module`, which can be eager, scripted, traced or compiled",
+        "preprocess": "the outermost call of a transform of torchvision or torchaudio, or of an `nn.Sequential` of them, except a scripted one",
+        "load": "calls of `torch.load`, `torch.jit.load`, `Module.load_state_dict`; the move of a module to another "
+        "device; every compilation by `torch.compile`; the first call of a model on each kind of device "
+        "(for a scripted model, the first two calls); with `torch.backends.cudnn.benchmark`, the first call with "
+        "each input shape on CUDA",
+        "h2d": "calls of `Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
+        "d2h": "calls of `Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
+        "queue": "the wait of a model or copy on its stream for the work of another request",
+    }
     facts = ("model", "device")
     not_timed = (
         "`scripted.forward(x)`, because it bypasses `__call__`",
@@ -146,7 +144,7 @@ class TorchInstrumentor(Instrumentor):
         "the work of a model on any device other than the device of its first parameter",
         "device times on devices without timed events, such as MPS. On these devices, `forward` contains only the launch of the kernels.",
     )
-    tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
+    tested = {"torch": "2.13.0", "silero-vad": "6.2.3"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {

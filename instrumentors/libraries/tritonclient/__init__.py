@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from ....core.names import BY_TRITON_RESPONSE
@@ -28,18 +28,16 @@ class TritonClientInstrumentor(Instrumentor):
 
     library = "tritonclient"
     title = "Triton Inference Server (client)"
-    stages = MappingProxyType(
-        {
-            "serialize": "calls of `set_data_from_numpy`, `as_numpy`; copies to and from system shared memory; and "
-            "the creation of the request",
-            "network": "for `infer`, `async_infer` and streams: the time from the call to its response, without the time "
-            "that the server reports",
-            "queue": "the average wait in the server",
-            "h2d": "the average `compute_input` time of the server",
-            "forward": "the average `compute_infer` time of the server",
-            "d2h": "the average `compute_output` time of the server",
-        }
-    )
+    stages = {
+        "serialize": "calls of `set_data_from_numpy`, `as_numpy`; copies to and from system shared memory; and "
+        "the creation of the request",
+        "network": "for `infer`, `async_infer` and streams: the time from the call to its response, without the time "
+        "that the server reports",
+        "queue": "the average wait in the server",
+        "h2d": "the average `compute_input` time of the server",
+        "forward": "the average `compute_infer` time of the server",
+        "d2h": "the average `compute_output` time of the server",
+    }
     facts = ("model", "model_version", "first_token", "gap", "failed_calls")
     not_timed = (
         "the stages of the server for the first call to a model and for failed calls",
@@ -50,7 +48,7 @@ class TritonClientInstrumentor(Instrumentor):
         "the server spans of about 4 % of the calls over gRPC, because Triton 24.10 ignores their `traceparent`",
         "calls of several requests without `request_id` in one gRPC stream, because their responses cannot be matched",
     )
-    tested = MappingProxyType({"tritonclient": "2.73.0"})
+    tested = {"tritonclient": "2.73.0"}
 
     def hooks(self) -> Mapping[str, Hook]:
         return {
