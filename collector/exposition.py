@@ -14,19 +14,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf import descriptor_pool
 from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
 from ..core.histogram import SCALE, ZERO_THRESHOLD
 from ..core.prometheus_names import format_labels
 from ..store.points import Ints
+from .otlp.protobuf_encoding import Messages, message_classes
 from .prometheus import FIRST_INDEX, HistogramFamily, cumulative_counts
 
-_PACKAGE = "io.prometheus.client"
-# Fields of each message by number, with their types: "*" for repeated fields, a capital letter for messages.
-_MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
+_MESSAGES: Messages = {
     "LabelPair": {1: ("name", "string"), 2: ("value", "string")},
     "Number": {1: ("value", "double")},
     "Bucket": {1: ("cumulative_count", "uint64"), 2: ("upper_bound", "double")},
@@ -54,28 +52,9 @@ _MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
 COUNTER, GAUGE, UNTYPED, HISTOGRAM = 0, 1, 3, 4
 
 
-def _make() -> Any:
-    file = FileDescriptorProto(name="stagelens/prometheus.proto", package=_PACKAGE, syntax="proto3")
-    for message, fields in _MESSAGES.items():
-        made = file.message_type.add(name=message)
-        for number, (name, kind) in fields.items():
-            made.field.add(name=name, number=number, **_type(kind))
-    # A separate pool: another package may register the generated classes with these names.
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.MetricFamily"))
-
-
-def _type(kind: str) -> dict[str, Any]:
-    label = FieldDescriptorProto.LABEL_REPEATED if kind.startswith("*") else FieldDescriptorProto.LABEL_OPTIONAL
-    kind = kind.removeprefix("*")
-    if kind.islower():
-        return {"label": label, "type": getattr(FieldDescriptorProto, f"TYPE_{kind.upper()}")}
-    return {"label": label, "type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": f".{_PACKAGE}.{kind}"}
-
-
 # Created at run time, so its fields are not known to type checkers.
-MetricFamily: Any = _make()
+# A separate pool: another package may register the generated classes with these names.
+MetricFamily: Any = message_classes("io.prometheus.client", _MESSAGES, descriptor_pool.DescriptorPool())["MetricFamily"]
 
 
 TEXT_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

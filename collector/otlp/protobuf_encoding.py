@@ -14,14 +14,14 @@ Source: opentelemetry/proto/metrics/v1/metrics.proto, https://protobuf.dev/progr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, MessageOptions
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue, KeyValueList
@@ -32,47 +32,57 @@ from ...core.errors import WireError
 from ...store.points import Buckets, Ints
 from . import model
 
-_PACKAGE = "stagelens.lite"
 _RESOURCE: str = resource_pb2.DESCRIPTOR.message_types_by_name["Resource"].full_name
 # Fields of the oneof `data` of a metric; all have the same fields here.
 DATA = {5: "gauge", 7: "sum", 9: "histogram", 10: "exponential_histogram", 11: "summary"}
-# Fields of each message by number, with their types: "*" for repeated fields, a capital letter for messages.
-_MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
+# Fields of each message by number, with their types: "*" for repeated fields, a capital letter for messages, "|" for those of the
+# oneof `data`. On the wire a map from string to bytes is a repeated KeyValue, with the value left serialized.
+Messages: TypeAlias = Mapping[str, Mapping[int, tuple[str, str]]]
+MAP = "*Map"
+_MESSAGES: Messages = {
     "MetricsExport": {1: ("resource_metrics", "*ResourceMetrics")},
     "ResourceMetrics": {1: ("resource", _RESOURCE), 2: ("scope_metrics", "*ScopeMetrics")},
     "ScopeMetrics": {2: ("metrics", "*Metric")},
-    "Metric": {1: ("name", "string")} | {number: (name, "Data") for number, name in DATA.items()},
+    "Metric": {1: ("name", "string")} | {number: (name, "|Data") for number, name in DATA.items()},
     "Data": {1: ("data_points", "*bytes"), 2: ("aggregation_temporality", "int32"), 3: ("is_monotonic", "bool")},
 }
 
 
-def _make() -> Any:
-    requires = [str(resource_pb2.DESCRIPTOR.name)]
-    file = FileDescriptorProto(name="stagelens/lite.proto", package=_PACKAGE, syntax="proto3", dependency=requires)
-    for message, fields in _MESSAGES.items():
+def message_classes(
+    package: str, messages: Messages, pool: descriptor_pool.DescriptorPool, *requires: str
+) -> dict[str, Any]:
+    """Return the classes of *messages* of *package*, which are added to *pool*, by name."""
+    file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3", dependency=requires)
+    for message, fields in messages.items():
         made = file.message_type.add(name=message)
         for number, (name, kind) in fields.items():
-            field = made.field.add(name=name, number=number, **_type(kind))
-            if kind == "Data":
+            field = made.field.add(name=name, number=number, **_type(package, kind))
+            if kind == MAP:
+                entry = made.nested_type.add(name=f"{name.capitalize()}Entry", options=MessageOptions(map_entry=True))
+                entry.field.add(name="key", number=1, **_type(package, "string"))
+                entry.field.add(name="value", number=2, **_type(package, "bytes"))
+                field.type_name = f".{package}.{message}.{entry.name}"
+            elif kind.startswith("|"):
                 field.oneof_index = 0
-        if message == "Metric":
+        if any(kind.startswith("|") for _, kind in fields.values()):
             made.oneof_decl.add(name="data")
-    pool = descriptor_pool.Default()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.MetricsExport"))
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-def _type(kind: str) -> dict[str, Any]:
+def _type(package: str, kind: str) -> dict[str, Any]:
     label = FieldDescriptorProto.LABEL_REPEATED if kind.startswith("*") else FieldDescriptorProto.LABEL_OPTIONAL
-    kind = kind.removeprefix("*")
+    kind = kind.lstrip("*|")
     if kind.islower():
         return {"label": label, "type": getattr(FieldDescriptorProto, f"TYPE_{kind.upper()}")}
-    full_name = f".{kind}" if "." in kind else f".{_PACKAGE}.{kind}"
+    full_name = f".{kind}" if "." in kind else f".{package}.{kind}"
     return {"label": label, "type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": full_name}
 
 
 # Created at run time, so its fields are not known to type checkers.
-MetricsExport: Any = _make()
+MetricsExport: Any = message_classes(
+    "stagelens.lite", _MESSAGES, descriptor_pool.Default(), str(resource_pb2.DESCRIPTOR.name)
+)["MetricsExport"]
 
 
 # A body of this size needs at most 60 MB once parsed; larger bodies are scanned first, which takes as long as parsing.

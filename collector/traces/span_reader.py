@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -52,78 +52,39 @@ from ..otlp.model import (
     Scalar,
     SpanEvent,
 )
-from ..otlp.protobuf_encoding import check_bulk, scalar_attributes, serialized_scalar
+from ..otlp.protobuf_encoding import MAP, Messages, check_bulk, message_classes, scalar_attributes, serialized_scalar
 from .columns import Spans, source_of
 from .rule_config import KINDS, Rule, built_in
 from .rules import Key, RuleCache, RuleSet, ScannedKinds, Shape, SpanMeaning, SpanOrigin
 from .span_scan import ScannedSpans, scan_spans
 from .span_validation import NO_SPAN, DecodedSpans, RawSpans, SpanMeasurements, rows_of, validate_spans
 
-_F = descriptor_pb2.FieldDescriptorProto
-_BYTES, _TEXT, _NUMBER, _TIME = _F.TYPE_BYTES, _F.TYPE_STRING, _F.TYPE_INT32, _F.TYPE_FIXED64
-_PACKAGE = "stagelens.lite"
-# On the wire a repeated KeyValue is a map from string to bytes, with the value left serialized.
-_MAP_TYPE = "map"
-_ENTRY = descriptor_pb2.MessageOptions(map_entry=True)
-
-# name, number, type or message, whether it is repeated
-_MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
-    "Event": [("time", 1, _TIME, False), ("name", 2, _TEXT, False)],
-    "Status": [("code", 3, _NUMBER, False)],
-    "Span": [
-        ("trace_id", 1, _BYTES, False),
-        ("span_id", 2, _BYTES, False),
-        ("parent_id", 4, _BYTES, False),
-        ("name", 5, _BYTES, False),
-        ("kind", 6, _NUMBER, False),
-        ("start", 7, _TIME, False),
-        ("end", 8, _TIME, False),
-        ("attributes", 9, _MAP_TYPE, True),
-        ("events", 11, _BYTES, True),
-        ("status", 15, _BYTES, False),
-    ],
-    # The same message with ordered attributes.
-    "WholeSpan": [],
-    "Scope": [("name", 1, _TEXT, False)],
-    # Spans are decoded in chunks: several of them as `Spans`.
-    "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, _BYTES, True)],
-    "Spans": [("spans", 2, "Span", True)],
-    "ResourceSpans": [("resource", 1, _BYTES, False), ("scope_spans", 2, "ScopeSpans", True)],
-    "Request": [("resource_spans", 1, "ResourceSpans", True)],
+_SPAN = {
+    1: ("trace_id", "bytes"),
+    2: ("span_id", "bytes"),
+    4: ("parent_id", "bytes"),
+    5: ("name", "bytes"),
+    6: ("kind", "int32"),
+    7: ("start", "fixed64"),
+    8: ("end", "fixed64"),
+    9: ("attributes", MAP),
+    11: ("events", "*bytes"),
+    15: ("status", "bytes"),
 }
-
-
-_MESSAGES["WholeSpan"] = [
-    (name, number, _BYTES if kind == _MAP_TYPE else kind, repeated)
-    for name, number, kind, repeated in _MESSAGES["Span"]
-]
-
-
-def _classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="stagelens_lite.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for key, number, kind, repeated in fields:
-            added = message.field.add(
-                name=key, number=number, label=_F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
-            )
-            if kind == _MAP_TYPE:
-                entry = message.nested_type.add(name=f"{key.capitalize()}Entry", options=_ENTRY)
-                entry.field.add(name="key", number=1, label=_F.LABEL_OPTIONAL, type=_TEXT)
-                entry.field.add(name="value", number=2, label=_F.LABEL_OPTIONAL, type=_BYTES)
-                added.type, added.type_name = _F.TYPE_MESSAGE, f".{_PACKAGE}.{name}.{entry.name}"
-            elif isinstance(kind, str):
-                added.type, added.type_name = _F.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
-            else:
-                added.type = _F.Type.ValueType(kind)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
-    }
-
-
-_made = _classes()
+_MESSAGES: Messages = {
+    "Event": {1: ("time", "fixed64"), 2: ("name", "string")},
+    "Status": {3: ("code", "int32")},
+    "Span": _SPAN,
+    # The same message with ordered attributes.
+    "WholeSpan": {**_SPAN, 9: ("attributes", "*bytes")},
+    "Scope": {1: ("name", "string")},
+    # Spans are decoded in chunks: several of them as `Spans`.
+    "ScopeSpans": {1: ("scope", "Scope"), 2: ("spans", "*bytes")},
+    "Spans": {2: ("spans", "*Span")},
+    "ResourceSpans": {1: ("resource", "bytes"), 2: ("scope_spans", "*ScopeSpans")},
+    "Request": {1: ("resource_spans", "*ResourceSpans")},
+}
+_made = message_classes("stagelens.lite", _MESSAGES, descriptor_pool.DescriptorPool())
 # Created at run time, so their fields are not known to type checkers.
 LiteRequest: Any = _made["Request"]
 LiteScopeSpans: Any = _made["ScopeSpans"]
