@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -189,20 +190,22 @@ def urgent_first(context: Context) -> list[ServiceRow]:
 
 
 def _urgent_first(context: Context) -> list[ServiceRow]:
-    seen = measures_in_window(context)
     slower = {each.service: each for each in context.once(regressions) if each.is_clear}
-    rows = [
+    return sorted(_rows_of(context, slower), key=lambda row: row.urgency)
+
+
+def _rows_of(context: Context, releases: Mapping[str, Release | None]) -> list[ServiceRow]:
+    return [
         ServiceRow(
             fleet=context,
             context=context.of(name),
             seen=each,
             slos=slos_of(context, name),
             incidents=incidents_of(context, name),
-            release=slower.get(name),
+            release=releases.get(name),
         )
-        for name, each in seen.items()
+        for name, each in measures_in_window(context).items()
     ]
-    return sorted(rows, key=lambda row: row.urgency)
 
 
 def by_environment(context: Context) -> list[ServiceRow]:
@@ -221,18 +224,7 @@ def _by_environment(context: Context) -> list[ServiceRow]:
     ]
     number = Counter(name for part in parts for name in measures_in_window(part))
     releases = {row.service: row.release for row in every if number[row.service] == 1}
-    rows = [
-        ServiceRow(
-            fleet=part,
-            context=part.of(name),
-            seen=each,
-            slos=slos_of(part, name),
-            incidents=incidents_of(part, name),
-            release=releases.get(name),
-        )
-        for part in parts
-        for name, each in measures_in_window(part).items()
-    ]
+    rows = [row for part in parts for row in _rows_of(part, releases)]
     return sorted([*rows, *(row for row in every if not number[row.service])], key=lambda row: row.urgency)
 
 
