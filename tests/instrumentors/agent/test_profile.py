@@ -15,6 +15,8 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
@@ -25,7 +27,7 @@ from hypothesis import strategies as st
 from stagelens.core import names
 from stagelens.core.code_stack import CodeFrame, split_stack_key
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder, records, tickets
+from stagelens.instrumentors import libraries, recorder, records, tickets
 from stagelens.instrumentors.agent import profile
 from stagelens.instrumentors.agent.aggregate import Aggregator
 from stagelens.instrumentors.agent.profile import Profiler, RecentDurations, profile_text
@@ -767,3 +769,13 @@ def test_no_thread_is_looked_at_while_there_is_another_interpreter() -> None:
 def test_other_processes(script: str, printed: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == printed, done.stderr
+
+
+def test_each_module_that_hands_work_to_a_thread_is_known() -> None:
+    """The profiler names modules, also one that was split or renamed since."""
+    known = vars(profile)["_OPENERS"]
+    folder = Path(libraries.__file__ or "").parent
+    found = {f"{libraries.__name__}.{path.stem}" for path in folder.glob("*.py") if "start_work(" in path.read_text()}
+
+    assert found <= known
+    assert all(find_spec(name) for name in known)
