@@ -444,6 +444,11 @@ def _run_early() -> None:
             hook(module)
 
 
+def was_watched(name: str) -> bool:
+    """Return whether our hooks saw the import of module *name*, so that the host has nothing of it that was there before."""
+    return name in _executed
+
+
 def forget(name: str, hook: Hook) -> None:
     """Unregister *hook*; remove the finder together with the last hook."""
     hooks = _hooks.get(name, [])

@@ -104,6 +104,8 @@ class ExecutorInstrumentor(Instrumentor):
 _starting: dict[int, Marks] = {}
 # Whether a thread runs in a context of its own.
 OWN_CONTEXT = sys.version_info >= (3, 14)
+# Types of queues that are written in C.
+SIMPLE_QUEUES: list[Any] = [queue.SimpleQueue]
 # Marks and start of the wait of a job, by its future; empty after the wait.
 _waits: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 
@@ -230,8 +232,8 @@ def length(waiting: Any) -> int | None:
         items: Any = kept.get(name)
         if type(items) is deque or type(items) is list:
             return len(items)
-    simple = queue.SimpleQueue
-    return simple.qsize(waiting) if issubclass(type(waiting), simple) else None
+    simple = next((each for each in SIMPLE_QUEUES if issubclass(type(waiting), each)), None)
+    return None if simple is None else simple.qsize(waiting)
 
 
 def _run_in_executor(original: Any) -> Any:

@@ -26,6 +26,7 @@ from .queue_replies import (
     current_task,
     future_of,
     has_loop,
+    has_waiters,
     is_running,
     is_set,
     kind_of,
@@ -69,6 +70,7 @@ class QueueRun(BatchRun):
         self.size += not any(part[0] is self and part[1] >= self.began for part in job.parts)
         if not self.jobs or self.jobs[-1] is not job:
             self.jobs.append(job)
+        job.confirmed = job.confirmed or has_waiters(job.reply())
         job.parts.append([self, now, 0])
         if len(job.parts) > MAX_PARTS:
             job.parts, job.shared = [], True

@@ -149,6 +149,8 @@ def is_set(reply: Any) -> bool:
     kind = kind_of(reply)
     try:
         if kind != FUTURE:
+            if hasattr(base_of(type(reply)), "ready"):  # of gevent, in C
+                return base_of(type(reply)).ready(reply)
             state = attributes(reply) or {}
             # Of `threading` and of `asyncio`.
             return state.get("_flag", state.get("_value", True)) if kind == EVENT else length(reply) != 0
@@ -160,10 +162,16 @@ def is_set(reply: Any) -> bool:
         return True
 
 
+def has_waiters(reply: Any) -> bool:
+    """Return whether a greenlet waits for *reply*, an event of gevent: that call is in C, and nothing else shows it."""
+    base = base_of(type(reply))
+    return hasattr(base, "linkcount") and base.linkcount(reply) > 0
+
+
 @lru_cache(MAX_KINDS)
 def base_of(kind: type) -> Any:
-    """Return the future class of Python that *kind* extends."""
-    return next((known for known in FUTURES if issubclass(kind, known)), None)
+    """Return the class of futures or events that *kind* extends."""
+    return next((known for known in (*FUTURES, *EVENTS) if issubclass(kind, known)), None)
 
 
 @lru_cache(MAX_KINDS)
@@ -186,9 +194,13 @@ def running_loop() -> Any:
 
 
 def thread_or_task() -> int:
-    """Return the number of the current task, or else of the thread."""
+    """Return the number of the current task, or else of the greenlet or thread."""
     loop = running_loop()
-    return get_ident() if loop is None else id(current_task(loop))
+    if loop is not None:
+        return id(current_task(loop))
+    # Of the greenlet: with gevent, all requests have one thread.
+    current_greenlet = getattr(sys.modules.get("gevent"), "getcurrent", None)
+    return get_ident() if current_greenlet is None else id(current_greenlet())
 
 
 def current_task(loop: Any) -> Any:

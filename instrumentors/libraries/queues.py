@@ -21,15 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, Final
 from weakref import ref
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure, was_watched
 from ..probes import Probe
 from ..records import OPEN, SHARED, Marks, clock, current, has_capacity
 from ..tickets import request_tickets
-from .executors import hide_caller, length
+from .executors import SIMPLE_QUEUES, hide_caller, length
 from .queue_jobs import Job, Loose, QueueRun, Stream, any_loose, jobs_by_reply, last_awaited, loose_jobs, run_of
 from .queue_replies import (
     DICT,
@@ -53,12 +54,14 @@ from .queue_replies import (
 
 # Queues from which requests themselves take, such as the connections of a pool, by their id.
 _pools: dict[int, ref[Any]] = {}
+# Of the classes of gevent, by the original.
+_subclasses: Final[dict[Any, Any]] = {}
 # Jobs of a request that do not hold what it waits for: more are data.
 MAX_LOOSE: Final = 16
 
 
 class QueueInstrumentor(Instrumentor):
-    """Instrumentor of `asyncio.Queue`, `queue.Queue`, the memory object streams of anyio, and janus."""
+    """Instrumentor of `asyncio.Queue`, `queue.Queue`, the queues of gevent, the memory object streams of anyio, and janus."""
 
     library = "queue"
     title = "Queues and your own batchers"
@@ -73,7 +76,8 @@ class QueueInstrumentor(Instrumentor):
         "results for which a request waits in a condition. *Your code* names the function and its wait.",
         "jobs whose future, event or queue for the result is shared by several requests",
         "the batch size where jobs join and leave a batch of streams",
-        "jobs in lists, `collections.deque`, `multiprocessing` queues, `queue.SimpleQueue` and the queues of gevent, whose types cannot be instrumented. Use `stagelens.ticket` in the same way.",
+        "jobs in lists, `collections.deque`, `multiprocessing` queues and `queue.SimpleQueue`, whose types cannot be instrumented. Use `stagelens.ticket` in the same way.",
+        "queues of gevent in a program that imports gevent before Stagelens. `stagelens run` imports it later.",
         "requests that use `stagelens.ticket` themselves: only their tickets count",
     )
 
@@ -89,6 +93,8 @@ class QueueInstrumentor(Instrumentor):
             "anyio._backends._asyncio": lambda module: add_part(EVENTS, module.Event, "_event"),
             "anyio.streams.memory": self._anyio,
             "janus": self._janus,
+            "gevent.event": self._gevent_events,
+            "gevent.queue": self._gevent,
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
         }
@@ -127,6 +133,29 @@ class QueueInstrumentor(Instrumentor):
         # It does not call `get_nowait`.
         self.replace(tasks, "get", _GET_LATER)
         self.replace(tasks, "get_nowait", _GET_NOWAIT)
+
+    def _gevent_events(self, module: ModuleType) -> None:
+        for kind in (module.Event, module.AsyncResult):
+            add_type(EVENTS, kind)
+
+    def _gevent(self, module: ModuleType) -> None:
+        base = module.Queue
+        add_type(QUEUES, base)
+        SIMPLE_QUEUES.append(base)
+        # Written in C. A subclass takes the place of each class before anyone else has it.
+        for name, kind in list(vars(module).items()) if was_watched("gevent.queue") else ():
+            if isinstance(kind, type) and issubclass(kind, base):
+                self.replace(module, name, partial(self._subclass, base))
+
+    def _subclass(self, base: Any, kind: Any) -> Any:
+        if kind not in _subclasses:
+            above = () if kind is base else (self._subclass(base, kind.__base__),)
+            own = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+            _subclasses[kind] = type(kind)(kind.__name__, (kind, *above), {**own, "__slots__": ()})
+        for name, patch in (("put", _PUT), ("get", _GET)):
+            if kind is base or name in vars(kind):
+                self.override(_subclasses[kind], name, patch)
+        return _subclasses[kind]
 
     def _asyncio(self, module: ModuleType) -> None:
         add_type(QUEUES, module.Queue)

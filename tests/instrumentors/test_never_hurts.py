@@ -137,8 +137,10 @@ def test_an_instrumented_library_behaves_unchanged(trigger: str) -> None:
 def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
     """As `stagelens run` does it, for all libraries of the tier in one process."""
     together = harmless(*LIGHT) if trigger in LIGHT else harmless()
+    # Classes in C, which are replaced while nobody has them yet.
+    later = [place for place in together[trigger] if not place.startswith("gevent._gevent_cqueue.")]
 
-    assert together[trigger] == harmless(trigger)["patched"]
+    assert later == harmless(trigger)["patched"]
 
 
 @pytest.mark.stacks

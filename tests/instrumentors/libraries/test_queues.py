@@ -7,6 +7,8 @@ import asyncio
 import contextvars
 import gc
 import queue
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -1321,3 +1323,58 @@ def test_a_pool_of_connections_is_no_queue_of_jobs(finished: Finished) -> None:
 
     assert all(stages == set() for stages, _ in found(finished).values())
     assert "@late" not in finished[-1][0]
+
+
+UNDER_GEVENT = """
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries.queues import QueueInstrumentor
+QueueInstrumentor().instrument()
+from gevent import monkey
+monkey.patch_all()
+import queue, threading
+import gevent.event, gevent.queue
+from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.tickets import request_tickets
+recorder.background.wake_at = 1000
+assert queue.PriorityQueue is gevent.queue.PriorityQueue
+assert isinstance(queue.PriorityQueue(), queue.Queue)
+assert not hasattr(queue.PriorityQueue(), "__dict__")
+jobs = queue.PriorityQueue()
+
+def answer(reply):
+    reply.put(1) if hasattr(reply, "put") else reply.set()
+
+def work():
+    while True:
+        _, name, reply = jobs.get()
+        with stage(f"for_{name}"):
+            gevent.sleep(0.001)
+        answer(reply)
+
+def run(name, reply):
+    with request(name):
+        jobs.put((1, name, reply))
+        reply.wait() if hasattr(reply, "wait") else reply.get()
+
+gevent.spawn(work)
+for make in (threading.Event, gevent.event.AsyncResult, queue.Queue):
+    gevent.joinall([gevent.spawn(run, name, make()) for name in "ab"])
+# A request does not wait for this one.
+with request("c"):
+    jobs.put((1, "c", threading.Event()))
+gevent.sleep(0.01)
+for marks, *_, route, _, _, _ in recorder.pending:
+    keys = request_tickets(marks).marks()[::3]
+    print(route, *sorted({key for key in keys if "@" not in key}))
+QueueInstrumentor().uninstrument()
+assert gevent.queue.Queue is queue.Queue.__base__
+"""
+
+
+def test_a_queue_of_gevent_is_followed_although_it_is_written_in_c() -> None:
+    """Also that of `queue` after `monkey.patch_all`; an event for which no request waits claims nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", UNDER_GEVENT], check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout.splitlines() == ["a for_a queue", "b for_b queue"] * 3 + ["c"]
