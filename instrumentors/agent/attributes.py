@@ -15,18 +15,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.attributes import (
-    BATCH_SIZE,
-    CALLER,
-    CONCURRENCY,
-    INPUT_TOKENS,
-    OUTPUT_TOKENS,
-    QUEUE_LENGTH,
-    REQUEST_SIZE,
-    RESPONSE_SIZE,
-    Attribute,
-    band_of,
-)
+from ...core import attributes
+from ...core.attributes import CALLER, Attribute, band_of
 from ...core.request_histograms import AttributeLimits
 from ...core.text import MAX_INTEGER, to_integer, to_text
 from ..records import ATTRIBUTE
@@ -39,6 +29,15 @@ GENERATION_SECONDS, MAX_GENERATIONS = 60.0, 10
 MAX_DIGITS = 18
 # Limit of the texts whose value is looked up instead of computed.
 MAX_KNOWN = 1000
+# Attributes of requests that are whole numbers, by fact, with their lowest number: an unknown batch size or number of tokens is 0.
+NUMBERS = {
+    "@request_size": (attributes.REQUEST_SIZE, 0),
+    "@response_size": (attributes.RESPONSE_SIZE, 0),
+    "@batch": (attributes.BATCH_SIZE, 1),
+    "@tokens_in": (attributes.INPUT_TOKENS, 1),
+    "@tokens_out": (attributes.OUTPUT_TOKENS, 1),
+    "@queue_length": (attributes.QUEUE_LENGTH, 0),
+}
 
 
 class Arrivals:
@@ -100,7 +99,7 @@ def attribute_values(facts: Mapping[str, Any], running: int | None, limits: Attr
     """Return the attributes by which a request with *facts* is counted, and their values."""
     get = facts.get
     found: list[tuple[str, str]] = [] if running is None else [_CONCURRENCY[running.bit_length()]]
-    for fact, bands, lowest in _NUMBERS:
+    for fact, bands, lowest in _BANDS:
         number = get(fact)
         if number is None:
             continue
@@ -136,16 +135,8 @@ def _bands(attribute: Attribute) -> tuple[tuple[str, str], ...]:
     return tuple((attribute.key, band_of(attribute.kind, 1 << bits >> 1)) for bits in sizes)
 
 
-_CONCURRENCY = _bands(CONCURRENCY)
-# Fact, its bands, and its lowest number: an unknown batch size or number of tokens is 0.
-_NUMBERS = (
-    ("@request_size", _bands(REQUEST_SIZE), 0),
-    ("@response_size", _bands(RESPONSE_SIZE), 0),
-    ("@batch", _bands(BATCH_SIZE), 1),
-    ("@tokens_in", _bands(INPUT_TOKENS), 1),
-    ("@tokens_out", _bands(OUTPUT_TOKENS), 1),
-    ("@queue_length", _bands(QUEUE_LENGTH), 0),
-)
+_CONCURRENCY = _bands(attributes.CONCURRENCY)
+_BANDS = [(fact, _bands(attribute), lowest) for fact, (attribute, lowest) in NUMBERS.items()]
 
 
 def to_size(value: object) -> int:

@@ -288,24 +288,21 @@ def _device_readings(nvml: Any, name: str, handle: Any) -> Iterator[hardware.Rea
     if memory is not None and memory.total:
         yield hardware.Reading(hardware.GPU_MEMORY, float(memory.used), name)
         yield hardware.Reading(hardware.GPU_MEMORY_SHARE, memory.used / memory.total, name)
-    milliwatts = _call_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
-    if milliwatts is not None:
-        yield hardware.Reading(hardware.GPU_POWER, milliwatts / 1000, name)
-    megahertz = _call_nvml(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-    if megahertz is not None:
-        yield hardware.Reading(hardware.GPU_CLOCK, megahertz * 1e6, name)
     # NVIDIA renamed the function from "throttle" to "event" reasons and keeps the old name.
     reasons = _call_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if reasons is not None:
         yield hardware.Reading(hardware.GPU_HOT, float(bool(reasons & _HEAT)), name)
         yield hardware.Reading(hardware.GPU_CAPPED, float(bool(reasons & _POWER_LIMIT)), name)
-    for measure, counter in (
-        (hardware.PCIE_IN, nvml.NVML_PCIE_UTIL_RX_BYTES),
-        (hardware.PCIE_OUT, nvml.NVML_PCIE_UTIL_TX_BYTES),
+    # In milliwatts, megahertz and kilobytes.
+    for measure, unit, ask, *about in (
+        (hardware.GPU_POWER, 0.001, nvml.nvmlDeviceGetPowerUsage),
+        (hardware.GPU_CLOCK, 1e6, nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+        (hardware.PCIE_IN, 1000.0, nvml.nvmlDeviceGetPcieThroughput, nvml.NVML_PCIE_UTIL_RX_BYTES),
+        (hardware.PCIE_OUT, 1000.0, nvml.nvmlDeviceGetPcieThroughput, nvml.NVML_PCIE_UTIL_TX_BYTES),
     ):
-        kilobytes = _call_nvml(nvml, nvml.nvmlDeviceGetPcieThroughput, handle, counter)
-        if kilobytes is not None:
-            yield hardware.Reading(measure, kilobytes * 1000.0, name)
+        value = _call_nvml(nvml, ask, handle, *about)
+        if value is not None:
+            yield hardware.Reading(measure, value * unit, name)
 
 
 def _call_nvml(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:

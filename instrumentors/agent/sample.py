@@ -44,35 +44,32 @@ class Sampler(Generic[T]):
     """Sampler of the requests of one series and export interval."""
 
     def __init__(self, limits: SamplingLimits) -> None:
-        self._forced: Largest[T] = Largest(limits.forced)
-        self._errors: Largest[T] = Largest(limits.errors)
-        self._slow: Largest[T] = Largest(limits.slow)
-        self._cold: Largest[T] = Largest(limits.cold)
-        self._uniform: Largest[T] = Largest(limits.uniform)
+        # In the order in which a reason is chosen.
+        self._chosen: dict[RetentionReason, Largest[T]] = {
+            "forced": Largest(limits.forced),
+            "error": Largest(limits.errors),
+            "slow": Largest(limits.slow),
+            "cold": Largest(limits.cold),
+            "uniform": Largest(limits.uniform),
+        }
 
     def offer(
         self, item: T, duration: int, draw: int, *, failed: bool = False, cold: bool = False, forced: bool = False
     ) -> None:
-        self._slow.offer(duration, item)
+        chosen = self._chosen
+        chosen["slow"].offer(duration, item)
         if failed:
-            self._errors.offer(draw, item)
+            chosen["error"].offer(draw, item)
         if cold:
-            self._cold.offer(draw, item)
+            chosen["cold"].offer(draw, item)
         if forced:
-            self._forced.offer(draw, item)
-        self._uniform.offer(draw, item)
+            chosen["forced"].offer(draw, item)
+        chosen["uniform"].offer(draw, item)
 
     def retained(self) -> list[tuple[T, RetentionReason]]:
         """Return each retained request once, with its first reason in the order forced, error, slow, cold, uniform."""
-        chosen: list[tuple[RetentionReason, list[T]]] = [
-            ("forced", self._forced.items()),
-            ("error", self._errors.items()),
-            ("slow", self._slow.items()),
-            ("cold", self._cold.items()),
-            ("uniform", self._uniform.items()),
-        ]
         retained: dict[int, tuple[T, RetentionReason]] = {}
-        for because, items in chosen:
-            for item in items:
+        for because, largest in self._chosen.items():
+            for item in largest.items():
                 retained.setdefault(id(item), (item, because))
         return list(retained.values())

@@ -25,7 +25,7 @@ from ..request_marks import RequestFacts, read_request, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import caller_of, parent_of
 from .aggregate import Dimensions, known_stage
-from .attributes import to_size
+from .attributes import NUMBERS, to_size
 from .profile import profile_text
 from .sample import RetentionReason
 
@@ -38,15 +38,6 @@ TEXTS = {
     "@model_version": names.MODEL_VERSION,
     "@device": names.DEVICE,
     "@provider": names.PROVIDER,
-}
-# Attributes of requests that are whole numbers, by fact, with their lowest number: an unknown batch size or number of tokens is 0.
-_NUMBERS = {
-    "@request_size": (known.REQUEST_SIZE, 0),
-    "@response_size": (known.RESPONSE_SIZE, 0),
-    "@batch": (known.BATCH_SIZE, 1),
-    "@tokens_in": (known.INPUT_TOKENS, 1),
-    "@tokens_out": (known.OUTPUT_TOKENS, 1),
-    "@queue_length": (known.QUEUE_LENGTH, 0),
 }
 
 
@@ -130,7 +121,7 @@ def _request_attributes(facts: Mapping[str, Any]) -> dict[str, str | int]:
     texts = {to_text(name): to_text(value) for name, value in facts.get(ATTRIBUTE, {}).items()}
     if "@caller" in facts:
         texts[known.CALLER.key] = to_text(caller_of(facts["@caller"]))
-    sizes = {each.key: (to_size(facts[fact]), lowest) for fact, (each, lowest) in _NUMBERS.items() if fact in facts}
+    sizes = {each.key: (to_size(facts[fact]), lowest) for fact, (each, lowest) in NUMBERS.items() if fact in facts}
     found = _without_empty(texts) | {key: size for key, (size, lowest) in sizes.items() if size >= lowest}
     return {f"{names.ATTRIBUTE}.{key}": value for key, value in found.items() if key}
 
