@@ -172,11 +172,10 @@ def by_stage(met: Iterable[Stall], intervals: Collection[Interval], start: int, 
 
 def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str, int]:
     """Return the stall time of one interval of a *stage* in nanoseconds by cause."""
-    found: dict[str, int] = {}
-    for cause, started, ended in overlapping(met, start, end):
-        if holds_up(cause, stage):
-            found[cause] = found.get(cause, 0) + min(end, ended) - max(start, started)
-    return found
+    return {
+        cause: spent
+        for (cause, _), spent in by_stage(overlapping(met, start, end), [(stage, start, end)], start, end).items()
+    }
 
 
 stalls: Final = Stalls()

@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -60,23 +61,6 @@ _MAX_AHEAD_NS = 10 * _SECOND_NS
 _FIRST_FACT = 3
 
 
-class LossCounter:
-    """Number of lost requests by reason, until an export reports them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-
-    def add(self, reason: str, count: int) -> None:
-        with self._lock:
-            self._counts[reason] = self._counts.get(reason, 0) + count
-
-    def take(self) -> dict[str, int]:
-        with self._lock:
-            counts, self._counts = self._counts, {}
-            return counts
-
-
 class Schedule:
     """Schedule of the exports: the multiples of an interval on the wall clock."""
 
@@ -106,7 +90,8 @@ class Agent:
         self.instance = instance or uuid.uuid4().hex
         self._pid = os.getpid()
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
-        self._losses = LossCounter()
+        # Reason and number of lost requests, until an export reports them.
+        self._losses: deque[tuple[str, int]] = deque()
         self._profiler = Profiler(rng)
         profiler = self._profiler if config.profile else None
         self._aggregator = Aggregator(config.keep, rng, profiler=profiler, probes=config.probes)
@@ -123,7 +108,7 @@ class Agent:
             trust=config.trust,
             timeout_seconds=config.timeout_seconds,
             buffer_bytes=config.buffer_bytes,
-            lost=self._losses.add,
+            lost=lambda reason, count: self._losses.append((reason, count)),
             rng=rng,
         )
         self._cpu = CpuAccount(self._exporter.cpu_ns, lambda: self._profiler.cpu_ns)
@@ -242,7 +227,7 @@ class Agent:
                 if self._first_request is None:
                     self._first_request = record[1]
         except Exception as error:
-            self._losses.add("unreadable", 1)
+            self._losses.append(("unreadable", 1))
             self._report("a request could not be read and is counted as dropped", error)
 
     def _export(self, *, due: bool = False) -> None:
@@ -348,7 +333,10 @@ class Agent:
         return self._unrecorded_before - before
 
     def _dropped(self) -> dict[str, int]:
-        dropped = self._losses.take()
+        dropped: Counter[str] = Counter()
+        while self._losses:
+            reason, count = self._losses.popleft()
+            dropped[reason] += count
         overflow = recorder.dropped.read()
         if overflow > self._overflow_before:
             dropped["queue_full"] = overflow - self._overflow_before
@@ -386,7 +374,7 @@ class Agent:
         try:
             body = encode()
         except Exception as error:
-            self._losses.add("unreadable", requests)
+            self._losses.append(("unreadable", requests))
             self._report("an export could not be written; its requests are counted as dropped", error)
             return
         self._exporter.offer(ExportBatch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
