@@ -189,7 +189,7 @@ STATUSES = (STATUS_OK, STATUS_ERROR, STATUS_CANCELLED)
 KEPT_BECAUSE = "stagelens.kept.because"
 # Nanoseconds of the request's wall time that belong to the stage, one attribute each: stagelens.stage.<key>.
 STAGE_SELF_PREFIX = "stagelens.stage."
-# Timing method of the stage, unless a clock around the call: gpu, launch, reported or averaged.
+# Timing method of the stage, unless a clock around the call: gpu, launch, reported, averaged or sampled.
 TIMING = "stagelens.timing"
 # Dialects of servers that reported implausible times for calls of the request, which are not used.
 SUSPECT = "stagelens.report.suspect"

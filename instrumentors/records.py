@@ -98,8 +98,8 @@ _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider
 _ADDED: Final = frozenset({"@tokens_in", "@tokens_out", "@per_token"})
 _CHOSEN: Final[dict[str, Any]] = {"@gap": max, "@queue_length": max, "@first_token": min}
 # How a stage was timed, if not by a clock around the call: from device events; only its launch, because the device reported
-# nothing; reported by the server for this call; the average of the server over its current calls.
-TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged")
+# nothing; reported by the server for this call; the average of the server over its current calls; looks every few milliseconds.
+TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged", "@sampled")
 # Words after the "@" of a stage: body of a response; stage reported by the server; rest of such a call.
 BODY: Final = "body"
 REPORTED: Final = "reported"

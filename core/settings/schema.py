@@ -110,7 +110,7 @@ AGENT = (
     Setting(
         "STAGELENS_PROFILE",
         "on",
-        "`off` disables the [sampling of call stacks of slow requests](architecture.md#tail-profiler)",
+        "`off` disables the [sampling of call stacks of slow requests, and of waits for locks](architecture.md#tail-profiler)",
     ),
     Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),
     Setting(

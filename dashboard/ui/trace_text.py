@@ -88,6 +88,7 @@ _TIMED = {
     "reported": "reported by its server",
     "averaged": "reported by its server, on average",
     "launch": "launch only",
+    "sampled": "sampled",
 }
 _PARTS = {"body": "reading the response", "rest": "rest of the call"}
 

@@ -23,7 +23,7 @@ from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
 from ..records import ARRIVAL, Marks, Record, clock
 from ..records import UNTIMED as WITHOUT_STAGES
-from ..request_marks import read_marks, read_request
+from ..request_marks import RequestFacts, read_marks, read_request
 from ..stalls import IDLE_SECONDS, MIN_LATE_NS, by_stage, loop_lag, stalls
 from ..trace_context import trace_draw
 from .attributes import Arrivals, attribute_values
@@ -153,7 +153,7 @@ class Aggregator:
         frozen = marks[:]
         # A copy, as counted: a thread that outlives the request may still write to the marks.
         copy = (frozen, *record[1:])
-        facts, intervals = read_request(copy)
+        facts, intervals = self._read(copy, marks)
         status = _status_of(facts, error_type, http_status)
         end = max(start, end)
         probe = self._probe_route(facts, route) if kind == "server" else None
@@ -202,6 +202,15 @@ class Aggregator:
             delta.sampler.offer(
                 copy, end - start, draw, failed=status == names.STATUS_ERROR, cold=cold, forced="@force" in facts
             )
+
+    def _read(self, record: Record, marks: Marks) -> RequestFacts:
+        """Return what *record* contains, a copy, and add to both the waits for locks that were seen for the original *marks*."""
+        parsed = read_request(record)
+        if self._profiler is not None:
+            waits = self._profiler.lock_waits(marks, parsed.intervals, record[1], max(record[1], record[2]))
+            parsed.intervals.extend(("queue", start, end) for start, end in waits)
+            record[0].extend(part for start, end in waits for part in ("queue@sampled", start, end))
+        return parsed
 
     def add_open(self, deltas: dict[Dimensions, Delta], marks: Marks, route: str, seen: int) -> None:
         """Add to *deltas* a request that has not ended, seen for the time *seen*; in nanoseconds."""

@@ -11,10 +11,14 @@ import dis
 import functools
 import gc
 import inspect
+import itertools
 import random
 import sys
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Generator
 from contextvars import Context
+from importlib import import_module
+from importlib.util import find_spec
 from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -35,8 +39,14 @@ _ITERATORS = frozenset(
     {"FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
 )
 # Methods of what is written in C, such as `threading.Lock`, `queue.SimpleQueue` and all of gevent.
-_C_WAITS = frozenset({"acquire", "get", "put", "recv", "recv_bytes", "result", "wait"})
+_C_WAITS = frozenset({"__enter__", "acquire", "get", "put", "recv", "recv_bytes", "result", "wait"})
 _AWAITS = frozenset({"SEND", "YIELD_VALUE"})
+# Modules of Python that wait for events, items and threads by locks, and their functions that wait for the lock itself.
+_SIGNALS = (threading.__file__, threading.__file__.removesuffix("threading.py") + "multiprocessing")
+_LOCKS = frozenset({"Condition.__enter__", "_RLock.acquire"})
+_ENTERS, _WITH = frozenset({"__enter__", "acquire"}), dis.opmap["WITH_EXCEPT_START"]
+# Calls `__enter__` from a variable.
+_ENTER_CONTEXT = contextlib.ExitStack.enter_context.__code__
 
 
 class _Chain(NamedTuple):
@@ -212,7 +222,8 @@ def wait_at(code: CodeType, offset: int) -> CodeFrame | None:
     if at.opname == "BEFORE_WITH" or (at.opname == "CALL" and before and before[-1].opname == "LOAD_SPECIAL"):
         names = [each.argval for each in before if each.opname.startswith("LOAD_") and isinstance(each.argval, str)]
         return CodeFrame("_thread", f"with {names[-1]}") if names else None
-    if not at.opname.startswith("CALL") or at.positions is None:
+    # Python 3.11 calls some functions at the instruction before.
+    if not at.opname.startswith(("CALL", "PRECALL")) or at.positions is None:
         return None
     # The attribute is called where the call begins.
     methods = [
@@ -222,3 +233,55 @@ def wait_at(code: CodeType, offset: int) -> CodeFrame | None:
         if (each.positions.lineno, each.positions.col_offset) == (at.positions.lineno, at.positions.col_offset)
     ]
     return CodeFrame("_thread", methods[-1]) if methods and methods[-1] in _C_WAITS else None
+
+
+@functools.lru_cache(maxsize=4096)
+def is_lock_wait(code: CodeType, offset: int) -> bool:
+    """Return whether a function that is at the instruction at *offset*, and has called no other one, waits for a lock."""
+    # To read all instructions takes long, and most functions contain no lock.
+    is_possible = _WITH in code.co_code or not _ENTERS.isdisjoint(code.co_names)
+    wait = wait_at(code, offset) if is_possible else None
+    if wait is None or not (wait.function in _ENTERS or wait.function.startswith("with ")):
+        return code is _ENTER_CONTEXT
+    return code.co_qualname in _LOCKS or not code.co_filename.startswith(_SIGNALS)
+
+
+@functools.cache
+def _list_of_interpreters() -> Callable[[], list[object]]:
+    alone: list[object] = [None]
+    if sys.version_info >= (3, 13):
+        return import_module("_interpreters").list_all if find_spec("_interpreters") else alone.copy
+    # Its own list may destroy one that begins: there may be others from the import of the module on that makes them.
+    is_main = import_module("_thread")._is_main_interpreter()  # noqa: SLF001 - `threading` has it from there
+    return lambda: alone if is_main and "_xxsubinterpreters" not in sys.modules else []
+
+
+def current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread; none while there are other interpreters.
+
+    `sys._current_frames` of Python 3.12 to 3.15 also reads the frames of those, whose threads do not wait meanwhile, and crashes.
+    """
+    if sys.version_info < (3, 12):
+        return sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
+    alone = itertools.takewhile((1).__eq__, map(len, iter(_list_of_interpreters(), None)))
+    found = iter(sys._current_frames, None)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
+    # Both happen in one call, in which no other thread can make an interpreter.
+    return next(zip(alone, found, strict=False), (1, dict[int, FrameType]()))[1]
+
+
+@contextlib.contextmanager
+def no_collection() -> Generator[None]:
+    """Prevent garbage collections while the frames of other threads are read, in Python 3.11.
+
+    That version may collect garbage while it creates the frame object of a running function. A finalizer can let the function end
+    meanwhile. The object then refers to memory of something else, and the process crashes sooner or later. Python 3.12 collects
+    between two instructions only (https://docs.python.org/3.12/whatsnew/3.12.html#other-language-changes).
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

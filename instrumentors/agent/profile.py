@@ -13,34 +13,35 @@ samples of a request wait for its end, and are then divided among its stages by 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import gc
-import itertools
 import random
 import sys
 import sysconfig
 import time
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ...core.code_stack import CodeFrame, stack_key
 from ...core.partition import Interval, segments
+from ...core.stages import FRAMEWORK, UNEXPLAINED
 from .. import recorder
 from ..instrumentor import log_failure, unpatched
 from ..records import OPEN, SHARED, Marks, clock
+from ..stalls import overlapping
 from ..tickets import Tickets
-from .frames import RequestTasks, thread_frames, wait_at
+from .frames import RequestTasks, current_frames, is_lock_wait, no_collection, thread_frames, wait_at
 
 # Time between two looks. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
 # Limits of the CPU time: while no request is slow, and while one is. [ratio of one core]
 IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
+# Looks at locks: the time between two, for some time after a request that waited for one, the limit of their CPU time, that
+# time, and what one look stands for at most. [nanoseconds, ratio]
+LOCK_NS, LOCK_SHARE, LOCKED_NS, MAX_GAP_NS = 5 * 10**6, 0.01, 10 * 10**9, 50 * 10**6
 # CPU time saved for a burst of looks at slow requests: three seconds of their limit, half of it for them alone. [nanoseconds]
 MAX_CREDIT_NS = 30e6
 # CPU time of a new process for looks that find no slow request, beside what the governor allows, so that its first 1,500
@@ -58,7 +59,7 @@ STACKS_AT_ONCE = 8
 PAUSE_AFTER_NS = 300_000
 # Length of that pause: one that waits needs a part of it to wake up. [seconds]
 PAUSE_SECONDS = 0.0002
-MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
+MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 4096, 512
 # Requests whose p90 is a threshold; at least this many are needed.
 RECENT_REQUESTS, MIN_REQUESTS, MAX_ROUTES = 200, 20, 1000
 # A request is not slow below this multiple of the median: where all take about the same time, none is slow.
@@ -71,6 +72,9 @@ MAX_KEYS, MAX_PROCESS_KEYS = 200, 5000
 HOUR_NS = 3600 * 10**9
 # https://docs.python.org/3/library/sysconfig.html#installation-paths
 _NOT_USER = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+# What a wait for a lock may belong to: the time of no stage.
+_UNEXPLAINED = frozenset({FRAMEWORK, *UNEXPLAINED})
 
 # Modules of the functions that call the work of a request.
 _OPENERS = frozenset(
@@ -144,13 +148,14 @@ class _Request:
 
 
 class _Samples:
-    """Samples of a request: every *stride*-th look."""
+    """Samples of a request: every *stride*-th look; and its waits for locks: start, last look, time between looks."""
 
-    __slots__ = ("looks", "marks", "stacks", "stride")
+    __slots__ = ("looks", "marks", "stacks", "stride", "waits")
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
         self.stacks: list[tuple[int, Stack]] = []
+        self.waits: deque[list[int]] = deque(maxlen=MAX_SAMPLES)
         self.looks = 0
         self.stride = 1
 
@@ -170,7 +175,7 @@ class Profiler:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.recent = RecentDurations()
-        self.cpu_ns = 0
+        self.cpu_ns = self._spent_before = 0
         self._share = 0.0
         self._sleep = unpatched("time", "sleep")
         self._enabled = self._started = self._failed = False
@@ -178,6 +183,8 @@ class Profiler:
         self._open: dict[int, _Request] = {}
         self._threads: dict[int, Marks] = {}
         self._samples: dict[int, _Samples] = {}
+        # Times of the last look at locks, of the next one, and until which looks are frequent.
+        self._locks_at = self._locks_due = self._locks_until = 0
         self._codes: dict[CodeType, Code] = {}
         self._tasks = RequestTasks(lambda frame: self._code(frame).is_user, rng)
         # Keys of the current hour by stage and stack, and its start.
@@ -186,7 +193,7 @@ class Profiler:
 
     def allow(self, share: float) -> None:
         """Start sampling within *share* of a core, and within the limits of the profiler; pause it for 0."""
-        self._share = min(share, SLOW_SHARE)
+        self._share = share
         enabled = share > 0
         if enabled == self._enabled or self._failed:
             return
@@ -202,10 +209,10 @@ class Profiler:
 
     def _run(self) -> None:
         seconds, credit_ns, first_ns = IDLE_SECONDS, MAX_CREDIT_NS, FIRST_NS
-        before, looked_at, no_baseline_until = time.thread_time_ns(), clock(), 0.0
+        looked_at, no_baseline_until = clock(), 0.0
         try:
             while True:
-                self._sleep(seconds)
+                self.rest(seconds)
                 if not self._enabled:
                     self._clear()
                     seconds = 1.0
@@ -218,12 +225,10 @@ class Profiler:
                     and (not is_alert or self._rng.random() * BASELINE_EVERY < 1)
                 )
                 is_slow = self.sample(now, baseline=baseline)
-                # With the time of waking up.
-                spent = time.thread_time_ns() - before
-                before += spent
-                self.cpu_ns += spent
+                spent = self._spend()
                 is_alert = is_alert or is_slow
-                share = max(self._share, IDLE_SHARE) if is_alert else IDLE_SHARE
+                allowed = min(self._share / (1 + (now < self._locks_until)), SLOW_SHARE) if is_alert else 0.0
+                share = max(allowed, IDLE_SHARE)
                 extra_ns = min(spent, first_ns) if is_alert and not (is_slow or baseline) else 0.0
                 first_ns -= extra_ns
                 credit_ns = min(credit_ns + (now - looked_at) * share - (spent - extra_ns), MAX_CREDIT_NS)
@@ -240,6 +245,28 @@ class Profiler:
             self._clear()
             log_failure("profiling slow requests")
 
+    def rest(self, seconds: float) -> None:
+        """Wait for the next look at slow requests, and look for locks meanwhile."""
+        until = clock() + int(seconds * 1e9)
+        while True:
+            now = clock()
+            if now >= self._locks_due and self._enabled:
+                self.look_at_locks(now)
+                share = min(self._share / 2, LOCK_SHARE) if now < self._locks_until else IDLE_SHARE
+                # Not in step with a model that always takes as long.
+                self._locks_due = now + int(max(LOCK_NS, self._spend() / share) * self._rng.uniform(0.5, 1.5))
+            if now >= until:
+                return
+            due = self._locks_due if now < self._locks_until else until
+            self._sleep(max(0, min(until, due) - now) / 1e9)
+
+    def _spend(self) -> int:
+        """Return the CPU time of this thread since the last call, with that of waking up."""
+        spent = time.thread_time_ns() - self._spent_before
+        self._spent_before += spent
+        self.cpu_ns += spent
+        return spent
+
     def _seconds(self, *, is_slow: bool, is_alert: bool) -> float:
         if is_slow:
             return SLOW_SECONDS
@@ -251,6 +278,7 @@ class Profiler:
     def _clear(self) -> None:
         for held in (self._running, self._open, self._threads, self._samples):
             held.clear()
+        self._locks_until = 0
 
     def sample(self, now: int, *, baseline: bool = True) -> bool:
         """Sample the slow requests at the time *now* of `clock`; return whether any is slow."""
@@ -268,7 +296,7 @@ class Profiler:
             chosen = list({*chosen, self._rng.choice(requests)})
         while chosen:
             held_since = self._pause(held_since)
-            with _no_collection():
+            with no_collection():
                 self._look(chosen, held_since, now - began)
         return bool(slow)
 
@@ -279,7 +307,7 @@ class Profiler:
         return clock()
 
     def _look(self, chosen: list[_Request], held_since: int, offset: int) -> None:
-        frames = _current_frames()
+        frames = current_frames()
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         now = clock()
         try:
@@ -294,6 +322,53 @@ class Profiler:
             # The frame of this call is one of them: a cycle that would keep the variables of all threads.
             frames.clear()
             self._tasks.forget()
+
+    def look_at_locks(self, now: int) -> None:
+        gap = min(now - self._locks_at, MAX_GAP_NS)
+        for marks in self._requests_at_locks():
+            waits = self.samples_of(marks).waits
+            if not waits or waits[-1][1] != self._locks_at:
+                waits.append([now - gap // 2, now, gap])
+            waits[-1][1:] = now, gap
+            self._locks_until = now + LOCKED_NS
+        self._locks_at = now
+
+    def _requests_at_locks(self) -> list[Marks]:
+        """Return the requests that wait for a lock in a thread, also in that of the worker of their batch."""
+        working = recorder.working.copy()
+        threads = {thread: marks for thread, marks in {**self._threads, **working}.items() if marks[0] == OPEN}
+        if not threads:
+            return []
+        with no_collection():
+            frames = current_frames()
+            tops = {thread: frames[thread] for thread in threads if thread in frames}
+            waiting = [thread for thread, top in tops.items() if is_lock_wait(top.f_code, top.f_lasti)]
+            # They would keep the variables of all threads, and that of this call would be a cycle.
+            frames.clear()
+            del tops
+        # A request whose other job in a pool works does not wait.
+        busy = {id(marks) for thread, marks in working.items() if thread not in waiting}
+        found = {id(threads[thread]): threads[thread] for thread in waiting if id(threads[thread]) not in busy}
+        if any(marks[3:4] == [SHARED] for marks in found.values()):
+            self._register()
+            workers = [(request.marks, self._worker(request.marks)) for request in self._open.values()]
+            found |= {id(marks): marks for marks, worker in workers if worker is not None and id(worker.marks) in found}
+        return [marks for marks in found.values() if marks[3:4] != [SHARED]]
+
+    def lock_waits(self, marks: Marks, intervals: Collection[Interval], start: int, end: int) -> list[tuple[int, int]]:
+        """Return when a finished request waited for locks that no instrumentor can time, in the time of no other stage."""
+        samples = self._samples.get(id(marks))
+        if samples is None or samples.marks is not marks or not samples.waits:
+            return []
+        parts = segments(intervals, start, end)
+        found: list[tuple[int, int]] = []
+        for since, last, gap in samples.waits.copy():
+            # What the lock protects begins at once.
+            after = [t0 for stage, t0, _ in overlapping(parts, last, last + 2 * gap) if stage not in _UNEXPLAINED]
+            until = next((t0 for t0 in after if t0 >= last), last + gap // 2)
+            around = overlapping(parts, since, until)
+            found += [(max(t0, since), min(t1, until)) for stage, t0, t1 in around if stage in _UNEXPLAINED]
+        return found
 
     def take(
         self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
@@ -448,24 +523,6 @@ class Profiler:
         return known
 
 
-@contextlib.contextmanager
-def _no_collection() -> Generator[None]:
-    """Prevent garbage collections while the frames of other threads are read, in Python 3.11.
-
-    That version may collect garbage while it creates the frame object of a running function. A finalizer can let the function end
-    meanwhile. The object then refers to memory of something else, and the process crashes sooner or later. Python 3.12 collects
-    between two instructions only (https://docs.python.org/3.12/whatsnew/3.12.html#other-language-changes).
-    """
-    if sys.version_info >= (3, 12) or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def other_key(key: str) -> str:
     """Return the key of all further stacks of the stage in *key*."""
     return f"{key.partition(';')[0]};:__other__"
@@ -517,34 +574,11 @@ def _short_folder(folder: str) -> str:
     return short.removeprefix("/") if not folder else short
 
 
-@functools.cache
-def _list_of_interpreters() -> Callable[[], list[object]]:
-    alone: list[object] = [None]
-    if sys.version_info < (3, 12):
-        return alone.copy
-    if sys.version_info >= (3, 13):
-        return import_module("_interpreters").list_all if find_spec("_interpreters") else alone.copy
-    # Its own list may destroy one that begins: there may be others from the import of the module on that makes them.
-    is_main = import_module("_thread")._is_main_interpreter()  # noqa: SLF001 - `threading` has it from there
-    return lambda: alone if is_main and "_xxsubinterpreters" not in sys.modules else []
-
-
-def _current_frames() -> dict[int, FrameType]:
-    """Return the innermost frame of each thread; none while there are other interpreters.
-
-    `sys._current_frames` of Python 3.12 to 3.15 also reads the frames of those, whose threads do not wait meanwhile, and crashes.
-    """
-    alone = itertools.takewhile((1).__eq__, map(len, iter(_list_of_interpreters(), None)))
-    found = iter(sys._current_frames, None)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
-    # Both happen in one call, in which no other thread can make an interpreter.
-    return next(zip(alone, found, strict=False), (1, dict[int, FrameType]()))[1]
-
-
 def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
     suspended = greenlet.gr_frame
     if suspended is not None:
         return thread_frames(suspended)
-    top = _current_frames().get(thread)
+    top = current_frames().get(thread)
     found = [] if top is None else thread_frames(top)
     return found if greenlet.gr_frame is None and not greenlet.dead else []
 

@@ -24,7 +24,7 @@ from ...core.addresses import server_url
 from ...core.proxies import ProxyError, proxy_of, through_proxy
 from ...core.settings.values import format_size
 from .. import run
-from ..agent.profile import SLOW_SHARE
+from ..agent.profile import LOCK_SHARE, SLOW_SHARE
 from ..config import AgentConfig
 from ..config_file import apply_config_file
 from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation
@@ -230,7 +230,7 @@ def profiler_state(inspection: Inspection) -> str:
         return ""
     if not config.profile:
         return "off (STAGELENS_PROFILE)"
-    limit = f"at most {100 * SLOW_SHARE:g} % of a CPU core"
+    limit = f"at most {100 * SLOW_SHARE:g} % of a CPU core, {100 * (SLOW_SHARE + LOCK_SHARE):g} % while requests wait for locks"
     return f"on, {limit}, within the overhead budget of {config.budget}" if config.budget else f"on, {limit}"
 
 

@@ -29,12 +29,13 @@ class LockInstrumentor(Instrumentor):
         {
             "queue": "the wait for an `asyncio.Lock`, an `asyncio.Semaphore`, a `threading.Semaphore`, a lock, semaphore or "
             "capacity limiter of anyio, a lock of filelock, and their subclasses; for a lock or semaphore of `multiprocessing` "
-            "in a `with` block; and under gevent for a `threading.Lock`"
+            "in a `with` block; under gevent for a `threading.Lock`; and as sampled about every 5 to 20 ms for a lock in C that a "
+            "thread waits for, such as a `threading.Lock` or `threading.RLock`, in the time of no other stage"
         }
     )
     not_timed = (
-        "`threading.Lock` and `threading.RLock`, whose types cannot be instrumented. *Your code* names the function that waits and its lock, such as `predict (serve.py:31), waiting in with model_lock`.",
-        "`acquire` of a lock or semaphore of `multiprocessing`, and the locks of `gevent.lock`. *Your code* names the function that waits.",
+        "the wait for a `threading.Lock` in a coroutine, in a thread that a request starts itself, and with `STAGELENS_PROFILE=off`",
+        "the locks of `gevent.lock`. *Your code* names the function that waits.",
     )
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -74,21 +75,17 @@ def _of(enter: Callable[..., object], parameters: int = 1) -> Probed:
 
 class _Wait(TimedCall):
     __slots__ = ()
+    least = MIN_WAIT
 
     def end(self) -> None:
-        self.record(MIN_WAIT)
-
-    def record(self, least: int) -> None:
         now = clock()
-        if now - self.started >= least and has_capacity(self.marks):
+        if now - self.started >= self.least and has_capacity(self.marks):
             self.marks.extend(("queue", self.started, now))
 
 
 class _FileWait(_Wait):
     __slots__ = ()
-
-    def end(self) -> None:
-        self.record(MIN_FILE_WAIT)
+    least = MIN_FILE_WAIT
 
 
 def _acquire(lock: Any, blocking: Any = None) -> _Wait | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import multiprocessing
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from stagelens.instrumentors.agent.frames import wait_at
+from stagelens.instrumentors.agent.frames import is_lock_wait, wait_at
 
 
 class Model:
@@ -93,3 +96,119 @@ def test_a_task_waits_for_a_future() -> None:
         return found
 
     assert asyncio.run(main()).function == "await"
+
+
+class Locks:
+    """What a function may wait for that is a lock in C."""
+
+    def __init__(self) -> None:
+        self.lock, self.again, self.condition = threading.Lock(), threading.RLock(), threading.Condition()
+        self.process = multiprocessing.Lock()
+        for each in (self.lock, self.again, self.condition, self.process):
+            each.acquire()
+
+    def release(self) -> None:
+        """Release all, by the thread that holds them."""
+        for each in (self.lock, self.again, self.condition, self.process):
+            each.release()
+
+    def block(self) -> None:
+        """Wait in a `with` block, also behind another one."""
+        with contextlib.nullcontext(), self.lock:
+            pass
+
+    def recursive(self) -> None:
+        """Wait for an `RLock`."""
+        with self.again:
+            pass
+
+    def condition_block(self) -> None:
+        """Wait for the lock of a condition."""
+        with self.condition:
+            pass
+
+    def call(self) -> None:
+        """Wait in a call."""
+        self.lock.acquire()
+        self.lock.release()
+
+    def call_with_timeout(self) -> None:
+        """Wait in a call that may give up."""
+        if self.lock.acquire(timeout=60):
+            self.lock.release()
+
+    def process_call(self) -> None:
+        """Wait for another process."""
+        self.process.acquire(timeout=60)
+        self.process.release()
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Wait in a generator."""
+        with self.lock:
+            yield
+
+    def stack(self) -> None:
+        """Wait in a function of Python that enters a lock for its caller."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.lock)
+
+    def in_generator(self) -> None:
+        """Wait in the `with` block of a context manager."""
+        with self.locked():
+            pass
+
+
+def _waits_for_lock(work: Callable[[], Any], wanted: bool) -> bool:
+    """Return whether *work* is seen to wait for a lock: at once if so, else after it has been seen in another wait."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    until, seen = time.monotonic() + 30, 0
+    while time.monotonic() < until and seen < 100:
+        frame = sys._current_frames()[thread.ident or 0]  # pyright: ignore[reportPrivateUsage]
+        if wanted and is_lock_wait(frame.f_code, frame.f_lasti):
+            return True
+        seen += not wanted and wait_at(frame.f_code, frame.f_lasti) is not None
+    return is_lock_wait(frame.f_code, frame.f_lasti)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Locks.block,
+        Locks.recursive,
+        Locks.condition_block,
+        Locks.call,
+        Locks.call_with_timeout,
+        Locks.process_call,
+        Locks.stack,
+        Locks.in_generator,
+    ],
+)
+def test_the_wait_for_a_lock_in_c(method: Callable[[Locks], None]) -> None:
+    locks = Locks()
+    try:
+        assert _waits_for_lock(lambda: method(locks), wanted=True)
+    finally:
+        locks.release()
+
+
+@pytest.mark.parametrize(
+    ("make", "wait", "end"),
+    [
+        (threading.Event, threading.Event.wait, threading.Event.set),
+        (lambda: threading.Semaphore(0), threading.Semaphore.acquire, threading.Semaphore.release),
+        (queue.Queue, queue.Queue[Any].get, lambda items: items.put(0)),
+        (queue.SimpleQueue, lambda items: items.get(), lambda items: items.put(0)),
+        (Future, Future[Any].result, lambda future: future.set_result(0)),
+    ],
+)
+def test_the_wait_for_an_event_or_item_is_none_for_a_lock(
+    make: Callable[[], Any], wait: Callable[[Any], Any], end: Callable[[Any], Any]
+) -> None:
+    """Most of them wait in the `acquire` of a lock, too."""
+    waited_for = make()
+    try:
+        assert not _waits_for_lock(lambda: wait(waited_for), wanted=False)
+    finally:
+        end(waited_for)

@@ -687,6 +687,158 @@ def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatc
     assert root.attributes[names.PROFILE] == "6000 forward;serve:f0@serve.py:1\n2000 forward;serve:f1@serve.py:1"
 
 
+def at_lock(profiler: Profiler, work: Any, done: Any) -> list[tuple[int, int]]:
+    """Look twice at *work*, which waits in another thread, and return the time between the looks and what the request waited."""
+    opened: list[records.Marks] = []
+    lock = threading.Lock()
+    lock.acquire()
+
+    def serve() -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        work(lock)
+        recorder.end(token)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    looks: list[int] = []
+    until = time.monotonic() + 30
+    while len(looks) < 2 and time.monotonic() < until:
+        now = records.clock()
+        profiler.look_at_locks(now)
+        if opened and profiler.lock_waits(opened[0], [], 0, LATER * 10**6):
+            looks.append(now)
+    lock.release()
+    thread.join()
+    done()
+    return [(looks[0], looks[-1]), *profiler.lock_waits(opened[0], [], opened[0][1], records.clock() + LATER)]
+
+
+def hold(lock: threading.Lock) -> None:
+    with lock:
+        pass
+
+
+def hold_in_a_pool(lock: threading.Lock) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold, lock).result()
+
+
+def hold_in_a_worker(lock: threading.Lock) -> None:
+    drawn = tickets.ticket()
+
+    def work() -> None:
+        with tickets.batch([drawn]):
+            hold(lock)
+
+    worker = threading.Thread(target=work, name="worker")
+    worker.start()
+    worker.join()
+
+
+@pytest.mark.parametrize("work", [hold, hold_in_a_pool, hold_in_a_worker])
+def test_the_wait_for_a_lock_in_c_is_seen(profiler: Profiler, work: Any) -> None:
+    """Also that of a job in a pool, and of the worker of its batch."""
+    (first, last), (start, end) = at_lock(profiler, work, lambda: profiler.look_at_locks(records.clock()))
+
+    assert start <= first < last <= end
+
+
+def test_a_request_with_another_job_that_works_does_not_wait(profiler: Profiler) -> None:
+    lock, started, release = threading.Lock(), threading.Event(), threading.Event()
+    lock.acquire()
+    marks, token = open_request()
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(hold, lock)
+        pool.submit(guilty, started, release)
+        started.wait()
+        profiler.look_at_locks(records.clock())
+        lock.release()
+        release.set()
+    recorder.end(token)
+
+    assert not profiler.lock_waits(marks, [], marks[1], records.clock())
+
+
+waits = st.lists(st.integers(0, 120), max_size=16, unique=True).map(sorted)
+
+
+@given(stages, waits)
+def test_a_wait_for_a_lock_takes_time_of_no_other_stage(intervals: list[Any], looks: list[int]) -> None:
+    profiler, marks = Profiler(random.Random(1)), [records.OPEN, 0, 0]
+    profiler.samples_of(marks).waits.extend(
+        [*looks[at : at + 2], looks[at + 2] % 20] for at in range(0, len(looks) - 2, 3)
+    )
+    before = partition(intervals, 0, 100)
+
+    after = partition(
+        [*intervals, *(("queue", *each) for each in profiler.lock_waits(marks, intervals, 0, 100))], 0, 100
+    )
+
+    assert sum(after.values()) == 100
+    assert after.pop("queue", 0) + after.pop("overhead") == before.pop("overhead")
+    assert after == before
+
+
+def test_a_wait_for_a_lock_ends_where_the_model_begins() -> None:
+    """It is `queue` in the histograms, in the trace and for its samples; what began before it stays what it was."""
+    profiler = Profiler(random.Random(1))
+    fold = Aggregator(SamplingLimits(), random.Random(1), profiler=profiler)
+    marks = [records.CLOSED, 0, 0, "deserialize", 0, 9_000_000, "forward", 52_000_000, 60_000_000]
+    marks += ["handler", 0, 60_000_000]
+    samples = profiler.samples_of(marks)
+    samples.waits.append([15_000_000, 50_000_000, 5_000_000])
+    samples.add(30_000_000, (a_code("predict"), 1))
+
+    fold.add((marks, 0, 60_000_000, "/p", "", 200, "server"))
+
+    ((dimensions, delta),) = fold.take().items()
+    ((record, because),) = delta.sampler.retained()
+    root, *spans = build_trace(RetainedRequest(record, because, dimensions, delta.own_stages)).spans
+    own = {key.removeprefix(names.STAGE_SELF_PREFIX): spent for key, spent in root.attributes.items()}
+    assert (own["queue"], own["deserialize"], own["forward"]) == (37_000_000, 9_000_000, 8_000_000)
+    assert own["handler"] == 6_000_000
+    assert root.attributes[names.PROFILE] == "37000 queue;serve:predict@serve.py:1"
+    assert root.attributes[f"{names.TIMING}.queue"] == "sampled"
+    assert [(span.start, span.end) for span in spans if span.name == "queue"] == [(15_000_000, 52_000_000)]
+
+
+@pytest.mark.parametrize(("look_ns", "share"), [(20_000, 1.0), (200_000, 1.0), (200_000, 0.004)])
+def test_looks_at_locks_are_frequent_only_while_requests_wait(
+    monkeypatch: pytest.MonkeyPatch, look_ns: int, share: float
+) -> None:
+    now, spent, looks = 10**9, 0, list[int]()
+    profiler = Profiler(random.Random(1))
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += int(seconds * 1e9)
+
+    def look_at_locks(at: int) -> None:
+        nonlocal spent
+        looks.append(at)
+        spent += look_ns
+        # A request waits in the second second.
+        if 2 * 10**9 < at < 3 * 10**9:
+            profiler._locks_until = at + profile.LOCKED_NS  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(profile, "clock", lambda: now)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
+    monkeypatch.setattr(profiler, "_sleep", sleep)
+    monkeypatch.setattr(profiler, "look_at_locks", look_at_locks)
+    monkeypatch.setattr(profile, "unpatched", lambda *_: lambda *_: None)
+    profiler.allow(share)
+    while now < 20 * 10**9:
+        profiler.rest(profile.IDLE_SECONDS)
+    profiler.allow(0.0)
+
+    before, during, after = (sum(a < at / 1e9 <= b for at in looks) for a, b in ((0, 2), (4, 9), (14, 19)))
+    limit = min(share / 2, profile.LOCK_SHARE)
+    assert 0 < before <= 20
+    assert 0.8 < during / (5e9 / max(profile.LOCK_NS, look_ns / limit)) < 1.2
+    assert after < during / 2
+
+
 def test_the_text_is_limited() -> None:
     lines = profile_text({f"forward;{'x' * 1000}{number}": number * 1000 for number in range(100)}).split("\n")
     assert (len(lines), lines[0][:3]) == (8, "99 ")
@@ -743,16 +895,16 @@ print([part.partition("@")[0] for part in key.split(";")][:3])
 # In a process of its own: in Python 3.13.0, it may crash at the next thread of a library in C.
 INTERPRETERS = """
 import sys
-from stagelens.instrumentors.agent.profile import _current_frames
+from stagelens.instrumentors.agent.frames import current_frames
 if sys.version_info >= (3, 13):
     import _interpreters as interpreters
 else:
     import _xxsubinterpreters as interpreters
 other = interpreters.create()
-during = _current_frames()
+during = current_frames()
 interpreters.destroy(other)
 del sys.modules[interpreters.__name__]
-print(len(during), len(_current_frames()))
+print(len(during), len(current_frames()))
 """
 
 

@@ -91,9 +91,9 @@ def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
     [
         (
             {},
-            "on, at most 1 % of a CPU core, within the overhead budget of 1 % of the request time or 100 us",
+            "on, at most 1 % of a CPU core, 2 % while requests wait for locks, within the overhead budget of 1 % of the request time or 100 us",
         ),
-        ({"STAGELENS_OVERHEAD_BUDGET": "none"}, "on, at most 1 % of a CPU core"),
+        ({"STAGELENS_OVERHEAD_BUDGET": "none"}, "on, at most 1 % of a CPU core, 2 % while requests wait for locks"),
         ({"STAGELENS_PROFILE": "off"}, "off (STAGELENS_PROFILE)"),
         ({"OTEL_SDK_DISABLED": "true"}, ""),
     ],
