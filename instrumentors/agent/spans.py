@@ -38,6 +38,7 @@ TEXTS = {
     "@model_version": names.MODEL_VERSION,
     "@device": names.DEVICE,
     "@provider": names.PROVIDER,
+    "@failed": names.CALL_FAILURE,
 }
 
 
@@ -152,8 +153,6 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
             latest.attributes[TEXTS[key]] = to_text(first)
         elif latest is not None and key == CALLED:
             latest.attributes.update(_without_empty({names.SERVER: called_host(first)}))
-        elif latest is not None and key == "@failed":
-            latest.attributes[names.CALL_FAILURE] = to_text(first)
         elif latest is not None and key == "@batch":
             latest.attributes[names.BATCH_SIZE] = to_integer(first)
     return spans

@@ -19,7 +19,7 @@ A job with a `contextvars.Context` runs in the context of its request, as those 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType
@@ -95,8 +95,8 @@ class QueueInstrumentor(Instrumentor):
             "janus": self._janus,
             "gevent.event": self._gevent_events,
             "gevent.queue": self._gevent,
-            "asyncio.base_events": self._loop,
-            "uvloop": self._uvloop,
+            "asyncio.base_events": lambda module: self._loop(self.replace, module.BaseEventLoop),
+            "uvloop": lambda module: self._loop(self.override, module.Loop),
         }
 
     def _futures(self, module: ModuleType) -> None:
@@ -163,13 +163,9 @@ class QueueInstrumentor(Instrumentor):
         self.replace(module.Queue, "get", Probed.until_end(_get_later, 1))
         self.replace(module.Queue, "get_nowait", _GET_NOWAIT)
 
-    def _loop(self, module: ModuleType) -> None:
+    def _loop(self, replace: Callable[[type, str, Any], None], loop: type) -> None:
         for name, patch in _LOOP.items():
-            self.replace(module.BaseEventLoop, name, patch)
-
-    def _uvloop(self, module: ModuleType) -> None:
-        for name, patch in _LOOP.items():
-            self.override(module.Loop, name, patch)
+            replace(loop, name, patch)
 
 
 def _is_own_work(marks: Marks) -> bool:
