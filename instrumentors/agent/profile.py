@@ -39,9 +39,11 @@ from .frames import RequestTasks, current_frames, is_lock_wait, no_collection, t
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
 # Limits of the CPU time: while no request is slow, and while one is. [ratio of one core]
 IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
-# Looks at locks: the time between two, for some time after a request that waited for one, the limit of their CPU time, that
-# time, and what one look stands for at most. [nanoseconds, ratio]
-LOCK_NS, LOCK_SHARE, LOCKED_NS, MAX_GAP_NS = 5 * 10**6, 0.01, 10 * 10**9, 50 * 10**6
+# Looks at locks: the time between two, for some time after a request that waited for one; that time; and what one look stands
+# for at most. [nanoseconds]
+LOCK_NS, LOCKED_NS, MAX_GAP_NS = 5 * 10**6, 10 * 10**9, 50 * 10**6
+# Limit of their CPU time, and what each kind of look may use even if the rest uses up the overhead budget. [ratio of one core]
+LOCK_SHARE, MIN_SHARE = 0.01, 0.003
 # CPU time saved for a burst of looks at slow requests: three seconds of their limit, half of it for them alone. [nanoseconds]
 MAX_CREDIT_NS = 30e6
 # CPU time of a new process for looks that find no slow request, beside what the governor allows, so that its first 1,500
@@ -116,9 +118,7 @@ class RecentDurations:
         return self._thresholds.get(None) if found is None else found
 
     def _add(self, key: str | None, duration: int) -> None:
-        recent = self._recent.get(key)
-        if recent is None:
-            recent = self._recent[key] = []
+        recent = self._recent.setdefault(key, [])
         recent.append(duration)
         if len(recent) % MIN_REQUESTS == 0:
             del recent[:-RECENT_REQUESTS]
@@ -227,7 +227,7 @@ class Profiler:
                 is_slow = self.sample(now, baseline=baseline)
                 spent = self._spend()
                 is_alert = is_alert or is_slow
-                allowed = min(self._share / (1 + (now < self._locks_until)), SLOW_SHARE) if is_alert else 0.0
+                allowed = min(self._share_of(now), SLOW_SHARE) if is_alert else 0.0
                 share = max(allowed, IDLE_SHARE)
                 extra_ns = min(spent, first_ns) if is_alert and not (is_slow or baseline) else 0.0
                 first_ns -= extra_ns
@@ -252,13 +252,17 @@ class Profiler:
             now = clock()
             if now >= self._locks_due and self._enabled:
                 self.look_at_locks(now)
-                share = min(self._share / 2, LOCK_SHARE) if now < self._locks_until else IDLE_SHARE
+                share = min(self._share_of(now), LOCK_SHARE) if now < self._locks_until else IDLE_SHARE
                 # Not in step with a model that always takes as long.
                 self._locks_due = now + int(max(LOCK_NS, self._spend() / share) * self._rng.uniform(0.5, 1.5))
             if now >= until:
                 return
             due = self._locks_due if now < self._locks_until else until
             self._sleep(max(0, min(until, due) - now) / 1e9)
+
+    def _share_of(self, now: int) -> float:
+        """Return what looks at slow requests or at locks may use: half for each while both are frequent."""
+        return max(self._share / 2, MIN_SHARE) if now < self._locks_until else self._share
 
     def _spend(self) -> int:
         """Return the CPU time of this thread since the last call, with that of waking up."""

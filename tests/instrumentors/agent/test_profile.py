@@ -833,7 +833,7 @@ def test_looks_at_locks_are_frequent_only_while_requests_wait(
     profiler.allow(0.0)
 
     before, during, after = (sum(a < at / 1e9 <= b for at in looks) for a, b in ((0, 2), (4, 9), (14, 19)))
-    limit = min(share / 2, profile.LOCK_SHARE)
+    limit = min(max(share / 2, profile.MIN_SHARE), profile.LOCK_SHARE)
     assert 0 < before <= 20
     assert 0.8 < during / (5e9 / max(profile.LOCK_NS, look_ns / limit)) < 1.2
     assert after < during / 2
