@@ -123,10 +123,10 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     return marks, current.set(marks)
 
 
-def has_begun() -> bool:
-    """Return whether any request of this process has started."""
-    # Its next number, without drawing it.
-    return repr(arrivals) != "count(0)"
+def begun() -> int:
+    """Return how many requests of this process have started."""
+    # The next number, without drawing it.
+    return int(repr(arrivals)[len("count(") : -1])
 
 
 def before_first_request(call: Callable[[], object]) -> None:

@@ -2,7 +2,7 @@
 
 `read_marks` reads facts and intervals. Times reported by a device or by another server are not yet known when the request is
 finished: such a request waits in `DeferredRecords` until all of its marks are known, for a few seconds at most; then the known
-ones are added to it.
+ones are added to it. The first requests of a script wait there, too (`scripts.py`).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class DeferredRecords:
         if _are_ready(late):
             _add(record[0], late)
             return False
-        self._held.append((now + MAX_WAIT_SECONDS, record))
+        self._held.append((now + max(getattr(each, "wait_seconds", MAX_WAIT_SECONDS) for each in late), record))
         return True
 
     def due(self, now: float) -> Iterator[Record]:

@@ -8,7 +8,8 @@ A library tests `on` only where no request runs in the context, and then calls `
 
 `call` calls the wrapper again, now inside the request. `on` becomes False for the rest of the process when the process has
 imported a server, listens on a port, or has called `stagelens.request()`: other model calls are then warm-ups or background
-work. If such a process accepts connections or calls models, but no request of it is seen, one line in the log says so.
+work, also the first ones before, which wait for this a few seconds long, or until `flush`. If such a process accepts connections
+or calls models, but no request of it is seen, one line in the log says so.
 """
 
 from __future__ import annotations
@@ -81,10 +82,13 @@ def turn_off() -> None:
 
 def begin() -> Scope | None:
     """Start a request for a model call outside of requests; return None if this process is no plain script."""
-    if has_server() or _is_child_of_engine() or _listens():
+    return None if _is_service() else recorder.begin()
+
+
+def _is_service() -> bool:
+    if on and (has_server() or _is_child_of_engine() or _listens()):
         turn_off()
-        return None
-    return recorder.begin()
+    return not on
 
 
 def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -110,7 +114,71 @@ def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
     if error_type == "StopIteration" or hasattr(result, "__next__"):
         recorder.discard(marks)
     else:
+        # Its number in this process: a child has its own warm-up.
+        if marks[4] < MAX_WARM_UPS:
+            marks.extend(("@late", _WarmUp(marks, ended), 0))
         recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
+
+
+# The first requests of a process wait so long for the start of a server. [seconds]
+WAIT_SECONDS: Final = 10.0
+MAX_WARM_UPS: Final = 1024
+
+
+class _WarmUp:
+    """A request that waits, as for late marks, and is none if the process is a service by then."""
+
+    wait_seconds = WAIT_SECONDS
+
+    def __init__(self, marks: Marks, ended: int) -> None:
+        self._held = marks, ended
+
+    def ready(self) -> bool:
+        return not on
+
+    def marks(self) -> Marks:
+        global _next_search, _released
+        marks, ended = self._held
+        # Break the reference cycle.
+        del self._held
+        if ended > _released:
+            # One search for all that waited.
+            _next_search, _released = 0, clock()
+            if _may_serve() and any(map(_is_listening_child, _children())):
+                turn_off()
+        if _is_service():
+            # As a calibration request, which is not counted.
+            marks[1] = -1
+        return []
+
+
+_released = 0
+
+
+def _children() -> list[str]:
+    with suppress(OSError):
+        return [
+            pid
+            for task in os.listdir("/proc/self/task")  # noqa: PTH208 - as below
+            for pid in _read(f"/proc/self/task/{task}/children").split()
+        ]
+    return []
+
+
+def _is_listening_child(pid: str) -> bool:
+    """Return whether the process is a fork of this one, or of `multiprocessing`, that listens: its parent is no script."""
+    with suppress(OSError):
+        if os.readlink(f"/proc/{pid}/exe") == os.readlink("/proc/self/exe"):  # noqa: PTH115
+            files = os.scandir(f"/proc/{pid}/fd")
+            sockets = {os.readlink(file.path) for file in files}  # noqa: PTH115
+            rows = [line.split() for name in ("tcp", "tcp6") for line in _read(f"/proc/{pid}/net/{name}").splitlines()]
+            return any(row[3] == "0A" and f"socket:[{row[9]}]" in sockets for row in rows)
+    return False
+
+
+def _read(path: str) -> str:
+    with open(path) as file:  # noqa: PTH123
+        return file.read()
 
 
 def has_server() -> bool:
@@ -211,24 +279,27 @@ _expecting = 0
 def expect_requests(port: int) -> None:
     """Log a line if no request is seen soon, or until the process ends, although it serves *port*."""
     global _expecting  # noqa: PLW0603 - as `on`
-    if _expecting == os.getpid() or recorder.has_begun():
+    begun = recorder.begun()
+    # Those of a script were warm-ups.
+    if _expecting == os.getpid() or (begun and not on):
         return
+    turn_off()
     _expecting = os.getpid()
     with suppress(Exception):
         # No thread can be started when the interpreter ends.
-        timer = threading.Timer(UNSEEN_SECONDS, _report_unseen, (port, _expecting))
+        timer = threading.Timer(UNSEEN_SECONDS, _report_unseen, (port, _expecting, begun))
         timer.daemon, timer.name = True, "stagelens-unseen"
         timer.start()
-        atexit.register(_report_unseen, port, _expecting)
+        atexit.register(_report_unseen, port, _expecting, begun)
 
 
-def _report_unseen(port: int, process: int) -> None:
+def _report_unseen(port: int, process: int, begun: int) -> None:
     global _expecting  # noqa: PLW0603 - as `on`
     # Once, and not in a child, which has the exit handlers of its parent.
     if process != _expecting or process != os.getpid():
         return
     _expecting = -process
-    if not recorder.has_begun():
+    if recorder.begun() == begun:
         logging.getLogger("stagelens").warning(
             "stagelens: this process serves port %d, but none of its requests is seen: Stagelens does not know its server. "
             'fix: with stagelens.request("predict"):    # around the work for each request',

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.instrumentors import scripts
+from tests.instrumentors.conftest import Sink
 
 # Prints route, error and stages of each request.
 REPORT = """
@@ -81,6 +82,57 @@ def test_each_model_run_of_a_script_is_a_request() -> None:
 def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
     """Model calls outside of its requests are warm-ups or background work."""
     assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
+
+
+# Warm-ups, and what the process does after them.
+WARM_UP = (
+    f"import stagelens, socket, os, signal{SESSION}for _ in range(3): magika.identify_bytes(b'import os\\n' * 9)\n"
+)
+FORKED = """
+import multiprocessing
+listening, done = multiprocessing.Event(), multiprocessing.Event()
+def serve():
+    port = socket.create_server(("127.0.0.1", 0)) if {serves} else None
+    listening.set()
+    done.wait()
+child = multiprocessing.get_context("fork").Process(target=serve)
+child.start()
+listening.wait()
+stagelens.flush(30)
+done.set()
+child.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "requests"),
+    [
+        ("", 3),
+        ("os._exit(0)", 3),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 3),
+        ("stagelens.flush(30); os.kill(os.getpid(), signal.SIGKILL)", 3),
+        (FORKED.format(serves=False), 3),
+        ("import starlette", 0),
+        ("port = socket.create_server(('127.0.0.1', 0))", 0),
+        ("with stagelens.request('batch'): pass", 1),
+        (FORKED.format(serves=True), 0),
+    ],
+)
+def test_calls_before_the_start_of_a_server_are_warm_ups(sink: Sink, tmp_path: Path, rest: str, requests: int) -> None:
+    """A process that never serves loses none of its requests, however it ends."""
+    (tmp_path / "program.py").write_text(WARM_UP + rest)
+    command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "program.py"]
+    subprocess.run(command, cwd=tmp_path, env=sink.environment(), check=False)
+
+    assert sink.requests() == requests
+
+
+def test_warm_ups_are_no_requests_of_an_unknown_server() -> None:
+    """Which is reported, although requests were counted before."""
+    call = "magika.identify_bytes(b'import os\\n' * 9)\n"
+    code = f"{REPORT}{SESSION}{call}import socket\nport = socket.create_server(('127.0.0.1', 0))\n{call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "none of its requests is seen" in done.stderr
 
 
 def test_a_port_for_other_purposes_is_no_service() -> None:
