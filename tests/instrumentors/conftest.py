@@ -89,6 +89,15 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Finished:
 
 
 @pytest.fixture
+def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
+    """Run the test as a plain script, which imports no server and listens on no port; plugins of pytest do."""
+    monkeypatch.setattr(scripts, "on", True)
+    monkeypatch.setattr(scripts, "SERVERS", ())
+    monkeypatch.setattr(scripts, "exporter_ports", frozenset(scripts.listening_ports()))
+    return finished
+
+
+@pytest.fixture
 def in_a_request(finished: Finished) -> Generator[Finished]:
     """Run the test inside a request; what it recorded is in the fixture afterwards."""
     opened = recorder.begin()

@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.inference_runtimes import CTranslate2Instrumentor
 from tests.instrumentors.libraries import tiny_models
@@ -85,10 +84,8 @@ def test_a_batch_is_one_forward(ctranslate2: Any, folder: Path, finished: Finish
     assert type(result) is type(getattr(model, method)(TOKENS))
 
 
-def test_the_wait_for_an_asynchronous_call_is_the_forward(
-    ctranslate2: Any, folder: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A script counts no call that only starts the work; what is ready before it is waited for takes no time."""
+def test_the_wait_for_an_asynchronous_call_is_the_forward(ctranslate2: Any, folder: Path, finished: Finished) -> None:
+    """What is ready before it is waited for takes no time."""
     model = ctranslate2.Generator(str(folder / "llama"))
     stages: list[str] = []
     while not stages:
@@ -99,12 +96,13 @@ def test_the_wait_for_an_asynchronous_call_is_the_forward(
         finished.clear()
     assert set(stages) == {"forward"}
 
-    monkeypatch.setattr(scripts, "on", True)
-    monkeypatch.setattr(scripts, "SERVERS", ())
+
+def test_a_script_counts_no_call_that_only_starts_the_work(ctranslate2: Any, folder: Path, script: Finished) -> None:
+    model = ctranslate2.Generator(str(folder / "llama"))
     model.generate_batch(TOKENS, asynchronous=True)[0].result()
-    assert not finished
+    assert not script
     model.generate_batch(TOKENS)
-    assert [record[3] for record in finished] == ["llama"]
+    assert [record[3] for record in script] == ["llama"]
 
 
 def test_an_exception_of_the_library_is_unchanged(ctranslate2: Any, folder: Path, finished: Finished) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.diffusers import DiffusersInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
@@ -103,14 +102,12 @@ def test_processors_of_a_pipeline_of_your_own_are_stages(diffusers: Any, finishe
     assert finished.facts()["@batch"] == 2
 
 
-def test_a_script_counts_pipelines(diffusers: Any, finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_counts_pipelines(diffusers: Any, script: Finished) -> None:
     """And not each step of them."""
     pipeline = ddpm(diffusers)
-    monkeypatch.setattr(scripts, "on", True)
-    monkeypatch.setattr(scripts, "SERVERS", ())
     pipeline(num_inference_steps=3, output_type="np")
 
-    assert [record[3] for record in finished] == ["DDPMPipeline"]
+    assert [record[3] for record in script] == ["DDPMPipeline"]
 
 
 def test_a_pipeline_is_loaded_and_named_like_its_folder(diffusers: Any, finished: Finished, tmp_path: Path) -> None:

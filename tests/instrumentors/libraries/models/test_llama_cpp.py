@@ -23,7 +23,6 @@ from starlette.routing import Route
 
 from stagelens.core import names
 from stagelens.core.partition import segments
-from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
@@ -121,14 +120,6 @@ def llama(path: Path) -> Generator[Any]:
     model = load(path)
     yield model
     model.close()
-
-
-@pytest.fixture
-def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
-    """Run the test as a plain script, which imports no server."""
-    monkeypatch.setattr(scripts, "on", True)
-    monkeypatch.setattr(scripts, "SERVERS", ())
-    return finished
 
 
 def complete(llama: Any, *, stream: bool) -> list[Any]:

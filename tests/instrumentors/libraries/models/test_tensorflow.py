@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.tensorflow import KerasInstrumentor, TensorFlowInstrumentor
 
@@ -47,14 +46,6 @@ def instrumented(tensorflow: Any) -> Generator[None]:  # noqa: ARG001 - imported
     yield
     for each in instrumentors:
         each.uninstrument()
-
-
-@pytest.fixture
-def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
-    """Run the test as a plain script, which imports no server."""
-    monkeypatch.setattr(scripts, "on", True)
-    monkeypatch.setattr(scripts, "SERVERS", ())
-    return finished
 
 
 def network(tensorflow: Any) -> Any:
