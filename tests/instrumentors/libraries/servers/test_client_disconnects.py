@@ -23,14 +23,21 @@ UVICORN = ("uvicorn", "--port", "{port}", "fastapi_service:app")
     ("command", "path"),
     [
         ((*GUNICORN, "sync", "flask_service:app"), "/wait"),
+        ((*GUNICORN, "gthread", "--threads", "2", "flask_service:app"), "/wait"),
         ((*GUNICORN, "gevent", "flask_service:app"), "/wait"),
+        ((*GUNICORN, "asgi", "fastapi_service:app"), "/wait"),
+        ((*GUNICORN, "asgi", "fastapi_service:app"), "/block"),
+        ((*GUNICORN, "uvicorn.workers.UvicornWorker", "fastapi_service:app"), "/wait"),
+        ((*GUNICORN, "uvicorn.workers.UvicornWorker", "fastapi_service:app"), "/block"),
+        ((*GUNICORN, "aiohttp.GunicornWebWorker", "aiohttp_service:app"), "/wait"),
+        (("django_service", "{address}"), "/wait"),
         (("flask", "--app", "flask_service", "run", "--port", "{port}"), "/wait"),
         (UVICORN, "/wait"),
         # The server has not noticed when the handler ends.
         (UVICORN, "/block"),
         (("aiohttp_service", "{port}"), "/wait"),
     ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else value,
+    ids=lambda value: "-".join(value[4:5] or value[:1]) if isinstance(value, tuple) else value,
 )
 def test_a_request_whose_client_has_gone_is_cancelled(  # noqa: PLR0917 - fixtures
     start: Callable[..., Server],
