@@ -1,7 +1,7 @@
 """Open requests of a worker in memory that its supervisor reads, so that they count as failed if the worker is killed.
 
-The background thread of the worker writes them. gunicorn creates the memory before the fork, and reads it when the worker has died.
-Other supervisors find that of a child of `multiprocessing` below /proc just before they kill it.
+The background thread of the worker writes them. gunicorn, and parents of `multiprocessing`, create the memory before the worker starts,
+and read it when the worker was killed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 from . import recorder
 from .instrumentor import log_failure
@@ -31,49 +33,38 @@ _NAME: Final = "stagelens-open-requests"
 _MAX_REQUESTS: Final = 256
 _MAX_ROUTE: Final = 64
 KILLED: Final = "WorkerKilled"
+# Attribute of a worker of gunicorn and of a child of `multiprocessing`, in the parent.
+SHARED: Final = "stagelens_shared"
 
 
 class SharedRequests:
-    """Memory with the open requests of one process."""
+    """Memory with the open requests of one process; in *file* if another process has created it there."""
 
-    def __init__(self) -> None:
-        file = os.memfd_create(_NAME)
-        os.ftruncate(file, _BYTES)
-        self._memory = mmap.mmap(file, _BYTES)
-        os.close(file)
+    def __init__(self, file: int | None = None) -> None:
+        self.file = os.memfd_create(_NAME) if file is None else file
+        os.ftruncate(self.file, _BYTES)
+        self._memory = mmap.mmap(self.file, _BYTES)
+
+    def close_file(self) -> SharedRequests:
+        """Close the file; the memory stays."""
+        os.close(self.file)
+        return self
 
     def write(self, requests: list[OpenRequest]) -> None:
         named = [(start, route[:_MAX_ROUTE]) for start, route in requests[:_MAX_REQUESTS]]
-        body = json.dumps([os.getpid(), len(requests), named]).encode() + b"\n"
+        body = json.dumps([os.getpid(), clock(), len(requests), named]).encode() + b"\n"
         other = 1 - self._memory[0]
         place = 1 + other * _COPY_BYTES
         self._memory[place : place + len(body)] = body
         self._memory[0] = other
 
-    def read(self, pid: int) -> list[OpenRequest]:
-        return _decode(self._memory[:], pid)
-
-
-def read_open_requests(pid: int) -> list[OpenRequest]:
-    """Return the open requests of a running process, as it has written them last."""
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            # It may also be one that the process has inherited.
-            if _NAME in os.readlink(file) and (requests := _decode(file.read_bytes(), pid)):  # noqa: PTH115 - no file
-                return requests
-    return []
-
-
-def _decode(memory: bytes, pid: int) -> list[OpenRequest]:
-    if not memory:  # it was created at this moment
-        return []
-    place = 1 + memory[0] * _COPY_BYTES
-    line, found, _ = memory[place : place + _COPY_BYTES].partition(b"\n")
-    writer, count, named = json.loads(line) if found else (pid, 0, [])
-    if writer != pid:
-        return []
-    requests = [OpenRequest(start, route) for start, route in named]
-    return requests + [OpenRequest(each.start, "") for each in requests[-1:]] * (count - len(requests))
+    def read(self, pid: int) -> tuple[int, list[OpenRequest]]:
+        """Return the open requests of a process, as it has written them last, and when that was."""
+        place = 1 + self._memory[0] * _COPY_BYTES
+        line, found, _ = self._memory[place : place + _COPY_BYTES].partition(b"\n")
+        writer, written, count, named = json.loads(line) if found else (pid, 0, 0, [])
+        requests = [OpenRequest(start, route) for start, route in named] if writer == pid else []
+        return written, requests + [OpenRequest(each.start, "") for each in requests[-1:]] * (count - len(requests))
 
 
 class Supervised(NamedTuple):
@@ -88,9 +79,19 @@ class Supervised(NamedTuple):
 supervised: Supervised | None = None
 
 
+# Memory for children of `multiprocessing` that are being forked, by the thread that forks; in such a child, its own.
+_forking: dict[int, SharedRequests] = {}
+_inherited: SharedRequests | None = None
+# The started children: objects of `multiprocessing`.
+_children: WeakSet[Any] = WeakSet()
+_next_look = 0
+
+
 def _in_child() -> None:
-    global supervised  # noqa: PLW0603 - the children of a worker are not supervised
-    supervised = None
+    global supervised, _inherited
+    supervised, _inherited = None, _forking.pop(threading.get_ident(), None)
+    _forking.clear()
+    _children.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -103,13 +104,78 @@ def supervise(by: Supervised) -> None:
 
 
 def supervise_child() -> None:
-    """Write the open requests of this process, if it is a child of `multiprocessing` without another supervisor."""
+    """Write the open requests of this process, if its parent has created the memory, and no other supervisor has."""
     processes = sys.modules.get("multiprocessing.process")
     try:
         if supervised is None and processes is not None and processes.parent_process() is not None:
-            supervise(Supervised(SharedRequests(), bool, math.inf))
+            shared = _inherited or next(_find_memory(), None)
+            if shared is not None:
+                supervise(Supervised(shared, bool, math.inf))
     except Exception:
         log_failure("sharing memory with a supervisor")
+
+
+def _find_memory() -> Iterator[SharedRequests]:
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if _NAME in os.readlink(file):  # noqa: PTH115 - no file
+                yield SharedRequests(int(file.name)).close_file()
+
+
+def starting_child(child: Any) -> Any:
+    """Create the memory of a child of `multiprocessing`, which inherits it."""
+    try:
+        if hasattr(os, "memfd_create"):
+            shared = SharedRequests()
+            setattr(child, SHARED, shared)
+            if child.method == "fork":
+                _forking[threading.get_ident()] = shared
+            else:
+                child._fds.append(shared.file)  # noqa: SLF001 - there is no public name for it
+    except Exception:
+        log_failure("sharing memory with a process")
+    return child
+
+
+def started_child(child: Any, _: object) -> None:
+    """Note that the child has its memory, or could not be started."""
+    _forking.pop(threading.get_ident(), None)
+    if hasattr(child, SHARED):
+        getattr(child, SHARED).close_file()
+        if hasattr(child, "pid"):
+            _children.add(child)
+
+
+def look_for_killed(*_: object) -> None:
+    """Record the open requests of all children that a signal has ended; at most once a second."""
+    global _next_look  # noqa: PLW0603 - of this process
+    now = clock()
+    if now < _next_look:
+        return
+    _next_look = now + 1_000_000_000
+    for child in tuple(_children):
+        with contextlib.suppress(ChildProcessError):
+            # Without taking the status, for which the host waits.
+            ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                child_ended(child, -ended.si_status if ended.si_code != os.CLD_EXITED else 0)
+
+
+def child_ended(child: Any, code: int | None, killed: int = 0) -> None:
+    """Record the open requests of a child if a signal has ended it: at *killed*, else after it has written them last."""
+    shared = None if code is None else vars(child).pop(SHARED, None)
+    if shared is None:
+        return
+    _children.discard(child)
+    try:
+        # A first thread of this process would change its later forks.
+        if code and code < 0 and (child.method != "fork" or threading.active_count() > 1):
+            written, requests = shared.read(child.pid)
+            failed = FailedRequests()
+            failed.add(child.pid, requests, killed or written)
+            failed.record()
+    except Exception:
+        log_failure("reading the open requests of a process that was killed")
 
 
 def note_open_requests() -> None:
@@ -124,8 +190,7 @@ class FailedRequests:
     def __init__(self) -> None:
         self._failed: list[tuple[OpenRequest, int]] = []
 
-    def add(self, pid: int, requests: Iterable[OpenRequest]) -> None:
-        ended = clock()
+    def add(self, pid: int, requests: Iterable[OpenRequest], ended: int) -> None:
         failed = [(request, ended) for request in requests]
         if failed:
             _logger.warning("stagelens: process %s died; its %d open requests count as failed", pid, len(failed))

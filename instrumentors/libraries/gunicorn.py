@@ -3,8 +3,7 @@
 With other worker types, connections wait in the kernel. To measure that wait, configure your proxy to set the header `X-Request-Start`, and
 set `STAGELENS_TRUSTED_PROXIES`.
 
-If a worker is killed, for example by `--timeout`, its open requests count as failed with the error type `WorkerKilled`, their age at
-that time, and their route as far as it was known. Requests that started up to two seconds before are missing. A worker that does not
+If a worker is killed, its open requests [count as failed](../reliability.md#open-requests-of-killed-workers). A worker that does not
 respond to gunicorn sends the requests that have ended before gunicorn kills it.
 """
 
@@ -19,13 +18,11 @@ from typing import Any
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe
 from ..records import clock
-from ..supervised import FailedRequests, SharedRequests, Supervised, supervise
+from ..supervised import SHARED, FailedRequests, SharedRequests, Supervised, supervise
 from .wsgi import waited_ns
 
 # Attribute of a connection with the time when it was queued; freed together with the connection.
 ENQUEUED = "stagelens_enqueued"
-# Attribute of a worker, in both processes.
-SHARED = "stagelens_shared"
 # A worker is overdue after the first share of `--timeout`, and looks so often.
 OVERDUE, CHECK = 0.6, 0.1
 
@@ -89,7 +86,7 @@ _failed = FailedRequests()
 
 def _share(worker: Any) -> None:
     try:
-        setattr(worker, SHARED, SharedRequests())
+        setattr(worker, SHARED, SharedRequests().close_file())
     except Exception:
         log_failure("sharing memory with a worker of gunicorn")
 
@@ -140,6 +137,6 @@ def _note_dead(workers: Mapping[int, Any]) -> None:
         for pid, worker in workers.items():
             shared = getattr(worker, SHARED, None)
             if shared is not None:
-                _failed.add(pid, shared.read(pid))
+                _failed.add(pid, shared.read(pid)[1], clock())
     except Exception:
         log_failure("reading the open requests of a worker of gunicorn")

@@ -18,10 +18,11 @@ from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe
 from ..records import OPEN, Marks, clock, current
-from ..supervised import FailedRequests, read_open_requests
+from ..supervised import child_ended, look_for_killed, started_child, starting_child
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
 RECEIVE: Final = "process_result_item"
+_CHILDREN: Final = tuple(f"multiprocessing.popen_{method}" for method in ("fork", "forkserver", "spawn_posix"))
 
 
 class ProcessPoolInstrumentor(Instrumentor):
@@ -41,10 +42,14 @@ class ProcessPoolInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        return {"concurrent.futures.process": self._processes, "multiprocessing.popen_fork": self._children}
+        return {"concurrent.futures.process": self._processes, **dict.fromkeys(_CHILDREN, self._children)}
 
     def _children(self, module: ModuleType) -> None:
-        self.replace(module.Popen, "_send_signal", Probed(Probe(_note_killed, parameters=2)))
+        self.replace(module.Popen, "_launch", Probed(Probe(starting_child, started_child, started_child, 1)))
+        if "poll" in vars(module.Popen):
+            self.replace(module.Popen, "poll", Probed(Probe(_itself, _polled, None, 1)))
+        if "_send_signal" in vars(module.Popen):
+            self.replace(module.Popen, "_send_signal", Probed(Probe(_note_killed, parameters=2)))
 
     def _processes(self, module: ModuleType) -> None:
         # Location in Python 3.9 to 3.14; skipped in a version without it.
@@ -59,15 +64,18 @@ class ProcessPoolInstrumentor(Instrumentor):
         super().uninstrument(**options)
 
 
+def _itself(child: Any) -> Any:
+    return child
+
+
+def _polled(child: Any, code: int | None) -> None:
+    child_ended(child, code)
+    look_for_killed()
+
+
 def _note_killed(child: Any, number: int) -> None:
-    # A thread of ours in this process would change its later forks.
-    if number == signal.SIGKILL and child.method != "fork" and child.returncode is None:
-        try:
-            failed = FailedRequests()
-            failed.add(child.pid, read_open_requests(child.pid))
-            failed.record()
-        except Exception:
-            log_failure("reading the open requests of a process that is killed")
+    if number == signal.SIGKILL and child.returncode is None:
+        child_ended(child, -number, clock())
 
 
 # Wrapped jobs that have been sent.

@@ -12,7 +12,7 @@ from django.core.management import execute_from_command_line
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-settings.configure(ROOT_URLCONF=__name__, DEBUG=True, ALLOWED_HOSTS=["*"], SECRET_KEY="tests", MIDDLEWARE=[])
+settings.configure(ROOT_URLCONF=__name__, DEBUG=True, MIDDLEWARE=[])
 
 
 def root(_: HttpRequest) -> JsonResponse:

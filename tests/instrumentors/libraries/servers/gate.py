@@ -9,8 +9,8 @@ FOLDER = Path(os.environ.get("GATE", "."))
 
 
 def enter() -> None:
-    """Note that the request has arrived."""
-    (FOLDER / "entered").touch()
+    """Note that the request has arrived, and in which process."""
+    (FOLDER / "entered").write_text(str(os.getpid()))
 
 
 def is_open() -> bool:
