@@ -1,28 +1,28 @@
 """aiohttp server: counts requests, and times `framework`, `handler`, `serialize`, `network` and `queue`.
 
 - The time of a request includes the handler, all middlewares, and the sending of the response.
+- Each message that a websocket receives counts as one request, until the last answer before the next message is awaited.
 - The route is the path template, including the prefixes of parent applications.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
+from functools import partial
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
-from .. import named_attributes
 from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
-from ..recorder import abandon, begin, end, finish
-from ..records import ROUTE, Marks, clock, has_capacity
+from ..recorder import finish
+from ..records import ROUTE, clock, has_capacity
 from ..stalls import watch_loop
-from .proxy_waits import transport_peer, trusted_wait_ns
+from .proxy_waits import transport_peer
 from .server_common import (
     CANCELLED,
     FAILED,
@@ -32,56 +32,28 @@ from .server_common import (
     has_hung_up,
     is_cancelled,
     is_users_code,
-    record_request_head,
     unmatched_route,
 )
-from .streams import ResponseStream
+from .web_frameworks import SENDING, Messages, NativeExchange, is_websocket, receiving, with_messages
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
-class AiohttpExchange:
+class AiohttpExchange(NativeExchange):
     """State of one aiohttp request; finishes its record exactly once."""
 
-    __slots__ = (
-        "_ended",
-        "_error_type",
-        "_gone",
-        "_handler",
-        "_request",
-        "_size",
-        "_start",
-        "_stream",
-        "_streamed",
-        "marks",
-    )
+    __slots__ = ("_ended", "_handler", "_request", "_size", "_streamed")
 
-    def __init__(self, request: Any, handler: Handler, marks: Marks) -> None:
-        self.marks = marks
+    def serve(self, request: Any, handler: Handler) -> AiohttpExchange:
         self._request = request
         self._handler = handler
         self._ended = 0
-        self._error_type = ""
-        self._gone = False
-        self._stream: ResponseStream | None = None
         self._streamed: Any = None
         # Size of the parts of a streamed response. [bytes]
         self._size = 0
-        headers = request.headers
         # The router runs later.
-        marks[ROUTE] = self._template
-        self._start = record_request_head(
-            marks,
-            request.method,
-            headers.get("traceparent", ""),
-            headers.get("X-Force-Trace", ""),
-            trusted_wait_ns(headers.get("X-Request-Start", ""), lambda: transport_peer(request.transport)),
-            headers.get("tracestate", ""),
-            headers.get("Content-Length", ""),
-            headers.get("User-Agent", "") if request.method == "GET" else "",
-        )
-        if named_attributes.sources:
-            named_attributes.record_headers(marks, lambda name: ", ".join(headers.getall(name, ())))
+        self._marks[ROUTE] = self._template
+        return self
 
     async def handle(self, request: Any) -> Any:
         """Call the handler and note its exception, for which aiohttp sends the response."""
@@ -89,11 +61,11 @@ class AiohttpExchange:
         try:
             return await self._handler(request)
         except BaseException as error:
-            self._error_type = type(error).__qualname__
+            self.error_type = type(error).__qualname__
             raise
         finally:
-            if self._is_handler() and has_capacity(self.marks):
-                self.marks.extend(("handler", started, self._ended or clock()))
+            if self._is_handler() and has_capacity(self._marks):
+                self._marks.extend(("handler", started, self._ended or clock()))
 
     def _is_handler(self) -> bool:
         match = getattr(self._request, "_match_info", None)
@@ -110,21 +82,19 @@ class AiohttpExchange:
     def hand_over(self, response: Any, part: Any) -> None:
         self._streamed = response
         self._size += _size_of(part)
-        if self._stream is None:
-            self._stream = ResponseStream(response.headers.items())
-        self._stream.add(clock(), part)
+        self.add_chunk(response.headers.items(), part)
 
     def mark_network(self, started: int, ended: int) -> None:
-        if has_capacity(self.marks):
-            self.marks.extend(("network", started, ended))
+        if has_capacity(self._marks):
+            self._marks.extend(("network", started, ended))
 
     def look_for_client(self, now: int) -> None:
         """Note whether the client has gone before the end of the response is sent; it may go when it has that."""
         transport = self._request.transport
-        self._gone = transport is None
-        if not self._gone and now - self.marks[1] > MIN_LOOK_NS:
+        self.is_gone = transport is None or (
             # The event loop may not have run since.
-            self._gone = has_hung_up(transport.get_extra_info("socket"))
+            now - self._marks[1] > MIN_LOOK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
+        )
 
     def last_byte(self, started: int, size: int) -> None:
         """Record the end of the response; *started* is the start of its last write, of *size* bytes."""
@@ -132,37 +102,42 @@ class AiohttpExchange:
         self._size += size
         self.mark_network(started, self._ended)
 
-    def finish(self, response: Any) -> None:
+    def end(self, response: Any) -> None:
         """Finish the record of the request. *response* is the sent response, None if none was sent completely."""
         ended = self._ended or clock()
-        route, error_type, status = UNMATCHED, self._error_type, FAILED
+        route, error_type, status = UNMATCHED, self.error_type, FAILED
         try:
             # Without the reference to this object, which has the marks.
-            route = self.marks[ROUTE] = self._template()
+            route = self._marks[ROUTE] = self._template()
             error_type, status = self._outcome(response)
-            self._gone = self._gone or (not self._ended and self._request.transport is None)
-            if self._gone and is_cancelled(error_type, status):
-                self.marks.extend(CANCELLED)
+            self.is_gone = self.is_gone or (not self._ended and self._request.transport is None)
+            if self.is_gone and is_cancelled(error_type, status):
+                self._marks.extend(CANCELLED)
             if self._stream is not None:
-                self.marks.extend(self._stream.facts())
+                self._marks.extend(self._stream.facts())
             if response is not None and self._request.method != "HEAD":
-                self.marks.extend(("@response_size", response.headers.get("Content-Length", self._size), 0))
+                self._marks.extend(("@response_size", response.headers.get("Content-Length", self._size), 0))
         except Exception:
             log_failure("describing a request")
-        self.marks.extend(("framework", self.marks[1], ended))
-        finish(self.marks, self._start, ended, route, error_type, status)
+        self._marks.extend(("framework", self._marks[1], ended))
+        finish(self._marks, self._start, ended, route, error_type, status)
+        self.leave()
 
     def _outcome(self, response: Any) -> tuple[str, int]:
         if response is not None:
             # A handler may raise its response, such as "not found".
-            return self._error_type if response.status >= FAILED else "", response.status
+            return self.error_type if response.status >= FAILED else "", response.status
         status = 0 if self._streamed is None else self._streamed.status
-        return self._error_type, status or (0 if self._request.transport is None else FAILED)
+        return self.error_type, status or (0 if self._request.transport is None else FAILED)
 
     def _template(self) -> str:
-        match = getattr(self._request, "_match_info", None)
-        resource = None if match is None else match.route.resource
-        return unmatched_route(self._request.path) if resource is None else resource.canonical
+        return _template(self._request)
+
+
+def _template(request: Any) -> str:
+    match = getattr(request, "_match_info", None)
+    resource = None if match is None else match.route.resource
+    return unmatched_route(request.path) if resource is None else resource.canonical
 
 
 class AioHttpServerInstrumentor(Instrumentor):
@@ -181,7 +156,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
-        "websockets and invalid HTTP requests, because they do not count as requests",
+        "invalid HTTP requests, because they do not count as requests",
         "middlewares around a `web.View`, and old-style middlewares: their time is `handler`",
         "the callbacks of the signal `on_response_prepare`",
     )
@@ -196,6 +171,7 @@ class AioHttpServerInstrumentor(Instrumentor):
             "aiohttp.web_response": self._response,
             "aiohttp.web_fileresponse": self._file_response,
             "aiohttp.web_runner": self._runner,
+            "aiohttp.web_ws": self._websocket,
             "aiohttp.streams": self._streams,
             # Handlers are functions of the user.
             **CLOUDPICKLE_HOOKS,
@@ -225,6 +201,12 @@ class AioHttpServerInstrumentor(Instrumentor):
     def _runner(self, module: ModuleType) -> None:
         self.replace(module.BaseRunner, "setup", _setup)
 
+    def _websocket(self, module: ModuleType) -> None:
+        socket = module.WebSocketResponse
+        self.replace(socket, "receive", Probed(Probe(receiving, _received, None, 1)))
+        for name in ("send_str", "send_bytes"):
+            self.replace(socket, name, SENDING)
+
     def _streams(self, module: ModuleType) -> None:
         self.replace(module.StreamReader, "_wait", _wait)
 
@@ -235,25 +217,45 @@ _exchange: ContextVar[AiohttpExchange | None] = ContextVar("stagelens_aiohttp_ex
 
 def _handle_request(original: Any) -> Any:
     async def _handle_request(self: Any, request: Any, start_time: Any, request_handler: Handler) -> Any:
-        opened = _open(self, request, request_handler)
-        if opened is None:
+        # aiohttp handles invalid HTTP with a handler other than that of the application.
+        if request_handler is not self._request_handler:
             return await original(self, request, start_time, request_handler)
-        exchange, token = opened
-        serving = _exchange.set(exchange)
+        header = request.headers.get
+        if is_websocket(header):
+            handler = partial(_handle_messages, request_handler, header)
+            return await original(self, request, start_time, handler)
+        exchange = AiohttpExchange.open(
+            request.method, header, lambda: transport_peer(request.transport), partial(_joined, request)
+        )
+        if exchange is None:
+            return await original(self, request, start_time, request_handler)
+        serving = _exchange.set(exchange.serve(request, request_handler))
         response = None
         try:
             result = await original(self, request, start_time, exchange.handle)
             response = result[0]
             return result
         finally:
-            exchange.finish(response)
-            end(token)
-            del opened, token
+            exchange.end(response)
+            del exchange
             # Fails in another context, in which the garbage collector may close the coroutine of an unfinished task.
             with contextlib.suppress(ValueError):
                 _exchange.reset(serving)
 
     return _handle_request
+
+
+async def _handle_messages(handler: Handler, header: Callable[[str], Any], request: Any) -> Any:
+    return await with_messages(header, partial(_template, request), handler(request))
+
+
+def _joined(request: Any, name: str) -> str:
+    return ", ".join(request.headers.getall(name, ()))
+
+
+def _received(received: Messages | None, message: Any) -> None:
+    if received is not None and message.type.name in {"TEXT", "BINARY"}:
+        received.open()
 
 
 # Functions of handlers that record themselves, inside of the middlewares.
@@ -275,29 +277,11 @@ def _time_handler(handler: Handler) -> None:
 
 
 def _function_of(handler: Any) -> Any:
-    while isinstance(handler, functools.partial):
+    while isinstance(handler, partial):
         handler = handler.func
     if isinstance(handler, type):
         handler = getattr(handler, "_iter", None)
     return getattr(handler, "__func__", handler)
-
-
-def _open(connection: Any, request: Any, handler: Handler) -> tuple[AiohttpExchange, Token[Marks | None]] | None:
-    token = None
-    try:
-        # aiohttp handles invalid HTTP with a handler other than that of the application.
-        if handler is not connection._request_handler or request.headers.get("Upgrade", "").lower() == "websocket":  # noqa: SLF001 - there is no public name for it
-            return None
-        opened = begin()
-        if opened is None:
-            return None
-        marks, token = opened
-        return AiohttpExchange(request, handler, marks), token
-    except Exception:
-        if token is not None:
-            abandon(token)
-        log_failure("timing a request")
-        return None
 
 
 def _setup(original: Any) -> Any:

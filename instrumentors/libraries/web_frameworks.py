@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe
 from ..recorder import abandon, begin, end, finish
-from ..records import Marks, clock
+from ..records import Marks, clock, has_capacity
 from .asgi import recorded
 from .proxy_waits import socket_peer, transport_peer, trusted_wait_ns
 from .server_common import (
@@ -59,15 +59,24 @@ class NativeExchange(Exchange):
 
     @classmethod
     def open(
-        cls, method: str | None, header: Callable[[str], Any], peer: Callable[[], object] = str
-    ) -> NativeExchange | None:
-        """Start a request with this HTTP method, None for none, whose headers *header* returns; None inside of a request."""
+        cls,
+        method: str | None,
+        header: Callable[[str], Any],
+        peer: Callable[[], object] = str,
+        named: Callable[[str], Any] | None = None,
+    ) -> Self | None:
+        """Start a request with this HTTP method, None for none, whose headers *header* returns; None inside of a request.
+
+        The headers that the user named come from *named*, if given.
+        """
         opened = begin()
         if opened is None:
             return None
         try:
             exchange = cls(*opened)
             exchange.read_head(method, lambda name: header(name) or "", peer)
+            if named_attributes.sources:
+                named_attributes.record_headers(exchange._marks, lambda name: (named or header)(name) or "")
         except Exception:
             abandon(opened[1])
             log_failure("timing a request")
@@ -85,8 +94,6 @@ class NativeExchange(Exchange):
             header("Content-Length"),
             header("User-Agent") if method == "GET" else "",
         )
-        if named_attributes.sources:
-            named_attributes.record_headers(self._marks, header)
 
     def add_chunk(self, headers: Iterable[tuple[str, str]], chunk: bytes) -> None:
         if self._stream is None:
@@ -122,11 +129,101 @@ class NativeExchange(Exchange):
         finish(self._marks, self._start, ended, route, error_type, status)
 
 
+class Messages:
+    """Messages of one websocket: each that arrives is a request, until the last answer before the next one is awaited."""
+
+    def __init__(self, header: Callable[[str], Any], template: Callable[[], str]) -> None:
+        self._header = header
+        self._template = template
+        self._opened: tuple[Marks, Token[Marks | None]] | None = None
+        self._stream: ResponseStream | None = None
+        # End of the last answer, 0 before the first one.
+        self._answered = 0
+
+    def open(self) -> None:
+        self._opened, self._stream, self._answered = begin(), None, 0
+
+    def sent(self, started: int, data: Any) -> None:
+        self._answered = clock()
+        if self._opened is None:
+            return
+        if has_capacity(self._opened[0]):
+            self._opened[0].extend(("network", started, self._answered))
+        self._stream = self._stream or ResponseStream()
+        self._stream.add(started, data)
+
+    def close(self, error: BaseException | None = None) -> None:
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        marks, token = opened
+        # The time after the last answer is no wait of the client.
+        ended, route = (0 if error else self._answered) or clock(), UNMATCHED
+        try:
+            route = self._template()
+            if named_attributes.sources:
+                named_attributes.record_headers(marks, lambda name: self._header(name) or "")
+            marks.extend(self._stream.facts() if self._stream is not None else ())
+        except Exception:
+            log_failure("describing a message of a websocket")
+        end(token)
+        marks.extend((HANDLER, marks[1], ended))
+        finish(marks, marks[1], ended, route, type(error).__qualname__ if error else "")
+
+
+# Those of the websocket whose handler runs.
+messages: ContextVar[Messages | None] = ContextVar("stagelens_messages", default=None)
+
+
+def receiving(_: object) -> Messages | None:
+    """Return the messages of this websocket; the current one ends, because the next one is awaited."""
+    received = messages.get()
+    if received is not None:
+        received.close()
+    return received
+
+
+def _sending(_: object, data: Any) -> tuple[Messages | None, int, Any]:
+    return messages.get(), clock(), data
+
+
+def _sent(token: tuple[Messages | None, int, Any], _: object) -> None:
+    answered, started, data = token
+    try:
+        if answered is not None:
+            answered.sent(started, data)
+    except Exception:
+        log_failure("timing a message of a websocket")
+
+
+SENDING = Probed(Probe(_sending, _sent, _sent, 2))
+
+
+async def with_messages(header: Callable[[str], Any], template: Callable[[], str], serving: Awaitable[Any]) -> Any:
+    """Await *serving*, which runs the handler of a websocket, and record its messages."""
+    current = Messages(header, template)
+    messages.set(current)
+    return await _until(serving, current.close)
+
+
+async def _until(serving: Awaitable[Any], finish: Callable[[BaseException | None], object]) -> Any:
+    failure = None
+    try:
+        return await serving
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        finish(failure)
+        del failure
+
+
 # Request of this context.
 _exchange: ContextVar[NativeExchange | None] = ContextVar("stagelens_native", default=None)
 
 
-def _is_websocket(header: Callable[[str], Any]) -> bool:
+def is_websocket(header: Callable[[str], Any]) -> bool:
+    """Return whether a request, whose headers *header* returns, opens a websocket."""
     return (header("Upgrade") or "").lower() == "websocket"
 
 
@@ -214,7 +311,7 @@ def _parsed(handler: Any, succeeded: object) -> None:
         # That of Werkzeug calls a WSGI application, which is counted.
         if not succeeded or turn is None or turn.handler is not handler or hasattr(handler, "run_wsgi"):
             return
-        if not _is_websocket(handler.headers.get):
+        if not is_websocket(handler.headers.get):
             turn.exchange = NativeExchange.open(
                 handler.command, handler.headers.get, lambda: socket_peer(handler.connection)
             )
@@ -232,14 +329,18 @@ def _responding(handler: Any, code: Any) -> None:
 class SanicInstrumentor(Instrumentor):
     """Sanic: counts requests, under its own server and under an ASGI server.
 
-    The route is the path template.
+    - The route is the path template.
+    - Each message that a websocket receives counts as one request, until the last answer before the next message is awaited.
     """
 
     library = "sanic"
     title = "Sanic"
     stages = _STAGES
     facts = ("method",)
-    not_timed = ("the messages of a websocket of its own server", "the splitting into middleware and handler")
+    not_timed = (
+        "messages that `recv_burst` or `recv_streaming` receives, under its own server",
+        "the splitting into middleware and handler",
+    )
     tested = MappingProxyType({"sanic": "25.12.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -247,6 +348,7 @@ class SanicInstrumentor(Instrumentor):
             "sanic.server.protocols.http_protocol": self._protocol,
             "sanic.router": self._router,
             "sanic.handlers.error": self._errors,
+            "sanic.server.websockets.impl": self._websocket,
         }
 
     def _protocol(self, module: ModuleType) -> None:
@@ -259,6 +361,17 @@ class SanicInstrumentor(Instrumentor):
     def _errors(self, module: ModuleType) -> None:
         self.replace(module.ErrorHandler, "response", Probed(Probe(_handling, None, None, 3)))
 
+    def _websocket(self, module: ModuleType) -> None:
+        socket = module.WebsocketImplProtocol
+        self.replace(socket, "recv", Probed(Probe(receiving, _received, None, 1)))
+        self.replace(socket, "send", SENDING)
+
+
+def _received(received: Messages | None, message: Any) -> None:
+    # None at the end of its timeout.
+    if received is not None and message is not None:
+        received.open()
+
 
 def _set_up(protocol: Any, _: object) -> None:
     handle = protocol.request_handler
@@ -266,27 +379,23 @@ def _set_up(protocol: Any, _: object) -> None:
     @functools.wraps(handle)
     async def handle_request(request: Any, *args: Any, **options: Any) -> Any:
         header = request.headers.get
-        exchange = None
-        if not _is_websocket(header):
-            exchange = NativeExchange.open(request.method, header, lambda: transport_peer(request.transport))
+        if is_websocket(header):
+            return await with_messages(header, lambda: f"/{request.route.path}", handle(request, *args, **options))
+        exchange = NativeExchange.open(request.method, header, lambda: transport_peer(request.transport))
         if exchange is None:
             return await handle(request, *args, **options)
-        failure = None
         _exchange.set(exchange)
-        try:
-            return await handle(request, *args, **options)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            _exchange.set(None)
-            exchange.status = getattr(getattr(request.stream, "response", None), "status", 0)
-            # Sanic cancels the handler when the client has gone.
-            exchange.is_gone = isinstance(failure, asyncio.CancelledError) and request.transport.is_closing()
-            exchange.finish(request.path, failure)
-            del failure
+        return await _until(handle(request, *args, **options), functools.partial(_finish_sanic, exchange, request))
 
     protocol.request_handler = handle_request
+
+
+def _finish_sanic(exchange: NativeExchange, request: Any, failure: BaseException | None) -> None:
+    _exchange.set(None)
+    exchange.status = getattr(getattr(request.stream, "response", None), "status", 0)
+    # Sanic cancels the handler when the client has gone.
+    exchange.is_gone = isinstance(failure, asyncio.CancelledError) and request.transport.is_closing()
+    exchange.finish(request.path, failure)
 
 
 def _router_get(original: Any) -> Any:
@@ -371,24 +480,20 @@ def _execute(original: Any) -> Any:
         header = self.request.headers.get
         exchange = None
         # What a `FallbackHandler` calls counts.
-        if not (_is_websocket(header) or hasattr(self, "fallback")):
+        if not (is_websocket(header) or hasattr(self, "fallback")):
             exchange = NativeExchange.open(self.request.method, header, lambda: socket_peer(_socket(self)))
         if exchange is None:
             return await original(self, *args, **options)
-        failure = None
         _exchange.set(exchange)
-        try:
-            return await original(self, *args, **options)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            _exchange.set(None)
-            exchange.status = self.get_status()
-            _finish_tornado(exchange, self, failure)
-            del failure
+        return await _until(original(self, *args, **options), functools.partial(_executed, exchange, self))
 
     return _execute
+
+
+def _executed(exchange: NativeExchange, handler: Any, failure: BaseException | None) -> None:
+    _exchange.set(None)
+    exchange.status = handler.get_status()
+    _finish_tornado(exchange, handler, failure)
 
 
 def _socket(handler: Any) -> Any:

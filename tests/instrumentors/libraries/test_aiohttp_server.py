@@ -28,8 +28,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import aiohttp_server, proxy_waits
 from stagelens.instrumentors.libraries import aiohttp_server as module
+from stagelens.instrumentors.libraries import proxy_waits
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
@@ -312,25 +312,41 @@ def test_a_file_is_sent_unchanged(finished: Finished, tmp_path: Path) -> None:
     assert "secret" not in repr(finished)
 
 
-def test_websockets_are_not_recorded(finished: Finished) -> None:
-    """They work, and are no request, neither while they are open nor when they close."""
-    seen: list[records.Marks | None] = []
+def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished: Finished) -> None:
+    """Connecting and the end are none; an error ends the message that it happened in; several answers are a stream."""
+    seen: list[bool] = []
 
-    async def socket(request: web.Request) -> web.WebSocketResponse:
+    async def chat(request: web.Request) -> web.WebSocketResponse:
         response = web.WebSocketResponse()
         await response.prepare(request)
-        seen.append(records.current.get())
-        await response.send_str("hello")
-        await response.close()
+        seen.append(records.current.get() is None)
+        await response.send_str("welcome")
+        async for message in response:
+            seen.append(records.current.get() is None)
+            if message.data == "bad":
+                raise LookupError
+            # Another task may send.
+            await asyncio.gather(response.send_str("one"), response.send_json({}), response.send_bytes(b"two"))
+        seen.append(records.current.get() is None)
         return response
 
-    async def drive(client: Client) -> str:
-        async with client.ws_connect("/ws") as connection:
-            return await connection.receive_str()
+    async def drive(client: Client, *sent: str) -> list[Any]:
+        async with client.ws_connect("/rooms/7") as connection:
+            received = [await connection.receive_str()]
+            for text in sent:
+                await connection.send_str(text)
+                received += [(await connection.receive()).data for _ in range(3)]
+            return received
 
-    assert serving(application(("GET", "/ws", socket)), drive) == "hello"
-    assert seen == [None]
-    assert list(finished) == []
+    route = ("GET", "/rooms/{room}", chat)
+    received = serving(application(route), lambda client: drive(client, "hello", "again"))
+    assert received == ["welcome", *["one", "{}", b"two"] * 2]
+    assert seen == [True, False, False, True]
+    serving(application(route), lambda client: drive(client, "bad"))
+
+    assert [record[3:6] for record in finished] == [("/rooms/{room}", error, 0) for error in ("", "", "LookupError")]
+    assert ["@first_token" in record[0] for record in finished] == [True, True, False]
+    assert all(record[0][::3].count("network") == 3 for record in list(finished)[:2])
 
 
 def test_invalid_http_is_not_a_request(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
@@ -414,7 +430,9 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
     assert secret not in repr(finished)
 
 
-@pytest.mark.parametrize("internal", ["record_request_head", "AiohttpExchange.hand_over", "AiohttpExchange._template"])
+@pytest.mark.parametrize(
+    "internal", ["AiohttpExchange.read_head", "AiohttpExchange.hand_over", "AiohttpExchange._template"]
+)
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], internal: str
 ) -> None:
@@ -427,12 +445,12 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
         return response
 
     owner, _, name = internal.rpartition(".")
-    make_fail(getattr(module, owner) if owner else aiohttp_server, name)
+    make_fail(getattr(module, owner), name)
     responses = [send_request(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
 
     assert responses == [(200, b"fine")] * 3
     assert len(reported) == 1
-    assert len(finished) == (0 if internal == "record_request_head" else 3)
+    assert len(finished) == (0 if name == "read_head" else 3)
 
 
 def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:

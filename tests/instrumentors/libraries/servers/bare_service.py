@@ -125,6 +125,12 @@ def serve_sanic(port: int) -> None:
         work()
         return response.json({"ok": item})
 
+    @app.websocket("/ws")  # pyright: ignore[reportUntypedFunctionDecorator]
+    async def socket(_: Any, socket: Any) -> None:
+        async for message in socket:
+            work()
+            await socket.send(message)
+
     app.run("127.0.0.1", port, single_process=True)
 
 

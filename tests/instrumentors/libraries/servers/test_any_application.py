@@ -42,7 +42,7 @@ OTHERS = {
     },
 }
 NAMED = {"litestar": "/items/{item}", "sanic": "/items/<item:int>", "tornado": "/items/([0-9]+)"}
-SOCKETS = {*ASGI, "tornado"}
+SOCKETS = {*ASGI, "sanic", "tornado"}
 
 
 @pytest.mark.parametrize("name", [*ASGI, *OTHERS, *NAMED])
