@@ -3,7 +3,7 @@
 With other worker types, connections wait in the kernel. To measure that wait, configure your proxy to set the header `X-Request-Start`, and
 set `STAGELENS_TRUSTED_PROXIES`.
 
-If a worker is killed, its open requests [count as failed](../reliability.md#open-requests-of-killed-workers). A worker that does not
+If a worker is killed, its open requests [count as failed](../reliability.md). A worker that does not
 respond to gunicorn sends the requests that have ended before gunicorn kills it.
 """
 

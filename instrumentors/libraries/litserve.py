@@ -1,7 +1,7 @@
 """LitServe: times the wait in LitServe's queue, and the stages of a request or batch in the worker process.
 
 The [Starlette and FastAPI](starlette.md) module counts the web requests. Each stage of a batch counts for each request in it.
-If a server process is killed, its open requests [count as failed](../reliability.md#open-requests-of-killed-workers).
+If a server process is killed, its open requests [count as failed](../reliability.md).
 """
 # The HTTP process stores a ticket (`tickets.py`) under the id of each request that it queues. The worker records a run,
 # which starts when the request or its complete batch arrives; the response carries the run back on its id.

@@ -2,7 +2,7 @@
 
 Stagelens counts requests where uvicorn calls the application, of any framework: see [ASGI and WSGI servers](servers.md).
 
-If a worker of `--workers` is killed, its open requests [count as failed](../reliability.md#open-requests-of-killed-workers).
+If a worker of `--workers` is killed, its open requests [count as failed](../reliability.md).
 """
 # uvicorn exits by raising its stop signal again with the default handler, so that no exit handler runs. Applications are
 # notified of the shutdown before, but not with `--lifespan off` or without a lifespan, such as Django.
