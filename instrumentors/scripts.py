@@ -27,7 +27,7 @@ from contextvars import Token
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
-from . import recorder
+from . import recorder, supervised
 from .instrumentor import Hook, Instrumentor, Probed
 from .probes import Probe
 from .records import ROUTE, Marks, clock
@@ -144,7 +144,7 @@ class _WarmUp:
         if ended > _released:
             # One search for all that waited.
             _next_search, _released = 0, clock()
-            if _may_serve() and any(map(_is_listening_child, _children())):
+            if _may_serve() and any(map(_is_listening, supervised.children())):
                 turn_off()
         if _is_service():
             # As a calibration request, which is not counted.
@@ -155,30 +155,17 @@ class _WarmUp:
 _released = 0
 
 
-def _children() -> list[str]:
+def _is_listening(pid: int) -> bool:
+    """Return whether a child listens on a port: its parent is no script."""
     with suppress(OSError):
-        return [
-            pid
-            for task in os.listdir("/proc/self/task")  # noqa: PTH208 - as below
-            for pid in _read(f"/proc/self/task/{task}/children").split()
-        ]
-    return []
-
-
-def _is_listening_child(pid: str) -> bool:
-    """Return whether the process is a fork of this one, or of `multiprocessing`, that listens: its parent is no script."""
-    with suppress(OSError):
-        if os.readlink(f"/proc/{pid}/exe") == os.readlink("/proc/self/exe"):  # noqa: PTH115
-            files = os.scandir(f"/proc/{pid}/fd")
-            sockets = {os.readlink(file.path) for file in files}  # noqa: PTH115
-            rows = [line.split() for name in ("tcp", "tcp6") for line in _read(f"/proc/{pid}/net/{name}").splitlines()]
-            return any(row[3] == "0A" and f"socket:[{row[9]}]" in sockets for row in rows)
+        files = [f"/proc/{pid}/fd/{file}" for file in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH208 - as below
+        sockets = {os.readlink(file) for file in files}  # noqa: PTH115
+        for name in ("tcp", "tcp6"):
+            with open(f"/proc/{pid}/net/{name}") as table:  # noqa: PTH123
+                rows = map(str.split, table)
+                if any(row[3] == "0A" and f"socket:[{row[9]}]" in sockets for row in rows):
+                    return True
     return False
-
-
-def _read(path: str) -> str:
-    with open(path) as file:  # noqa: PTH123
-        return file.read()
 
 
 def has_server() -> bool:

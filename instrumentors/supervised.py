@@ -77,8 +77,6 @@ class Supervised(NamedTuple):
 
 # Of this process; None if no supervisor reads its open requests.
 supervised: Supervised | None = None
-
-
 # Memory for children of `multiprocessing` that are being forked, by the thread that forks; in such a child, its own.
 _forking: dict[int, SharedRequests] = {}
 _inherited: SharedRequests | None = None
@@ -146,7 +144,12 @@ def started_child(child: Any, _: object) -> None:
             _children.add(child)
 
 
-def look_for_killed(*_: object) -> None:
+def children() -> list[int]:
+    """Return the processes that `multiprocessing` has started and that may still run."""
+    return [child.pid for child in tuple(_children)]
+
+
+def look_for_killed() -> None:
     """Record the open requests of all children that a signal has ended; at most once a second."""
     global _next_look  # noqa: PLW0603 - of this process
     now = clock()
