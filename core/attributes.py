@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from .text import PairKey
+
 # Scale of the histograms of attributes: 4 buckets per doubling, each 19 % wide, because every attribute has its own histograms.
 ATTRIBUTE_SCALE = 2
 # Maximum number of attributes that the user names, and of the values of each attribute of a process; further values are `__other__`.
@@ -78,34 +80,14 @@ def attribute(key: str) -> Attribute:
     return BY_KEY.get(key) or Attribute(key, key)
 
 
-def attribute_key(key: str, value: str) -> str:
-    """Return the key under which the requests with *value* are counted.
-
-    >>> attribute_key("tenant", "a=b")
-    'tenant=a=b'
-    """
-    return f"{key}={value}"
+# Key under which the requests with a value of an attribute are counted.
+attribute_key = PairKey("=")
+split_attribute_key = attribute_key.split
 
 
-def split_attribute_key(name: str) -> tuple[str, str]:
-    """Return the attribute and the value of a key from `attribute_key`."""
-    key, _, value = name.partition("=")
-    return key, value
-
-
-def replica_stage_key(stage: str, place: str) -> str:
-    """Return the key under which the time in *stage* of the requests of the replica at *place* is counted.
-
-    >>> replica_stage_key("forward", "web-1:7")
-    'forward;web-1:7'
-    """
-    return f"{stage};{place}"
-
-
-def split_replica_stage_key(key: str) -> tuple[str, str]:
-    """Return the stage and the place of a key from `replica_stage_key`; the place is "" for a stage alone."""
-    stage, _, place = key.partition(";")
-    return stage, place
+# Key under which the time in a stage of the requests of the replica at a place is counted; "" for the place of a stage alone.
+replica_stage_key = PairKey(";")
+split_replica_stage_key = replica_stage_key.split
 
 
 def band_of(kind: Kind, number: int) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from .text import PairKey
+
 # Kind of a measure: gauge; sum that goes up and down; or increase of a counter, which is stored per second.
 Kind = Literal["gauge", "level", "rate"]
 # Object a value describes: a process, its machine, a GPU (`hw.id`), or a device by the process's own name.
@@ -133,16 +135,6 @@ def host_of(where: str) -> str:
     return where.partition("/")[0].partition(":")[0]
 
 
-def hardware_key(measure: str, where: str) -> str:
-    """Return the key under which the values of a measure at a place are stored.
-
-    >>> hardware_key("gpu", "web-1/gpu0")
-    'gpu web-1/gpu0'
-    """
-    return f"{measure} {where}"
-
-
-def split_hardware_key(name: str) -> tuple[str, str]:
-    """Return the measure and the place of a key from `hardware_key`."""
-    measure, _, where = name.partition(" ")
-    return measure, where
+# Key under which the values of a measure at a place are stored.
+hardware_key = PairKey(" ")
+split_hardware_key = hardware_key.split

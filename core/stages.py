@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .text import PairKey
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -120,23 +122,9 @@ def holds_up(cause: str, stage: str) -> bool:
     return cause not in (STALL_LOOP.key, STALL_CPU.key) or stage in _WAITS_FOR_LOOP
 
 
-def stall_key(cause: str, stage: str) -> str:
-    """Return the key for counting the time in which *cause* stalled *stage*.
-
-    >>> stall_key("gc", "forward")
-    'gc:forward'
-    """
-    return f"{cause}:{stage}"
-
-
-def split_stall_key(name: str) -> tuple[str, str]:
-    """Return the cause and the stage of a key from `stall_key`.
-
-    >>> split_stall_key("gc:forward")
-    ('gc', 'forward')
-    """
-    cause, _, stage = name.partition(":")
-    return cause, stage
+# Key for counting the time in which a cause stalled a stage.
+stall_key = PairKey(":")
+split_stall_key = stall_key.split
 
 
 @dataclass(frozen=True, slots=True)

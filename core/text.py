@@ -20,6 +20,25 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
+class PairKey:
+    """Key of two texts with a separator between them, which the first one does not contain.
+
+    >>> key = PairKey(":")
+    >>> key("gc", "forward"), key.split("gc:forward"), key.split("gc")
+    ('gc:forward', ('gc', 'forward'), ('gc', ''))
+    """
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+
+    def __call__(self, first: str, second: str) -> str:
+        return f"{first}{self._separator}{second}"
+
+    def split(self, key: str) -> tuple[str, str]:
+        first, _, second = key.partition(self._separator)
+        return first, second
+
+
 def to_text(value: object) -> str:
     """Return *value* as printable text of at most `MAX_TEXT` characters; "" if the conversion fails. Never raises."""
     try:

@@ -18,6 +18,7 @@ from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_OK, STATUSES, TOKENS_IN, TOKENS_OUT
 from ..core.stages import BY_KEY, OTHER, STALL_CAUSES, split_stall_key, stall_key
+from ..core.text import PairKey
 from . import schema
 from .schema import storable, storable_name
 
@@ -383,14 +384,8 @@ def hash_of_stack(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def split_stack_row(row: str) -> tuple[str, str]:
-    """Return the stage and the hash of the stack in the stage *row* of a row, as `SeriesIndex.stack` writes it.
-
-    >>> split_stack_row("handler;#00ff"), split_stack_row("handler")
-    (('handler', '00ff'), ('handler', ''))
-    """
-    stage, _, name = row.partition(";#")
-    return stage, name
+# Stage and hash of the stack in the stage of a row, as `SeriesIndex.stack` writes it.
+split_stack_row = PairKey(";#").split
 
 
 def _write_stack(connection: Connection, service_id: int, stack: tuple[str, str], at: int) -> None:
