@@ -52,6 +52,11 @@ class Probe(NamedTuple):
     parameters: int = 0
 
 
+def itself(first: Any, *_: Any) -> Any:
+    """Return the first argument, as the token of a call."""
+    return first
+
+
 class _Instruction(NamedTuple):
     # From its first `EXTENDED_ARG` to its last `CACHE`, in units.
     start: int

@@ -34,7 +34,7 @@ from .server_common import (
     is_users_code,
     unmatched_route,
 )
-from .web_frameworks import SENDING, Messages, NativeExchange, is_websocket, receiving, with_messages
+from .web_frameworks import SENDING, Messages, NativeExchange, is_websocket, receiving, until_end
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
@@ -222,8 +222,7 @@ def _handle_request(original: Any) -> Any:
             return await original(self, request, start_time, request_handler)
         header = request.headers.get
         if is_websocket(header):
-            handler = partial(_handle_messages, request_handler, header)
-            return await original(self, request, start_time, handler)
+            return await original(self, request, start_time, partial(_handle_messages, request_handler))
         exchange = AiohttpExchange.open(
             request.method, header, lambda: transport_peer(request.transport), partial(_joined, request)
         )
@@ -245,17 +244,17 @@ def _handle_request(original: Any) -> Any:
     return _handle_request
 
 
-async def _handle_messages(handler: Handler, header: Callable[[str], Any], request: Any) -> Any:
-    return await with_messages(header, partial(_template, request), handler(request))
+async def _handle_messages(handler: Handler, request: Any) -> Any:
+    return await until_end(handler(request), Messages(request.headers, partial(_template, request)).end)
 
 
 def _joined(request: Any, name: str) -> str:
     return ", ".join(request.headers.getall(name, ()))
 
 
-def _received(received: Messages | None, message: Any) -> None:
-    if received is not None and message.type.name in {"TEXT", "BINARY"}:
-        received.open()
+def _received(opened: Messages | None, message: Any) -> None:
+    if opened is not None and message.type.name in {"TEXT", "BINARY"}:
+        opened.received()
 
 
 # Functions of handlers that record themselves, inside of the middlewares.

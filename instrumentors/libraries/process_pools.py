@@ -16,7 +16,7 @@ from weakref import ref
 
 from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
-from ..probes import Probe
+from ..probes import Probe, itself
 from ..records import OPEN, Marks, clock, current
 from ..supervised import child_ended, look_for_killed, started_child, starting_child
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
@@ -47,7 +47,7 @@ class ProcessPoolInstrumentor(Instrumentor):
     def _children(self, module: ModuleType) -> None:
         self.replace(module.Popen, "_launch", Probed(Probe(starting_child, started_child, started_child, 1)))
         if "poll" in vars(module.Popen):
-            self.replace(module.Popen, "poll", Probed(Probe(_itself, _polled, None, 1)))
+            self.replace(module.Popen, "poll", Probed(Probe(itself, _polled, None, 1)))
         if "_send_signal" in vars(module.Popen):
             self.replace(module.Popen, "_send_signal", Probed(Probe(_note_killed, parameters=2)))
 
@@ -62,10 +62,6 @@ class ProcessPoolInstrumentor(Instrumentor):
         if _under_way:
             self._patches[:] = [patch for patch in self._patches if patch.name != RECEIVE]
         super().uninstrument(**options)
-
-
-def _itself(child: Any) -> Any:
-    return child
 
 
 def _polled(child: Any, code: int | None) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from .. import scripts
 from ..instrumentor import MAX_LAYERS, Hook, Instrumentor, Probed, log_failure
-from ..probes import Probe
+from ..probes import Probe, itself
 from .asgi import Served, is_forwarding
 from .server_common import name_route
 from .wsgi import served
@@ -121,12 +121,12 @@ class ServerInstrumentor(Instrumentor):
             owner, attribute = places.get(module.__name__, ("", ""))
             if (found := getattr(module, owner, None)) is not None:
                 leave = partial(_leave, attribute, serve)
-                self.replace(found, "__init__", Probed(Probe(_itself, leave, None, 1)))
+                self.replace(found, "__init__", Probed(Probe(itself, leave, None, 1)))
 
     def _route(self, module: ModuleType) -> None:
         owner, method, route = _ROUTES[module.__name__]
         if (found := getattr(module, owner, None)) is not None:
-            self.replace(found, method, Probed(Probe(_itself, partial(_name, route), None, 1)))
+            self.replace(found, method, Probed(Probe(itself, partial(_name, route), None, 1)))
 
     def _gevent(self, module: ModuleType) -> None:
         enter = partial(_serve, "application", _served)
@@ -178,10 +178,6 @@ def _name(route: Callable[[Any, Any], Any], owner: Any, result: Any) -> None:
         name_route(route(owner, result))
     except Exception:
         log_failure("naming a route")
-
-
-def _itself(owner: Any) -> Any:
-    return owner
 
 
 def _wsgi_worker(worker: Any) -> Any:

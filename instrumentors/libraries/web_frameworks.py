@@ -15,10 +15,10 @@ from typing import Any, Self
 from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
-from ..probes import Probe
+from ..probes import Probe, itself
 from ..recorder import abandon, begin, end, finish
-from ..records import Marks, clock, has_capacity
-from .asgi import recorded
+from ..records import Marks, clock
+from .asgi import MessageExchange, recorded
 from .proxy_waits import socket_peer, transport_peer, trusted_wait_ns
 from .server_common import (
     CANCELLED,
@@ -129,69 +129,55 @@ class NativeExchange(Exchange):
         finish(self._marks, self._start, ended, route, error_type, status)
 
 
-class Messages:
-    """Messages of one websocket: each that arrives is a request, until the last answer before the next one is awaited."""
+class Messages(MessageExchange):
+    """Messages of a websocket that no ASGI server serves."""
 
-    def __init__(self, header: Callable[[str], Any], template: Callable[[], str]) -> None:
-        self._header = header
+    __slots__ = ("_template",)
+
+    def __init__(self, headers: Any, template: Callable[[], str]) -> None:
+        named = [
+            [text.encode("latin-1", "replace") for text in (name.lower(), value)] for name, value in headers.items()
+        ]
+        unused: Any = None
+        super().__init__({"headers": named, "route": self}, unused, unused)
         self._template = template
-        self._opened: tuple[Marks, Token[Marks | None]] | None = None
-        self._stream: ResponseStream | None = None
-        # End of the last answer, 0 before the first one.
-        self._answered = 0
+        _messages.set(self)
 
-    def open(self) -> None:
-        self._opened, self._stream, self._answered = begin(), None, 0
+    @property
+    def path(self) -> str:
+        return self._template()
 
-    def sent(self, started: int, data: Any) -> None:
-        self._answered = clock()
-        if self._opened is None:
-            return
-        if has_capacity(self._opened[0]):
-            self._opened[0].extend(("network", started, self._answered))
-        self._stream = self._stream or ResponseStream()
-        self._stream.add(started, data)
+    def received(self) -> None:
+        self._open()
 
-    def close(self, error: BaseException | None = None) -> None:
-        opened, self._opened = self._opened, None
-        if opened is None:
-            return
-        marks, token = opened
-        # The time after the last answer is no wait of the client.
-        ended, route = (0 if error else self._answered) or clock(), UNMATCHED
-        try:
-            route = self._template()
-            if named_attributes.sources:
-                named_attributes.record_headers(marks, lambda name: self._header(name) or "")
-            marks.extend(self._stream.facts() if self._stream is not None else ())
-        except Exception:
-            log_failure("describing a message of a websocket")
-        end(token)
-        marks.extend((HANDLER, marks[1], ended))
-        finish(marks, marks[1], ended, route, type(error).__qualname__ if error else "")
+    def answered(self, started: int, data: Any) -> None:
+        self._sent(started, {"bytes": data})
+
+    def end(self, outcome: object) -> None:
+        self.close(type(outcome).__qualname__ if isinstance(outcome, BaseException) else "")
 
 
 # Those of the websocket whose handler runs.
-messages: ContextVar[Messages | None] = ContextVar("stagelens_messages", default=None)
+_messages: ContextVar[Messages | None] = ContextVar("stagelens_messages", default=None)
 
 
 def receiving(_: object) -> Messages | None:
     """Return the messages of this websocket; the current one ends, because the next one is awaited."""
-    received = messages.get()
-    if received is not None:
-        received.close()
-    return received
+    opened = _messages.get()
+    if opened is not None:
+        opened.close("")
+    return opened
 
 
 def _sending(_: object, data: Any) -> tuple[Messages | None, int, Any]:
-    return messages.get(), clock(), data
+    return _messages.get(), clock(), data
 
 
 def _sent(token: tuple[Messages | None, int, Any], _: object) -> None:
-    answered, started, data = token
+    opened, started, data = token
     try:
-        if answered is not None:
-            answered.sent(started, data)
+        if opened is not None:
+            opened.answered(started, data)
     except Exception:
         log_failure("timing a message of a websocket")
 
@@ -199,14 +185,8 @@ def _sent(token: tuple[Messages | None, int, Any], _: object) -> None:
 SENDING = Probed(Probe(_sending, _sent, _sent, 2))
 
 
-async def with_messages(header: Callable[[str], Any], template: Callable[[], str], serving: Awaitable[Any]) -> Any:
-    """Await *serving*, which runs the handler of a websocket, and record its messages."""
-    current = Messages(header, template)
-    messages.set(current)
-    return await _until(serving, current.close)
-
-
-async def _until(serving: Awaitable[Any], finish: Callable[[BaseException | None], object]) -> Any:
+async def until_end(serving: Awaitable[Any], finish: Callable[[BaseException | None], object]) -> Any:
+    """Return what *serving* returns, and call *finish* with the exception that it raises, or with None."""
     failure = None
     try:
         return await serving
@@ -277,7 +257,7 @@ class HttpServerInstrumentor(Instrumentor):
     def _patch(self, module: ModuleType) -> None:
         handler = module.BaseHTTPRequestHandler
         self.replace(handler, "handle_one_request", Probed(Probe(_Turn, _Turn.leave, _Turn.leave, 1)))
-        self.replace(handler, "parse_request", Probed(Probe(_itself, _parsed, None, 1)))
+        self.replace(handler, "parse_request", Probed(Probe(itself, _parsed, None, 1)))
         self.replace(handler, "send_response_only", Probed(Probe(_responding, None, None, 2)))
 
 
@@ -299,10 +279,6 @@ class _Turn:
 
 
 _turn: ContextVar[_Turn | None] = ContextVar("stagelens_turn", default=None)
-
-
-def _itself(owner: Any) -> Any:
-    return owner
 
 
 def _parsed(handler: Any, succeeded: object) -> None:
@@ -345,15 +321,19 @@ class SanicInstrumentor(Instrumentor):
 
     def hooks(self) -> Mapping[str, Hook]:
         return {
+            "sanic.app": self._app,
             "sanic.server.protocols.http_protocol": self._protocol,
             "sanic.router": self._router,
             "sanic.handlers.error": self._errors,
             "sanic.server.websockets.impl": self._websocket,
         }
 
+    def _app(self, module: ModuleType) -> None:
+        self.replace(module.Sanic, "_websocket_handler", Probed(Probe(_connected, _disconnected, _disconnected, 3)))
+
     def _protocol(self, module: ModuleType) -> None:
         # Sanic compiles most of its own methods again at the start, without our patches.
-        self.replace(module.HttpProtocolMixin, "_setup", Probed(Probe(_itself, _set_up, None, 1)))
+        self.replace(module.HttpProtocolMixin, "_setup", Probed(Probe(itself, _set_up, None, 1)))
 
     def _router(self, module: ModuleType) -> None:
         self.replace(module.Router, "get", _router_get)
@@ -367,10 +347,23 @@ class SanicInstrumentor(Instrumentor):
         self.replace(socket, "send", SENDING)
 
 
-def _received(received: Messages | None, message: Any) -> None:
+def _connected(_: Any, __: Any, request: Any) -> Messages | None:
+    try:
+        return Messages(request.headers, lambda: f"/{request.route.path}")
+    except Exception:
+        log_failure("timing a websocket")
+        return None
+
+
+def _disconnected(opened: Messages | None, outcome: object) -> None:
+    if opened is not None:
+        opened.end(outcome)
+
+
+def _received(opened: Messages | None, message: Any) -> None:
     # None at the end of its timeout.
-    if received is not None and message is not None:
-        received.open()
+    if opened is not None and message is not None:
+        opened.received()
 
 
 def _set_up(protocol: Any, _: object) -> None:
@@ -379,13 +372,13 @@ def _set_up(protocol: Any, _: object) -> None:
     @functools.wraps(handle)
     async def handle_request(request: Any, *args: Any, **options: Any) -> Any:
         header = request.headers.get
-        if is_websocket(header):
-            return await with_messages(header, lambda: f"/{request.route.path}", handle(request, *args, **options))
-        exchange = NativeExchange.open(request.method, header, lambda: transport_peer(request.transport))
+        exchange = None
+        if not is_websocket(header):
+            exchange = NativeExchange.open(request.method, header, lambda: transport_peer(request.transport))
         if exchange is None:
             return await handle(request, *args, **options)
         _exchange.set(exchange)
-        return await _until(handle(request, *args, **options), functools.partial(_finish_sanic, exchange, request))
+        return await until_end(handle(request, *args, **options), functools.partial(_finish_sanic, exchange, request))
 
     protocol.request_handler = handle_request
 
@@ -485,7 +478,7 @@ def _execute(original: Any) -> Any:
         if exchange is None:
             return await original(self, *args, **options)
         _exchange.set(exchange)
-        return await _until(original(self, *args, **options), functools.partial(_executed, exchange, self))
+        return await until_end(original(self, *args, **options), functools.partial(_executed, exchange, self))
 
     return _execute
 
