@@ -31,6 +31,7 @@ GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", "--worker-class
         ("uvicorn", "--port", "{port}", "--workers", "2", "fastapi_service:app"),
         ("hypercorn", "--bind", "{address}", "--workers", "2", "fastapi_service:app"),
         ("granian", "--interface", "asgi", "--port", "{port}", "--workers", "2", "fastapi_service:app"),
+        ("sanic", "sanic_service:app", "--port", "{port}", "--workers", "2"),
         ("litserve_service", "{port}"),
         (*GUNICORN, "sync", "flask_service:app"),
         (*GUNICORN, "gthread", "flask_service:app"),
