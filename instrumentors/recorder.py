@@ -389,6 +389,8 @@ def flush_at_end() -> None:
     if opened and background.started and os.getpid() != 1:
         for marks in opened:
             finish(marks, marks[1], clock(), route_of(marks), ENDED)
+    # Also those that have ended meanwhile: a client may send the signal as soon as it has its response.
+    if pending:
         flush()
 
 

@@ -52,6 +52,26 @@ def test_a_worker_outliving_its_starting_request_starts_new_requests(finished: F
     assert [record[3] for record in finished] == ["first", "second"]
 
 
+def test_a_request_that_ends_during_the_last_report_is_reported(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client sends the signal as soon as it has the response."""
+    last = request("last")
+    last.__enter__()
+    reported: list[str] = []
+
+    def flush() -> None:
+        reported.extend(record[3] for record in finished)
+        finished.clear()
+        if not reported:
+            last.__exit__(None, None, None)
+
+    monkeypatch.setattr(recorder, "flush", flush)
+    recorder.flush_at_end()
+
+    assert reported == ["last"]
+
+
 def test_records_over_the_limit_are_counted_as_dropped(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue retains its content; the rest is reported as dropped."""
     monkeypatch.setattr(recorder, "MAX_PENDING", 3)
