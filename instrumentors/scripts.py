@@ -27,7 +27,7 @@ from contextvars import Token
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
-from . import recorder, supervised
+from . import recorder
 from .instrumentor import Hook, Instrumentor, Probed
 from .probes import Probe
 from .records import ROUTE, Marks, clock
@@ -142,6 +142,9 @@ class _WarmUp:
         # Break the reference cycle.
         del self._held
         if ended > _released:
+            # The agent has loaded it.
+            from . import supervised  # noqa: PLC0415
+
             # One search for all that waited.
             _next_search, _released = 0, clock()
             if _may_serve() and any(map(_is_listening, supervised.children())):
