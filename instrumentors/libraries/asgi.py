@@ -459,18 +459,18 @@ class Served:
     __call__ = recorded(lambda self, *request: self.app(*request), HANDLER)
 
 
-_FORWARDING: Final = "stagelens_forwarding"
+_forwarding: Final[list[Application]] = []
 
 
 def forwarding(call: Application) -> Application:
     """Return *call*, the `__call__` of an application that forwards requests to other processes: they count there alone."""
-    setattr(call, _FORWARDING, True)
+    _forwarding.append(call)
     return call
 
 
 def is_forwarding(app: Any) -> bool:
     """Return whether the class of *app* has a call that is `forwarding`."""
-    return getattr(type(app).__call__, _FORWARDING, False)
+    return any(type(app).__call__ is call for call in _forwarding)
 
 
 _Opened: TypeAlias = tuple[AsgiExchange | MessageExchange, Token[Marks | None] | None]
