@@ -11,8 +11,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 # Tier to the seconds that are forgotten as a whole.
 _SLOTS = {10: 3600, 60: 3600, 3600: 86_400}

@@ -14,8 +14,6 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 # What it is called in a burn, and what it was called before.
 _BURN = {

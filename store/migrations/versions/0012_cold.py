@@ -15,8 +15,6 @@ from alembic.operations import BatchOperations
 
 revision = "0012"
 down_revision = "0011"
-branch_labels = None
-depends_on = None
 
 _BEFORE = ("service", "version", "environment", "model", "model_version", "route", "device", "status")
 _UNIQUE = "series_dimensions"

@@ -11,8 +11,6 @@ from alembic import op
 
 revision = "0016"
 down_revision = "0015"
-branch_labels = None
-depends_on = None
 
 # Number of each new tier (a day is 24 hours), and of the tier whose retention it has.
 _TIERS = {600: 60, 21_600: 3600, 24: 3600}
