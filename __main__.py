@@ -13,9 +13,10 @@ import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import __version__
 from .cli import arguments
@@ -67,11 +68,11 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.command == "event":
         return _explained(lambda: _event(options))
     if options.command in arguments.TOOLS:
-        return _explained(lambda: _look_after(options))
+        return _explained(lambda: _main_of("collector.commands")(options.command, _environment(options), vars(options)))
     if getattr(options, "add_user", None):
         return _explained(lambda: _add_user(options.add_user, _environment(options)))
     if getattr(options, "check", False):
-        return _explained(lambda: _check_collector(_environment(options)))
+        return _explained(lambda: _main_of("collector.check")(_environment(options)))
     return _explained(lambda: _serve(options.command, _environment(options)))
 
 
@@ -95,13 +96,33 @@ def _similar(error: UnicodeError) -> tuple[str, int]:
 
 
 def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
+    """Return the command that parses *words* itself; None if argparse does.
+
+    The words after `run` are another command line, which argparse must not parse.
+    """
+    modules: dict[str, tuple[Any, ...]] = {
+        "run": ("instrumentors.run", _find_saver),
+        "doctor": ("instrumentors.doctor", _find_saver),
+        "bench": ("instrumentors.bench",),
+        "check": ("alerts.check",),
+        "import": ("collector.imports.command", os.environ),
+        "compare": ("cli.compare", os.environ),
+        "mcp": ("cli.mcp_server",),
+        "snapshot": ("cli.snapshot", os.environ),
+        "export": ("alerts.export", os.environ),
+    }
     # `alerts` alone is a server; followed by a word that is no option it is one of the alert commands.
-    if words[:1] == ["alerts"] and words[1:2] and not words[1].startswith("-"):
-        return _alerts
-    # The words after `run` are another command line, which argparse must not parse.
-    readers = {"run": _run, "check": _check, "import": _import, "compare": _compare, "export": _export}
-    readers |= {"doctor": _doctor, "bench": _bench, "mcp": _mcp, "snapshot": _snapshot}
-    return readers.get(words[0]) if words else None
+    if words[1:2] and not words[1].startswith("-"):
+        modules["alerts"] = ("alerts.commands", os.environ)
+    if not words or words[0] not in modules:
+        return None
+    module, *others = modules[words[0]]
+    return lambda rest: _main_of(module)(rest, *others)
+
+
+def _main_of(module: str) -> Callable[..., int]:
+    """Return the function `main` of *module*, which is loaded only now: see the module docstring."""
+    return import_module(f".{module}", __package__).main
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -145,24 +166,6 @@ def _explained(command: Callable[[], int], extra: str = "server") -> int:
     return 1
 
 
-def _run(words: list[str]) -> int:
-    from .instrumentors import run  # noqa: PLC0415 - see the module docstring
-
-    return run.main(words, _find_saver)
-
-
-def _doctor(words: list[str]) -> int:
-    from .instrumentors import doctor  # noqa: PLC0415
-
-    return doctor.main(words, _find_saver)
-
-
-def _bench(words: list[str]) -> int:
-    from .instrumentors import bench  # noqa: PLC0415
-
-    return bench.main(words)
-
-
 def _find_saver() -> RunSaver:
     """Return the function that collects and reports a run.
 
@@ -178,65 +181,11 @@ def _find_saver() -> RunSaver:
     return run.main
 
 
-def _check(words: list[str]) -> int:
-    from .alerts import check  # noqa: PLC0415
-
-    return check.main(words)
-
-
-def _import(words: list[str]) -> int:
-    from .collector.imports import command  # noqa: PLC0415
-
-    return command.main(words, os.environ)
-
-
-def _compare(words: list[str]) -> int:
-    from .cli import compare  # noqa: PLC0415
-
-    return compare.main(words, os.environ)
-
-
-def _mcp(words: list[str]) -> int:
-    from .cli import mcp_server  # noqa: PLC0415
-
-    return mcp_server.main(words)
-
-
-def _snapshot(words: list[str]) -> int:
-    from .cli import snapshot  # noqa: PLC0415
-
-    return snapshot.main(words, os.environ)
-
-
-def _check_collector(environment: Mapping[str, str]) -> int:
-    from .collector import check  # noqa: PLC0415
-
-    return check.main(environment)
-
-
-def _export(words: list[str]) -> int:
-    from .alerts import export  # noqa: PLC0415
-
-    return export.main(words, os.environ)
-
-
-def _alerts(words: list[str]) -> int:
-    from .alerts import commands  # noqa: PLC0415
-
-    return commands.main(words, os.environ)
-
-
 def _event(options: argparse.Namespace) -> int:
     from .instrumentors import event  # noqa: PLC0415
 
     given = {name: value for name, value in vars(options).items() if name != "command"}
     return event.main(given, os.environ)
-
-
-def _look_after(options: argparse.Namespace) -> int:
-    from .collector import commands  # noqa: PLC0415
-
-    return commands.main(options.command, _environment(options), vars(options))
 
 
 def _add_user(name: str, environment: Mapping[str, str]) -> int:
