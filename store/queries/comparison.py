@@ -67,7 +67,17 @@ class ComparisonQueries(QueryGroup):
             interval of the ratio, see `analysis.comparison`; None without requests).
         """
         with self._snapshot() as snapshot:
-            return _compare(snapshot, a, b, quantile)
+            before, after = fetch_mixture(snapshot, a), fetch_mixture(snapshot, b)
+            ratio = _latency_ratio(before, after, quantile)
+            change = (ratio["b_value"] or 0.0) - (ratio["a_value"] or 0.0)
+            a_seconds, b_seconds = _stage_seconds(before, quantile), _stage_seconds(after, quantile)
+            rows = [
+                _stage_row(stage, a_seconds.get(stage, 0.0), b_seconds.get(stage, 0.0), change)
+                for stage in a_seconds | b_seconds
+            ]
+            made = frame(STAGE_COLUMNS, rows).sort_values("delta_seconds", ascending=False, ignore_index=True)
+            made.attrs.update(ratio)
+            return made
 
     def mix(self, a: Selection, b: Selection) -> pd.DataFrame:
         """Return the differences in the composition of the requests between *a* and *b*.
@@ -79,7 +89,9 @@ class ComparisonQueries(QueryGroup):
             percentage points, and more than three standard errors).
         """
         with self._snapshot() as snapshot:
-            return _request_mix(snapshot, a, b)
+            before, after = _requests_by_dimension(snapshot, a), _requests_by_dimension(snapshot, b)
+            rows = [_largest_share_change(dimension, before[dimension], after[dimension]) for dimension in before]
+            return frame(MIX_COLUMNS, [row for row in rows if row is not None])
 
     def whatif(
         self,
@@ -179,20 +191,6 @@ MIN_SHIFT = 0.05
 MIN_STANDARD_ERRORS = 3.0
 
 
-def _compare(snapshot: StoreSnapshot, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
-    before, after = fetch_mixture(snapshot, a), fetch_mixture(snapshot, b)
-    ratio = _latency_ratio(before, after, quantile)
-    change = (ratio["b_value"] or 0.0) - (ratio["a_value"] or 0.0)
-    a_seconds, b_seconds = _stage_seconds(before, quantile), _stage_seconds(after, quantile)
-    rows = [
-        _stage_row(stage, a_seconds.get(stage, 0.0), b_seconds.get(stage, 0.0), change)
-        for stage in a_seconds | b_seconds
-    ]
-    made = frame(STAGE_COLUMNS, rows).sort_values("delta_seconds", ascending=False, ignore_index=True)
-    made.attrs.update(ratio)
-    return made
-
-
 def _stage_seconds(mixed: Mixture | None, quantile: float) -> dict[str, float]:
     return mixed.at(quantile).seconds() if mixed else {}
 
@@ -208,12 +206,6 @@ def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dic
     found = compare_quantile(before, after, quantile)
     columns = ("a_value", "b_value", "ratio", "ratio_low", "ratio_high", "a_n", "b_n")
     return {column: getattr(found, column) for column in columns}
-
-
-def _request_mix(snapshot: StoreSnapshot, a: Selection, b: Selection) -> pd.DataFrame:
-    before, after = _requests_by_dimension(snapshot, a), _requests_by_dimension(snapshot, b)
-    rows = [_largest_share_change(dimension, before[dimension], after[dimension]) for dimension in before]
-    return frame(MIX_COLUMNS, [row for row in rows if row is not None])
 
 
 def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict[str, int]]:

@@ -96,7 +96,15 @@ class LatencyQueries(QueryGroup):
             Columns percentile, stage, share (of the requests at the percentile; adds up to 1), in descending order of share.
         """
         with self._snapshot() as snapshot:
-            return _dominants(snapshot, selection, percentiles)
+            mixed = fetch_mixture(snapshot, selection)
+            rows = [
+                {"percentile": quantile, "stage": stage, "share": share}
+                for quantile in (percentiles if mixed else ())
+                for stage, share in sorted(
+                    mixed.at(quantile).dominants.items() if mixed else (), key=lambda item: -item[1]
+                )
+            ]
+            return frame(("percentile", "stage", "share"), rows)
 
 
 def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Histogram]:
@@ -289,20 +297,6 @@ def _share_rows(mixed: Mixture | None, percentiles: Sequence[float]) -> list[dic
         for stage, share in band.shares.items()
     )
     return [dict(zip(SHARE_COLUMNS, each, strict=True)) for each in rows]
-
-
-def _dominants(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-    mixed = fetch_mixture(snapshot, selection)
-    rows = [
-        {"percentile": quantile, "stage": stage, "share": share}
-        for quantile in (percentiles if mixed else ())
-        for stage, share in _by_falling_share(mixed.at(quantile).dominants if mixed else {})
-    ]
-    return frame(("percentile", "stage", "share"), rows)
-
-
-def _by_falling_share(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(shares.items(), key=lambda item: -item[1])
 
 
 def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, float]) -> dict[str, Any]:

@@ -81,16 +81,27 @@ class MinuteQueries(QueryGroup):
 
     def minutes(self, selection: Selection) -> MinuteCounts:
         with self._snapshot() as snapshot:
-            return _minutes(snapshot, selection)
+            cells = _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
+            return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
 
     def sums(self, selection: Selection) -> MinuteCounts:
         """Return the sum of `minutes` over all of *selection*, as the counts of one minute; reads the coarsest buckets."""
         with self._snapshot() as snapshot:
-            return _sums(snapshot, selection)
+            start = selection.seconds[0]
+            # Without the time of which no minutes are retained.
+            kept_from = next(tier.kept_from for tier in snapshot.tiers if tier.seconds == MINUTE)
+            retained = replace(selection, start=max(selection.start, moment(kept_from)))
+            columns = fetch(snapshot, PointQuery(retained, (REQUEST_DURATION, STAGE_DURATION)))
+            cells = _count_everything(columns, Steps(start, None), 1)
+            return MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
 
     def spent(self, selection: Selection, step: timedelta) -> SpentCounts:
         with self._snapshot() as snapshot:
-            return _spent(snapshot, selection, step)
+            width = round(step.total_seconds())
+            cells = _count_selection(snapshot, selection, STAGE_TIME, width)
+            start = selection.seconds[0] // width * width // MINUTE
+            seconds = cells.parts / _MICROSECONDS
+            return SpentCounts(start, width // MINUTE, cells.index, cells.whole, cells.stages, seconds)
 
     def groups(self, since: datetime) -> dict[Group, datetime]:
         """Return the groups with requests after *since*: every service, and its routes, models and versions if it has several.
@@ -101,8 +112,8 @@ class MinuteQueries(QueryGroup):
             The time at which each group was first seen in the retained data.
         """
         with self._snapshot() as snapshot:
-            found = _first_seen_by_group(snapshot, math.ceil(since.timestamp()))
-        return {group: moment(first) for group, first in found.items()}
+            found = _group_members(snapshot, math.ceil(since.timestamp()))
+        return {group: moment(first) for group, (first, _) in found.items()}
 
     def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteCounts]:
         """Return the requests of every group of `groups` by minute, in one query.
@@ -111,7 +122,18 @@ class MinuteQueries(QueryGroup):
         out, and so are groups without requests.
         """
         with self._snapshot() as snapshot:
-            return _minutes_by_group(snapshot, Selection(start, end))
+            selection = Selection(start, end)
+            question = PointQuery(selection, (REQUEST_DURATION, STAGE_DURATION), by="series")
+            columns, steps = fetch_exact(snapshot, question, MINUTE)
+            first, last = selection.seconds
+            members = {
+                group: numbers for group, (_, numbers) in _group_members(snapshot, first - _RECENT_SECONDS).items()
+            }
+            length = _step_count(first, last, MINUTE)
+            return {
+                group: MinuteCounts(first // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
+                for group, cells in _count_groups(columns, steps, length, members)
+            }
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,45 +144,6 @@ class _GroupCounts:
     whole: Ints
     stages: tuple[str, ...]
     parts: Ints
-
-
-def _first_seen_by_group(snapshot: StoreSnapshot, since: int) -> dict[Group, int]:
-    return {group: first for group, (first, _) in _group_members(snapshot, since).items()}
-
-
-def _minutes_by_group(snapshot: StoreSnapshot, selection: Selection) -> dict[Group, MinuteCounts]:
-    question = PointQuery(selection, (REQUEST_DURATION, STAGE_DURATION), by="series")
-    columns, steps = fetch_exact(snapshot, question, MINUTE)
-    start, end = selection.seconds
-    members = {group: numbers for group, (_, numbers) in _group_members(snapshot, start - _RECENT_SECONDS).items()}
-    length = _step_count(start, end, MINUTE)
-    return {
-        group: MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
-        for group, cells in _count_groups(columns, steps, length, members)
-    }
-
-
-def _minutes(snapshot: StoreSnapshot, selection: Selection) -> MinuteCounts:
-    cells = _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
-    return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
-
-
-def _sums(snapshot: StoreSnapshot, selection: Selection) -> MinuteCounts:
-    start = selection.seconds[0]
-    # Without the time of which no minutes are retained.
-    kept_from = next(tier.kept_from for tier in snapshot.tiers if tier.seconds == MINUTE)
-    retained = replace(selection, start=max(selection.start, moment(kept_from)))
-    columns = fetch(snapshot, PointQuery(retained, (REQUEST_DURATION, STAGE_DURATION)))
-    cells = _count_everything(columns, Steps(start, None), 1)
-    return MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
-
-
-def _spent(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> SpentCounts:
-    width = round(step.total_seconds())
-    cells = _count_selection(snapshot, selection, STAGE_TIME, width)
-    start = selection.seconds[0] // width * width // MINUTE
-    seconds = cells.parts / _MICROSECONDS
-    return SpentCounts(start, width // MINUTE, cells.index, cells.whole, cells.stages, seconds)
 
 
 def _count_selection(snapshot: StoreSnapshot, selection: Selection, metric: str, width: int) -> _GroupCounts:

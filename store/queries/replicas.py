@@ -65,7 +65,10 @@ class ReplicaQueries(QueryGroup):
             rates per second); sorted by time, measure and place. `attrs["step_seconds"]` is the width of the steps.
         """
         with self._snapshot() as snapshot:
-            return _hardware(snapshot, selection, step)
+            # A machine serves all models and routes, and also failed requests.
+            whole = replace(selection, model=None, route=None, status=None)
+            columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
+            return hardware_table(columns, steps, selection)
 
     def loads(self, service: str, environment: str | None = None) -> pd.DataFrame:
         """Return the phases of the cold starts of the replicas of *service*, newest first, over the whole history.
@@ -94,7 +97,11 @@ class ReplicaQueries(QueryGroup):
         The statistics are independent of all other queries: a request that an agent has also counted is in both.
         """
         with self._snapshot() as snapshot:
-            return _engines(snapshot, selection)
+            columns = fetch(snapshot, PointQuery(selection, _ENGINE_METRICS, by="series"))
+            owners = _engine_series(snapshot, selection)
+            found = {owners[number] for number in set(columns.series.tolist()) if number in owners}
+            made = [_engine_model(columns, owners, *owner) for owner in found]
+            return sorted(made, key=lambda each: (-each.count, each.service, each.model))
 
     def stale_since(self, now: datetime, timeout: timedelta) -> datetime | None:
         """Return the time of the last data if the collector has been inactive for *timeout*; None if it is active."""
@@ -145,14 +152,6 @@ class EngineModel:
         """Exact mean time per request in each stage, in the order of stages; the sum may differ from the duration of requests."""
         count = self.count
         return {stage: found.lows.sum / count for stage, found in self.stages.items() if count and found.count}
-
-
-def _engines(snapshot: StoreSnapshot, selection: Selection) -> list[EngineModel]:
-    columns = fetch(snapshot, PointQuery(selection, _ENGINE_METRICS, by="series"))
-    owners = _engine_series(snapshot, selection)
-    found = {owners[number] for number in set(columns.series.tolist()) if number in owners}
-    made = [_engine_model(columns, owners, *owner) for owner in found]
-    return sorted(made, key=lambda each: (-each.count, each.service, each.model))
 
 
 def _engine_series(snapshot: StoreSnapshot, selection: Selection) -> dict[int, tuple[str, str]]:
@@ -274,13 +273,6 @@ def _stopped(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
 
 
 HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
-
-
-def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    # A machine serves all models and routes, and also failed requests.
-    whole = replace(selection, model=None, route=None, status=None)
-    columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
-    return hardware_table(columns, steps, selection)
 
 
 def hardware_table(columns: Columns, steps: Steps, selection: Selection, services: Sequence[str] = ()) -> pd.DataFrame:

@@ -67,11 +67,26 @@ class ServiceQueries(QueryGroup):
             stage of any service.
         """
         with self._snapshot() as snapshot:
-            return _fleet(snapshot, Selection(start, end, environment=environment), percentiles)
+            selection = Selection(start, end, environment=environment)
+            columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS, by="total"))
+            names: list[str] = []
+            rows: list[dict[str, Any]] = []
+            for service, own in _split_by_service(snapshot, selection, columns):
+                if len(own.of(REQUEST_DURATION)):
+                    rows += latency.breakdown_rows(Mixture(own), percentiles)
+                    names += [service] * len(percentiles)
+            made = stage_frame(latency.BREAKDOWN_COLUMNS, rows)
+            # The service is the index and not a column, because a stage may have any name.
+            made.index = pd.Index(names, name="service", dtype=object)
+            return made
 
     def fleet_latency(self, start: datetime, end: datetime, *, environment: str | None = None) -> dict[str, Histogram]:
         with self._snapshot() as snapshot:
-            return _fleet_latency(snapshot, Selection(start, end, environment=environment))
+            selection = Selection(start, end, environment=environment)
+            columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
+            return {
+                service: add_up(own).histogram() for service, own in _split_by_service(snapshot, selection, columns)
+            }
 
     def fleet_over_time(
         self, start: datetime, end: datetime, step: timedelta, *, environment: str | None = None
@@ -82,7 +97,15 @@ class ServiceQueries(QueryGroup):
             Columns service, at (UTC, start of the step), n; sorted by both.
         """
         with self._snapshot() as snapshot:
-            return _fleet_over_time(snapshot, Selection(start, end, environment=environment), step)
+            selection = Selection(start, end, environment=environment)
+            columns, steps = fetch_steps(
+                snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=True), step
+            )
+            names, owned = with_service_numbers(snapshot.connection, selection, columns)
+            values = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
+            made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
+            made["service"] = [names[each] for each in made["service"]]
+            return with_step_times(made, steps, selection)
 
     def fleet_waste(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
         """Return the time that the requests of each service waited or lost, and the time of its cold starts.
@@ -93,7 +116,19 @@ class ServiceQueries(QueryGroup):
             ended in the window; their start up to the first request is left out, because it may be idle).
         """
         with self._snapshot() as snapshot:
-            return _fleet_waste(snapshot, Selection(start, end, environment=environment))
+            selection = Selection(start, end, environment=environment)
+            columns = fetch(snapshot, PointQuery(selection, (STAGE_TIME, FAILED_CALL), by="total", counts_only=True))
+            names, owned = with_service_numbers(snapshot.connection, selection, columns)
+            queued, failed = points_with_key(owned.of(STAGE_TIME), "queue"), owned.of(FAILED_CALL)
+            # Weights of `bincount` are floats, which are exact for microseconds up to 285 years.
+            made = {
+                "queue_seconds": np.bincount(queued.series, queued.counts, len(names)) * _MICRO,
+                "failed_calls": np.bincount(failed.series, failed.counts, len(names)).astype(np.int64),
+                "failed_seconds": np.bincount(failed.series, failed.sum, len(names)),
+            }
+            found = pd.DataFrame(made, index=pd.Index(names, name="service", dtype=object))
+            loads = _load_seconds(snapshot, selection)
+            return found.assign(load_seconds=[loads.get(name, 0.0) for name in names])
 
     def fleet_counts(self, selection: Selection, metric: str) -> dict[str, dict[str, int]]:
         with self._snapshot() as snapshot:
@@ -119,7 +154,11 @@ class ServiceQueries(QueryGroup):
             The rows of `ReplicaQueries.hardware` of each service, with the index service.
         """
         with self._snapshot() as snapshot:
-            return _fleet_hardware(snapshot, Selection(start, end, environment=environment), step, measures)
+            selection = Selection(start, end, environment=environment)
+            columns, steps = fetch_steps(snapshot, PointQuery(selection, (HARDWARE,), by="total"), step)
+            names, owned = with_service_numbers(snapshot.connection, selection, columns)
+            wanted = [place for place, key in enumerate(owned.stages) if split_hardware_key(key)[0] in measures]
+            return hardware_table(owned.where(np.isin(owned.stage, wanted)), steps, selection, names or ("",))
 
     def versions(self, selection: Selection) -> pd.DataFrame:
         """Return the versions of a selection over its whole history.
@@ -133,11 +172,20 @@ class ServiceQueries(QueryGroup):
 
     def environments(self) -> list[str]:
         with self._snapshot() as snapshot:
-            return _environments(snapshot)
+            column = schema.series.c.environment
+            return list(
+                snapshot.connection.execute(select(column).where(column != "").distinct().order_by(column)).scalars()
+            )
 
     def service_environments(self) -> dict[str, frozenset[str]]:
         with self._snapshot() as snapshot:
-            return _service_environments(snapshot)
+            table = schema.series
+            found: dict[str, set[str]] = {}
+            for service, environment in snapshot.connection.execute(
+                select(table.c.service, table.c.environment).distinct()
+            ):
+                found.setdefault(service, set()).add(environment)
+            return {service: frozenset(environments) for service, environments in found.items()}
 
     def releases(self, environment: str | None = None) -> pd.DataFrame:
         """Return the versions of every service over the whole history, in one inexpensive query.
@@ -147,7 +195,17 @@ class ServiceQueries(QueryGroup):
             by first_seen.
         """
         with self._snapshot() as snapshot:
-            return _releases(snapshot, environment)
+            table = schema.series
+            dimensions = (table.c.service, table.c.version)
+            statement = (
+                select(*dimensions, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
+                .group_by(*dimensions)
+                .order_by(table.c.service, "first_seen")
+            )
+            if environment is not None:
+                statement = statement.where(table.c.environment == storable_name(environment))
+            found = snapshot.connection.execute(statement)
+            return _with_times(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in found]))
 
     def dimensions(self, selection: Selection) -> dict[str, dict[str, int]]:
         """Return the values of each dimension (service, version, model, route, device, …) in the requests of *selection*.
@@ -156,7 +214,13 @@ class ServiceQueries(QueryGroup):
             For each dimension the number of requests by value, most requests first; unknown values are left out.
         """
         with self._snapshot() as snapshot:
-            return _dimensions(snapshot, selection)
+            seen = series_with_requests(snapshot, selection)
+            counted = {
+                name: seen.groupby(name)["requests"].sum().sort_values(ascending=False) for name in schema.DIMENSIONS
+            }
+            return {
+                name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()
+            }
 
     def events(
         self, start: datetime, end: datetime, *, service: str | None = None, kind: str | None = None
@@ -183,7 +247,11 @@ class ServiceQueries(QueryGroup):
     def revision(self, service: str | None = None) -> int:
         """Return a number that grows with every write of *service*, or of any service; 0 before the first write."""
         with self._snapshot() as snapshot:
-            return _revision(snapshot, service)
+            table = schema.services
+            statement = select(func.max(table.c.revision))
+            if service is not None:
+                statement = statement.where(table.c.name == storable_name(service))
+            return snapshot.connection.execute(statement).scalar() or 0
 
     def revisions(self) -> dict[str, tuple[int, int]]:
         """Return for each service with requests its revision, and the end of its data in Unix seconds."""
@@ -213,52 +281,7 @@ def _events(
     return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
 
 
-def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-    columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS, by="total"))
-    names: list[str] = []
-    rows: list[dict[str, Any]] = []
-    for service, own in _split_by_service(snapshot, selection, columns):
-        if len(own.of(REQUEST_DURATION)):
-            rows += latency.breakdown_rows(Mixture(own), percentiles)
-            names += [service] * len(percentiles)
-    made = stage_frame(latency.BREAKDOWN_COLUMNS, rows)
-    # The service is the index and not a column, because a stage may have any name.
-    made.index = pd.Index(names, name="service", dtype=object)
-    return made
-
-
-def _fleet_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Histogram]:
-    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
-    return {service: add_up(own).histogram() for service, own in _split_by_service(snapshot, selection, columns)}
-
-
-def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    columns, steps = fetch_steps(
-        snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=True), step
-    )
-    names, owned = with_service_numbers(snapshot.connection, selection, columns)
-    values = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
-    made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
-    made["service"] = [names[each] for each in made["service"]]
-    return with_step_times(made, steps, selection)
-
-
 _MICRO, _NANO = 1e-6, 1e-9
-
-
-def _fleet_waste(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    columns = fetch(snapshot, PointQuery(selection, (STAGE_TIME, FAILED_CALL), by="total", counts_only=True))
-    names, owned = with_service_numbers(snapshot.connection, selection, columns)
-    queued, failed = points_with_key(owned.of(STAGE_TIME), "queue"), owned.of(FAILED_CALL)
-    # Weights of `bincount` are floats, which are exact for microseconds up to 285 years.
-    made = {
-        "queue_seconds": np.bincount(queued.series, queued.counts, len(names)) * _MICRO,
-        "failed_calls": np.bincount(failed.series, failed.counts, len(names)).astype(np.int64),
-        "failed_seconds": np.bincount(failed.series, failed.sum, len(names)),
-    }
-    found = pd.DataFrame(made, index=pd.Index(names, name="service", dtype=object))
-    loads = _load_seconds(snapshot, selection)
-    return found.assign(load_seconds=[loads.get(name, 0.0) for name in names])
 
 
 def _load_seconds(snapshot: StoreSnapshot, selection: Selection) -> dict[str, float]:
@@ -275,15 +298,6 @@ def _load_seconds(snapshot: StoreSnapshot, selection: Selection) -> dict[str, fl
     if selection.environment is not None:
         statement = statement.where(table.c.environment == storable_name(selection.environment))
     return {service: float(own) * _NANO for service, own in snapshot.connection.execute(statement)}
-
-
-def _fleet_hardware(
-    snapshot: StoreSnapshot, selection: Selection, step: timedelta, measures: Collection[str]
-) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (HARDWARE,), by="total"), step)
-    names, owned = with_service_numbers(snapshot.connection, selection, columns)
-    wanted = [place for place, key in enumerate(owned.stages) if split_hardware_key(key)[0] in measures]
-    return hardware_table(owned.where(np.isin(owned.stage, wanted)), steps, selection, names or ("",))
 
 
 def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
@@ -341,39 +355,6 @@ def _versions(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     return _with_times(frame(VERSION_COLUMNS, rows))
 
 
-def _environments(snapshot: StoreSnapshot) -> list[str]:
-    column = schema.series.c.environment
-    return list(snapshot.connection.execute(select(column).where(column != "").distinct().order_by(column)).scalars())
-
-
-def _service_environments(snapshot: StoreSnapshot) -> dict[str, frozenset[str]]:
-    table = schema.series
-    found: dict[str, set[str]] = {}
-    for service, environment in snapshot.connection.execute(select(table.c.service, table.c.environment).distinct()):
-        found.setdefault(service, set()).add(environment)
-    return {service: frozenset(environments) for service, environments in found.items()}
-
-
-def _releases(snapshot: StoreSnapshot, environment: str | None) -> pd.DataFrame:
-    table = schema.series
-    dimensions = (table.c.service, table.c.version)
-    statement = (
-        select(*dimensions, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
-        .group_by(*dimensions)
-        .order_by(table.c.service, "first_seen")
-    )
-    if environment is not None:
-        statement = statement.where(table.c.environment == storable_name(environment))
-    found = snapshot.connection.execute(statement)
-    return _with_times(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in found]))
-
-
-def _dimensions(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict[str, int]]:
-    seen = series_with_requests(snapshot, selection)
-    counted = {name: seen.groupby(name)["requests"].sum().sort_values(ascending=False) for name in schema.DIMENSIONS}
-    return {name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()}
-
-
 def series_with_requests(snapshot: StoreSnapshot, selection: Selection, others: tuple[str, ...] = ()) -> pd.DataFrame:
     """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket.
 
@@ -404,11 +385,3 @@ def _with_times(made: pd.DataFrame) -> pd.DataFrame:
     for column in ("first_seen", "last_seen"):
         made[column] = utc_times(made[column])
     return made
-
-
-def _revision(snapshot: StoreSnapshot, service: str | None) -> int:
-    table = schema.services
-    statement = select(func.max(table.c.revision))
-    if service is not None:
-        statement = statement.where(table.c.name == storable_name(service))
-    return snapshot.connection.execute(statement).scalar() or 0

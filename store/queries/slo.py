@@ -306,7 +306,12 @@ class IndicatorQueries(QueryGroup):
             indicator: requests, seconds for `coverage`, minutes for `freshness`).
         """
         with self._snapshot() as snapshot:
-            return _tally_series(snapshot, selection, indicator, step)
+            if indicator.kind in ("latency", "availability"):
+                made = slo_series(snapshot, selection, indicator.threshold_seconds, step)
+                made.insert(1, "requests", made["total"])
+                return made
+            over_time = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
+            return with_step_times(*over_time(snapshot, selection, indicator, step), selection)
 
     def first_seen(self, selection: Selection) -> datetime | None:
         """Return the time at which *selection* was first seen, exact to 10 s and regardless of its window; None for never."""
@@ -328,15 +333,6 @@ def _tally(snapshot: StoreSnapshot, selection: Selection, indicator: Indicator) 
     counts = add_up(columns)
     slow = counts.histogram().count_above(_required_threshold(indicator)) if len(columns) else Estimate(0, 0, 0)
     return Tally(counts.total, counts.total, slow.value, slow.low, slow.high, _last_bucket(columns))
-
-
-def _tally_series(snapshot: StoreSnapshot, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
-    if indicator.kind in ("latency", "availability"):
-        made = slo_series(snapshot, selection, indicator.threshold_seconds, step)
-        made.insert(1, "requests", made["total"])
-        return made
-    over_time = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
-    return with_step_times(*over_time(snapshot, selection, indicator, step), selection)
 
 
 def _required_threshold(indicator: Indicator) -> float:

@@ -18,7 +18,6 @@ from ..engines import database
 from ..retention import FULL_SHARE, Retention
 from ..schema import Tier
 from ..selection import Selection, moment
-from ..series import SeriesCaps
 from ..storage import PointQuery, StoredPoints, StoreSnapshot
 from .fetch import QueryGroup
 
@@ -74,15 +73,15 @@ class StoreQueries(QueryGroup):
     def folds(self) -> list[FoldedDimension]:
         """Return the dimensions that exceeded their cap within the last day, by service."""
         with self._snapshot() as snapshot:
-            return _folded_dimensions(snapshot, self._caps, int(self._clock()))
-
-
-def _folded_dimensions(snapshot: StoreSnapshot, caps: SeriesCaps, now: int) -> list[FoldedDimension]:
-    found = {
-        *_folded_in_series(snapshot.connection, now - _RECENT_SECONDS),
-        *((service, "custom_stages") for service in _services_with_folded_stages(snapshot, caps.custom_stages, now)),
-    }
-    return [FoldedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(found)]
+            now, caps = int(self._clock()), self._caps
+            folded = _services_with_folded_stages(snapshot, caps.custom_stages, now)
+            found = {
+                *_folded_in_series(snapshot.connection, now - _RECENT_SECONDS),
+                *((service, "custom_stages") for service in folded),
+            }
+            return [
+                FoldedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(found)
+            ]
 
 
 def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from ...core import names
 from ...core.histogram import TOKEN_COUNTS, Histogram
 from ..points import Ints
 from ..selection import Selection
-from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
+from ..storage import Columns, PointQuery, StageCounts, add_up
 from .fetch import QueryGroup, count_at, fetch, fetch_steps, histograms_by_key, points_with_key
 from .frames import frame, with_step_times
 from .latency import Mixture, breakdown_frame
@@ -51,7 +51,16 @@ class StreamingQueries(QueryGroup):
             left_out (number of requests not counted, because their series also have other definitions).
         """
         with self._snapshot() as snapshot:
-            return _first_token_breakdown(snapshot, selection, percentiles, definition)
+            found = points_of_definition(
+                fetch(snapshot, PointQuery(selection, FIRST_TOKEN_METRICS, by="series")), names.FIRST_TOKEN, definition
+            )
+            counted = found.columns.of(names.FIRST_TOKEN)
+            mixed = Mixture(found.columns, FIRST_TOKEN_METRICS) if len(counted) else None
+            made = breakdown_frame(mixed, percentiles)
+            made.attrs["definition"] = found.definition
+            made.attrs["definitions"] = found.definitions
+            made.attrs["left_out"] = found.definitions.get(found.definition, 0) - made.attrs["requests"]
+            return made
 
     def streams(self, selection: Selection, metric: str) -> dict[str, Histogram]:
         """Return the distributions of a streaming metric of *selection*, or of failed outbound calls.
@@ -72,7 +81,10 @@ class StreamingQueries(QueryGroup):
             p99, p99.9, …; in seconds, or tokens.
         """
         with self._snapshot() as snapshot:
-            return _streams_over_time(snapshot, selection, metric, key, quantiles, step=step)
+            columns, steps = fetch_steps(snapshot, PointQuery(selection, (metric,)), step)
+            return with_step_times(
+                quantiles_of_steps(points_with_key(columns, key), steps, quantiles), steps, selection
+            )
 
     def by_band(self, selection: Selection, metric: str, definition: str) -> dict[str, Histogram]:
         """Return token times by the length of the prompt or the completion.
@@ -81,7 +93,16 @@ class StreamingQueries(QueryGroup):
             Histogram of the times by bucket of the number of tokens (`core.histogram.TOKEN_COUNTS`), smallest first. [seconds]
         """
         with self._snapshot() as snapshot:
-            return _by_size(snapshot, selection, metric, definition)
+            clock = _MEASURED_BY[metric]
+            columns = points_of_definition(
+                fetch(snapshot, PointQuery(selection, (clock, metric), by="series")), clock, definition
+            ).columns
+            counted = columns.of(metric)
+            present = {columns.stages[place] for place in counted.stage.tolist()}
+            return {
+                band: add_up(points_with_key(counted, band)).histogram()
+                for band in sorted(present, key=TOKEN_COUNTS.position)
+            }
 
     def speed_by_load(self, selection: Selection, definition: str, step: timedelta, groups: int) -> pd.DataFrame:
         """Return the time between tokens by the number of requests that decode concurrently.
@@ -97,20 +118,18 @@ class StreamingQueries(QueryGroup):
             step; None without steps).
         """
         with self._snapshot() as snapshot:
-            return _speed_by_load(snapshot, selection, definition, step, groups)
-
-
-def _speed_by_load(
-    snapshot: StoreSnapshot, selection: Selection, definition: str, step: timedelta, groups: int
-) -> pd.DataFrame:
-    columns, cut = fetch_steps(snapshot, PointQuery(selection, _SPEED_METRICS), step)
-    paced = points_with_key(columns.of(names.OUTPUT_TOKEN), definition)
-    # A window of a single step has no variation of load.
-    steps = _load_by_step(columns, paced, cut.width, selection.seconds) if cut.width else pd.DataFrame()
-    made = _group_by_load(steps, paced, cut.width, groups) if cut.width and len(steps) else frame(SPEED_COLUMNS, [])
-    newest = float(steps["load"].loc[steps.index.max()]) if len(steps) else None
-    made.attrs.update(step_seconds=cut.width, steps=len(steps), newest_load=newest)
-    return made
+            columns, cut = fetch_steps(snapshot, PointQuery(selection, _SPEED_METRICS), step)
+            paced = points_with_key(columns.of(names.OUTPUT_TOKEN), definition)
+            # A window of a single step has no variation of load.
+            steps = _load_by_step(columns, paced, cut.width, selection.seconds) if cut.width else pd.DataFrame()
+            made = (
+                _group_by_load(steps, paced, cut.width, groups)
+                if cut.width and len(steps)
+                else frame(SPEED_COLUMNS, [])
+            )
+            newest = float(steps["load"].loc[steps.index.max()]) if len(steps) else None
+            made.attrs.update(step_seconds=cut.width, steps=len(steps), newest_load=newest)
+            return made
 
 
 def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[int, int]) -> pd.DataFrame:
@@ -170,21 +189,6 @@ class DefinitionPoints:
     columns: Columns
 
 
-def _first_token_breakdown(
-    snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float], definition: str | None
-) -> pd.DataFrame:
-    found = points_of_definition(
-        fetch(snapshot, PointQuery(selection, FIRST_TOKEN_METRICS, by="series")), names.FIRST_TOKEN, definition
-    )
-    counted = found.columns.of(names.FIRST_TOKEN)
-    mixed = Mixture(found.columns, FIRST_TOKEN_METRICS) if len(counted) else None
-    made = breakdown_frame(mixed, percentiles)
-    made.attrs["definition"] = found.definition
-    made.attrs["definitions"] = found.definitions
-    made.attrs["left_out"] = found.definitions.get(found.definition, 0) - made.attrs["requests"]
-    return made
-
-
 def points_of_definition(columns: Columns, metric: str, definition: str | None) -> DefinitionPoints:
     """Select the points of the series that have only *definition*."""
     first = columns.of(metric)
@@ -202,22 +206,3 @@ def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[
 
 # Metrics by size bucket have no definition; the definition of their series is that of this metric.
 _MEASURED_BY = {names.FIRST_TOKEN_BY_INPUT: names.FIRST_TOKEN, names.OUTPUT_TOKEN_BY_OUTPUT: names.OUTPUT_TOKEN}
-
-
-def _streams_over_time(
-    snapshot: StoreSnapshot, selection: Selection, metric: str, key: str, quantiles: Sequence[float], *, step: timedelta
-) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (metric,)), step)
-    return with_step_times(quantiles_of_steps(points_with_key(columns, key), steps, quantiles), steps, selection)
-
-
-def _by_size(snapshot: StoreSnapshot, selection: Selection, metric: str, definition: str) -> dict[str, Histogram]:
-    clock = _MEASURED_BY[metric]
-    columns = points_of_definition(
-        fetch(snapshot, PointQuery(selection, (clock, metric), by="series")), clock, definition
-    ).columns
-    counted = columns.of(metric)
-    present = {columns.stages[place] for place in counted.stage.tolist()}
-    return {
-        band: add_up(points_with_key(counted, band)).histogram() for band in sorted(present, key=TOKEN_COUNTS.position)
-    }

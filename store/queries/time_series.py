@@ -17,7 +17,7 @@ from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
 from ..points import Floats, Ints
 from ..selection import Selection
-from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps, StoreSnapshot
+from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps
 from . import fetch
 from .frames import frame, stage_frame, with_step_times
 from .latency import bucket_factors
@@ -80,7 +80,10 @@ class TimeSeriesQueries(fetch.QueryGroup):
             stage; the stages add up to value_seconds.
         """
         with self._snapshot() as snapshot:
-            return _breakdown_over_time(snapshot, selection, quantile, step)
+            question = PointQuery(selection, BREAKDOWN_METRICS, counts_only=quantile is None)
+            columns, steps = fetch.fetch_steps(snapshot, question, step)
+            rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
+            return with_step_times(stage_frame(("at", "n", "value_seconds"), rows), steps, selection)
 
     def quantiles_over_time(self, selection: Selection, quantiles: Sequence[float], step: timedelta) -> pd.DataFrame:
         """Return the latency at each of *quantiles* for each step with requests.
@@ -89,7 +92,10 @@ class TimeSeriesQueries(fetch.QueryGroup):
             Columns at (UTC), n (requests in the step), and one column of seconds for each quantile: p50, p99, p99.9, …
         """
         with self._snapshot() as snapshot:
-            return _quantiles_over_time(snapshot, selection, quantiles, step)
+            columns, steps = fetch.fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
+            return with_step_times(
+                quantiles_of_steps(columns, steps, quantiles).drop(columns="total"), steps, selection
+            )
 
     def heat(self, selection: Selection, step: timedelta) -> pd.DataFrame:
         """Return the number of requests by time and latency, with eight latency buckets per doubling.
@@ -101,7 +107,11 @@ class TimeSeriesQueries(fetch.QueryGroup):
             have a row; all steps have the same latency buckets. Similar shares mean that a cell has more than one cause.
         """
         with self._snapshot() as snapshot:
-            return _heat(snapshot, selection, step)
+            columns, steps = fetch.fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
+            scale = min(HEAT_SCALE, int(columns.scale.min(initial=HEAT_SCALE)))
+            cells = [_heat_cells(counts, columns.stages) for counts in fetch.add_up_steps(columns, steps, scale)]
+            empty = frame(HEAT_COLUMNS, [])
+            return with_step_times(pd.concat(cells, ignore_index=True) if cells else empty, steps, selection)
 
 
 def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
@@ -131,22 +141,6 @@ HEAT_SCALE = 3
 HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
 
 
-def _breakdown_over_time(
-    snapshot: StoreSnapshot, selection: Selection, quantile: float | None, step: timedelta
-) -> pd.DataFrame:
-    question = PointQuery(selection, BREAKDOWN_METRICS, counts_only=quantile is None)
-    columns, steps = fetch.fetch_steps(snapshot, question, step)
-    rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
-    return with_step_times(stage_frame(("at", "n", "value_seconds"), rows), steps, selection)
-
-
-def _quantiles_over_time(
-    snapshot: StoreSnapshot, selection: Selection, quantiles: Sequence[float], step: timedelta
-) -> pd.DataFrame:
-    columns, steps = fetch.fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
-    return with_step_times(quantiles_of_steps(columns, steps, quantiles).drop(columns="total"), steps, selection)
-
-
 def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float]) -> pd.DataFrame:
     """Return the frame of `Reader.streams_over_time` for *columns* of one metric, with `at` in Unix seconds."""
     names = ("at", "n", "total", *(f"p{100 * quantile:g}" for quantile in quantiles))
@@ -157,14 +151,6 @@ def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float
         values_by_step = zip(counts.starts.tolist(), counts.total.tolist(), sums, *values, strict=True)
         rows += [dict(zip(names, each, strict=True)) for each in values_by_step]
     return frame(names, rows)
-
-
-def _heat(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    columns, steps = fetch.fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
-    scale = min(HEAT_SCALE, int(columns.scale.min(initial=HEAT_SCALE)))
-    cells = [_heat_cells(counts, columns.stages) for counts in fetch.add_up_steps(columns, steps, scale)]
-    empty = frame(HEAT_COLUMNS, [])
-    return with_step_times(pd.concat(cells, ignore_index=True) if cells else empty, steps, selection)
 
 
 def _heat_cells(counts: fetch.StepCounts, stages: Sequence[str]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -72,7 +72,8 @@ class TraceSearchQueries(QueryGroup):
             column = schema.traces.c.duration if order == "slow" else schema.traces.c.started
             ordered = statement.order_by(column.desc(), schema.traces.c.trace_id, schema.traces.c.span_id)
             search = _Search(_conditions(selection, found_by))
-            matching = [row for row in _rows(snapshot, ordered) if search.matches(row)]
+            documents = ordered.add_columns(schema.traces.c.spans, schema.series.c.model).limit(MAX_SEARCHED)
+            matching = [row for row in snapshot.connection.execute(documents) if search.matches(row)]
             shown = matching[offset : offset + limit]
             page = exemplar_frame(snapshot, selection, shown, self._retention)
             page["attributes"] = pd.Series([_attributes(row) for row in shown], dtype=object)
@@ -149,11 +150,6 @@ def _statement(snapshot: StoreSnapshot, selection: Selection, found_by: TraceFil
 
 def _count(snapshot: StoreSnapshot, statement: Select[Any]) -> int:
     return snapshot.connection.execute(select(func.count()).select_from(statement.subquery())).scalar_one()
-
-
-def _rows(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[Row[Any]]:
-    documents = statement.add_columns(schema.traces.c.spans, schema.series.c.model).limit(MAX_SEARCHED)
-    yield from snapshot.connection.execute(documents)
 
 
 def _conditions(selection: Selection, found_by: TraceFilter) -> dict[Key, Condition]:

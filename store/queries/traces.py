@@ -137,7 +137,9 @@ def _one_per_cause(  # noqa: PLR0917 - a query and its limits
     chosen = select_traces(selection).where(traces.c.duration > int(above_seconds * _NS), *_bad_traces(violated))
     slowest = chosen.order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
     if violated is not None and violated.kind == "stage":
-        rows = [row for row in snapshot.connection.execute(slowest) if _is_slow_in_stage(row, violated)]
+        threshold = (violated.threshold_seconds or 0) * _NS
+        found = snapshot.connection.execute(slowest)
+        rows = [row for row in found if json.loads(row.stages).get(violated.key, 0) > threshold]
         first = list({row.dominant: row for row in reversed(rows)}.values())
     else:
         causes = snapshot.connection.scalars(chosen.with_only_columns(traces.c.dominant).distinct()).all()
@@ -158,10 +160,6 @@ def _bad_traces(violated: Indicator | None) -> list[ColumnElement[bool]]:
     longer = schema.traces.c.duration > limit
     by_kind = {"availability": failed, "latency": or_(failed, longer), "stage": longer}
     return [by_kind.get(violated.kind, false())]
-
-
-def _is_slow_in_stage(row: Row[Any], violated: Indicator) -> bool:
-    return json.loads(row.stages).get(violated.key, 0) > (violated.threshold_seconds or 0) * _NS
 
 
 def select_documents() -> Select[Any]:
