@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from .policies import BurnRatePolicy, BurnRateRule, CalmRule, MinimumBadRequests, Severity
+from .policies import BurnRatePolicy, CalmRule, MinimumBadRequests, Severity
 
 FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
 # Durations of ten years or more count as "never".
@@ -89,7 +89,7 @@ def policy_tiers(policy: BurnRatePolicy, window: timedelta) -> tuple[AlertTier, 
     return tuple(
         sorted(
             (
-                AlertTier(rule.severity, max(1.0, _threshold(rule, window)), rule.long, rule.short)
+                AlertTier(rule.severity, max(1.0, rule.budget * (window / rule.long)), rule.long, rule.short)
                 for rule in policy.rules
             ),
             key=lambda tier: (tier.severity, tier.long, -tier.burn),
@@ -222,10 +222,6 @@ def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | Non
         return None
     days = left * window.total_seconds() / burn / 86_400
     return timedelta(days=days) if days < _FOREVER_DAYS else None
-
-
-def _threshold(rule: BurnRateRule, window: timedelta) -> float:
-    return rule.budget * (window / rule.long)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,9 @@ def compare_quantile(
     low, high, ratio = -math.inf, math.inf, None
     if before and after:
         if math.isfinite(after.below):
-            low = _low(before, after)
+            low = after.low - before.high - math.hypot(after.below, before.above)
         if math.isfinite(before.below):
-            high = _high(before, after)
+            high = after.high - before.low + math.hypot(after.above, before.below)
         ratio = _ratio(before, after)
     kind = _classify(low, high, ratio) if has_enough_samples(min(a.count, b.count), quantile) else "not_enough"
     return QuantileComparison(
@@ -206,14 +206,6 @@ class _Side:
         square = math.fsum(value * value * count for value, count in values) / latencies.count
         reach = _z() * math.sqrt(max(square - mean * mean, 0.0) / latencies.count)
         return cls(mean, mean, mean, min(reach, mean), reach)
-
-
-def _low(a: _Side, b: _Side) -> float:
-    return b.low - a.high - math.hypot(b.below, a.above)
-
-
-def _high(a: _Side, b: _Side) -> float:
-    return b.high - a.low + math.hypot(b.above, a.below)
 
 
 def _ratio(a: _Side, b: _Side) -> Estimate | None:

@@ -134,7 +134,8 @@ def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
     >>> cost_by_stage(4.0, {"forward": 0.03, "queue": 0.2, "preprocess": 0.01})
     {'forward': 3.0, 'preprocess': 1.0}
     """
-    busy = {stage: spent for stage, spent in stages.items() if spent > 0 and not _is_waiting(stage)}
+    waiting = {key for key, stage in BY_KEY.items() if stage.waiting}
+    busy = {stage: spent for stage, spent in stages.items() if spent > 0 and stage not in waiting}
     total = sum(busy.values())
     return {stage: cost * (spent / total) for stage, spent in busy.items()}
 
@@ -148,10 +149,6 @@ def read_prices(path: Path) -> Prices:
     """
     found = read_file(path, "a file of prices", _EXAMPLE, _PriceFile)
     return Prices(found.currency, tuple(each.price for each in found.prices))
-
-
-def _is_waiting(stage: str) -> bool:
-    return stage in BY_KEY and BY_KEY[stage].waiting
 
 
 class _PriceSection(Section):

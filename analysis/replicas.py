@@ -391,10 +391,6 @@ def _weighted(own: Ints, others: Ints) -> tuple[Floats | None, float]:
     return expected, effective
 
 
-def _bucket(counts: Floats, quantile: float) -> int:
-    return int(np.searchsorted(np.cumsum(counts), quantile * counts.sum() - 1e-9))
-
-
 def _shares(above: Ints, n: Ints) -> Floats:
     """Return the share of requests above the threshold; without any or with only such requests, half a request more."""
     return (above + 0.5) / (n + 1.0)
@@ -446,7 +442,7 @@ def _histogram(counts: NDArray[np.number], units: _Units, factor: float) -> Hist
 
 
 def _level(counts: NDArray[np.number], units: _Units, quantile: float) -> float:
-    bucket = _bucket(counts.astype(float), quantile)
+    bucket = int(np.searchsorted(np.cumsum(counts.astype(float)), quantile * counts.sum() - 1e-9))
     below, within = float(counts[:bucket].sum()), float(counts[bucket])
     inside = (quantile * float(counts.sum()) - below) / within if within else 0.5
     return float((units.index[bucket] + min(max(inside, 0.0), 1.0)) / 2.0**units.scale)

@@ -155,7 +155,8 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
     measured = ordinary_spaces(f"{duration(difference.difference, sign=True)}, {signed_change(difference.growth)}")
     why = f"{found.threshold.subject} {measured}, between {interval_text(difference)}"
     if found.outcome == "unknown":
-        why = f"{found.threshold.subject} {measured}: {_requests_needed_text(difference)}"
+        needed = ordinary_spaces(whole(requests_needed(difference.quantile)))
+        why = f"{found.threshold.subject} {measured}: both sides need {needed} requests"
     elif found.outcome == "passed" and difference.difference > found.threshold.allowed(difference.a_value or 0.0):
         why += ": not significant"
     return found.threshold.text, _OUTCOMES[found.outcome], why
@@ -221,10 +222,6 @@ def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
     times = (ordinary_spaces(duration(each)) for each in (found.a_value, found.b_value))
     shown = UNKNOWN if found.growth is None else ordinary_spaces(signed_change(found.growth))
     return (*times, ordinary_spaces(duration(found.difference, sign=True)), shown, interval_text(found))
-
-
-def _requests_needed_text(found: QuantileComparison) -> str:
-    return f"both sides need {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}

@@ -74,7 +74,9 @@ def save_run(store: Store, path: Path, run: Run) -> None:
 def _metrics(found: StoreExport) -> Iterator[Json]:
     for counted in found.counted():
         wanted = [each for each in counted if each.metric in names.METRICS]
-        for resource, own in groupby(sorted(wanted, key=_order), lambda each: _resource(each.series)):
+        for resource, own in groupby(
+            sorted(wanted, key=lambda each: (_resource(each.series), each.metric)), lambda each: _resource(each.series)
+        ):
             points = list(own)
             for start in range(0, len(points), POINTS_AN_ENTRY):
                 yield _entry("Metrics", resource, list(_histograms(points[start : start + POINTS_AN_ENTRY])))
@@ -82,10 +84,6 @@ def _metrics(found: StoreExport) -> Iterator[Json]:
     if dropped:
         data = {"aggregationTemporality": _DELTA, "isMonotonic": True, "dataPoints": [{"asInt": str(dropped)}]}
         yield _entry("Metrics", (), [{"name": names.REQUESTS_DROPPED, "unit": "{request}", "sum": data}])
-
-
-def _order(counted: ExportedHistogram) -> tuple[tuple[tuple[str, str], ...], str]:
-    return _resource(counted.series), counted.metric
 
 
 def _histograms(points: Iterable[ExportedHistogram]) -> Iterator[Json]:

@@ -20,7 +20,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import httpx
 from pydantic import BeforeValidator, ValidationInfo
@@ -291,7 +291,7 @@ async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]
         addresses = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(str(error)) from error
-    found = _distinct_addresses(addresses)
+    found = list(dict.fromkeys(str(each[4][0]) for each in addresses))
     egress_policy.check(url.host, found)
     return found
 
@@ -299,11 +299,6 @@ async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]
 def port_of(url: httpx.URL) -> int:
     """Return the port of *url*, by default that of its scheme."""
     return url.port or _PORTS.get(url.scheme, 0)
-
-
-def _distinct_addresses(found: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Return the distinct addresses of a result of getaddrinfo, in its order; there is at least one."""
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def _at(address: str, request: httpx.Request) -> httpx.Request:

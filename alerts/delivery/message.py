@@ -213,7 +213,7 @@ class Finding:
             "exemplars": tuple(Exemplar(**row) for row in raw["exemplars"]),
             "overruns": tuple(BudgetOverrun(**row) for row in raw.get("overruns", ())),
             "course": _trend_from_json(raw.get("course")),
-            "absence": _missing_traffic_from_json(raw.get("absence")),
+            "absence": None if raw.get("absence") is None else MissingTraffic(**raw["absence"]),
             "between": tuple(raw["between"]) if raw.get("between") else None,
             "functions": tuple(FunctionGrowth(**row) for row in raw.get("functions", ())),
             "shared": tuple(SharedAttribute(**row) for row in raw.get("shared", ())),
@@ -279,7 +279,3 @@ class Message:
 def _trend_from_json(raw: Mapping[str, Any] | None) -> Trend | None:
     # A trend of an older version without a start cannot be drawn.
     return Trend(tuple(raw["values"]), raw["step_seconds"], raw["start"]) if raw and "start" in raw else None
-
-
-def _missing_traffic_from_json(raw: Mapping[str, Any] | None) -> MissingTraffic | None:
-    return None if raw is None else MissingTraffic(**raw)

@@ -308,12 +308,9 @@ class AbsenceRule:
         if self._read.stale_since(now, self._burn_rates.stale) is not None:
             return None
         finding = before if before is not None else self._missed(slo, now, url)
-        if finding is None or self._given_up(finding, now):
+        if finding is None or now.timestamp() - finding.since > self._burn_rates.hysteresis.abandon.total_seconds():
             return Verdict(cause, None, has_data=False)
         return Verdict(cause, finding, excuse=maintenance_reason(slo.maintenance, now))
-
-    def _given_up(self, finding: Finding, now: datetime) -> bool:
-        return now.timestamp() - finding.since > self._burn_rates.hysteresis.abandon.total_seconds()
 
     def _missed(self, slo: Slo, now: datetime, url: str) -> Finding | None:
         """Return the finding if the same window had enough requests at all known earlier times."""

@@ -189,7 +189,8 @@ class Evaluator:
             for each in missed:
                 if each.cause not in by_cause(before):
                     write_missed_incident(connection, each)
-            steps = [*self._steps(connection, verdicts, before, at), *_close_removed(before, verdicts, at)]
+            removed = [close_incident(each, "removed", at) for each in before if each.cause not in verdicts]
+            steps = [*self._steps(connection, verdicts, before, at), *removed]
             turns = decide_notifications(
                 [*steps, *_unchanged(before, steps)],
                 _mute_reasons(connection, [*before, *(step.record for step in steps)], verdicts, now),
@@ -241,10 +242,6 @@ def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:
     except Exception as error:  # noqa: BLE001 - raised at the end of the tick, after all other causes are evaluated
         broken.append(error)
         return None
-
-
-def _close_removed(before: Sequence[IncidentRecord], watched: Collection[str], at: float) -> list[Step]:
-    return [close_incident(each, "removed", at) for each in before if each.cause not in watched]
 
 
 def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[Step]:

@@ -107,14 +107,14 @@ def group_lead(reason: str) -> str:
 
 def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
     reasons = {record.id: excuses.get(record.id, "") for record in records}
-    leads = [record for record in records if _leads(record, reasons)]
+    leads = [record for record in records if record.heard == "open" and not reasons[record.id]]
     for record in sorted(records, key=urgency_key):
         if reasons[record.id] or record.heard == "open":
             continue
         lead = _lead_of(record, leads)
         if lead is not None:
             reasons[record.id] = grouped_reason(lead.id, lead.finding.service)
-        elif _is_firing(record, now):
+        elif record.quiet_since is None and record.seen_at == now:
             leads.append(record)
         else:
             # The incident may end soon, so it stays muted until its rule fires again.
@@ -132,14 +132,6 @@ def _lead_of(record: IncidentRecord, leads: Sequence[IncidentRecord]) -> Inciden
     return min(
         fitting, key=lambda lead: (lead.finding.service != record.finding.service, urgency_key(lead)), default=None
     )
-
-
-def _leads(record: IncidentRecord, reasons: Mapping[str, str]) -> bool:
-    return record.heard == "open" and not reasons[record.id]
-
-
-def _is_firing(record: IncidentRecord, now: float) -> bool:
-    return record.quiet_since is None and record.seen_at == now
 
 
 def _grouped_incidents(

@@ -191,7 +191,11 @@ def _definitions(
     _check_unique_names(
         [_NamedEntry(own, place, each.name) for place, each in zip(channel_places, entries, strict=True) if each]
     )
-    watched = tuple(_with_calendar(slo, entry.name, planned) for _, entry in slos for slo in entry.slos)
+    watched = tuple(
+        replace(slo, maintenance=calendar_of(planned, slo.service, entry.name))
+        for _, entry in slos
+        for slo in entry.slos
+    )
     return Definitions(
         slos=watched,
         channels=tuple(each for each in entries if each),
@@ -223,10 +227,6 @@ def _maintenance_entries(own: Document, entries: Sequence[SloEntry]) -> list[Mai
         for position, item in enumerate(_items(own, "maintenance"))
     ]
     return [each for each in found if each is not None]
-
-
-def _with_calendar(slo: Slo, name: str, planned: Sequence[MaintenanceEntry]) -> Slo:
-    return replace(slo, maintenance=calendar_of(planned, slo.service, name))
 
 
 def _check_unique_names(named: Iterable[_NamedEntry]) -> None:

@@ -189,7 +189,10 @@ def _streams(samples: Samples, source: SourceMetric, kind: Kind) -> Iterator[tup
         if kind == "tokens":
             found = _counter(samples, (name,))
             if found:
-                yield from ((labels, _tokens(value)) for labels, value in found.items())
+                yield from (
+                    (labels, _valid_counts({ONE_BUCKET: value} if value else {}, 0.0, 0.0))
+                    for labels, value in found.items()
+                )
                 return
         elif f"{name}_bucket" in samples or f"{name}_count" in samples or any(_native(samples, name)):
             yield from _histograms(samples, name, source.unit_seconds)
@@ -246,10 +249,6 @@ def _exponential(histogram: Any, unit: float) -> dict[tuple[float, float], float
 
 def _one_bucket(count: float | None, total: float, created: float = 0.0) -> StreamCounts | None:
     return None if count is None else _valid_counts({ONE_BUCKET: count} if count else {}, total, created)
-
-
-def _tokens(count: float) -> StreamCounts | None:
-    return _valid_counts({ONE_BUCKET: count} if count else {}, 0.0, 0.0)
 
 
 def _valid_counts(

@@ -343,10 +343,6 @@ def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
     )  # fmt: skip
 
 
-def _is_client(joined: AssembledSpans) -> Bools:
-    return joined.gathered.of_labels(lambda label: label.kind == "client", np.bool_).astype(bool)
-
-
 def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
     nearest = np.arange(len(is_interval))
     passed = (joined.request >= 0) & ~is_interval
@@ -375,6 +371,7 @@ def _calls(joined: AssembledSpans, staged: Ints, end: Ints) -> tuple[Ints, Ints]
         busy, joined.callers, np.minimum(spent[joined.called], end[joined.callers] - rows["start"][joined.callers])
     )
     calls = np.intersect1d(staged, joined.callers)
-    calls = calls[_is_client(joined)[calls]]
+    is_client = joined.gathered.of_labels(lambda label: label.kind == "client", np.bool_).astype(bool)
+    calls = calls[is_client[calls]]
     took = np.maximum(end[calls] - rows["start"][calls], 0)
     return calls, np.clip(busy[calls], 0, took)

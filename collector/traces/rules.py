@@ -185,11 +185,7 @@ class Shape:
 
     def __init__(self, exact: tuple[str, ...], present: tuple[str, ...], classified: tuple[str, ...] = ()) -> None:
         self.exact, self.present, self.classified = exact, present, classified
-        self.values: Callable[[Any], Hashable] = itemgetter(*exact) if exact else _nothing
-
-
-def _nothing(_attributes: Any) -> Hashable:
-    return ()
+        self.values: Callable[[Any], Hashable] = itemgetter(*exact) if exact else lambda _: ()
 
 
 class SpanOrigin:

@@ -41,7 +41,7 @@ _CAUSES, _NAME_ROOM = 2, 9
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | None = None) -> Figure:
     """Return the chart of B minus A, stacked by stage: slower above zero, faster below, the total as a line."""
-    stages = _common_stages(a, b)
+    stages = sorted({*stages_of(a, COLUMNS), *stages_of(b, COLUMNS)}, key=position)
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = np.array([place(float(each), even=False) for each in quantiles])
     moved = {stage: _column(b, stage) - _column(a, stage) for stage in stages}
@@ -200,10 +200,6 @@ def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> 
         "showgrid": False,
         "fixedrange": True,
     }
-
-
-def _common_stages(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    return sorted({*stages_of(a, COLUMNS), *stages_of(b, COLUMNS)}, key=position)
 
 
 def _column(frame: pd.DataFrame, stage: str) -> np.ndarray:

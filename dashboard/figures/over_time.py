@@ -64,7 +64,7 @@ def over_time_figure(
     x = f8(places)
     total = steps["value_seconds"].to_numpy(dtype=float)
     part = len(stages) < len(shown)
-    drawn = _stage_total(steps, stages) if part else total
+    drawn = steps[list(stages)].sum(axis=1, min_count=1).to_numpy(dtype=float) if part else total
     top = _ceiling(drawn)
     rate = steps["n"].to_numpy(dtype=float) / axis.covered_seconds(steps["at"])
     data: list[Trace] = [
@@ -146,10 +146,6 @@ def _dominant_words(stages: Sequence[str], parts: np.ndarray) -> str:
         return ""
     most = int(np.nanargmax(parts))
     return f"<br>mostly {safe(label(stages[most]))} {percent(float(parts[most] / parts.sum()))}"
-
-
-def _stage_total(steps: pd.DataFrame, stages: Sequence[str]) -> np.ndarray:
-    return steps[list(stages)].sum(axis=1, min_count=1).to_numpy(dtype=float)
 
 
 def _ceiling(total: np.ndarray) -> float:

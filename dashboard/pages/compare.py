@@ -370,7 +370,7 @@ def _picker(
 ) -> Component:
     name = names.a if side == "A" else names.b
     entries: list[Node] = [html.Div("Versions", className="zone")]
-    entries += [_version(context, side, each, names) for each in _offered(context)]
+    entries += [_version(context, side, each, names) for each in list(lives_of(context))[::-1][:_MAX_VERSIONS]]
     entries.append(html.Div("Windows", className="zone"))
     entries += [link(text, href=href, className="btn ghost") for text, href in presets]
     entries.append(field(side.lower(), "", EXAMPLE))
@@ -387,10 +387,6 @@ def _summary(context: Context, side: str, name: str, compared: Selection | None)
     parts: list[Node] = [html.Span(side, className="kbd"), html.B(title, className="t", title=name)]
     parts += [html.Span(when, className="muted hide") if when else None, html.I(className="ic ic-down")]
     return html.Summary(parts, className="btn")
-
-
-def _offered(context: Context) -> list[str]:
-    return list(lives_of(context))[::-1][:_MAX_VERSIONS]
 
 
 def _version(context: Context, side: str, version: str, names: SideNames) -> Component:

@@ -147,7 +147,7 @@ class ServiceRow:
 def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
     """Return the measures of the services with requests in the window of *context*, by name."""
     view = context.view
-    return _fleet_measures(context.source, view.start, view.end, view.text("env"))
+    return context.source.cached(fleet_measures, context.source.read, view.start, view.end, view.text("env"))
 
 
 def compared_latency(context: Context, quantile: float) -> QuantileComparison | None:
@@ -226,12 +226,6 @@ def _by_environment(context: Context) -> list[ServiceRow]:
     releases = {row.service: row.release for row in every if number[row.service] == 1}
     rows = [row for part in parts for row in _rows_of(part, releases)]
     return sorted([*rows, *(row for row in every if not number[row.service])], key=lambda row: row.urgency)
-
-
-def _fleet_measures(
-    source: Source, start: datetime, end: datetime, environment: str | None
-) -> dict[str, ServiceMeasures]:
-    return source.cached(fleet_measures, source.read, start, end, environment)
 
 
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:

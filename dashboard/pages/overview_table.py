@@ -147,15 +147,17 @@ def table_columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Col
     promised, costs = any(row.slo for row in rows), hourly_costs(context, rows)
     columns = {
         "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),
-        "status": Column("Status", _severity, _status, "hide", total=_states),
+        "status": Column("Status", lambda row: -row.urgency[0], lambda row: row.status.badge, "hide", total=_states),
         "rate": Column("Requests", lambda row: row.now.requests / row.seconds, _rate, total=_total_rate),
         "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
-        "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
+        "p99": Column("p99", lambda row: row.now.p99, lambda row: html.Span(duration(row.now.p99), className="n"), "r"),
         "change": Column(context.view.compared_words or "change", _p99_growth, _change),
         "where": Column("Stages of p99", _dominant_share, _stage_cell, "barcell"),
         "budget": Column("Budget left", _budget_left, _budget, "hide", rising=True) if promised else None,
         _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
-        "errors": Column("Errors", lambda row: row.now.error_ratio, _errors, total=_total_errors),
+        "errors": Column(
+            "Errors", lambda row: row.now.error_ratio, lambda row: percent(row.now.error_ratio, 2), total=_total_errors
+        ),
         "cost": Column(
             f"{_currency(context)} / 1 M".strip(),
             lambda row: _cost_of_million([row], costs),
@@ -230,14 +232,6 @@ def _name(row: ServiceRow) -> Component:
     return html.Div([dot(row.state or "no_data"), text], className="svc")
 
 
-def _severity(row: ServiceRow) -> Value:
-    return -row.urgency[0]
-
-
-def _status(row: ServiceRow) -> Component:
-    return row.status.badge
-
-
 def _rate(row: ServiceRow) -> list[Node]:
     rates = row.fleet.once(rates_by_service).get(row.service, [])
     return [spark(rates, css="spk"), " ", html.Span(f"{count(row.now.requests / row.seconds)}/s", className="rate")]
@@ -254,10 +248,6 @@ def _total_errors(rows: Sequence[ServiceRow]) -> Node:
 
 def _states(rows: Sequence[ServiceRow]) -> Node:
     return ", ".join(state_counts([row.slo.state for row in rows if row.slo is not None]))
-
-
-def _p99(row: ServiceRow) -> Node:
-    return html.Span(duration(row.now.p99), className="n")
 
 
 def _p99_growth(row: ServiceRow) -> Value:
@@ -317,10 +307,6 @@ def _slo_path(row: ServiceRow) -> str:
 
 def _colour(row: ServiceRow) -> str:
     return COLOURS.get(row.state, "")
-
-
-def _errors(row: ServiceRow) -> Node:
-    return percent(row.now.error_ratio, 2)
 
 
 def hourly_costs(context: Context, rows: Sequence[ServiceRow]) -> dict[tuple[str, str], float]:

@@ -232,7 +232,9 @@ def compare_releases(context: Context) -> list[Release]:
     source = context.source
     known = lives(source.cached(source.read.releases, context.view.text("env")), context.view.past_end)
     oldest = min(context.view.start, context.at - LIFETIME)
-    incidents = _open_incidents(context)
+    incidents = {
+        each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")
+    }
     recent = {
         service: versions
         for service, versions in known.items()
@@ -254,10 +256,6 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
     else:
         comparison = PairComparison(pair, quantile, found, _NO_STAGES, ())
     return Release(context, comparison, newest.start, before.end - newest.end > SERVING, incident)
-
-
-def _open_incidents(context: Context) -> dict[str, Incident]:
-    return {each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")}
 
 
 def _severity(release: Release) -> tuple[int, bool, float, str]:

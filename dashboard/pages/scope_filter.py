@@ -187,7 +187,7 @@ def leave_out_cold_link(context: Context) -> Component | None:
     number = _requests(context, ONLY_COLD)
     if not number:
         return None
-    title = f"{_several(number)} included loading or warm-up"
+    title = f"{count(number)} request{'s' * (number != 1)} included loading or warm-up"
     href = context.view.here(cold=WITHOUT_COLD)
     return link(f"Exclude {count(number)} cold", href=href, className="btn", title=title)
 
@@ -206,7 +206,3 @@ def chip_words(context: Context) -> tuple[str, str, str]:
 
 def _requests(context: Context, cold: str) -> int:
     return context.source.cached(context.source.read.latency, replace(context.selection, cold=cold)).count
-
-
-def _several(number: int) -> str:
-    return f"{count(number)} request{'s' * (number != 1)}"

@@ -143,7 +143,7 @@ def _tiles(context: Context, now: Measures) -> Component:
 def _latency_tile(context: Context, quantile: float, now: Measures, series: pd.DataFrame) -> Component:
     """Return a percentile as a tile: a number, or its error bounds if the chart shows those."""
     name = percentile(quantile)
-    sparkline = _sparkline(series, name)
+    sparkline = spark([float(each) for each in series[name]]) if len(series) else None
     if not has_enough_samples(now.requests, quantile):
         return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(samples_needed(quantile))}", None)
     row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
@@ -221,10 +221,6 @@ def _budget_tile(context: Context) -> Component | None:
     below += burn_note(found, context.view)
     promise = f"{found.slo.name}: {found.slo.in_words()}"
     return tile("Error budget", *budget_tile_words(found), html.Span(below, title=promise))
-
-
-def _sparkline(frame: pd.DataFrame, column: str) -> Component | None:
-    return spark([float(each) for each in frame[column]]) if len(frame) else None
 
 
 def _inspector(context: Context) -> Component:

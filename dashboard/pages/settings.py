@@ -120,14 +120,13 @@ def _prices(context: Context) -> Component:
         text = "No price is set, so no cost is shown: set STAGELENS_PRICES to a price file."
         return card("Prices", html.P(text, className="muted"), size="c6")
     prices = costs.prices
-    body: list[Node] = [_errors(costs.file), _facts({**_file(context, costs.file), "Prices": _counted(prices)})]
+    body: list[Node] = [
+        _errors(costs.file),
+        _facts({**_file(context, costs.file), "Prices": str(prices) if prices else "none in effect"}),
+    ]
     if prices is not None:
         body.append(_price_table(prices))
     return card("Prices", body, size="c6")
-
-
-def _counted(prices: Prices | None) -> str:
-    return str(prices) if prices else "none in effect"
 
 
 def _price_table(prices: Prices) -> Component:

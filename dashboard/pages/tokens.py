@@ -61,18 +61,15 @@ def _body(context: Context) -> list[Node]:
 
 
 def _no_streaming(context: Context) -> Component:
+    breakdown = context.view.link(service_path(context.service or ""), **context.view.scope)
     return empty_page_card(
         "No streamed request in this window",
         "For a streaming service this page shows the time to the first token, the time "
         "per token, by load and by length of prompt and response.",
         "No setting is needed: agents detect streamed "
         "HTTP responses, `generate` of transformers, and Triton's streams.",
-        actions=[link("Breakdown", href=_breakdown(context), className="btn pri")],
+        actions=[link("Breakdown", href=breakdown, className="btn pri")],
     )
-
-
-def _breakdown(context: Context) -> str:
-    return context.view.link(service_path(context.service or ""), **context.view.scope)
 
 
 def _finding(context: Context, measures: tokens_charts.TokenMeasures) -> Component:

@@ -258,14 +258,12 @@ def _chart(node: Chart, title: str) -> tuple[str, ChartData]:
 
 def _table(node: Component, title: str) -> TableData:
     name = next((text_of(each) for each in _all(node, html.Caption)), title)
-    rows = [_cells(row) for row in _all(node, html.Tr)]
+    rows = [
+        [text_of(each) for each in children(row) if isinstance(each, (html.Td, html.Th))] for row in _all(node, html.Tr)
+    ]
     head = _all(node, html.Thead)
     has_head = any(True for each in head for _ in _all(each, html.Tr))
     return TableData(name, rows[0] if has_head else [], rows[1:] if has_head else rows)
-
-
-def _cells(row: Component) -> list[str]:
-    return [text_of(each) for each in children(row) if isinstance(each, (html.Td, html.Th))]
 
 
 def _all(node: Component, kind: type[Component]) -> Sequence[Component]:

@@ -62,7 +62,10 @@ def add_api_routes(server: Flask, source: Source) -> None:
     def services() -> Response:
         context = _context(source, "/", _query_parameters("from", "to"))
         return _conditional_response(
-            context, lambda: json_response({**_window(context), **table_json(_services(context))})
+            context,
+            lambda: json_response(
+                {**_window(context), **table_json(context.source.services(context.view.start, context.view.end))}
+            ),
         )
 
     def names() -> Response:
@@ -205,10 +208,6 @@ def _window(context: Context) -> dict[str, Any]:
     view: View = context.view
     times = {"from": view.start, "to": view.end, "complete_until": view.complete_until}
     return {**times, "revision": context.source.revision(context.service)}
-
-
-def _services(context: Context) -> Any:
-    return context.source.services(context.view.start, context.view.end)
 
 
 def _names(source: Source) -> dict[str, Any]:

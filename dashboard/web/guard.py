@@ -164,14 +164,10 @@ def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
     if origin is None:
         return None
     try:
-        is_own = urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
+        is_own = urlsplit(origin).netloc == request.host or _name(urlsplit(origin).netloc) in config.hosts
     except ValueError:
         return refused_response(400, "The Origin of this request is not valid.")
     return None if is_own else refused
-
-
-def _name_of_origin(origin: str) -> str:
-    return _name(urlsplit(origin).netloc)
 
 
 def _name(host: str) -> str:

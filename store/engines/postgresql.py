@@ -119,16 +119,12 @@ def _make_partitions(connection: Connection, rows: Sequence[PointRow]) -> None:
     present = _partitions(connection) if wanted else {}
     for tier, start in sorted(wanted - present.keys()):
         stop = start + _FREED_BY_CODE[tier]
-        name = _name(tier, start)
+        name = f"points_{tier}_{start}"
         # Create and attach: creating the partition in place would wait for all readers.
         connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE points)")
         connection.exec_driver_sql(
             f"ALTER TABLE points ATTACH PARTITION {name} FOR VALUES FROM ({tier}, {start}) TO ({tier}, {stop})"
         )
-
-
-def _name(tier: int, start: int) -> str:
-    return f"points_{tier}_{start}"
 
 
 def _partitions(connection: Connection) -> dict[tuple[int, int], str]:

@@ -32,7 +32,7 @@ from ... import lease
 from ...formatting import cut, line
 from .. import message_text
 from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, post_json
-from ..message import Finding, Message
+from ..message import Message
 from ..outbox import AlertsThread
 
 log = logging.getLogger(__name__)
@@ -239,16 +239,12 @@ def _alert(message: Message) -> dict[str, Any]:
         "severity": _SEVERITIES[finding.severity],
         "timestamp": _iso(message.at),
         "group": finding.service,
-        "class": _class(finding),
+        "class": f"{finding.kind} slo" if finding.burn else "tail regression" if finding.shift else "no data",
         "custom_details": _details(message),
     }
     if finding.blamed is not None:
         alert["component"] = finding.blamed.stage
     return alert
-
-
-def _class(finding: Finding) -> str:
-    return f"{finding.kind} slo" if finding.burn else "tail regression" if finding.shift else "no data"
 
 
 def _details(message: Message) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pydantic import Field
 from ....analysis.profile import FunctionGrowth
 from ....core.settings.field_types import Secret, SecretAddress
 from ..channel import ChannelKind, ChannelSection, Refresh, post_json
-from ..message import Burn, LatencyRegression, Message
+from ..message import Burn, Message
 from ..message_text import cause_text, headline
 
 SIGNATURE_HEADER = "X-Stagelens-Signature"
@@ -99,7 +99,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         },
         "burn": finding.burn and _burn(finding.burn),
         "budget": finding.burn and _budget(finding.burn),
-        "shift": finding.shift and _shift(finding.shift),
+        "shift": finding.shift and {**dataclasses.asdict(finding.shift), "ratio": finding.shift.ratio},
         "absence": finding.absence and dataclasses.asdict(finding.absence),
         "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
         "failures": finding.failures and dataclasses.asdict(finding.failures),
@@ -132,10 +132,6 @@ def _budget(burn: Burn) -> dict[str, float | None]:
         "window_seconds": burn.window_seconds,
         "exhausted_in_seconds": burn.exhausted_in_seconds,
     }
-
-
-def _shift(shift: LatencyRegression) -> dict[str, float | str]:
-    return {**dataclasses.asdict(shift), "ratio": shift.ratio}
 
 
 def _function(grown: FunctionGrowth) -> dict[str, float | str]:

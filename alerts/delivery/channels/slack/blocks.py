@@ -88,7 +88,7 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
         if block
     ]
     for part in _DROP_ORDER:
-        if _size(found) <= MAX_BLOCKS_BYTES:
+        if len(json.dumps(found, ensure_ascii=False).encode()) <= MAX_BLOCKS_BYTES:
             break
         found = [block for block in found if block["block_id"] != _block_id(message, part)]
     return found
@@ -242,7 +242,3 @@ def _mrkdwn(text: str, limit: int) -> dict[str, str]:
 
 def _block_id(message: Message, part: str) -> str:
     return f"{message.key}:{part}"[:MAX_BLOCK_ID_CHARS]
-
-
-def _size(found: list[dict[str, Any]]) -> int:
-    return len(json.dumps(found, ensure_ascii=False).encode())
