@@ -168,7 +168,8 @@ def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
     """Yield the installed libraries that are instrumented, by title."""
     imported = inspection.sources.imported() | {inspection.target.name}
     found = {library.load() for library in LIBRARIES}
-    classes = sorted((cls for cls in found if not _is_pythons(cls.library)), key=lambda cls: cls.title.lower())
+    others = (cls for cls in found if cls.library.partition(".")[0] not in sys.stdlib_module_names)
+    classes = sorted(others, key=lambda cls: cls.title.lower())
     mains = {next(iter(cls.tested)) for cls in classes}
     for cls in classes:
         main = next(iter(cls.tested))
@@ -196,10 +197,6 @@ def untimed_libraries(inspection: Inspection) -> dict[str, str]:
         for name, module in WITHOUT_MODULE.items()
         if (version := inspection.installed(name)) and (not inspection.sources.trees or module in imported)
     }
-
-
-def _is_pythons(library: str) -> bool:
-    return library.partition(".")[0] in sys.stdlib_module_names
 
 
 WIDTH = 80

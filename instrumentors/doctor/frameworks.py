@@ -286,11 +286,6 @@ def check_gevent(inspection: Inspection) -> Iterator[DoctorFinding]:
 def _patches(node: ast.stmt) -> bool:
     return any(
         isinstance(inner, ast.Call)
-        and isinstance(inner.func, (ast.Attribute, ast.Name))
-        and _attribute_path(inner.func) in ("patch_all", "monkey_patch")
+        and {getattr(inner.func, name, "") for name in ("attr", "id")} & {"patch_all", "monkey_patch"}
         for inner in ast.walk(node)
     )
-
-
-def _attribute_path(node: ast.Attribute | ast.Name) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id

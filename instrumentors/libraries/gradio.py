@@ -110,15 +110,12 @@ def _finish(marks: Marks, queued: Sequence[int], ended: int, route: str, error_t
     if len(queued) > 1:
         marks.extend(("@batch", len(queued), 0))
     # Facts of the first event, such as its trace, are no facts of the others.
-    shared = [mark for triple in _triples(marks) if triple[0] == "@batch" or triple[0][0] != "@" for mark in triple]
+    triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=True)
+    shared = [mark for triple in triples if triple[0] == "@batch" or triple[0][0] != "@" for mark in triple]
     for number, since in enumerate(queued):
         own = [*marks[:3], *shared] if number else marks
         own.extend(("queue", since, started, "framework", started, ended))
         finish(own, since, ended, route, error_type)
-
-
-def _triples(marks: Marks) -> list[tuple[Any, Any, Any]]:
-    return list(zip(marks[3::3], marks[4::3], marks[5::3], strict=True))
 
 
 def _route(fn: Any) -> str:

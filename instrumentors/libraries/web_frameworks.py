@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
@@ -122,7 +123,7 @@ class NativeExchange(Exchange):
                 self._marks.extend(self._stream.facts())
         except Exception:
             log_failure("describing a request")
-        error_type = type(error).__qualname__ if error else self.error_type if status >= FAILED else ""
+        error_type = type(error).__qualname__ if error else "" if 0 < status < FAILED else self.error_type
         if self.is_gone and is_cancelled(error_type, status):
             self._marks.extend(CANCELLED)
         self._marks.extend((rest, self._marks[1], ended))
@@ -200,6 +201,13 @@ async def until_end(serving: Awaitable[Any], finish: Callable[[BaseException | N
 
 # Request of this context.
 _exchange: ContextVar[NativeExchange | None] = ContextVar("stagelens_native", default=None)
+
+
+def _note_error(error: BaseException | None) -> NativeExchange | None:
+    exchange = _exchange.get()
+    if exchange is not None and error is not None:
+        exchange.error_type = type(error).__qualname__
+    return exchange
 
 
 def is_websocket(header: Callable[[str], Any]) -> bool:
@@ -339,23 +347,29 @@ class SanicInstrumentor(Instrumentor):
         self.replace(module.Router, "get", _router_get)
 
     def _errors(self, module: ModuleType) -> None:
-        self.replace(module.ErrorHandler, "response", Probed(Probe(_handling, None, None, 3)))
+        errors = module.ErrorHandler
+        self.replace(errors, "response", Probed(Probe(lambda _, __, error: _note_error(error), parameters=3)))
+        # What the handler of a websocket has raised is only logged.
+        self.replace(errors, "log", Probed(Probe(_disconnected, parameters=2)))
 
     def _websocket(self, module: ModuleType) -> None:
         socket = module.WebsocketImplProtocol
         self.replace(socket, "recv", Probed(Probe(receiving, _received, None, 1)))
         self.replace(socket, "send", SENDING)
+        # After a cancellation, because the client has gone.
+        cancelled = Probe(lambda socket: _disconnected(socket, asyncio.CancelledError()), parameters=1)
+        self.replace(socket, "end_connection", Probed(cancelled))
 
 
-def _connected(_: Any, __: Any, request: Any) -> Messages | None:
+def _connected(_: Any, __: Any, request: Any) -> None:
     try:
-        return Messages(request.headers, lambda: f"/{request.route.path}")
+        Messages(request.headers, lambda: f"/{request.route.path}")
     except Exception:
         log_failure("timing a websocket")
-        return None
 
 
-def _disconnected(opened: Messages | None, outcome: object) -> None:
+def _disconnected(_: object, outcome: object) -> None:
+    opened = _messages.get()
     if opened is not None:
         opened.end(outcome)
 
@@ -407,12 +421,6 @@ def _router_get(original: Any) -> Any:
     return get
 
 
-def _handling(_: Any, __: Any, error: Any) -> None:
-    exchange = _exchange.get()
-    if exchange is not None:
-        exchange.error_type = type(error).__qualname__
-
-
 class TornadoInstrumentor(Instrumentor):
     """Tornado: counts the requests of `RequestHandler`, and the messages of `WebSocketHandler`.
 
@@ -442,6 +450,8 @@ class TornadoInstrumentor(Instrumentor):
 
     def _websocket(self, module: ModuleType) -> None:
         self.replace(module.WebSocketProtocol, "_run_callback", _run_callback)
+        failed = Probe(lambda _: _note_error(sys.exc_info()[1]), parameters=1)
+        self.replace(module.WebSocketProtocol, "_abort", Probed(failed))
 
 
 # Attribute of a request of Tornado: the pattern that its path has matched last, that of the innermost router.
@@ -504,9 +514,8 @@ def _flushing(handler: Any, include_footers: Any) -> None:
 
 
 def _handle_exception(handler: Any, error: Any) -> None:
-    exchange = _exchange.get()
+    exchange = _note_error(error)
     if exchange is not None:
-        exchange.error_type = type(error).__qualname__
         exchange.look(_socket(handler))
 
 
@@ -516,10 +525,11 @@ def _run_callback(original: Any) -> Any:
         exchange = NativeExchange.open(None, lambda _: "") if is_message else None
         if exchange is None:
             return original(self, callback, *args, **options)
-        future = None
+        future, token = None, _exchange.set(exchange)
         try:
             future = original(self, callback, *args, **options)
         finally:
+            _exchange.reset(token)
             exchange.leave()
             if future is None:
                 _finish_tornado(exchange, self.handler, None)

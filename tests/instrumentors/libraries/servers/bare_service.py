@@ -21,6 +21,14 @@ def work() -> None:
         _model.identify_bytes(b"import os\n" * 9)
 
 
+def answer(message: Any) -> Any:
+    """Return the answer to a message of a websocket."""
+    work()
+    if message == "fail":
+        raise ValueError(message)
+    return message
+
+
 async def asgi(scope: Any, receive: Any, send: Any) -> None:
     """Respond to requests, and to messages of a websocket."""
     if scope["type"] == "lifespan":
@@ -30,8 +38,7 @@ async def asgi(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.accept"})
         while (message := await receive())["type"] == "websocket.receive":
-            work()
-            await send({"type": "websocket.send", "text": message["text"]})
+            await send({"type": "websocket.send", "text": answer(message["text"])})
     else:
         work()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
@@ -91,8 +98,7 @@ def serve_tornado(port: int) -> None:
 
     class Socket(websocket.WebSocketHandler):
         async def on_message(self, message: str | bytes) -> None:
-            work()
-            await self.write_message(message)
+            await self.write_message(answer(message))
 
     async def main() -> None:
         web.Application([(r"/items/([0-9]+)", Item), (r"/ws", Socket)]).listen(port, "127.0.0.1")
@@ -128,8 +134,7 @@ def serve_sanic(port: int) -> None:
     @app.websocket("/ws")  # pyright: ignore[reportUntypedFunctionDecorator]
     async def socket(_: Any, socket: Any) -> None:
         async for message in socket:
-            work()
-            await socket.send(message)
+            await socket.send(answer(message))
 
     app.run("127.0.0.1", port, single_process=True)
 

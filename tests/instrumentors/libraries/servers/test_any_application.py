@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from tests.support.long_flush_path import LONG_FLUSH
@@ -49,7 +50,7 @@ SOCKETS = {*ASGI, "sanic", "tornado"}
 def test_each_request_is_one_request(
     name: str, sink: Sink, start: Callable[..., Server], until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """The route is that of the framework, else a template of the path; a message of a websocket is a request, too."""
+    """The route is that of the framework, else a template of the path; a message of a websocket is a request, too, which may fail."""
     if not SERVERS.exists() and not os.environ.get("CI"):
         pytest.skip("no servers; `make servers` installs them, and `make test-stacks` does")
     command = (ASGI | OTHERS).get(name, f"bare_service {name} {{port}}").split()
@@ -61,10 +62,14 @@ def test_each_request_is_one_request(
             for _ in range(REQUESTS):
                 websocket.send("hello")
                 assert websocket.recv() == "hello"
-        until(lambda: sink.requests(http_route="/ws") == REQUESTS, "the messages")
+            websocket.send("fail")
+            with pytest.raises(ConnectionClosed):
+                websocket.recv()
+        until(lambda: sink.requests(http_route="/ws", inference_status="ok") == REQUESTS, "the messages")
+        until(lambda: sink.requests(http_route="/ws", inference_status="error") == 1, "the message that fails")
     until(lambda: sink.requests(http_route=NAMED.get(name, "/items/{}")) >= REQUESTS, "the requests")
 
-    assert sink.requests() == REQUESTS * (1 + (name in SOCKETS)), server.log()
+    assert sink.requests() == REQUESTS + (REQUESTS + 1) * (name in SOCKETS), server.log()
     assert "handler" in sink.stages()
 
 
