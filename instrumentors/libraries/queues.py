@@ -150,8 +150,9 @@ class QueueInstrumentor(Instrumentor):
     def _subclass(self, base: Any, kind: Any) -> Any:
         if kind not in _subclasses:
             above = () if kind is base else (self._subclass(base, kind.__base__),)
-            own = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-            _subclasses[kind] = type(kind)(kind.__name__, (kind, *above), {**own, "__slots__": ()})
+            # In the module where `pickle` finds it.
+            own = {"__doc__": kind.__doc__, "__module__": "gevent.queue", "__slots__": ()}
+            _subclasses[kind] = type(kind)(kind.__name__, (kind, *above), own)
         for name, patch in (("put", _PUT), ("get", _GET)):
             if kind is base or name in vars(kind):
                 self.override(_subclasses[kind], name, patch)

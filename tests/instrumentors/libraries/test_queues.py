@@ -1331,7 +1331,7 @@ from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 QueueInstrumentor().instrument()
 from gevent import monkey
 monkey.patch_all()
-import queue, threading
+import pickle, queue, threading
 import gevent.event, gevent.queue
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.tickets import request_tickets
@@ -1339,6 +1339,7 @@ recorder.background.wake_at = 1000
 assert queue.PriorityQueue is gevent.queue.PriorityQueue
 assert isinstance(queue.PriorityQueue(), queue.Queue)
 assert not hasattr(queue.PriorityQueue(), "__dict__")
+assert pickle.loads(pickle.dumps(queue.PriorityQueue)) is queue.PriorityQueue
 jobs = queue.PriorityQueue()
 
 def answer(reply):
