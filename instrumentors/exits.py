@@ -12,7 +12,6 @@ raises the signal again. Others meanwhile have no effect: `timeout` sends two at
 from __future__ import annotations
 
 import _socket
-import _thread
 import atexit
 import contextlib
 import faulthandler
@@ -28,11 +27,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from .. import import_lock
-from .instrumentor import Instrumentor, Probed, log_failure
+from .instrumentor import Instrumentor, Probed, log_failure, unpatched
 from .probes import Probe
 
 # Those that end a process on purpose, without a core dump. SIGINT has a handler of Python, unless the host restores its default.
@@ -55,7 +53,7 @@ class ExitInstrumentor(Instrumentor):
 
     def after_signal(self) -> None:
         for owner, name in ((os, "kill"), (os, "killpg"), (signal, "pause"), (signal, "raise_signal")):
-            self.replace(owner, name, Probed(Probe(bool, _await_end)))
+            self.replace(owner, name, Probed(Probe(bool, await_end)))
 
 
 def watch(flush: Callable[[], object], flush_at_end: Callable[[], object]) -> None:
@@ -82,10 +80,15 @@ def watch_signals(flush_at_end: Callable[[], object]) -> None:
 
 def _end(flush: Callable[[], object]) -> None:
     flush()
-    _await_end()
+    await_end()
+    last = getattr(sys, "last_traceback", None)
+    if last and last.tb_frame.f_back is None and sys.last_type is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        # Python ends by SIGINT after this error. It forgets that when it runs the text of code, as the imports of `flush` do.
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt", {})  # noqa: S102 - a fixed text
 
 
-def _await_end(*_: object) -> None:
+def await_end(*_: object) -> None:
     """Do not return if a signal is about to end this process: without us the process would have ended by it before."""
     while _signals is not None and _signals.received:
         time.sleep(_POLL_SECONDS)
@@ -105,7 +108,7 @@ class Signals:
         self._inodes = self._read_inodes()
         ExitInstrumentor().after_signal()
         # No `threading.Thread`: under gevent that is a greenlet, which waits for the host.
-        _unpatched(_thread, "start_new_thread")(self._run, ())
+        unpatched("_thread", "start_new_thread")(self._run, ())
 
     @property
     def received(self) -> bool:
@@ -157,7 +160,7 @@ class Signals:
         return []
 
     def _poll(self, timeout_ms: int | None = None) -> list[int]:
-        poll = _unpatched(select, "poll")()
+        poll = unpatched("select", "poll")()
         signals = {
             receiver.fileno(): signum for signum, (receiver, _) in self._sockets.items() if receiver.fileno() >= 0
         }
@@ -206,7 +209,8 @@ def _in_child() -> None:
     _signals = None
 
 
-os.register_at_fork(after_in_child=_in_child)
+# A child that begins after a signal to the whole group would not get it, and outlive the group.
+os.register_at_fork(before=await_end, after_in_child=_in_child)
 
 
 def _is_supported() -> bool:
@@ -231,8 +235,3 @@ def _socket_pair() -> tuple[_socket.socket, _socket.socket]:
     for each in (receiver, sender):
         each.setblocking(False)
     return receiver, sender
-
-
-def _unpatched(module: ModuleType, name: str) -> Any:
-    monkey = sys.modules.get("gevent.monkey")
-    return getattr(module, name) if monkey is None else monkey.get_original(module.__name__, name)

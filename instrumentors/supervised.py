@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from . import recorder
+from . import exits, recorder
 from .instrumentor import log_failure
 from .recorder import OpenRequest
 from .records import ARRIVAL, OPEN, Marks, clock
@@ -122,6 +122,7 @@ def _find_memory() -> Iterator[SharedRequests]:
 
 def starting_child(child: Any) -> Any:
     """Create the memory of a child of `multiprocessing`, which inherits it."""
+    exits.await_end()
     try:
         if hasattr(os, "memfd_create"):
             shared = SharedRequests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -65,6 +66,14 @@ def test_a_short_script_delivers_all_requests_at_exit(sink: Sink, ending: str) -
     assert [post.path for post in sink.posts] == ["/v1/metrics", "/v1/traces", "/v1/metrics"]
 
 
+def test_a_process_that_an_interrupt_ends_still_ends_by_its_signal(sink: Sink) -> None:
+    """A shell ends its loop only then. Python forgets it when the import of a module runs the text of code."""
+    done = run(sink.url, "serve(3)\nraise KeyboardInterrupt")
+
+    assert done.returncode == -signal.SIGINT
+    assert sink.requests() == 3
+
+
 def test_a_process_ends_cleanly_without_a_collector() -> None:
     """Without a listener, or with one that never responds, stderr is empty and the exit takes the flush timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -72,6 +81,29 @@ def test_a_process_ends_cleanly_without_a_collector() -> None:
             done = run(f"http://127.0.0.1:{port}", "serve(3)", flush_seconds=2)
 
             assert (done.returncode, done.stderr) == (0, "")
+
+
+FORK_AT_END = """
+serve(1)
+import signal, threading
+from stagelens.instrumentors import exits
+def fork():
+    while not exits._signals.received:
+        pass
+    if os.fork() == 0:
+        os.write(1, b"left")
+        os._exit(0)
+threading.Thread(target=fork, daemon=True).start()
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_no_child_begins_after_the_signal_that_ends_its_parent() -> None:
+    """A pool would replace its workers, which the same signal has ended, while the last report waits for the collector."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = run(f"http://127.0.0.1:{silent.getsockname()[1]}", FORK_AT_END, flush_seconds=1)
+
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")
 
 
 def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
