@@ -70,7 +70,10 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.command in arguments.TOOLS:
         return _explained(lambda: _main_of("collector.commands")(options.command, _environment(options), vars(options)))
     if getattr(options, "add_user", None):
-        return _explained(lambda: _add_user(options.add_user, _environment(options)))
+        users = ".dashboard.web.users"
+        return _explained(
+            lambda: import_module(users, __package__).add_user_command(options.add_user, _environment(options))
+        )
     if getattr(options, "check", False):
         return _explained(lambda: _main_of("collector.check")(_environment(options)))
     return _explained(lambda: _serve(options.command, _environment(options)))
@@ -186,12 +189,6 @@ def _event(options: argparse.Namespace) -> int:
 
     given = {name: value for name, value in vars(options).items() if name != "command"}
     return event.main(given, os.environ)
-
-
-def _add_user(name: str, environment: Mapping[str, str]) -> int:
-    from .dashboard.web import users  # noqa: PLC0415
-
-    return users.add_user_command(name, environment)
 
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:

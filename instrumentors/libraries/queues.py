@@ -54,6 +54,8 @@ from .queue_replies import (
 
 # Queues from which requests themselves take, such as the connections of a pool, by their id.
 _pools: dict[int, ref[Any]] = {}
+# Py_TPFLAGS_BASETYPE: the class can have subclasses.
+_BASETYPE: Final = 1 << 10
 # Of the classes of gevent, by the original.
 _subclasses: Final[dict[Any, Any]] = {}
 # Jobs of a request that do not hold what it waits for: more are data.
@@ -144,7 +146,7 @@ class QueueInstrumentor(Instrumentor):
         SIMPLE_QUEUES.append(base)
         # Written in C. A subclass takes the place of each class before anyone else has it.
         for name, kind in list(vars(module).items()) if was_watched("gevent.queue") else ():
-            if isinstance(kind, type) and issubclass(kind, base):
+            if isinstance(kind, type) and issubclass(kind, base) and kind.__flags__ & _BASETYPE:
                 self.replace(module, name, partial(self._subclass, base))
 
     def _subclass(self, base: Any, kind: Any) -> Any:
