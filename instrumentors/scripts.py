@@ -142,8 +142,7 @@ class _WarmUp:
         # Break the reference cycle.
         del self._held
         if ended > _released:
-            # The agent has loaded it.
-            from . import supervised  # noqa: PLC0415
+            from . import supervised  # noqa: PLC0415 - the agent has loaded it
 
             # One search for all that waited.
             _next_search, _released = 0, clock()

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from ..core.addresses import parse_ip
-from .config import service_name
 from .records import OPEN, SHARED
 
 SAMPLED = 1
@@ -130,9 +129,11 @@ def tracestate(service: str) -> str:
 @functools.lru_cache(_MAX_HOSTS)
 def tracestate_to(host: str) -> str:
     """Return the `tracestate` header of calls from this service to *host*; "" for a host that does not get it."""
-    return (
-        tracestate(service_name(os.environ)) if may_name_service_to(host, os.environ.get(NAMED_TO_VARIABLE, "")) else ""
-    )
+    if not may_name_service_to(host, os.environ.get(NAMED_TO_VARIABLE, "")):
+        return ""
+    from .config import service_name  # noqa: PLC0415 - not loaded with every Python process of a command
+
+    return tracestate(service_name(os.environ))
 
 
 @functools.lru_cache(_MAX_HOSTS)
