@@ -153,21 +153,21 @@ class _ImportHook:
             log_failure(f"instrumenting {self._library.trigger}")
 
 
-def _worker() -> Any:
-    """Return the module of the agent, imported on its thread: HTTP, gzip and JSON are not loaded at the expense of the first request."""
-    with import_lock, suppress(OSError):
-        return import_module(".agent.worker", __package__)
-    # Its file was closed while it was read: a daemon closes all. Most of it is loaded by now.
-    with import_lock:
-        return import_module(".agent.worker", __package__)
-
-
 def _run_agent() -> None:
-    _worker().run()
+    # Imported on the background thread: HTTP, gzip and JSON are not loaded at the expense of the first request.
+    with import_lock:
+        with suppress(OSError):  # a daemon closes all files, also this one while it is read
+            from .agent import worker  # noqa: PLC0415
+        from .agent import worker  # noqa: PLC0415
+
+    worker.run()
 
 
 def _flush_agent(timeout_seconds: float) -> bool:
-    return _worker().flush(timeout_seconds)
+    with import_lock:
+        from .agent import worker  # noqa: PLC0415 - see _run_agent
+
+    return worker.flush(timeout_seconds)
 
 
 _logger: Any = logging.getLogger("stagelens")

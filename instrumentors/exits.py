@@ -161,9 +161,7 @@ class Signals:
 
     def _poll(self, timeout_ms: int | None = None) -> list[int]:
         poll = unpatched("select", "poll")()
-        signals = {
-            receiver.fileno(): signum for signum, (receiver, _) in self._sockets.items() if receiver.fileno() >= 0
-        }
+        signals = {pair[0].fileno(): signum for signum, pair in self._sockets.items() if pair[0].fileno() >= 0}
         for file in signals:
             poll.register(file, select.POLLIN)
         return [signals[file] for file, _ in poll.poll(timeout_ms)]
