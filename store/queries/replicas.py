@@ -246,8 +246,9 @@ def _open_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFram
     }
     added = {"requests": "sum", "oldest_seconds": "max"}
     found = pd.DataFrame(rows, columns=list(OPEN_COLUMNS)).groupby(["route", "place"], as_index=False).agg(added)
-    found = found.sort_values("oldest_seconds", ascending=False, ignore_index=True)
-    found.attrs["at"] = moment(int(reported.times.max()) + schema.FINEST) if len(reported) else None
+    # With exports every second the number is a mean, and a request that was open at one of ten is none.
+    found = found[found["requests"] > 0].sort_values("oldest_seconds", ascending=False, ignore_index=True)
+    found.attrs["at"] = moment(int(reported.times.max()) + schema.FINEST) if len(found) else None
     return found
 
 

@@ -92,12 +92,22 @@ def test_replicas_over_the_cap_are_aggregated_hourly(
     assert found == {names[0], names[1], "cpu __other__", "gpu new/gpu0"}
 
 
-def open_for(seconds: float, place: str, at: int, series: Series = SHOP) -> Point:
+def open_for(seconds: float, place: str, at: int, series: Series = SHOP, seen_us: int = 10_000_000) -> Point:
     """Return the report of a process of one request that has been open for so long."""
     histogram = Histogram()
-    histogram.record(seconds, 10_000_000)
+    histogram.record(seconds, seen_us)
     histogram.sum = 0.0
     return Point(series, OPEN_TIME, hardware_key("open", place), at, histogram)
+
+
+def test_a_request_that_was_open_at_one_of_ten_exports_is_not_open(sqlite_site: Callable[..., Site]) -> None:
+    """The number is a mean over 10 s."""
+    one = sqlite_site()
+    one.store.write([Batch("a", [open_for(0.01, "web-1:7", NOON - 30, seen_us=1_000_000)])])
+    found = one.store.read.open_requests(one.between(NOON - 3600, NOON))
+
+    assert found.empty
+    assert found.attrs["at"] is None
 
 
 def test_open_requests_are_those_of_the_last_reports(sqlite_site: Callable[..., Site]) -> None:
