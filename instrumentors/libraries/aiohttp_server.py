@@ -34,7 +34,7 @@ from .server_common import (
     is_users_code,
     unmatched_route,
 )
-from .web_frameworks import SENDING, Messages, NativeExchange, is_websocket, receiving, until_end
+from .web_frameworks import SENDING, Messages, NativeExchange, is_websocket, receiving, with_messages
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
@@ -245,7 +245,7 @@ def _handle_request(original: Any) -> Any:
 
 
 async def _handle_messages(handler: Handler, request: Any) -> Any:
-    return await until_end(handler(request), Messages(request.headers, partial(_template, request)).end)
+    return await with_messages(handler(request), request, partial(_template, request))
 
 
 def _joined(request: Any, name: str) -> str:

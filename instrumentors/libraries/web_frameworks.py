@@ -162,6 +162,19 @@ class Messages(MessageExchange):
 _messages: ContextVar[Messages | None] = ContextVar("stagelens_messages", default=None)
 
 
+def _connect(request: Any, template: Callable[[], str]) -> None:
+    try:
+        Messages(request.headers, template)
+    except Exception:
+        log_failure("timing a websocket")
+
+
+def _disconnect(_: object, outcome: object) -> None:
+    opened = _messages.get()
+    if opened is not None:
+        opened.end(outcome)
+
+
 def receiving(_: object) -> Messages | None:
     """Return the messages of this websocket; the current one ends, because the next one is awaited."""
     opened = _messages.get()
@@ -197,6 +210,12 @@ async def until_end(serving: Awaitable[Any], finish: Callable[[BaseException | N
     finally:
         finish(failure)
         del failure
+
+
+async def with_messages(serving: Awaitable[Any], request: Any, template: Callable[[], str]) -> Any:
+    """Return what *serving* returns, the work on the websocket that *request* opens, and count its messages."""
+    _connect(request, template)
+    return await until_end(serving, functools.partial(_disconnect, request))
 
 
 # Request of this context.
@@ -337,7 +356,10 @@ class SanicInstrumentor(Instrumentor):
         }
 
     def _app(self, module: ModuleType) -> None:
-        self.replace(module.Sanic, "_websocket_handler", Probed(Probe(_connected, _disconnected, _disconnected, 3)))
+        connecting = Probe(
+            lambda _, __, request: _connect(request, lambda: f"/{request.route.path}"), _disconnect, _disconnect, 3
+        )
+        self.replace(module.Sanic, "_websocket_handler", Probed(connecting))
 
     def _protocol(self, module: ModuleType) -> None:
         # Sanic compiles most of its own methods again at the start, without our patches.
@@ -350,28 +372,15 @@ class SanicInstrumentor(Instrumentor):
         errors = module.ErrorHandler
         self.replace(errors, "response", Probed(Probe(lambda _, __, error: _note_error(error), parameters=3)))
         # What the handler of a websocket has raised is only logged.
-        self.replace(errors, "log", Probed(Probe(_disconnected, parameters=2)))
+        self.replace(errors, "log", Probed(Probe(_disconnect, parameters=2)))
 
     def _websocket(self, module: ModuleType) -> None:
         socket = module.WebsocketImplProtocol
         self.replace(socket, "recv", Probed(Probe(receiving, _received, None, 1)))
         self.replace(socket, "send", SENDING)
         # After a cancellation, because the client has gone.
-        cancelled = Probe(lambda socket: _disconnected(socket, asyncio.CancelledError()), parameters=1)
+        cancelled = Probe(lambda socket: _disconnect(socket, asyncio.CancelledError()), parameters=1)
         self.replace(socket, "end_connection", Probed(cancelled))
-
-
-def _connected(_: Any, __: Any, request: Any) -> None:
-    try:
-        Messages(request.headers, lambda: f"/{request.route.path}")
-    except Exception:
-        log_failure("timing a websocket")
-
-
-def _disconnected(_: object, outcome: object) -> None:
-    opened = _messages.get()
-    if opened is not None:
-        opened.end(outcome)
 
 
 def _received(opened: Messages | None, message: Any) -> None:
