@@ -108,7 +108,6 @@ def sides_from_windows(read: Reader, selection: Selection, windows: Sequence[str
 
 
 def all_time_selection(service: str | None, environment: str | None, route: str | None) -> Selection:
-    """Return a selection of the given service, environment and route over all time."""
     end = datetime.fromtimestamp(time.time(), UTC) + _MAX_CLOCK_SKEW
     return Selection(_BEGINNING, end, service=service, environment=environment, route=route)
 
@@ -174,7 +173,6 @@ exit codes: 0 no threshold is exceeded, 1 a threshold is exceeded, 2 wrong usage
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the argument parser of `stagelens compare`."""
     made = argparse.ArgumentParser(
         "stagelens compare",
         usage="stagelens compare [options] (A.json B.json | --versions A B | --windows FROM/TO FROM/TO)",

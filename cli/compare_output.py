@@ -232,7 +232,6 @@ _ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
 
 
 def print_comparison(comparison: RunComparison, out: Console) -> None:
-    """Print *comparison* to *out*."""
     if not out.is_terminal:
         out.width = max(out.width, _MIN_COLUMNS)
     for name, side, counted in zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True):
@@ -279,7 +278,6 @@ _SUITE = "stagelens compare"
 
 
 def markdown(comparison: RunComparison) -> str:
-    """Return *comparison* as Markdown."""
     sides = zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True)
     lines = [f"### {verdict(comparison)}", ""]
     lines += [f"- **{name}** {_escape_cell(side.name)}: {_escape_cell(count)}" for name, side, count in sides]

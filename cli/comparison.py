@@ -150,8 +150,6 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class StageChange:
-    """Change of one stage."""
-
     stage: str
     a_seconds: float
     b_seconds: float
@@ -161,8 +159,6 @@ class StageChange:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdResult:
-    """Outcome of one threshold."""
-
     threshold: Threshold
     outcome: Outcome
     difference: QuantileComparison | FailureDifference | None
@@ -170,8 +166,6 @@ class ThresholdResult:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of the comparison."""
-
     name: str
     selection: Selection
     requests: int = 0
@@ -180,8 +174,6 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Result of a comparison."""
-
     a: Side
     b: Side
     latency: Sequence[QuantileComparison]

@@ -162,7 +162,6 @@ def rows_of(found: Row) -> list[Row]:
 
 
 def largest(values: Mapping[str, float], most: int = MOST_ROWS) -> dict[str, float]:
-    """Return the *most* largest of *values*, largest first."""
     return dict(sorted(values.items(), key=lambda item: -item[1])[:most])
 
 
@@ -197,7 +196,6 @@ def csv_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cell(value: object) -> str:
-    """Return *value* as one cell of a table."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -68,8 +68,6 @@ _Caller: TypeAlias = Context[Any, Any]
 
 
 class Tools:
-    """Tools of the server."""
-
     def __init__(self, client_of: Callable[[Mapping[str, str] | None], AbstractContextManager[Client]]) -> None:
         self._client_of = client_of
 

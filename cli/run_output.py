@@ -125,8 +125,6 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSummary:
-    """Summary of one service."""
-
     whole: RequestStats
     routes: Sequence[RequestStats]
     more_routes: int
@@ -138,8 +136,6 @@ class ServiceSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Summary of a run."""
-
     services: Sequence[ServiceSummary]
     dropped: int
     probes: int = 0
@@ -152,7 +148,6 @@ def run_window(read: Reader) -> tuple[datetime, datetime] | None:
 
 
 def summarize_run(read: Reader) -> RunSummary:
-    """Return the summary of all data in *read*."""
     window, dropped = run_window(read), read.state().dropped
     if window is None:
         return RunSummary([], dropped)

@@ -41,8 +41,6 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Metadata of a run."""
-
     command: Sequence[str]
     start: datetime
     end: datetime

@@ -29,8 +29,6 @@ _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVE
 
 
 class TemporaryCollector:
-    """Running collector and its store."""
-
     def __init__(self, store: Store, collector: Collector, file: LiveConfig) -> None:
         self.store = store
         self._collector = collector

@@ -129,8 +129,6 @@ _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """Histograms of one metric family."""
-
     family: MetricFamily  # the metric family
     labels: Sequence[Sequence[tuple[str, str]]]  # label names and values of each of the n histograms
     counts: Ints  # counts by bucket; shape (n, BUCKETS)

@@ -88,8 +88,6 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 class HttpApp:
-    """The OTLP/HTTP application."""
-
     def __init__(
         self,
         pipeline: IngestPipeline,

@@ -22,8 +22,6 @@ Kind = Literal["text", "count", "tokens", "bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Attribute of a request."""
-
     key: str  # Name on the wire and in the store
     label: str  # Name on pages, within a sentence
     kind: Kind = "text"  # Kind of its values; all but texts are counted by size band

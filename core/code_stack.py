@@ -22,8 +22,6 @@ _SEPARATORS = str.maketrans(";@", "__")
 
 
 class CodeFrame(NamedTuple):
-    """One function on a stack."""
-
     module: str  # Import name of the module; the name of the script for `__main__`
     function: str  # Qualified name in the module, such as `Model.predict`
     file: str = ""  # Path relative to the entry of `sys.path` that contains it, or the last two parts of the path

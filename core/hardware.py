@@ -97,8 +97,6 @@ BY_METRIC = {
 
 
 class Reading(NamedTuple):
-    """One measured value."""
-
     measure: Measure  # Measure of the value
     value: float  # Value, in the unit of the measure; rates per second. [>= 0]
     device: str = ""  # The GPU or device; "" for the process or the machine

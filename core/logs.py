@@ -77,7 +77,6 @@ class CommandOutput:
 
 
 def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> CommandOutput:
-    """Configure all loggers from *env*."""
     level, form = (
         _one_of(env, "STAGELENS_LOG_LEVEL", "info", LEVELS),
         _one_of(env, "STAGELENS_LOG_FORMAT", "text", FORMATS),

@@ -28,8 +28,6 @@ MAX_CELLS = 5000
 
 
 class RequestHistograms:
-    """The histograms of one series."""
-
     __slots__ = ("_held_up", "_open", "_profile", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
 
     def __init__(self) -> None:

@@ -129,8 +129,6 @@ split_stall_key = stall_key.split
 
 @dataclass(frozen=True, slots=True)
 class LoadPhase:
-    """Phase of a cold start."""
-
     key: str
     label: str
     text: str

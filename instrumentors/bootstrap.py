@@ -19,8 +19,6 @@ from .instrumentor import Instrumentor, log_failure, when_imported
 
 
 class Library(NamedTuple):
-    """An instrumented library."""
-
     trigger: str
     module: str
     name: str

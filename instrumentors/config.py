@@ -129,8 +129,6 @@ class SamplingLimits:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Settings of the agent."""
-
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
     traces_url: str = f"{DEFAULT_ENDPOINT}/v1/traces"
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -218,7 +216,6 @@ def _resource(read: _Reader) -> dict[str, str]:
 
 
 def service_name(env: Mapping[str, str]) -> str:
-    """Return the name of the service of this process."""
     return _resource(_Reader(apply_config_file(env)))[names.SERVICE_NAME]
 
 

@@ -240,7 +240,6 @@ class Probed:
 
 
 def end(token: Any, _: object) -> None:
-    """End the *token* of a probe, if the call is observed."""
     if token is not None:
         token.end()
 

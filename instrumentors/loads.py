@@ -51,8 +51,6 @@ MAX_SHAPE: Final = 80
 
 
 class LoadRecord(NamedTuple):
-    """One phase of a cold start."""
-
     phase: str
     model: str
     shape: str
@@ -89,7 +87,6 @@ class LoadLog:
         return token
 
     def end(self, token: Token, phase: str, model: str = "", shape: str = "") -> None:
-        """End the phase of *token*; discard the phase if *phase* is empty."""
         thread = self._thread
         inside, inside_work, model = thread.inside_ns, thread.inside_work_ns, model or thread.model
         started, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
@@ -106,7 +103,6 @@ class LoadLog:
             self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, started, ended, own - waited))
 
     def note(self, phase: str, model: str, shape: str, started: int, ended: int) -> None:
-        """Record a phase without nested phases."""
         self._thread.inside_ns += ended - started
         self._thread.inside_work_ns += ended - started
         self._keep(LoadRecord(phase, model, shape, started, ended, ended - started))

@@ -34,8 +34,6 @@ MAX_TEXTS: Final = 1000
 
 
 class AttributeSource(NamedTuple):
-    """Header that contains an attribute."""
-
     name: str
     header: str
     member: str = ""
@@ -107,13 +105,11 @@ sources = _sources(os.environ)
 
 
 def record_attribute(marks: Marks, name: str, value: str) -> None:
-    """Record the attribute *name* of a request."""
     if has_capacity(marks):
         marks.extend((ATTRIBUTE, (name, value), 0))
 
 
 def record_headers(marks: Marks, header: Callable[[str], str | None]) -> None:
-    """Record the attributes in the headers of a request."""
     for name, place, member in sources:
         value = header(place)
         if value and member:

@@ -431,7 +431,6 @@ def end_work(before: Marks | None) -> None:
 
 
 def disable() -> None:
-    """Discard all further records."""
     global pending, started
     pending, started = deque(maxlen=0), deque(maxlen=0)
     background.wake_at = sys.maxsize

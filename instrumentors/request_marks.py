@@ -30,7 +30,6 @@ class RequestFacts(NamedTuple):
 
 
 def read_marks(marks: Marks) -> RequestFacts:
-    """Return the facts and intervals in *marks*."""
     items = iter(marks)
     facts: dict[str, Any] = {}
     intervals: list[Interval] = []

@@ -101,7 +101,6 @@ class Session:
 
     @property
     def code(self) -> int | None:
-        """Exit code if the command has exited, else None."""
         return self._process.poll()
 
     @property

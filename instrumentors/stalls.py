@@ -96,8 +96,6 @@ MAX_STALLS: Final = 1000
 
 
 class Stall(NamedTuple):
-    """A stall of the process."""
-
     cause: str  # A key of `core.stages.STALL_CAUSES`
     start: int  # Start. [nanoseconds by `clock`]
     end: int  # End. [nanoseconds by `clock`]

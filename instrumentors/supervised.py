@@ -46,7 +46,6 @@ class SharedRequests:
         self._memory = mmap.mmap(self.file, _BYTES)
 
     def close_file(self) -> SharedRequests:
-        """Close the file; the memory stays."""
         os.close(self.file)
         return self
 

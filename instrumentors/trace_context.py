@@ -44,8 +44,6 @@ _MAX_HOSTS = 1024
 
 
 class Parent(NamedTuple):
-    """The parent span of a request."""
-
     trace_id: str
     span_id: str
     flags: int

@@ -43,8 +43,6 @@ Lost = Literal["refused", "returned", "unreadable", "full"]
 
 @dataclass(frozen=True, slots=True)
 class DestinationState:
-    """State of a forwarding destination."""
-
     name: str
     # "elsewhere": another collector does it.
     state: Literal["up", "down", "elsewhere", "new"] = "new"
@@ -190,8 +188,6 @@ _CALLS_SECONDS = 300.0
 
 
 class DestinationSender:
-    """Sender of the backlog of one destination."""
-
     def __init__(
         self,
         destination: Destination,

@@ -108,7 +108,6 @@ class Transport(Protocol):
 
 
 def inflate_body(body: Outgoing) -> bytes:
-    """Return the content of *body*, decompressed."""
     return zstandard.ZstdDecompressor().decompress(body.body)
 
 
@@ -236,7 +235,6 @@ _IDS = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span
 
 
 def protobuf_of(signal: str, body: bytes) -> bytes:
-    """Convert the JSON *body* of *signal* into protobuf."""
     try:
         root = json.loads(body, object_hook=_with_base64)
         return json_format.ParseDict(root, _REQUESTS[signal](), ignore_unknown_fields=True).SerializeToString()

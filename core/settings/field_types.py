@@ -91,8 +91,6 @@ class Secret:
 
 
 class SecretAddress(Secret):
-    """Secret web address."""
-
     @classmethod
     def _inline(cls, text: str) -> str:
         return _address(text)

@@ -36,8 +36,6 @@ ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
 
 @dataclass(slots=True)
 class RequestTotals:
-    """Number, stages and duration of a set of requests."""
-
     requests: int = 0
     stages: int = 0
     duration_ns: int = 0

@@ -175,8 +175,6 @@ class Device(NamedTuple):
 
 
 class Gpus:
-    """GPUs that are visible to this process."""
-
     def __init__(
         self, nvml: Any = _pynvml, visible: Callable[[], str | None] = lambda: os.environ.get("CUDA_VISIBLE_DEVICES")
     ) -> None:
@@ -314,8 +312,6 @@ def _call_nvml(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:
 
 
 class Hardware:
-    """All hardware metrics of the process."""
-
     def __init__(self) -> None:
         self._gpus = Gpus()
         self._sources: tuple[Callable[[], Iterable[hardware.Reading]], ...] = (

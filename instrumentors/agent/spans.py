@@ -43,8 +43,6 @@ TEXTS = {
 
 
 class RetainedRequest(NamedTuple):
-    """A request that is retained as a trace."""
-
     record: Record
     because: RetentionReason
     dimensions: Dimensions
@@ -73,7 +71,6 @@ class Trace(NamedTuple):
 
 
 def build_trace(request: RetainedRequest) -> Trace:
-    """Return the trace of *request*."""
     marks, start, end = request.record[:3]
     parsed = read_request(request.record)
     parent = parent_of(parsed.facts)

@@ -94,8 +94,6 @@ Both: TypeAlias = tuple[Turn, Turn]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of a measurement."""
-
     command: Sequence[str]
     environments: tuple[Mapping[str, str], Mapping[str, str]]
     asking: RequestSpec | None
@@ -264,7 +262,6 @@ class RequestSpec:
 
 
 def wait_until_ready(service: Session, asking: RequestSpec, start_timeout_seconds: float) -> None:
-    """Wait until *service* responds to *asking*."""
     deadline = time.monotonic() + start_timeout_seconds
     while not asking.responds():
         if service.is_over or time.monotonic() > deadline:

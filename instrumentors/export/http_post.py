@@ -27,8 +27,6 @@ _MAX_RECEIVED_BYTES = 4 * MAX_RESPONSE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP response."""
-
     status: int
     headers: Message
     body: bytes

@@ -52,8 +52,6 @@ class ExportInterval:
 
 
 class Encoder:
-    """Encoder of the OTLP bodies of one process."""
-
     def __init__(self, resource: Mapping[str, str | int], pause: Callable[[], None]) -> None:
         self._resource = message_field(1, _attribute_fields(1, resource))
         self._pause = pause
@@ -278,7 +276,6 @@ def fixed64_field(number: int, value: int) -> bytes:
 
 
 def double_field(number: int, value: float) -> bytes:
-    """Return *value* as a field of type double."""
     return _DOUBLE.pack(number << 3 | FIXED64, value)
 
 

@@ -469,7 +469,6 @@ def forwarding(call: Application) -> Application:
 
 
 def is_forwarding(app: Any) -> bool:
-    """Return whether the class of *app* has a call that is `forwarding`."""
     return any(type(app).__call__ is call for call in _forwarding)
 
 

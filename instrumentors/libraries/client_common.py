@@ -97,7 +97,6 @@ def has_report(body: str | bytes) -> bool:
 
 
 def parse_object(body: str | bytes) -> dict[str, Any] | None:
-    """Return *body* parsed as a JSON object, None if it is not one."""
     try:
         parsed: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -119,7 +118,6 @@ def attach_call(holder: Any, response: Any, marks: Marks, started: int) -> None:
 
 
 def call_of(holder: Any) -> RespondedCall | None:
-    """Return the call that is stored for *holder*."""
     try:
         return _calls.get(ref(holder))
     except TypeError:

@@ -24,8 +24,6 @@ METADATA_POSITION = 2
 
 
 class GrpcInstrumentor(Instrumentor):
-    """Instrumentor of the calls of `grpc.Channel` and `grpc.aio.Channel`."""
-
     library = "grpc"
     title = "gRPC (client)"
     stages = {"dependency": "the time of a unary call until its response; in a stream, each wait for a message"}

@@ -37,8 +37,6 @@ STREAM_ENDS: Final = frozenset({"on_after_decode_request"})
 
 
 class LitServeInstrumentor(Instrumentor):
-    """Instrumentor of `litserve.LitServer` and its loops."""
-
     library = "litserve"
     title = "LitServe"
     stages = MappingProxyType(

@@ -25,8 +25,6 @@ Steps: TypeAlias = Generator[Any, Any, Any]
 
 
 class LlamaCppInstrumentor(Instrumentor):
-    """Instrumentor of `llama_cpp.Llama`."""
-
     library = "llama_cpp"
     title = "llama-cpp-python"
     stages = {

@@ -21,7 +21,6 @@ inside: Final[ContextVar[bool]] = ContextVar("stagelens_inside_model", default=F
 
 
 def class_name(model: Any) -> str:
-    """Return the class name of *model*."""
     return type(model).__name__
 
 

@@ -267,7 +267,6 @@ def synchronize_outputs(binding: Any) -> str:
 
 
 def copy_outputs_to_cpu(binding: Any) -> str:
-    """Return the stage of `copy_outputs_to_cpu`."""
     return between(_device(binding), "cpu")
 
 

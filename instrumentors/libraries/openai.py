@@ -22,8 +22,6 @@ from .server_common import ENDED, relayed
 
 
 class OpenAIInstrumentor(Instrumentor):
-    """Instrumentor of `openai.Stream` and `openai.AsyncStream`."""
-
     library = "openai"
     title = "OpenAI (client)"
     stages = {

@@ -21,8 +21,6 @@ from ..trace_context import Parent
 
 
 class OpenTelemetrySdkInstrumentor(Instrumentor):
-    """Instrumentor of `opentelemetry.sdk.trace.Span`."""
-
     library = "opentelemetry.sdk"
     title = "OpenTelemetry SDK"
     tested = {"opentelemetry-sdk": "1.45.1"}

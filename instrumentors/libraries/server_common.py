@@ -226,7 +226,6 @@ def timed_callable(call: Callable[..., Any], original: Any) -> Any:
 
 
 def timed_handler(handler: Any, *, is_async: bool) -> Any:
-    """Return *handler* with its calls recorded as `handler`."""
     timed_call = (timed_async if is_async else timed)("handler")(handler)
     if type(handler) is FunctionType:
         return functools.update_wrapper(timed_call, handler)

@@ -23,8 +23,6 @@ from .server_common import is_users_code
 
 
 class StarletteInstrumentor(Instrumentor):
-    """Instrumentor of Starlette and FastAPI."""
-
     library = "starlette"
     title = "Starlette and FastAPI"
     stages = {

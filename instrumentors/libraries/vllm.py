@@ -22,8 +22,6 @@ CALLS = ("generate", "chat", "beam_search", "encode", "embed", "classify", "scor
 
 
 class VllmInstrumentor(Instrumentor):
-    """Instrumentor of `vllm.LLM`."""
-
     library = "vllm"
     title = "vLLM"
     stages = {

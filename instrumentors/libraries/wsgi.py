@@ -312,7 +312,6 @@ def attach(body: Any, exchange: WsgiExchange) -> bool:
 
 
 def exchange_of(body: Any) -> WsgiExchange | None:
-    """Return the running request whose body is *body*."""
     found = _bodies.get(id(body))
     return None if found is None or found[1].finished else found[1]
 
@@ -333,8 +332,6 @@ def stepped(parts: Iterator[Any], body: Any) -> Iterator[Any]:
 
 
 def close(original: Any) -> Any:
-    """Wrap `close` of a class of bodies."""
-
     def close(self: Any) -> None:
         exchange = exchange_of(self)
         if exchange is None:

@@ -256,7 +256,6 @@ def is_transform(module: Any) -> bool:
 
 
 def device_of_module(module: Any) -> Any:
-    """Return `first_device(module)`, None if that fails."""
     try:
         return first_device(module)
     except Exception:

@@ -121,8 +121,6 @@ FINAL = "triton_final_response"
 
 
 class StreamedCall(Call):
-    """A call with a streamed response."""
-
     __slots__ = ("_gap", "_last", "_parts", "_wait", "inferences")
 
     def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
@@ -330,8 +328,6 @@ def start_stream(original: Any) -> Any:
 
 
 def async_stream_infer(original: Any) -> Any:
-    """Wrap `async_stream_infer` to register its call."""
-
     def async_stream_infer(  # noqa: PLR0917 - the client's signature
         self: Any,
         model_name: Any,

@@ -41,8 +41,6 @@ OK = 200
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Address of a server, as given to a client."""
-
     protocol: str
     url: str
     arguments: Mapping[str, Any] = field(compare=False, repr=False)
@@ -237,8 +235,6 @@ class ServerStatistics:
 
 
 class ModelReadings:
-    """Readings of one model of one server."""
-
     def __init__(self, source: ServerStatistics, name: str, version: str) -> None:
         self._source = source
         self._name = name
