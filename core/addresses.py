@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
 # Proxies reject, decode or normalize these characters of a path even if they are percent-encoded, and browsers `.` and `..`.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\%?#;~]|^\.(?=\.?$)")
+# No user, path or second host, which some programs ignore and others do not.
+_AUTHORITY = re.compile(r"(?:(https?)://)?(\[[0-9a-f:.%]+\]|[^][:@/?#\\,\s]+)(?::([0-9]{1,5}))?")
 _ESCAPED = re.compile(r"~([0-7][0-9A-F])")
 
 
@@ -26,6 +29,28 @@ def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def parse_authority(text: str) -> tuple[str, str, str]:
+    """Return scheme, host and port in an `Origin` or `Host` header; a missing part, and each part of other texts, is "".
+
+    >>> parse_authority("http://LOCALHOST:8700"), parse_authority("[::1]"), parse_authority("http://localhost:1@evil")
+    (('http', 'localhost', '8700'), ('', '::1', ''), ('', '', ''))
+    """
+    scheme, host, port = found.groups("") if (found := _AUTHORITY.fullmatch(text.lower())) else ("", "", "")
+    return scheme, host.strip("[]"), port
+
+
+def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "https")) -> bool:
+    """Return whether the header `Origin` has one of *schemes* and names the server of the header `Host`.
+
+    >>> [is_same_origin(each, "lens:443") for each in ("https://lens", "http://lens:443", "http://lens", "https://lens.evil")]
+    [True, True, False, False]
+    """
+    scheme, *page = parse_authority(origin)
+    _, *server = parse_authority(host)
+    default = {"http": "80", "https": "443"}.get(scheme, "")
+    return scheme in schemes and [part or default for part in page] == [part or default for part in server]
 
 
 def host_and_port(host: str, port: object) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import httpx
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, field_validator
 
+from ...core.addresses import is_loopback
 from ...core.egress import CallSection, EgressPolicy, call_url, is_header
 from ...core.errors import StagelensError
 from ...core.settings import field_types
@@ -155,8 +156,7 @@ class Destination(CallSection):
 
     @property
     def is_local(self) -> bool:
-        host = httpx.URL(self.endpoint).host
-        return host in ("localhost", "::1") or host.startswith("127.")
+        return is_loopback(httpx.URL(self.endpoint).host)
 
     @property
     def place(self) -> str:

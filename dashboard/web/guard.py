@@ -19,7 +19,7 @@ from jinja2 import Environment, Template
 from werkzeug.local import LocalProxy
 from werkzeug.wrappers import Response as AnyResponse
 
-from ...core.addresses import is_loopback, parse_ip
+from ...core.addresses import is_loopback, is_same_origin, parse_authority, parse_ip
 from ..access import LiveAccess, ReaderAccess
 from ..config import DashboardConfig
 from ..source import Source
@@ -149,7 +149,7 @@ def _authenticate(config: DashboardConfig, authenticator: Authenticator, audit_l
 
 
 def _is_allowed_host(host: str, hosts: Collection[str], *, is_private: bool) -> bool:
-    name = _name(host)
+    _, name, _ = parse_authority(host)
     if is_private or is_loopback(name):
         return is_loopback(name)
     # DNS rebinding needs a host name; IP addresses are safe.
@@ -161,20 +161,11 @@ def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return refused
     origin = request.headers.get("Origin")
-    if origin is None:
+    # A configured name counts with any port, because proxies that listen on another port pass on the name alone.
+    if origin is None or is_same_origin(origin, request.host):
         return None
-    try:
-        is_own = urlsplit(origin).netloc == request.host or _name(urlsplit(origin).netloc) in config.hosts
-    except ValueError:
-        return refused_response(400, "The Origin of this request is not valid.")
-    return None if is_own else refused
-
-
-def _name(host: str) -> str:
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
+    scheme, name, _ = parse_authority(origin)
+    return None if scheme and name in config.hosts else refused
 
 
 def _csrf_tokens() -> Any:
