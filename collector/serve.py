@@ -40,7 +40,7 @@ from .server.auth import AccessControl, Caller, RefusedError
 from .server.body_reader import BodyReader, DecoderPool
 from .server.connections import ConnectionLimits
 from .server.grpc_server import GrpcServer
-from .server.http_server import HttpServer, open_listener
+from .server.http_server import DRAIN_SECONDS, HttpServer, open_listener
 from .traces.sampling import SamplingPolicy
 from .traces.span_reader import SpanReader
 
@@ -167,7 +167,6 @@ async def _refused(request: Request, error: Exception) -> Response:
     return http_response(refusal_response(media_type_of(request), error))
 
 
-_DRAIN_SECONDS = 15
 # Exporters post every 1, 5, 10 or 60 s: a connection that closes at that moment would lose an export.
 _KEEP_ALIVE_SECONDS = 3
 
@@ -179,9 +178,7 @@ class Servers(HttpServer):
         self, application: Starlette, limits: ConnectionLimits, tls: SSLContext | None, grpc: GrpcServer | None
     ) -> None:
         # HTTP and gRPC connections together stay below the usual limit of 1024 open files; the database needs some of them, too.
-        super().__init__(
-            application, limits, tls=tls, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
-        )
+        super().__init__(application, limits, tls=tls, max_body_bytes=None, keep_alive_seconds=_KEEP_ALIVE_SECONDS)
         self._grpc = grpc
         self.grpc_port: int | None = None
 
@@ -194,7 +191,7 @@ class Servers(HttpServer):
         async with asyncio.TaskGroup() as both:
             both.create_task(super().shutdown(sockets))
             if self._grpc is not None:
-                both.create_task(self._grpc.stop(_DRAIN_SECONDS))
+                both.create_task(self._grpc.stop(DRAIN_SECONDS))
 
 
 _PORT_FIX = (
@@ -299,11 +296,12 @@ class Collector:
                 (config.host, config.grpc_port),
                 max_body_bytes=config.max_body_bytes,
                 pipeline=pipeline,
-                body_reader=body_reader,
                 health=health,
                 credentials=GrpcTls(access.tls).credentials if access.tls else None,
             )
-        limits = ConnectionLimits("collector", PROBES, refused=metrics.losses.add_of_sender)
+        # The other half of the queue is for complete requests.
+        most_bytes = max(config.queue_bytes, 4 * config.max_body_bytes) // 2
+        limits = ConnectionLimits("collector", PROBES, most_bytes=most_bytes, refused=metrics.losses.add_of_sender)
         return Servers(http.application(), limits, HttpTls(access.tls).context if access.tls else None, grpc)
 
     @property

@@ -12,13 +12,16 @@ import asyncio
 import re
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import zstandard
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...core.errors import WireError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
@@ -41,13 +44,7 @@ def encoding_of(body: bytes) -> str:
 
 
 def inflate(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """Return *body* without its Content-Encoding.
-
-    Raises:
-        UnsupportedError: *encoding* is not supported.
-        TooLargeError: The result would be larger than *limit_bytes*; at most that plus 2 MiB was inflated.
-        WireError: *body* does not match *encoding*, is truncated, or has trailing bytes.
-    """
+    """Return *body* without its Content-Encoding; of a too large one, at most *limit_bytes* and 2 MiB are inflated."""
     match encoding.strip().lower():
         case "" | "identity":
             inflated = body
@@ -178,12 +175,7 @@ class DecoderPool:
         self._large_bodies = 0
 
     async def read(self, body: bytes, encoding: str, read: Callable[[bytes], D], together: DecodeTogether[D, T]) -> T:
-        """Inflate *body* and decode it with *read*; *together* converts all bodies that wait, after a failure each one alone.
-
-        Raises:
-            FullError: The body is large, and too many large ones wait.
-            WireError: `inflate`, *read* or *together* raised it.
-        """
+        """Inflate *body* and decode it with *read*; *together* converts all bodies that wait, after a failure each one alone."""
         job = _Job(body, encoding, read, together, Future())
         self._waiting.append(job)
         self._small.submit(self._read_small)
@@ -255,8 +247,6 @@ def _finish_together(together: DecodeTogether[Any, Any], jobs: Sequence[tuple[Fu
 
 # Default of OTEL_EXPORTER_OTLP_TIMEOUT: exporters time out after it.
 MAX_RECEIVE_SECONDS = 10.0
-# The size of a gRPC message is known only after it was received, so few are received at once.
-MESSAGES_AT_ONCE = 16
 # The rest of a too large body is discarded, up to this multiple of the limit, so that its sender reads the response.
 _DISCARD_FACTOR = 4
 
@@ -269,7 +259,6 @@ class BodyReader:
     def __init__(self, max_body_bytes: int, max_held_bytes: int, metrics: SelfMetrics) -> None:
         self._max_body_bytes, self._max_held_bytes, self._metrics = max_body_bytes, max_held_bytes, metrics
         self._held_bytes = 0
-        self._messages = asyncio.Semaphore(MESSAGES_AT_ONCE)
 
     @contextmanager
     def held(self) -> Generator[Hold]:
@@ -292,48 +281,60 @@ class BodyReader:
             self._metrics.receiving(self._held_bytes)
 
     async def body(self, request: Request, hold: Hold | None) -> bytes:
-        """Return the body of *request* as received, or discard it if *hold* is None.
-
-        Raises:
-            FullError: All bodies together are too large.
-            TooLargeError: The body is larger than the limit.
-            TimeoutError: Receiving took longer than `MAX_RECEIVE_SECONDS`.
-            WireError: The client disconnected before the end of the body.
-        """
-        limit = self._max_body_bytes
-        chunks: list[bytes] = []
-        size, head = 0, b""
+        """Return the body of *request* as received, or discard it if *hold* is None."""
+        fix = "; send smaller batches or raise STAGELENS_MAX_BODY"
         try:
-            async with asyncio.timeout(MAX_RECEIVE_SECONDS):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    head = head or chunk[:HEAD_BYTES]
-                    if size > limit * _DISCARD_FACTOR:
-                        break
-                    if size > limit or hold is None:
-                        chunks.clear()
-                        continue
-                    hold(len(chunk))
-                    chunks.append(chunk)
+            return await receive_body(request, self._max_body_bytes, hold, fix)
         except ClientDisconnect as error:
             msg = "the request ended early"
             raise WireError(msg) from error
-        if size > limit:
-            msg = f"the body is larger than {limit} bytes; send smaller batches or raise STAGELENS_MAX_BODY"
-            raise BodyTooLargeError(msg, head)
-        return b"".join(chunks)
-
-    async def message(self, read: Callable[[], Awaitable[bytes]], hold: Hold) -> bytes:
-        """Return the gRPC message that *read* receives; gRPC itself limits its size."""
-        async with asyncio.timeout(MAX_RECEIVE_SECONDS), self._messages:
-            message = await read()
-        hold(len(message))
-        return message
 
 
-async def discard_body(request: Request) -> None:
-    """Discard the body of *request*, so that its sender reads the response, for at most `MAX_RECEIVE_SECONDS`."""
-    with suppress(ClientDisconnect, TimeoutError):
-        async with asyncio.timeout(MAX_RECEIVE_SECONDS):
-            async for _ in request.stream():
-                pass
+async def receive_body(request: Request, limit_bytes: int, hold: Hold | None, fix: str = "") -> bytes:
+    """Return the body of *request*, or discard it if *hold* is None; *hold* gets the size of each chunk.
+
+    Raises BodyTooLargeError, TimeoutError after `MAX_RECEIVE_SECONDS`, and ClientDisconnect.
+    """
+    chunks: list[bytes] = []
+    size, head = 0, b""
+    async with asyncio.timeout(MAX_RECEIVE_SECONDS):
+        async for chunk in request.stream():
+            size += len(chunk)
+            head = head or chunk[:HEAD_BYTES]
+            if size > limit_bytes * _DISCARD_FACTOR:
+                break
+            if size > limit_bytes or hold is None:
+                chunks.clear()
+                continue
+            hold(len(chunk))
+            chunks.append(chunk)
+    if size > limit_bytes:
+        msg = f"the body is larger than {limit_bytes} bytes{fix}"
+        raise BodyTooLargeError(msg, head)
+    return b"".join(chunks)
+
+
+def with_complete_bodies(application: ASGIApp, limit_bytes: int) -> ASGIApp:
+    """Return *application*, called for requests whose body is complete and not larger than *limit_bytes*."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        received = list[Message]()
+        if scope["type"] == "http":
+            try:
+                body = await receive_body(Request(scope, receive), limit_bytes, lambda _size: None)
+            except ClientDisconnect:
+                return
+            except (BodyTooLargeError, TimeoutError) as error:
+                too_large = isinstance(error, BodyTooLargeError)
+                status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else HTTPStatus.REQUEST_TIMEOUT
+                text = str(error) or f"the body was not received within {MAX_RECEIVE_SECONDS:g} s"
+                await PlainTextResponse(f"{text}\n", status, {"Connection": "close"})(scope, receive, send)
+                return
+            received.append({"type": "http.request", "body": body, "more_body": False})
+
+        async def next_message() -> Message:
+            return received.pop() if received else await receive()
+
+        await application(scope, next_message, send)
+
+    return call

@@ -3,9 +3,10 @@
 Uvicorn has none of these limits: an endless head would be buffered forever, and connections without a request, or whose client does
 not read the response, would stay open. `body_reader` limits the bodies.
 
-`ConnectionLimits` counts connections in total and for each address. At a limit a new connection replaces the longest idle one,
-so idle connections never exclude other clients. `accept_tls` counts connections before their TLS handshake, because an
-asyncio server reports a connection only after the handshake and allows a minute for it.
+`ConnectionLimits` counts connections in total and for each address. At a limit a new connection replaces one for whose client the
+server waits: for a request, the rest of its body, or the reading of a response. So clients that send or read little never exclude
+others. `accept_tls` counts connections before their TLS handshake, because an asyncio server reports a connection only after the
+handshake and allows a minute for it.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ import contextlib
 import ipaddress
 import logging
 import socket
+import sys
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from operator import itemgetter
 from ssl import SSLContext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ...core.errors import StagelensError
 from ..otlp.model import failure_response, http_response, media_type_of
 from .access_config import certificate_of, with_certificate
-from .body_reader import discard_body
+from .body_reader import receive_body
 
 Place = Literal["in", "surplus", "out"]
 # Prefix length of the IPv6 network of one client, which can use any address of the network. [bits]
@@ -59,67 +63,112 @@ class LimitedConnection(Protocol):
     def give_way(self) -> None: ...
 
 
+# Bytes that each wait counts in addition to the received ones: a new connection with a few bytes is never slower than an old one.
+_CREDIT_BYTES = 4096
+
+
+@dataclass(slots=True)
+class _Wait:  # of the server for a client
+    since: float = field(default_factory=time.monotonic)
+    received_bytes: int = 0
+
+    def seconds_per_byte(self, now: float) -> float:
+        return (now - self.since) / (self.received_bytes + _CREDIT_BYTES)
+
+    def byte_seconds(self, now: float) -> float:
+        return (now - self.since) * self.received_bytes
+
+
+_Waits: TypeAlias = dict[LimitedConnection, _Wait]
+
+
 @dataclass(eq=False)
 class ConnectionLimits:
-    """Connection counts and limits of one server. For use in its event loop only."""
+    """Connection counts and limits of one server. For use in its event loop only.
+
+    A new connection replaces the slowest waiting one of the client that has most of them, so that one client cannot replace all
+    connections of another. The connections for whose requests the server works are never replaced.
+    """
 
     name: str  # name of the server in messages
     # Health probe paths, which are served beyond the limits, or an orchestrator would restart the process.
-    probes: Collection[str]
+    probes: Collection[str] = ()
     most: int = 600  # maximum number of connections [count]
     most_of_one: int = 150  # maximum for one IPv4 address or one IPv6 /64 network [count]
     surplus: int = 100  # further connections, whose requests get a 503 unless they are health probes [count]
+    most_bytes: int = 32 * 1024**2  # maximum size of all incomplete requests; one counts as half of it at most
     # Called with the address of a refused client and the reason.
     refused: Callable[[str, str], None] = lambda _address, _why: None
-    _members: dict[LimitedConnection, str] = field(default_factory=dict[LimitedConnection, str])
-    _of: Counter[str] = field(default_factory=Counter[str])
-    _surplus: set[LimitedConnection] = field(default_factory=set[LimitedConnection])
-    # Idle connections, the longest idle one first.
-    _waiting: dict[LimitedConnection, None] = field(default_factory=dict[LimitedConnection, None])
+    # The client of each connection; None for the surplus ones.
+    _owners: dict[LimitedConnection, str | None] = field(default_factory=dict[LimitedConnection, "str | None"])
+    _of: Counter[str | None] = field(default_factory=Counter["str | None"])
+    _waiting: dict[str | None, _Waits] = field(default_factory=dict["str | None", _Waits])
+    _received_bytes: int = 0
 
     def enter(self, connection: LimitedConnection, address: str) -> Place:
-        owner = client_of(address)
+        owner: str | None = client_of(address)
+        if self._of[owner] >= self.most_of_one:
+            self._replace([self._waiting.get(owner, {})])
+        elif not self._has_room(owner):
+            self._replace(self._largest())
         if not self._has_room(owner):
-            takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)
-            self._end_oldest([each for each in self._waiting if self._members.get(each) in takes_from])
-        if self._has_room(owner):
-            self._members[connection] = owner
-            self._of[owner] += 1
-            self.waits(connection)
-            return "in"
-        if len(self._surplus) >= self.surplus:
-            self._end_oldest([each for each in self._waiting if each in self._surplus])
-        if len(self._surplus) >= self.surplus:
-            return "out"
-        self._surplus.add(connection)
+            owner = None
+            if self._of[owner] >= self.surplus:
+                self._replace([self._waiting.get(owner, {})])
+            if self._of[owner] >= self.surplus:
+                return "out"
+        self._owners[connection] = owner
+        self._of[owner] += 1
         self.waits(connection)
-        return "surplus"
+        return "surplus" if owner is None else "in"
 
     def leave(self, connection: LimitedConnection) -> None:
         """Remove *connection*; a repeated call does nothing."""
-        self._waiting.pop(connection, None)
-        self._surplus.discard(connection)
-        owner = self._members.pop(connection, None)
-        if owner is not None:
+        self.works(connection)
+        if connection in self._owners:
+            owner = self._owners.pop(connection)
             self._of[owner] -= 1
             if not self._of[owner]:
                 del self._of[owner]
 
     def waits(self, connection: LimitedConnection) -> None:
-        self._waiting.pop(connection, None)
-        if connection in self._members or connection in self._surplus:
-            self._waiting[connection] = None
+        self.works(connection)
+        if connection in self._owners:
+            self._waiting.setdefault(self._owners[connection], {})[connection] = _Wait()
 
     def works(self, connection: LimitedConnection) -> None:
-        self._waiting.pop(connection, None)
+        owner = self._owners.get(connection)
+        if (wait := self._waiting.get(owner, {}).pop(connection, None)) is not None:
+            self._received_bytes -= wait.received_bytes
+            if not self._waiting[owner]:
+                del self._waiting[owner]
 
-    def _has_room(self, owner: str) -> bool:
-        return len(self._members) < self.most and self._of[owner] < self.most_of_one
+    def received(self, connection: LimitedConnection, size_bytes: int) -> None:
+        wait = self._waiting.get(self._owners.get(connection), {}).get(connection)
+        if wait is None:
+            return
+        size_bytes = min(size_bytes, self.most_bytes // 2 - wait.received_bytes)
+        wait.received_bytes += size_bytes
+        self._received_bytes += size_bytes
+        while self._received_bytes > self.most_bytes:
+            largest = max(self._waiting.values(), key=lambda each: sum(wait.received_bytes for wait in each.values()))
+            self._replace([largest], _Wait.byte_seconds)
 
-    def _end_oldest(self, waiting: list[LimitedConnection]) -> None:
-        if waiting:
-            self.leave(waiting[0])
-            waiting[0].give_way()
+    def _has_room(self, owner: str | None) -> bool:
+        return len(self._owners) - self._of[None] < self.most and self._of[owner] < self.most_of_one
+
+    def _largest(self) -> list[_Waits]:
+        members = [waits for owner, waits in self._waiting.items() if owner is not None]
+        most = max(map(len, members), default=0)
+        return [waits for waits in members if len(waits) == most]
+
+    def _replace(self, among: list[_Waits], cost: Callable[[_Wait, float], float] = _Wait.seconds_per_byte) -> None:
+        now = time.monotonic()
+        costs = ((cost(wait, now), connection) for waits in among for connection, wait in waits.items())
+        _, connection = max(costs, key=itemgetter(0), default=(0.0, None))
+        if connection is not None:
+            self.leave(connection)
+            connection.give_way()
 
 
 # Request line and headers. The longest allowed token takes an eighth of it.
@@ -186,6 +235,7 @@ class Connection(HttpToolsProtocol):
         """Parse *data*; refuse a request head or chunk header without an end."""
         self._unparsed_bytes += len(data)
         super().data_received(data)
+        self._limits.received(self, len(data))
         if self._unparsed_bytes > MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _head_too_large_message())
         elif self._head_timer is None and not self._unanswered:
@@ -196,6 +246,7 @@ class Connection(HttpToolsProtocol):
             raise _HeadError(_TOO_MANY_PIPELINED)  # uvicorn calls send_400_response for it
         super().on_message_begin()
         self._head_bytes = 0
+        self._wait_or_work()
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -206,10 +257,8 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Stop the deadline of the head; the application bounds the time of the body."""
         self._unparsed_bytes = 0
         self._stop_head_timer()
-        self._limits.works(self)
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
 
@@ -220,11 +269,11 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unparsed_bytes = 0
         super().on_message_complete()
+        self._wait_or_work()
 
     def on_response_complete(self) -> None:
         self._unanswered.popleft()
-        if not self._unanswered and not self.flow.write_paused:
-            self._limits.waits(self)
+        self._wait_or_work()
         super().on_response_complete()
         if self.transport.is_closing():
             self._abort_later()
@@ -240,19 +289,26 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._wait_or_work()
         self._abort_later()
 
     def resume_writing(self) -> None:
         self._stop_unread_timer()
-        if not self._unanswered:
-            self._limits.waits(self)
         super().resume_writing()
+        self._wait_or_work()
 
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _head_too_large_message())
         else:
             self._refuse(HTTPStatus.BAD_REQUEST, msg)
+
+    def _wait_or_work(self) -> None:
+        # The server waits for a client without a complete request, and for one that does not read its response.
+        if self._unanswered and not self._unanswered[0].more_body and not self.flow.write_paused:
+            self._limits.works(self)
+        else:
+            self._limits.waits(self)
 
     def _count(self, size_bytes: int) -> None:
         self._unparsed_bytes = 0
@@ -319,7 +375,10 @@ def _surplus_app(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:
             return
         request = Request(scope, receive)
         limits.refused(request.client.host if request.client else "", "too many connections")
-        await discard_body(request)
+        with contextlib.suppress(ClientDisconnect, TimeoutError):
+            await receive_body(
+                request, sys.maxsize, None
+            )  # its sender reads the response only after it has sent the body
         headers = {"Connection": "close"}
         reply = failure_response(
             media_type_of(request), HTTPStatus.SERVICE_UNAVAILABLE, too_many_message(limits.name), headers

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -21,10 +22,12 @@ from ...core import names
 from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
 from ..ingest.pipeline import IngestPipeline, IngestRequest
+from ..ingest.writer import FullError
 from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal, Failure, OtlpResponse
 from ..self_metrics import Health
 from .auth import Caller
-from .body_reader import BodyReader, Hold
+from .body_reader import MAX_RECEIVE_SECONDS, Hold
+from .connections import client_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -59,6 +62,64 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
+# The size of a message is known only after it was received, so few are received at once. [count]
+MESSAGES_AT_ONCE = 16
+# Receiving time of a message after which it gives way to others. [seconds]
+PATIENT_SECONDS = 1.0
+
+
+class _Receipts:
+    """Messages that are received, and those that wait for it. For use in one event loop.
+
+    The next one is the newest of the sender of which the fewest are received, so that unfinished messages exclude nobody.
+    """
+
+    def __init__(self) -> None:
+        self._started = Counter[str]()
+        self._waiting: dict[asyncio.Future[None], str] = {}  # sender of each, the oldest first
+
+    async def receive(self, sender: str, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        start = asyncio.get_running_loop().create_future()
+        self._waiting[start] = sender
+        self._start()
+        try:
+            async with asyncio.timeout(MAX_RECEIVE_SECONDS):
+                await start
+                return await self._read(sender, read)
+        finally:
+            if self._waiting.pop(start, None) is None:
+                self._started -= Counter({sender: 1})
+                self._start()
+
+    def replace(self) -> bool:
+        """End the oldest waiting message of the sender with most of them; return whether there is one."""
+        waiting = {start: sender for start, sender in self._waiting.items() if not start.done()}
+        number = Counter(waiting.values())
+        start = max(waiting, key=lambda each: number[waiting[each]], default=None)
+        if start is not None:
+            start.set_exception(FullError(_BUSY.message))
+        return start is not None
+
+    def _start(self) -> None:
+        while self._started.total() < MESSAGES_AT_ONCE:
+            waiting = [start for start in reversed(self._waiting) if not start.done()]
+            start = min(waiting, key=lambda each: self._started[self._waiting[each]], default=None)
+            if start is None:
+                break
+            self._started[self._waiting.pop(start)] += 1
+            start.set_result(None)
+
+    async def _read(self, sender: str, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        reading = asyncio.ensure_future(read())
+        try:
+            while not (await asyncio.wait({reading}, timeout=PATIENT_SECONDS))[0]:
+                if any(self._started[each] <= self._started[sender] for each in self._waiting.values()):
+                    raise FullError(_BUSY.message)
+            return reading.result()
+        finally:
+            reading.cancel()
+
+
 class GrpcServer(grpc.GenericRpcHandler):
     """The gRPC server, which runs in one event loop."""
 
@@ -68,14 +129,14 @@ class GrpcServer(grpc.GenericRpcHandler):
         *,
         max_body_bytes: int,
         pipeline: IngestPipeline,
-        body_reader: BodyReader,
         health: Health,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._address, self._max_body_bytes, self._credentials = address, max_body_bytes, credentials
-        self._pipeline, self._body_reader, self._health = pipeline, body_reader, health
+        self._pipeline, self._health = pipeline, health
         self._server: grpc.aio.Server | None = None
         self._calls: set[asyncio.Task[OtlpResponse]] = set()
+        self._receipts = _Receipts()
 
     async def start(self) -> int:
         server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", self._max_body_bytes)])
@@ -116,7 +177,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         return grpc.stream_unary_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType] - as grpc.aio has it
 
     async def _export(self, _messages: object, context: Context, signal: ExportSignal) -> bytes:
-        if len(self._calls) >= MAX_CALLS:
+        if len(self._calls) >= MAX_CALLS and not self._receipts.replace():
             self._pipeline.refused(_caller(context, "").address, "too many calls")
             await _abort(context, _BUSY)
         metadata = dict(context.invocation_metadata() or ())
@@ -146,7 +207,11 @@ class GrpcServer(grpc.GenericRpcHandler):
                 raise BodyTooLargeError(msg)
             return message
 
-        return b"" if hold is None else await self._body_reader.message(read, hold)
+        if hold is None:
+            return b""
+        message = await self._receipts.receive(client_of(_caller(context, "").address), read)
+        hold(len(message))
+        return message
 
     async def _check(self, _messages: object, _context: Context) -> bytes:
         """Return the health of the collector for any service name, because all services share one store."""

@@ -14,15 +14,22 @@ from starlette.types import ASGIApp
 
 from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
+from .body_reader import with_complete_bodies
 from .connections import Connection, ConnectionLimits, LimitedConnection, accept_tls
 
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 512
+DRAIN_SECONDS = 15
+# Longer than the keep-alive of proxies: closing a connection while a proxy sends a request would be an error for a reader.
+_KEEP_ALIVE_SECONDS = 75
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn server that runs in a thread; *ready*: event that is set once the server accepts connections."""
+    """Uvicorn server that runs in a thread; *ready*: event that is set once the server accepts connections, or has failed.
+
+    *max_body_bytes* is the limit of a request body; None if *application* limits the bodies with a `BodyReader`.
+    """
 
     def __init__(
         self,
@@ -30,22 +37,22 @@ class HttpServer(uvicorn.Server):
         limits: ConnectionLimits,
         *,
         tls: SSLContext | None = None,
-        keep_alive_seconds: int,
-        drain_seconds: int,
+        max_body_bytes: int | None,
+        keep_alive_seconds: int = _KEEP_ALIVE_SECONDS,
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                application,
+                application if max_body_bytes is None else with_complete_bodies(application, max_body_bytes),
                 http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type] - it is only called
                 log_config=None,
                 access_log=False,
-                lifespan="off",
+                lifespan="auto",
                 ws="none",
                 proxy_headers=False,  # the caller is the address of the connection
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=keep_alive_seconds,
-                timeout_graceful_shutdown=drain_seconds,
+                timeout_graceful_shutdown=DRAIN_SECONDS,
             )
         )
         self.limits, self._tls = limits, tls
@@ -59,12 +66,10 @@ class HttpServer(uvicorn.Server):
             target=self._in_thread, args=(listening,), name=f"stagelens-{name}", daemon=True
         )
         self._thread.start()
-        while not self.ready.wait(0.05):
-            if not self._thread.is_alive():
-                if isinstance(self._failure, StagelensError):
-                    raise self._failure
-                msg = f"the {name}'s server stopped during startup; see the log"
-                raise StagelensError(msg)
+        self.ready.wait()
+        if not self.started:
+            msg = f"the {name}'s server stopped during startup; see the log"
+            raise self._failure if isinstance(self._failure, StagelensError) else StagelensError(msg)
 
     def end(self) -> None:
         self.should_exit = True
@@ -78,6 +83,8 @@ class HttpServer(uvicorn.Server):
                 self._failure = error
                 if not isinstance(error, StagelensError):
                     _log.exception("the %s's server stopped", self.limits.name)
+            finally:
+                self.ready.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is None:

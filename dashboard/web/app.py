@@ -37,9 +37,6 @@ from .wsgi_front import Front
 
 _log = logging.getLogger(__name__)
 _PORT_FIX = "Stop the process on that port, or choose another port with STAGELENS_DASHBOARD_PORT (0 picks a free port)."
-_DRAIN_SECONDS = 10
-# Longer than the keep-alive of proxies: closing a connection while a proxy sends a request would be an error for a reader.
-_KEEP_ALIVE_SECONDS = 75
 _MAX_CONNECTIONS = 300
 # A browser opens six connections; ten readers may share one address.
 _MAX_OF_ONE_ADDRESS = 64
@@ -80,9 +77,7 @@ class Dashboard:
         )
         self._address = (config.host, int(listening.getsockname()[1]))
         # Proxy headers are evaluated in `auth`, which knows the trusted proxies.
-        self._http_server = HttpServer(
-            Front(self.server), limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
-        )
+        self._http_server = HttpServer(Front(self.server), limits, max_body_bytes=wsgi_front.MAX_BODY_BYTES)
         self._http_server.begin(listening)
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
-"""ASGI front of the WSGI dashboard: limits request bodies, and runs pages and health probes in separate threads.
+"""ASGI front of the WSGI dashboard: runs pages and health probes in separate threads.
 
-A worker thread gets a complete request, and puts the chunks of the response into a queue, so that a slow client never blocks a thread.
+A worker thread gets a complete request (`MAX_BODY_BYTES`), and puts the chunks of the response into a queue, so that a slow client never blocks a thread.
 
     GET /livez              200 while the process responds
     GET /readyz, /healthz   200 while the store can be read, else 503 with the reason
@@ -15,13 +15,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Generator
-from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from flask import Flask, Response
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 from werkzeug.test import run_wsgi_app
 
@@ -39,10 +37,6 @@ _THREADS = 8
 _PROBE_THREADS = 2
 # Part of a response for ASGI, or the error of the application.
 _Made: TypeAlias = Message | BaseException
-# Time limit for receiving a request body; pages send a few hundred bytes. [seconds]
-MAX_BODY_SECONDS = 10.0
-# An oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413 response.
-_DISCARD_FACTOR = 4
 
 
 class Front:
@@ -51,21 +45,15 @@ class Front:
     def __init__(self, pages: Any) -> None:
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
         # Liveness has its own threads, so that a slow store does not cause a restart of the process.
-        self._readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
-        self._liveness = _Threads(pages, _PROBE_THREADS, "stagelens-live")
+        readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
+        self._probes = dict.fromkeys(READYZ, readiness) | {LIVEZ: _Threads(pages, _PROBE_THREADS, "stagelens-live")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        is_probe = scope["path"] in PROBE_PATHS
-        try:
-            body = b"" if is_probe else await _read_body(Request(scope, receive))
-        except ClientDisconnect:
-            return
-        except (TooLargeError, TimeoutError) as error:
-            await _error_response(error)(scope, receive, send)
-            return
-        running = asyncio.ensure_future(self._threads_of(scope["path"]).run(environ_of(scope, body), send))
+        body = await Request(scope, receive).body()
+        threads = self._probes.get(scope["path"], self._pages)
+        running = asyncio.ensure_future(threads.run(environ_of(scope, body), send))
         leaving = asyncio.ensure_future(_disconnect(receive))
         try:
             await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,11 +62,6 @@ class Front:
         finally:
             running.cancel()
             leaving.cancel()
-
-    def _threads_of(self, path: str) -> _Threads:
-        if path not in PROBE_PATHS:
-            return self._pages
-        return self._liveness if path == LIVEZ else self._readiness
 
 
 class _Threads:
@@ -181,31 +164,6 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _read_body(request: Request) -> bytes:
-    chunks, size = list[bytes](), 0
-    async with asyncio.timeout(MAX_BODY_SECONDS):
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > MAX_BODY_BYTES * _DISCARD_FACTOR:
-                break
-            if size <= MAX_BODY_BYTES:
-                chunks.append(chunk)
-            else:
-                chunks.clear()
-    if size > MAX_BODY_BYTES:
-        raise TooLargeError
-    return b"".join(chunks)
-
-
-def _error_response(error: Exception) -> PlainTextResponse:
-    headers = {"Connection": "close"}
-    if isinstance(error, TooLargeError):
-        text = f"the request body is larger than {MAX_BODY_BYTES} bytes\n"
-        return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
-    text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
-    return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)
-
-
 def add_health_routes(server: Flask, source: Source) -> None:
     """Add the health endpoints `PROBE_PATHS` to *server*."""
 
@@ -226,7 +184,3 @@ def add_health_routes(server: Flask, source: Source) -> None:
 
 def _status_response(text: str, status: int) -> Response:
     return Response(f"{text}\n", status, mimetype="text/plain", headers={"Cache-Control": "no-store"})
-
-
-class TooLargeError(Exception):
-    """Request body larger than `MAX_BODY_BYTES`."""

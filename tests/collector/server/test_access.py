@@ -329,7 +329,7 @@ def test_a_tls_handshake_has_a_deadline(
             received = b""
 
     assert received == b""
-    until(lambda: not limits_of(sealed)._members)
+    until(lambda: not limits_of(sealed)._owners)
 
 
 def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import socket
@@ -117,74 +118,139 @@ def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
     assert served.metric("stagelens_collector_receiving_bytes") == 0
 
 
+def request(body: bytes) -> bytes:
+    """Return a request with *body* as JSON."""
+    return HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def connected_from(served: Any, address: str) -> socket.socket:
+    return socket.create_connection(served.collector.address, timeout=60, source_address=(address, 0))
+
+
+@pytest.mark.parametrize("limit", ["most", "most_of_one"])
 def test_connections_over_the_limit_get_a_retry_delay(
-    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], limit: str
 ) -> None:
-    """A connection beyond the limit gets a 503 with Retry-After; probes and earlier connections are served."""
-    # A long deadline, so that waiting connections are not closed for slowness.
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
-    server = served.collector._server
-    server.limits.most = 2
-    accepted = server.server_state.connections
+    """While the server works for all connections, another one gets a 503 with Retry-After; probes are served, and other addresses."""
+    served = serve_slow()
+    limits = served.collector._server.limits
+    setattr(limits, limit, 2)
+    slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
-    request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
     with connected(served) as first, connected(served) as second:
         for each in (first, second):
-            each.sendall(request[:-1])
-        until(lambda: not server.limits._waiting and len(accepted) == 2)
+            each.sendall(request(body))
+        until(lambda: len(limits._owners) == 2 and not limits._waiting)
         with connected(served) as third:
             third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             probed = b""
             while not probed.endswith(b"ok\n"):
                 probed += third.recv(1000)
-            third.sendall(request)
+            third.sendall(request(body))
             refused = read_to_end(third)
-        second.sendall(request[-1:])
-        taken = second.recv(100)
-        first.close()
-        until(lambda: len(accepted) == 1)
-        again = served.post("/v1/metrics", body)
+        with connected_from(served, "127.0.0.2") as other:
+            other.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            received = other.recv(100)[:12]
+        slow.open.set()
+        finished = [each.recv(100)[:12] for each in (first, second)]
 
     assert probed.startswith(b"HTTP/1.1 200 ")
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 5\r\n" in refused.lower()
-    assert (taken[:12], again.status_code) == (b"HTTP/1.1 200", 200)
+    assert finished == [b"HTTP/1.1 200", b"HTTP/1.1 200"]
+    assert received == (b"HTTP/1.1 200" if limit == "most_of_one" else b"HTTP/1.1 503")
 
 
-@pytest.mark.parametrize("limit", ["most", "most_of_one"])
-def test_idle_connections_do_not_block_senders(served: Any, bodies: Any, limit: str) -> None:
-    """A new connection replaces the oldest idle one, which gets a response."""
-    setattr(served.collector._server.limits, limit, 2)
-    with connected(served) as first, connected(served), connected(served), connected(served):
-        assert read_to_end(first).startswith(b"HTTP/1.1 503 ")
-        assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
-
-
-def test_connections_are_limited_per_address(
-    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        HEAD,
+        HEAD + b"Content-Length: 900000\r\n\r\n{",
+        HEAD + b"Content-Length: 900000\r\n\r\n" + b" " * 80_000,
+        CHUNKED + b"1\r\n{\r\n",
+        HEAD + b"Expect: 100-continue\r\nContent-Length: 900000\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"Content-Length: 900000\r\n\r\n{",
+        b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n{",
+    ],
+    ids=["idle", "head", "body", "larger body", "chunked", "expect", "pipelined", "refused early"],
+)
+@pytest.mark.parametrize(("limit", "addresses"), [("most", 3), ("most_of_one", 1)])
+def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is sent, and over what
+    served: Any,
+    bodies: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sent: bytes,
+    limit: str,
+    addresses: int,
 ) -> None:
-    """The limit per address does not affect other addresses or probes."""
-    # A long deadline, so that waiting connections are not closed for slowness.
+    """A new connection replaces one with an unfinished request, which gets a response, whether or not its client reads it."""
+    # Long deadlines, so that no connection is closed for slowness.
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
-    server = served.collector._server
-    server.limits.most_of_one = 2
-    host, port = served.collector.address
-    unfinished = HEAD + b"Content-Length: 99\r\n\r\n{"
-    with connected(served) as first, connected(served) as second:
-        for each in (first, second):
-            each.sendall(unfinished)
-        until(lambda: len(server.server_state.connections) == 2 and not server.limits._waiting)
-        with connected(served) as third:
-            third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            probed = read_to_end(third)
-        refused = served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code
-        with socket.create_connection((host, port), timeout=60, source_address=("127.0.0.2", 0)) as other:
-            body = json.dumps(bodies.metrics(bodies.point())).encode()
-            other.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            taken = other.recv(100)
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
+    limits = served.collector._server.limits
+    setattr(limits, limit, 6)
+    limits.surplus = 0
+    with contextlib.ExitStack() as stack:
+        unfinished: list[socket.socket] = []
+        for number in range(30):
+            unfinished.append(stack.enter_context(connected_from(served, f"127.0.0.{2 + number % addresses}")))
+            with contextlib.suppress(OSError):
+                unfinished[-1].sendall(sent)
+        with connected_from(served, "127.0.0.2") as sender:
+            sender.sendall(request(json.dumps(bodies.metrics(bodies.point())).encode()))
+            received = sender.recv(100)
+        replaced = read_to_end(unfinished[0])
 
-    assert probed.startswith(b"HTTP/1.1 200 ")
-    assert (refused, taken[:12]) == (503, b"HTTP/1.1 200")
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 503 " in replaced
+    assert [record.getMessage() for record in caplog.records] == []
+    assert served.metric('stagelens_collector_requests_total{code="500",signal="metrics"}') == 0
+
+
+@pytest.mark.parametrize(("address", "sends_first"), [("127.0.0.1", True), ("127.0.0.2", False)])
+def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer_connections(
+    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, address: str, sends_first: bool
+) -> None:
+    """A flood from one address replaces its own connections, the slowest first."""
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    limits = served.collector._server.limits
+    limits.most, limits.surplus = 3, 0
+    body = json.dumps(bodies.metrics(*[bodies.point()] * 1000)).encode()
+    whole = request(body)
+    with contextlib.ExitStack() as stack, connected(served) as sender:
+        sent = len(whole) - 1 if sends_first else 0
+        sender.sendall(whole[:sent])
+        unfinished = [stack.enter_context(connected_from(served, address)) for _ in range(20)]
+        for each in unfinished:
+            with contextlib.suppress(OSError):
+                each.sendall(HEAD + b"Content-Length: 900000\r\n\r\n{")
+        replaced = [read_to_end(each) for each in unfinished[:18]]
+        sender.sendall(whole[sent:])
+        received = sender.recv(100)
+
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert len(replaced) == 18
+
+
+def test_half_received_bodies_do_not_block_senders(
+    serve: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """The memory of all is limited: the sender that holds most of it for the longest time gets a 503."""
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    served = serve(max_body_bytes=250_000, queue_bytes=1_000_000)
+    with contextlib.ExitStack() as stack:
+        halves = [stack.enter_context(connected_from(served, "127.0.0.2")) for _ in range(6)]
+        for each in halves:
+            each.sendall(HEAD + b"Content-Length: 250000\r\n\r\n" + b" " * 200_000)
+        ended = read_to_end(halves[0])
+        statuses = [served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code for _ in range(5)]
+        large = served.post("/v1/metrics", json.dumps(bodies.metrics(bodies.point())).encode().ljust(250_000))
+
+    assert ended.startswith(b"HTTP/1.1 503 ")
+    assert (set(statuses), large.status_code) == ({200}, 200)
+    until(lambda: served.metric("stagelens_collector_receiving_bytes") == 0)
 
 
 def test_connections_over_the_surplus_are_closed_at_once(served: Any) -> None:
@@ -315,7 +381,7 @@ def test_uvicorn_has_the_attributes_that_are_used() -> None:
     request = RequestResponseCycle(**dict.fromkeys(inspect.signature(RequestResponseCycle).parameters, None))  # type: ignore[arg-type]
 
     assert {"app", "client", "cycle", "flow", "loop", "transport"} <= vars(connection).keys()
-    assert {"disconnected", "response_started"} <= vars(request).keys()
+    assert {"disconnected", "more_body", "response_started"} <= vars(request).keys()
     assert "write_paused" in vars(flow)
     assert {"should_exit", "server_state"} <= vars(uvicorn.Server(config)).keys()
     assert {"startup", "shutdown", "run"} <= vars(uvicorn.Server).keys()

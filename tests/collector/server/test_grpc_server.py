@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import socket
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -268,6 +269,43 @@ def test_calls_over_the_limit_get_a_retry_delay(serve: Serve, metrics: Any, monk
 
     assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
     assert (call(served, metrics), served.counted()) == (b"", 1)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return a frame of HTTP/2 (RFC 9113, 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def half_messages(collector: Collector, number: int) -> socket.socket:
+    """Connect and begin *number* calls with a part of their message."""
+    pairs = ((":method", "POST"), (":scheme", "http"), (":path", METRICS), ("content-type", "application/grpc"))
+    head = b"".join(
+        b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
+        for pair in (*pairs, (":authority", "x"), ("te", "trailers"))
+    )
+    body = b"\0" + (1000).to_bytes(4, "big") + b"half"
+    connection = socket.create_connection(("127.0.0.1", collector.grpc_port or 0), timeout=60)
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+    for stream in range(1, 2 * number, 2):
+        connection.sendall(frame(1, 4, stream, head) + frame(0, 0, stream, body))
+    return connection
+
+
+@pytest.mark.parametrize("most_calls", [1000, 40])
+def test_unfinished_messages_do_not_block_senders(
+    serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None], most_calls: int
+) -> None:
+    """They give way to a later message, also at the limit of calls and from the same address."""
+    monkeypatch.setattr(grpc_server, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(grpc_server, "PATIENT_SECONDS", 0.1)
+    monkeypatch.setattr(grpc_server, "MAX_CALLS", most_calls)
+    served = serve(grpc_port=0)
+    calls = served.collector._server._grpc._calls
+    with half_messages(served.collector, 80):
+        until(lambda: len(calls) >= min(most_calls, 60))
+        responses = [call(served, metrics, x_stagelens_batch=f"a:{number}") for number in range(3)]
+
+    assert (responses, served.counted()) == ([b""] * 3, 3)
 
 
 def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metrics: Any) -> None:

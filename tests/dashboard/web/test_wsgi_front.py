@@ -14,13 +14,15 @@ from typing import Any
 import flask
 import pytest
 
+from stagelens.collector.server import body_reader, connections
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web import wsgi_front
+from stagelens.dashboard.web import assets
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 HEAD = b"POST /signin HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+AUTHORIZED = f" HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
 Start = Callable[..., Dashboard]
 
 
@@ -60,18 +62,38 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
-def test_idle_connections_do_not_block_readers(start: Start, sent: bytes) -> None:
-    """With four times as many idle connections as the limit, a reader and a probe get responses."""
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ",
+        HEAD + b"Content-Length: 900000\r\n\r\nx",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
+        (b"GET " + assets.url("plotly.min.js").encode() + AUTHORIZED + b"\r\n") * 16,
+    ],
+    ids=["idle", "head", "body", "chunked body", "unread responses"],
+)
+@pytest.mark.parametrize("addresses", [1, 5])
+def test_waiting_connections_do_not_block_readers(
+    start: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes, addresses: int
+) -> None:
+    """With four times as many connections as the limit of an address, and more than the limit of all, readers get responses."""
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 600.0)
     dashboard = start(token=TOKEN)
-    with contextlib.ExitStack() as idle:
-        for _ in range(260):
-            connection = idle.enter_context(connected(dashboard))
-            connection.sendall(sent)
-        page = fetch(dashboard, "/", {"Authorization": f"Bearer {TOKEN}"})
+    with contextlib.ExitStack() as waiting:
+        for number in range(260 if addresses == 1 else 350):
+            connection = waiting.enter_context(socket.socket())
+            # The client reads nothing, so that a response does not fit into its buffer.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.bind((f"127.0.0.{1 + number % addresses}", 0))
+            connection.connect(dashboard.address)
+            with contextlib.suppress(OSError):
+                connection.sendall(sent)
+        pages = {fetch(dashboard, "/", {"Authorization": f"Bearer {TOKEN}"})[0] for _ in range(10)}
         probe = fetch(dashboard, "/livez")
 
-    assert page[0] == 200
+    assert pages == {200}
     assert probe == (200, b"ok\n")
 
 
@@ -92,7 +114,7 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
 
 def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread waits for it meanwhile, either."""
-    monkeypatch.setattr(wsgi_front, "MAX_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     dashboard = start(token=TOKEN)
     with connected(dashboard) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\nname=")
@@ -102,7 +124,7 @@ def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatc
 
 
 @contextlib.contextmanager
-def occupied(dashboard: Dashboard, path: str, *, threads: int, connections: int) -> Generator[list[str]]:
+def occupied(dashboard: Dashboard, path: str, *, threads: int, requests: int) -> Generator[list[str]]:
     """Occupy *threads* threads by requests for *path* until the end of the block; yields the paths of all requests served."""
     working, go_on, served = threading.Semaphore(0), threading.Event(), list[str]()
 
@@ -115,7 +137,7 @@ def occupied(dashboard: Dashboard, path: str, *, threads: int, connections: int)
     dashboard.server.before_request(work)
     with contextlib.ExitStack() as stack:
         stack.callback(go_on.set)
-        for _ in range(connections):
+        for _ in range(requests):
             connection = stack.enter_context(connected(dashboard))
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         for _ in range(threads):
@@ -127,7 +149,7 @@ def occupied(dashboard: Dashboard, path: str, *, threads: int, connections: int)
 def test_probes_respond_while_all_threads_are_busy(start: Start) -> None:
     """An orchestrator would restart a process that is only busy."""
     dashboard = start()
-    with occupied(dashboard, "/slow", threads=8, connections=20):
+    with occupied(dashboard, "/slow", threads=8, requests=20):
         probes = [fetch(dashboard, path)[0] for path in ("/livez", "/readyz")]
 
     assert probes == [200, 200]
@@ -163,14 +185,14 @@ def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
     """While it waits for a thread: else its body would wait as well, outside of the connection limits."""
     dashboard = start()
     server: Any = dashboard
-    with occupied(dashboard, "/slow", threads=8, connections=8) as served:
-        connections = server._http_server.server_state.connections
+    with occupied(dashboard, "/slow", threads=8, requests=8) as served:
+        accepted = server._http_server.server_state.connections
         with contextlib.ExitStack() as leaving:
             for _ in range(30):
                 connection = leaving.enter_context(connected(dashboard))
                 connection.sendall(b"GET /left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            wait_until(lambda: len(connections) == 38)
-        wait_until(lambda: len(connections) == 8)
+            wait_until(lambda: len(accepted) == 38)
+        wait_until(lambda: len(accepted) == 8)
     # Served after all requests that waited before it.
     fetch(dashboard, "/last")
 
@@ -181,7 +203,7 @@ def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
 def test_liveness_does_not_wait_for_readiness(start: Start) -> None:
     """A store that hangs must not have the process restarted."""
     dashboard = start()
-    with occupied(dashboard, "/readyz", threads=2, connections=2):
+    with occupied(dashboard, "/readyz", threads=2, requests=2):
         alive = fetch(dashboard, "/livez")
 
     assert alive == (200, b"ok\n")
