@@ -6,16 +6,13 @@ import argparse
 import codecs
 import io
 import os
-import signal
 import sys
-import threading
 import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import __version__
@@ -196,11 +193,12 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
     from .collector.allocator import reduce_gc_frequency, return_freed_memory, trim_heap  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
     from .core import logs  # noqa: PLC0415 - imports json and urllib, which `run` does not need
+    from .core.background_tasks import stop_on_signals  # noqa: PLC0415
     from .store.store_factory import open_store, single_instance_lock, store_locations  # noqa: PLC0415
 
     return_freed_memory()
     output = logs.configure_logging(environment)
-    stopped = _stop_on_signals()
+    stopped = stop_on_signals()
     with output.report_errors(), ExitStack() as stack:
         settings = CollectorConfig.from_env(environment)
         if command == "up":
@@ -259,19 +257,6 @@ def _collector(environment: Mapping[str, str], store: Store) -> Collector:
 
 def _collector_part(collector: Collector) -> tuple[Part, Callable[[], str]]:
     return collector, lambda: "\n  ".join(collector.places)
-
-
-def _stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and the first Ctrl-C set; a second Ctrl-C ends the process immediately."""
-    stopped = threading.Event()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    return stopped
 
 
 if __name__ == "__main__":

@@ -7,22 +7,30 @@ what the dashboard shows them; the server has no rights of its own.
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-import uvicorn
 from mcp.server.mcpserver import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
 from ..client import ApiError, Client, connect
-from ..core.addresses import host_and_port, is_loopback, server_url
+from ..core.addresses import host_and_port, is_loopback, is_same_origin, parse_authority, server_url
+from ..core.background_tasks import stop_on_signals
 from ..core.errors import StagelensError
 from .mcp_tools import INSTRUCTIONS, Tools
 
 _TIMEOUT_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+# Calls of tools have a few hundred bytes.
+_MAX_BODY_BYTES = 1024 * 1024
+_MAX_CONNECTIONS = 300
+_PORT_FIX = "Choose another port with --http, or stop the process on that port."
 _BEARER = "bearer "
 _UNAUTHORIZED = 401
 
@@ -79,17 +87,54 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
             "    Set STAGELENS_DASHBOARD_TOKEN of the dashboard, or serve 127.0.0.1."
         )
         raise StagelensError(msg)
+    # Not for stdio, which most assistants start.
+    from ..collector.server.connections import ConnectionLimits  # noqa: PLC0415
+    from ..collector.server.http_server import HttpServer, open_listener  # noqa: PLC0415
+
     asked = Tools(lambda headers: Client(url, _token(headers or {}), _TIMEOUT_SECONDS))
-    app = server(asked, write=write).streamable_http_app(stateless_http=True, json_response=True, host=host)
-    try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        msg = f"cannot listen on {host_and_port(host, port)}: {error.strerror}.\n    Choose another port with --http, or stop the process on that port."
-        raise StagelensError(msg) from error
-    with listening:
-        own = server_url(host, listening.getsockname()[1])
-        print(f"stagelens mcp: {own}/mcp queries {url}", file=sys.stderr, flush=True)
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+    # The library compares the beginning of `Origin` and `Host` only.
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    made = server(asked, write=write)
+    app = made.streamable_http_app(stateless_http=True, json_response=True, transport_security=unchecked)
+    stopped = stop_on_signals()
+    listening = open_listener(host, port, "MCP server", _PORT_FIX)
+    print(
+        f"stagelens mcp: {server_url(host, listening.getsockname()[1])}/mcp queries {url}", file=sys.stderr, flush=True
+    )
+    # All callers may come over one proxy.
+    limits = ConnectionLimits("MCP server", most=_MAX_CONNECTIONS, most_of_one=_MAX_CONNECTIONS)
+    serving = HttpServer(_for_own_pages(app, is_private=is_loopback(host)), limits, max_body_bytes=_MAX_BODY_BYTES)
+    serving.begin(listening)
+    # With a timeout: another thread may receive the signal, and only this thread can handle it.
+    while not stopped.wait(_LOOK_SECONDS):
+        pass
+    serving.end()
+
+
+def _for_own_pages(application: ASGIApp, *, is_private: bool) -> ASGIApp:
+    """Return *application* for requests to a name of this server that come from no page of another one.
+
+    The names of a private server are loopback names: a site whose DNS name points to 127.0.0.1 must not read it (DNS rebinding).
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(raw=scope.get("headers", []))
+        host, origins = ",".join(headers.getlist("host")), headers.getlist("origin")
+        _, name, port = parse_authority(host)
+        own, schemes = [host], ["http", "https"]
+        if is_private:  # without a proxy that ends TLS
+            own, schemes = (
+                [host_and_port(each, port or 80) for each in (name, "localhost", "127.0.0.1", "::1")],
+                ["http"],
+            )
+        refused = None
+        if scope["type"] == "http" and not (is_loopback(name) if is_private else name):
+            refused = PlainTextResponse("The Host header of this request does not name this server.\n", 421)
+        elif not all(any(is_same_origin(origin, each, schemes) for each in own) for origin in origins):
+            refused = PlainTextResponse("This request came from a page of another site.\n", 403)
+        await (refused or application)(scope, receive, send)
+
+    return call
 
 
 def _needs_token(url: str) -> bool:

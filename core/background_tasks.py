@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 Target = TypeVar("Target")
@@ -167,3 +169,16 @@ class PeriodicThread(ABC):
         if seconds > gap and not self._stopping.is_set():
             self._awake.wait(seconds - gap)
         self._awake.clear()
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM and the first Ctrl-C set; a second Ctrl-C ends the process immediately."""
+    stopped = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    return stopped

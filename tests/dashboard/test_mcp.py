@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import csv
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +246,78 @@ def test_tools_change_incidents_only_with_the_flag(burning_folder: Path, tmp_pat
             session(url, without_token, write=True)
 
 
+@contextmanager
+def serving_http(url: str, host: str = "127.0.0.1") -> Generator[str]:
+    """Serve MCP over HTTP with the usual limit of open files; yield its address."""
+    command = [sys.executable, "-m", "stagelens", "mcp", "--url", url, "--http", f"{host}:0"]
+    limited = ["sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *command]
+    with subprocess.Popen(limited, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        yield running.stderr.readline().split()[2]
+        running.terminate()
+        assert (running.stderr.read(), running.wait(timeout=60)) == ("", 0)
+
+
 @pytest.fixture
 def over_http(filled: Store) -> Iterator[str]:
     """Address of an MCP server over HTTP, whose dashboard has a token."""
-    with serving(filled, token=TOKEN) as url:
-        command = [sys.executable, "-m", "stagelens", "mcp", "--url", url, "--http", "127.0.0.1:0"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-            assert running.stderr is not None
-            yield running.stderr.readline().split()[2]
-            running.terminate()
+    with serving(filled, token=TOKEN) as url, serving_http(url) as served:
+        yield served
+
+
+LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+
+
+def status_over_http(url: str, body: object = LIST_TOOLS, **headers: str) -> int:
+    """Return the status of a request for the tools."""
+    accepted = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    return httpx2.post(url, json=body, headers=accepted | headers, timeout=60).status_code
+
+
+def test_unfinished_bodies_do_not_block_assistants(over_http: str) -> None:
+    """More of them than the process may have open files; a body that is too large is refused."""
+    where = httpx2.URL(over_http)
+    head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n{"
+    with ExitStack() as unfinished:
+        for _ in range(1200):
+            connection = unfinished.enter_context(socket.create_connection((where.host, where.port or 80), timeout=60))
+            with suppress(OSError):
+                connection.sendall(head)
+        statuses = {status_over_http(over_http) for _ in range(10)}
+
+    assert statuses == {200}
+    assert status_over_http(over_http, {**LIST_TOOLS, "params": {"_meta": {"x": "x" * 1024**2}}}) == 413
+
+
+@pytest.mark.parametrize(
+    ("host", "own"), [("127.0.0.1", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"]), ("0.0.0.0", ["lens.example"])]
+)
+def test_only_own_pages_may_call(filled: Store, host: str, own: list[str]) -> None:
+    """Host and Origin are compared as servers: scheme, host and port."""
+    with serving(filled, token=TOKEN) as dashboard, serving_http(dashboard, host) as url:
+        port = httpx2.URL(url).port
+        foreign = [
+            "http://127.0.0.1:9",
+            "http://127.0.0.1",
+            "null",
+            "http://localhost:1@evil.example",
+            f"http://{own[0]}:{port}/",
+        ]
+        foreign += [
+            f"http://{own[0]}:{port}.evil.example",
+            f"http://{own[0]}.evil.example:{port}",
+            f"ftp://{own[0]}:{port}",
+        ]
+        hosts = {each: status_over_http(url, Host=f"{each}:{port}") for each in own}
+        origins = {each: status_over_http(url, Host=f"{own[0]}:{port}", Origin=f"http://{each}:{port}") for each in own}
+        refused = {each: status_over_http(url, Host=f"{own[0]}:{port}", Origin=each) for each in foreign}
+        others = {
+            each: status_over_http(url, Host=each) for each in (f"{own[0]}:{port}.evil.example", "evil@localhost")
+        }
+
+    assert hosts == origins == dict.fromkeys(own, 200)
+    assert refused == dict.fromkeys(foreign, 403)
+    assert others == dict.fromkeys(others, 421)
 
 
 def test_over_http_the_token_of_the_caller_counts(over_http: str) -> None:

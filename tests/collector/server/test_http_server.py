@@ -1,12 +1,14 @@
-"""Listening socket of HTTP servers."""
+"""Listening sockets of the product."""
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
 
 from stagelens.collector.server.http_server import open_listener
+from tests.structure import ROOT, product_files
 
 
 def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +22,15 @@ def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPa
         address = listening.getsockname()
 
     assert address[0] == "127.0.0.1"
+
+
+LISTENS = re.compile(
+    r"create_server\(|start_server\(|HTTPServer\(\(|uvicorn\.(run|Server|Config)\(|add_(in)?secure_port\("
+)
+
+
+def test_nothing_else_listens() -> None:
+    """Every listener has the limits of `HttpServer`, except that of gRPC, and the loopback one of `bench` and `doctor` without data."""
+    found = {str(path) for path in product_files() if LISTENS.search((ROOT / path).read_text(encoding="utf-8"))}
+
+    assert found == {"collector/server/http_server.py", "collector/server/grpc_server.py", "instrumentors/session.py"}
