@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
@@ -190,17 +189,16 @@ class AlertsReader:
             found = lifecycle.get_incident(connection, name)
             return None if found is None else _complete_incidents(connection, [found])[0]
 
-    def similar(self, about: Incident, limit: int = 5) -> list[Incident]:
+    def similar(self, about: Incident) -> list[Incident]:
         """Return earlier incidents of the same service that ended, with the same rule or the same stage, newest first."""
         earlier = (each for each in self.incidents(_SEARCHED) if each.resolved_at and each.since < about.since)
         stage = about.blamed and about.blamed.stage
-        alike = (
+        return [
             each
             for each in earlier
             if each.service == about.service
             and (each.name == about.name or (stage is not None and each.blamed and each.blamed.stage == stage))
-        )
-        return list(islice(alike, limit))
+        ]
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
         with self._store.engine.connect() as connection:

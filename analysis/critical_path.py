@@ -24,6 +24,8 @@ from ..core.partition import Interval, segments
 from ..core.stages import OVERHEAD, UNTIMED
 
 NETWORK, DEPENDENCY = "network", "dependency"
+# Name of the service of a part of a trace that the reader may not see.
+ANOTHER_ENVIRONMENT = "another environment"
 # Part of a call of an agent: the response after its headers.
 _BODY = "body"
 _PARTS_OF_A_CALL = {_BODY, "rest", "reported"}
@@ -254,10 +256,11 @@ def _dependency_times(placed: PlacedRequest) -> Counter[str]:
 def _called_name(placed: PlacedRequest, call: PlacedCall) -> str:
     """Return the service that served *call*, else its host, else the client that made it; "" if unknown."""
     attributes = placed.request.spans[call.spans[0]].get("attributes") or {}
-    if call.called:
-        return call.called[0].service
-    part = str(attributes.get(PART, ""))
-    return str(attributes.get(PEER_SERVICE) or attributes.get(SERVER) or ("" if part in _PARTS_OF_A_CALL else part))
+    service = call.called[0].service if call.called else ""
+    if service not in ("", ANOTHER_ENVIRONMENT):
+        return service
+    part = "" if attributes.get(PART) in _PARTS_OF_A_CALL else attributes.get(PART)
+    return str(attributes.get(PEER_SERVICE) or attributes.get(SERVER) or part or service)
 
 
 def _calls(request: TracedRequest) -> list[PlacedCall]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import NoReturn
 
 from ..alerts.delivery import chart
@@ -22,9 +23,13 @@ from .access import ForbiddenError, Role
 
 # Maximum number of incidents of a list; more open ones are one outage.
 MAX_OPEN = 1000
+# Number of earlier incidents like one.
+_SIMILAR = 5
 # Number of entries of the audit log around the end of a silence.
 _MAX_ENTRIES = 200
 _GROUPED = "grouped with another incident"
+# Start of the reason of an incident that a silence mutes, see `Silence.in_words`.
+_SILENCED = "silenced by "
 # Number of grouped incidents at the end of a headline, see `message_text.headline`; some may be of other environments.
 _OTHERS = re.compile(r", and \d+ more$")
 # Raises `access.ForbiddenError` unless the reader has the role for a service ("" for all) in an environment ("" for all).
@@ -81,8 +86,9 @@ class IncidentActions:
         return None if found is None else next(iter(self.visible([found])), None)
 
     def similar(self, about: Incident) -> list[Incident]:
-        """Return earlier incidents like *about*, see `AlertsReader.similar`."""
-        return self._reader.similar(about)
+        """Return earlier incidents like *about* that the reader may see, see `AlertsReader.similar`."""
+        alike = (each for each in self._reader.similar(about) if self._shows(each.service, _environment_of(each)))
+        return self.visible([*islice(alike, _SIMILAR)])
 
     def signed_chart(self, name: str, signature: str) -> bytes | None:
         """Return the chart of the incident *name* as PNG; None for an invalid signature or without data."""
@@ -185,18 +191,29 @@ class IncidentActions:
             replace(
                 each,
                 headline=_OTHERS.sub("", each.headline),
-                note=_GROUPED if group_lead(each.note) in hidden else each.note,
+                note=_GROUPED if group_lead(each.note) in hidden else self._visible_reason(each.note),
             )
             for each in found.transitions
         )
         is_led = found.told_with in hidden
         return replace(
             found,
-            muted=_GROUPED if is_led else found.muted,
+            muted=_GROUPED if is_led else self._visible_reason(found.muted),
             told_with="" if is_led else found.told_with,
             story=first if found.story in hidden else found.story,
             transitions=happened,
         )
+
+    def _visible_reason(self, text: str) -> str:
+        """Return the reason *text* for muting, without author and comment of a silence that the reader may not see."""
+        who, _, rest = text.partition(" until ")
+        if not who.startswith(_SILENCED):
+            return text
+        known = [
+            each for each in self._reader.silences(self._now(), over=True) if self._shows(*silenced(each.matchers))
+        ]
+        words = {(_SILENCED + each.author, each.comment) for each in known}
+        return text if (who, rest.partition(": ")[2]) in words else "silenced"
 
     def _shows(self, service: str, environment: str) -> bool:
         return self._shown is None or self._shown(service, environment)

@@ -73,8 +73,6 @@ class Source:
         self.incident_actions = IncidentActions(store, self.now)
         self.access = EVERYTHING
         self._whole = self
-        # Readers by environments, of which an access file has few combinations.
-        self._readers: dict[frozenset[str], Reader] = {}
         self._results = QueryCache(_MAX_BYTES)
 
     def of_reader(self, access: ReaderAccess) -> Source:
@@ -84,9 +82,7 @@ class Source:
         shows = None if access.environments is None else made.shows
         made.incident_actions = self._whole.incident_actions.of_reader(shows, made.require)
         if access.environments is not None:
-            if access.environments not in self._readers:
-                self._readers[access.environments] = self._whole.read.within(access.environments)
-            made.read = self._readers[access.environments]
+            made.read = self._whole.read.within(access.environments)
             made.costs = self._whole.costs and self._whole.costs.of_reader(made.shows)
         return made
 
@@ -100,7 +96,10 @@ class Source:
 
     def require(self, service: str, environment: str, role: Role) -> None:
         """Raise an error unless the reader has *role* for *service* in *environment*; "" for all."""
-        self.access.require(self._environments_of(service, environment), role)
+        own, seen = self._environments_of(service, environment), self.access.environments
+        # The error names no environment that the reader may not see.
+        is_named = environment or own is None or seen is None or own <= seen
+        self.access.require(own if is_named else None, role)
 
     def writing_environment(self, chosen: str | None) -> str:
         """Return the environment of what a reader writes about a service: the chosen or only one; "" for all."""
@@ -241,8 +240,11 @@ class Source:
         return [each for each in (found.channels if found else ()) if each.kind == kind and each.signing_secret]
 
     def labels(self) -> Mapping[str, Mapping[str, str]]:
-        found = self.definitions()
-        return found.labels if found else {}
+        """Return the labels of the services of which the reader sees data."""
+        definitions = self.definitions()
+        found = definitions.labels if definitions else {}
+        own = self.cached(self.read.service_environments) if self.is_restricted else found
+        return {service: each for service, each in found.items() if service in own}
 
     def definitions(self) -> Definitions | None:
         """Return the current content of the SLO file; None without a valid one."""

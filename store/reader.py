@@ -1,22 +1,24 @@
 """The reader: all queries that pages, alerts and commands send to the store.
 
 A reader of some environments adds their condition to every statement when it is executed, so that no query can omit it. A
-table that is not named in `_visible_rows` is empty for such a reader.
+table that is not named in `_visible_rows` is empty for such a reader, and trace documents have no names of other environments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, FromClause, Select, Table, and_, event, false, or_, select
+from sqlalchemy import event
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from ..core.names import PROBE_DURATION, REQUEST_DURATION
-from . import schema
+from . import records, schema
 from .queries.attributes import AttributeQueries
 from .queries.comparison import ComparisonQueries
 from .queries.latency import LatencyQueries
@@ -33,7 +35,7 @@ from .queries.trace_search import TraceSearchQueries
 from .queries.traces import TraceQueries
 from .queries.windows import WindowQueries
 from .schema import Segment
-from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints, WrappedPoints
+from .storage import Columns, PointQuery, Steps, StoredPoints, WrappedPoints
 
 
 class Reader(
@@ -69,23 +71,30 @@ class Reader(
 
     def within(self, environments: frozenset[str]) -> Reader:
         """Return a reader that sees only the data of *environments*; "" is the environment of requests without one."""
-        engine = filtered_engine(self._engine, environments)
-        return Reader(engine, VisiblePoints(self._points, environments), self._retention, self._caps, self._clock)
+        if environments not in self._narrower:
+            engine, points = filtered_engine(self._engine, environments), VisiblePoints(self._points, environments)
+            self._narrower[environments] = Reader(engine, points, self._retention, self._caps, self._clock)
+        return self._narrower[environments]
+
+    @cached_property
+    def _narrower(self) -> dict[frozenset[str], Reader]:
+        # Of environments, for which there are few combinations.
+        return {}
 
 
 # Tables without names and numbers of an environment; points are restricted by `VisiblePoints`.
 _SHARED = (schema.store, schema.rollups, schema.intents, schema.stages, schema.code_stacks, schema.points)
 
 
-def filtered_engine(engine: Engine, environments: frozenset[str]) -> Engine:
+def filtered_engine(engine: sa.Engine, environments: frozenset[str]) -> sa.Engine:
     """Return an engine with the connections of *engine* that reads only the rows of *environments*."""
     visible = _visible_rows(environments)
     filtered = engine.execution_options()
 
     def restrict(
-        _connection: Connection, statement: Any, multiparams: Any, params: Any, _options: Any
+        _connection: sa.Connection, statement: Any, multiparams: Any, params: Any, _options: Any
     ) -> tuple[Any, Any, Any]:
-        if isinstance(statement, Select):
+        if isinstance(statement, sa.Select):
             statement = _restricted(statement, visible)
         return statement, multiparams, params
 
@@ -93,48 +102,68 @@ def filtered_engine(engine: Engine, environments: frozenset[str]) -> Engine:
     return filtered
 
 
-def _visible_rows(environments: frozenset[str]) -> dict[Table, FromClause]:
+def _visible_rows(environments: frozenset[str]) -> dict[sa.Table, sa.FromClause]:
     own = sorted(environments)
     series, loads, traces = schema.series, schema.loads, schema.traces
     services, events, batches = schema.services, schema.events, schema.batches
-    series_ids = select(series.c.id).where(series.c.environment.in_(own))
+    series_ids = sa.select(series.c.id).where(series.c.environment.in_(own))
     # Counts, names and revisions of a service include its other environments only if it has some of these as well.
-    service_ids = select(series.c.service_id).where(series.c.environment.in_(own))
-    instances = select(loads.c.instance).where(loads.c.environment.in_(own))
+    service_ids = sa.select(series.c.service_id).where(series.c.environment.in_(own))
+    instances = sa.select(loads.c.instance).where(loads.c.environment.in_(own))
     conditions = {
         series: series.c.environment.in_(own),
         loads: loads.c.environment.in_(own),
         traces: traces.c.series_id.in_(series_ids),
         services: services.c.id.in_(service_ids),
         # An event without an environment is about all environments of its service.
-        events: or_(
+        events: sa.or_(
             events.c.environment.in_([name for name in own if name]),
-            and_(
+            sa.and_(
                 events.c.environment == "",
-                events.c.service.in_(select(series.c.service).where(series.c.environment.in_(own))),
-                events.c.service.not_in(select(series.c.service).where(series.c.environment.not_in(own))),
+                events.c.service.in_(sa.select(series.c.service).where(series.c.environment.in_(own))),
+                events.c.service.not_in(sa.select(series.c.service).where(series.c.environment.not_in(own))),
             ),
         ),
         batches: batches.c.instance.in_(instances),
     }
-    return {table: select(table).where(condition).subquery(table.name) for table, condition in conditions.items()}
+    documents = sa.type_coerce(traces.c.spans, _VisibleDocument(environments)).label(traces.c.spans.name)
+    columns = {traces: (*(column for column in traces.c if column is not traces.c.spans), documents)}
+    return {
+        table: sa.select(*columns.get(table, table.c)).where(condition).subquery(table.name)
+        for table, condition in conditions.items()
+    }
 
 
-def _restricted(statement: Select[Any], visible: dict[Table, FromClause]) -> Select[Any]:
+class _VisibleDocument(sa.TypeDecorator[bytes]):
+    """Trace documents as a reader of some environments gets them, see `records.visible_trace`."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def __init__(self, environments: frozenset[str]) -> None:
+        super().__init__()
+        self.environments = environments
+
+    def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> bytes | None:
+        del dialect
+        return None if value is None else records.visible_trace(value, self.environments)
+
+
+def _restricted(statement: sa.Select[Any], visible: dict[sa.Table, sa.FromClause]) -> sa.Select[Any]:
     def replacement(element: Any, **_: Any) -> Any:
-        if isinstance(element, Table):
+        if isinstance(element, sa.Table):
             return None if element in _SHARED else _rows_of(element, visible)
         table = getattr(element, "table", None)
-        if isinstance(table, Table) and table not in _SHARED:
+        if isinstance(table, sa.Table) and table not in _SHARED:
             return _rows_of(table, visible).c[element.key]
         return None
 
-    return cast("Select[Any]", replacement_traverse(statement, {}, replacement))
+    return cast("sa.Select[Any]", replacement_traverse(statement, {}, replacement))
 
 
-def _rows_of(table: Table, visible: dict[Table, FromClause]) -> FromClause:
+def _rows_of(table: sa.Table, visible: dict[sa.Table, sa.FromClause]) -> sa.FromClause:
     if table not in visible:
-        visible[table] = select(table).where(false()).subquery(table.name)
+        visible[table] = sa.select(table).where(sa.false()).subquery(table.name)
     return visible[table]
 
 
@@ -144,31 +173,23 @@ _REQUESTS, _PROBES = (schema.METRIC_CODES[name] for name in (REQUEST_DURATION, P
 class RoutePoints(WrappedPoints):
     """Points in which the health probes of a selected route are requests, see `StoredPoints`; otherwise no request is a probe."""
 
+    def _changed(self, question: PointQuery) -> PointQuery:
+        if question.selection.route is None or REQUEST_DURATION not in question.metrics:
+            return question
+        return replace(question, metrics=(*question.metrics, PROBE_DURATION))
+
     def read(
-        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
+        self, connection: sa.Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        found = super().read(connection, _with_probes(question), segments, steps)
-        return map(_as_requests, found) if _with_probes(question) is not question else found
+        found = super().read(connection, question, segments, steps)
+        return found if self._changed(question) is question else map(_as_requests, found)
 
     def read_each(
-        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
+        self, connection: sa.Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        own = [(_with_probes(question), segments) for question, segments in asked]
-        changed = [place for place, (question, _) in enumerate(asked) if own[place][0] is not question]
-        for columns in super().read_each(connection, own):
+        changed = [place for place, (question, _) in enumerate(asked) if self._changed(question) is not question]
+        for columns in super().read_each(connection, asked):
             yield _as_requests(columns, np.isin(columns.series, changed)) if changed else columns
-
-    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        return super().seen(connection, _with_probes(question), segments)
-
-    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        return super().number(connection, _with_probes(question), segments)
-
-
-def _with_probes(question: PointQuery) -> PointQuery:
-    if question.selection.route is None or REQUEST_DURATION not in question.metrics:
-        return question
-    return replace(question, metrics=(*question.metrics, PROBE_DURATION))
 
 
 def _as_requests(columns: Columns, which: NDArray[np.bool_] | bool = True) -> Columns:
@@ -182,19 +203,5 @@ class VisiblePoints(WrappedPoints):
         super().__init__(points)
         self._environments = environments
 
-    def read(
-        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
-    ) -> Iterator[Columns]:
-        return super().read(connection, replace(question, visible=self._environments), segments, steps)
-
-    def read_each(
-        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
-    ) -> Iterator[Columns]:
-        own = [(replace(question, visible=self._environments), segments) for question, segments in asked]
-        return super().read_each(connection, own)
-
-    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        return super().seen(connection, replace(question, visible=self._environments), segments)
-
-    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        return super().number(connection, replace(question, visible=self._environments), segments)
+    def _changed(self, question: PointQuery) -> PointQuery:
+        return replace(question, visible=self._environments)

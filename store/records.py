@@ -14,6 +14,8 @@ from typing import Any
 
 import zstandard
 
+from ..analysis.critical_path import ANOTHER_ENVIRONMENT
+from ..core.names import ENVIRONMENT, SERVICE_NAME
 from .collectors import Outgoing
 from .events import StoredLoad
 from .points import Point, PointColumns
@@ -44,6 +46,26 @@ def unpack_attributes(packed: bytes) -> dict[str, Any]:
     after = document[document.rfind('"attributes":') + len('"attributes":') :].lstrip()
     found = _decode_json(after)[0]
     return found if isinstance(found, dict) else json.loads(document)["attributes"]
+
+
+def visible_trace(packed: bytes, environments: frozenset[str]) -> bytes:
+    """Return a trace document in which the parts of services in other or unknown environments have only their times."""
+    document = _decompress(packed)
+    # Parsing takes most of the time, and most documents have only parts of their own service.
+    if f'"{SERVICE_NAME}"'.encode() not in document:
+        return packed
+    found = json.loads(document)
+    found["spans"] = [_visible_span(span, environments) for span in found["spans"]]
+    # Not compressed, because only the reader of this moment gets it.
+    return zlib.compress(encode_json(found).encode(), 0)
+
+
+def _visible_span(span: dict[str, Any], environments: frozenset[str]) -> dict[str, Any]:
+    attributes = span.get("attributes") or {}
+    if SERVICE_NAME not in attributes or attributes.get(ENVIRONMENT) in environments:
+        return span
+    times = {key: span[key] for key in ("stage", "start_ns", "duration_ns")}
+    return {"name": f"1 request of {ANOTHER_ENVIRONMENT}", **times, "attributes": {SERVICE_NAME: ANOTHER_ENVIRONMENT}}
 
 
 def _decompress(packed: bytes) -> bytes:

@@ -345,26 +345,29 @@ class StoredPoints(Protocol):
 
 
 class WrappedPoints:
-    """Points that are read from other points, see `StoredPoints`; subclasses change some of the queries."""
+    """Points that are read from other points, see `StoredPoints`; subclasses change the question, or some of the queries."""
 
     def __init__(self, points: StoredPoints) -> None:
         self._points = points
 
+    def _changed(self, question: PointQuery) -> PointQuery:
+        return question
+
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        return self._points.read(connection, question, segments, steps)
+        return self._points.read(connection, self._changed(question), segments, steps)
 
     def read_each(
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        return self._points.read_each(connection, asked)
+        return self._points.read_each(connection, [(self._changed(each), segments) for each, segments in asked])
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        return self._points.seen(connection, question, segments)
+        return self._points.seen(connection, self._changed(question), segments)
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        return self._points.number(connection, question, segments)
+        return self._points.number(connection, self._changed(question), segments)
 
     def freed_seconds(self, tier: int) -> int:
         return self._points.freed_seconds(tier)

@@ -150,7 +150,9 @@ def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -
     low, start, end = int(call["start"]), int(there["start"]), int(there["end"])
     calling, called = gathered.labels[gathered.label[caller]], gathered.labels[gathered.label[server]]
     attributes: dict[str, Any] = dict(called.attributes)
-    attributes[names.SERVICE_NAME] = gathered.sources[int(gathered.source[server])].service
+    source = gathered.sources[int(gathered.source[server])]
+    # Readers of other environments get only the times of the span, see `records.visible_trace`.
+    attributes |= {names.SERVICE_NAME: source.service, names.ENVIRONMENT: source.environment}
     took, high, moved = end - start, int(call["end"]) or end, 0
     if start < low or end > high:
         moved = low + (high - low - took) // 2 - start

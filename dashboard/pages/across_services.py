@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.evidence import dependency_sentence
 from ...analysis.critical_path import (
+    ANOTHER_ENVIRONMENT,
     PathPiece,
     PathShare,
     PlacedCall,
@@ -261,9 +262,10 @@ def _completeness(found: SlowPaths) -> str:
 
 def _share_row(context: Context, each: PathShare, widest: float) -> Component:
     href = context.view.link(service_path(each.service))
+    is_known = each.service != ANOTHER_ENVIRONMENT
     return html.Tr(
         [
-            html.Td(link(each.service, href=href, className="link")),
+            html.Td(link(each.service, href=href, className="link") if is_known else each.service),
             html.Td(stage_name(each.stage)),
             html.Td(time_bar(each.seconds * 1e3, widest)),
             html.Td(percent(each.share), className="r b"),

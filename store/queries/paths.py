@@ -194,7 +194,7 @@ def _retained_failures(snapshot: StoreSnapshot, selection: Selection) -> Retaine
     statement = select_documents().where(schema.series.c.status == STATUS_ERROR)
     for trace_id, roots in _whole_traces(snapshot, sorted({each.trace_id for each in failed}), statement).items():
         for placed in (each for root in roots for each in root.everything()):
-            below[trace_id, placed.request.span_id] = {each.service for each in placed.called if each.is_direct}
+            below[trace_id, placed.request.span_id] = {each.service for each in placed.called if _is_known(each)}
     called = Counter(
         name for each in failed for name in below[each.trace_id, each.span_id] or set(_failed_calls(each.spans))
     )
@@ -226,11 +226,15 @@ def _newest(selection: Selection, most: int) -> Select[Any]:
     )
 
 
+def _is_known(called: critical_path.PlacedRequest) -> bool:
+    return called.is_direct and called.service != critical_path.ANOTHER_ENVIRONMENT
+
+
 def _known_calls(roots: Iterable[critical_path.PlacedRequest]) -> dict[str, set[str]]:
     found: defaultdict[str, set[str]] = defaultdict(set)
     for root in roots:
         for each in root.everything():
-            found[each.service].update(called.service for called in each.called if called.is_direct)
+            found[each.service].update(called.service for called in each.called if _is_known(called))
     return found
 
 
@@ -298,7 +302,7 @@ class _TracedEdges:
 
     def _add(self, placed: critical_path.PlacedRequest, because: Mapping[str, str]) -> None:
         for each in placed.called:
-            if not each.is_direct:
+            if not _is_known(each):
                 continue
             edge = placed.service, each.service
             self.retained[edge] += 1

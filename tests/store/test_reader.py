@@ -12,12 +12,15 @@ import pytest
 from sqlalchemy import event as engine_events
 from sqlalchemy import select
 
-from stagelens.store import Event, Store, schema
+from stagelens.core.names import ENVIRONMENT, SERVICE_NAME
+from stagelens.store import Batch, Event, Store, schema
 from stagelens.store.engines import database
+from stagelens.store.queries.trace_search import TraceFilter
 from stagelens.store.reader import filtered_engine
+from tests.store.engines.test_same_results import trace
 from tests.store.questions import query_results
-from tests.support.environments import fill
-from tests.support.raw_requests import NOON, Request, Series, Site
+from tests.support.environments import HIDDEN, fill
+from tests.support.raw_requests import NOON, PointAggregator, Request, Series, Site
 
 ENVIRONMENTS = ("prod", "staging", "")
 # Queries that count the writes and agents of the whole store; the dashboard does not show them to such a reader.
@@ -35,7 +38,7 @@ def wrong_results(site: Callable[..., Site], environments: tuple[str, ...]) -> s
     """Return the queries whose result for a reader of *environments* is not that of a store without the others."""
     mixed, alone = site(), site()
     fill(mixed, ENVIRONMENTS)
-    fill(alone, environments)
+    fill(alone, environments, ENVIRONMENTS)
     expected = query_results(alone.store, alone.around())
     return {question for question, result in within(mixed, *environments).items() if result != expected[question]}
 
@@ -51,6 +54,34 @@ def test_a_reader_sees_each_of_its_environments(
 ) -> None:
     """As above, for a smaller environment, and for two of three."""
     assert wrong_results(sqlite_site, environments) == set()
+
+
+@pytest.mark.parametrize(
+    ("where", "is_shown"),
+    [({ENVIRONMENT: "prod"}, True), ({ENVIRONMENT: "staging"}, False), ({ENVIRONMENT: ""}, False), ({}, False)],
+    ids=["own", "another", "without", "unknown"],
+)
+def test_a_part_of_another_environment_has_only_times(
+    sqlite_site: Callable[..., Site], where: dict[str, str], *, is_shown: bool
+) -> None:
+    """Of a trace that several environments served, also in documents of old collectors, which did not name the environment."""
+    one = sqlite_site()
+    call = {"name": "GET", "stage": "network", "start_ns": 0, "duration_ns": 40, "id": "1" * 16, "attributes": {}}
+    part = {"name": "/pay", "stage": "dependency", "start_ns": 5, "duration_ns": 31}
+    part |= {"attributes": {SERVICE_NAME: "payments", "tenant": "acme"} | where}
+    request = Request({"network": 9, "dependency": 31}, series=Series("shop", "1", "prod"))
+    kept = replace(trace(request, 3), spans=[call, part])
+    one.store.write([Batch("1", PointAggregator().points([request]), [kept])])
+    own, around = one.store.read.within(frozenset({"prod"})), one.around()
+    found, paths = own.trace(kept.trace_id), own.slow_paths(around, 0.5)
+    wanted = TraceFilter(attributes=(("tenant", "acme"),))
+    hidden = part | {"name": HIDDEN["name"], "attributes": HIDDEN["attributes"]}
+
+    assert paths is not None
+    assert found == replace(kept, spans=[call, part if is_shown else hidden])
+    assert own.search_traces(around, wanted).matching == is_shown
+    assert {each.service for each in paths.shares} == {"shop", "payments" if is_shown else "another environment"}
+    assert one.store.read.trace(kept.trace_id) == kept
 
 
 def test_no_environment_is_nothing(sqlite_site: Callable[..., Site]) -> None:

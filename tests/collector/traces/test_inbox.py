@@ -357,7 +357,7 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
     """A call is split by durations: busy time of the other process is dependency, the rest is network, whatever the clocks."""
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
-    server = Span(3, 2, 300 + skew, 900 + skew, SERVER, STOCK)
+    server = Span(3, 2, 300 + skew, 900 + skew, SERVER, replace(STOCK, environment="staging"))
     inbox.put([server], 0)
     inbox.process(9)
     inbox.put([Span(1, 0, 50, 1200, SERVER), client], 9)
@@ -371,6 +371,7 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
     assert other.stages_ns == {"overhead": 600}
     assert (shown["start_ns"], shown["duration_ns"], shown["stage"]) == (250, 600, "dependency")
     assert shown["attributes"].get("stagelens.clock.shifted") == (-skew or None)
+    assert shown["attributes"]["deployment.environment.name"] == "staging"
 
 
 @pytest.mark.parametrize("skew", [0, 50 * NS])

@@ -15,19 +15,23 @@ from urllib.parse import quote
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import Connection
 
 from stagelens.alerts import commands
 from stagelens.alerts.incidents import journal, silences
+from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.errors import ConfigError
-from stagelens.dashboard.access import read_access_file
+from stagelens.dashboard.access import LiveAccess, read_access_file
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.service_charts import CHARTS
+from stagelens.dashboard.source import Source
 from stagelens.dashboard.web import routing
 from stagelens.dashboard.web.api_queries import QUERIES
 from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.previews import PreviewLinks
 from stagelens.dashboard.web.prometheus_api import METRICS
 from stagelens.store import Store
 from stagelens.store.audit import AuditEntry
@@ -38,6 +42,7 @@ from tests.support.raw_requests import NOON, Site
 OTHER = "zz-other"
 BOTH = ("prod", OTHER)
 NAMES_OF_OTHER = re.compile(f"{OTHER}|slo-of-both|sl-shared|both")
+LINK = "https://stagelens.example"
 OWN_INCIDENT, OTHER_INCIDENT, SHARED_INCIDENT = "sl-own", f"sl-{OTHER}", "sl-shared-by-both"
 ACCESS = """\
 token: {role: responder, environments: [prod]}
@@ -66,11 +71,17 @@ def slo_file(environments: tuple[str, ...]) -> str:
     """Return the text of an SLO file with an objective for each of *environments*, and one for all of them."""
     each = "  - {{name: slo-{0}, service: shop, environment: {0}, objective: 0.99, threshold: 100ms, window: 7d}}\n"
     both = "  - {name: slo-of-both, service: shop, objective: 0.99, threshold: 100ms, window: 7d}\n"
-    return "slos:\n" + "".join(each.format(name) for name in environments) + (both if len(environments) > 1 else "")
+    labels = "".join(f"  only-{name}: {{team: team-{name}, key-{name}: x}}\n" for name in environments)
+    slos = "".join(each.format(name) for name in environments) + (both if len(environments) > 1 else "")
+    return f"slos:\n{slos}labels:\n{labels}"
 
 
 def write_incidents(store: Store, environments: tuple[str, ...], now: float) -> None:
-    """Write an open incident and a silence of each environment, and of both; the own one was grouped with the other."""
+    """Write an open incident and a silence of each environment, and of both; the own one was grouped with the other.
+
+    Each environment also has an earlier incident that is over.
+    """
+    # A silence of all environments muted the earlier incident.
     names = {"prod": OWN_INCIDENT, "": SHARED_INCIDENT} | {name: f"sl-{name}" for name in environments[1:]}
     with store.transaction() as connection:
         for environment in (*environments, *([""] if len(environments) > 1 else [])):
@@ -78,6 +89,9 @@ def write_incidents(store: Store, environments: tuple[str, ...], now: float) -> 
             where = {"environment": environment} if environment else {}
             moved = {"opened_at": now - 700, "seen_at": now - 10, "finding": replace(made.finding, where=where)}
             made = replace(made, **moved)
+            if environment:
+                by = f" by ann until 04:00 UTC on 20 November: quiet in {OTHER}" if len(environments) > 1 else ""
+                _write_earlier(connection, made, environment, now - 9000, f"silenced{by}")
             if environment == "prod":
                 is_alone = len(environments) == 1
                 why = "grouped with another incident" if is_alone else grouped_reason(OTHER_INCIDENT, "other")
@@ -94,6 +108,14 @@ def write_incidents(store: Store, environments: tuple[str, ...], now: float) -> 
             )
 
 
+def _write_earlier(connection: Connection, made: IncidentRecord, environment: str, at: float, muted: str) -> None:
+    name, finding = f"sl-old-{environment}", replace(made.finding, since=at - 300, called=f"Called: {environment}.")
+    old = replace(made, id=name, story=name, opened_at=at, finding=finding, acked_by=f"by-{environment}", muted=muted)
+    journal.write_update(connection, IncidentUpdate(old, "opened", note=muted), (), at)
+    over = replace(old, resolved_at=at + 1000, ending="recovered", sequence=2, heard="over")
+    journal.write_update(connection, IncidentUpdate(over, "resolved", note=f"note of {environment}"), (), at + 1000)
+
+
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, ...], Site]]:
     """A store with two environments, and one with the first of them alone; shared services and names."""
@@ -101,7 +123,12 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
     for environments in (BOTH, ("prod",)):
         folder = tmp_path_factory.mktemp("access")
         one = Site(f"sqlite:///{folder}/access.db", {})
-        fill(one, environments)
+        fill(one, environments, BOTH)
+        prices = [
+            f"  - {{service: shop, environment: {name}, per_hour: {number + 2}}}\n"
+            for number, name in enumerate(environments)
+        ]
+        (folder / "prices.yaml").write_text("currency: EUR\nprices:\n" + "".join(prices))
         (folder / "slo.yaml").write_text(slo_file(environments))
         write_incidents(one.store, environments, one.clock.now)
         found[environments] = one
@@ -122,7 +149,9 @@ def client_of(one: Site, rules: Path | None) -> FlaskClient:
     """Return a client of a dashboard with the access file *rules*; a proxy names the readers."""
     folder = Path(one.url.removeprefix("sqlite:///")).parent
     alerts = AlertsReader(one.store, LiveSloFile(folder / "slo.yaml", {}))
+    prices = folder / "prices.yaml"
     config = DashboardConfig(
+        prices=prices if prices.exists() else None,
         token=TOKEN,
         proxy_header="X-User",
         proxy_groups_header="X-Groups",
@@ -140,23 +169,32 @@ def of(name: str, groups: str = "") -> dict[str, str]:
 GUEST = of("guest", "others, guests")
 
 
-def addresses() -> list[str]:
-    """Return the addresses of every page, chart and query, for names of both environments, and guessed ones."""
+TRACES = [f"{first_trace(name) + number:032x}" for name in BOTH for number in (0, 1)]
+
+
+def page_paths() -> list[str]:
+    """Return the paths of every page, for names of both environments."""
     services = ("shop", f"only-{OTHER}")
     pages = [f"/{page}" for page in routing.PAGES]
     pages += [f"/s/{name}/{tab}".rstrip("/") for name in services for tab in routing.SERVICE_PAGES]
     pages += [f"/slo/slo-{name}" for name in (*BOTH, "of-both")]
     pages += [f"/incidents/{name}" for name in (OWN_INCIDENT, OTHER_INCIDENT, SHARED_INCIDENT)]
-    traces = [f"{first_trace(name) + number:032x}" for name in BOTH for number in (0, 1)]
-    pages += [f"/traces/{name}" for name in traces]
+    return pages + [f"/traces/{name}" for name in TRACES]
+
+
+def addresses() -> list[str]:
+    """Return the addresses of every page, chart and query, for names of both environments, and guessed ones."""
+    pages = page_paths()
     window, foreign = "from=now-6h", f"from=now-6h&svc=shop&env={OTHER}&v={OTHER}-1"
+    searched = [f"{key}:{value}" for key, value in (("tenant", f"tenant-{OTHER}"), ("service.name", f"served-{OTHER}"))]
     return [
         *(f"{page}?{window}" for page in pages),
         *(f"/api/v1/view?path={page}&{window}" for page in pages),
         *(f"/api/v1/view?path={page}&{foreign}" for page in ("/", "/s/shop", "/traces", "/compare", "/events")),
         *(f"/report?path={page}&{window}" for page in ("/", "/s/shop", "/incidents", f"/s/only-{OTHER}")),
         *(f"/figures/{chart}?path=/s/{name}&{window}" for chart in CHARTS for name in ("shop", f"only-{OTHER}")),
-        *(f"/api/v1/traces/{name}" for name in traces),
+        *(f"/api/v1/traces/{name}" for name in TRACES),
+        *(f"/api/v1/query/traces?{window}&at={quote(each)}" for each in searched),
         *(_query(name, environment) for name in QUERIES for environment in (None, *BOTH)),
         *(f"/parts?path={page}&{window}" for page in pages),
         *("/api/v1/services", "/api/v1/names"),
@@ -189,6 +227,15 @@ def names_of_other(text: str) -> set[str]:
     return {line[max(0, each.start() - 40) : each.end() + 40] for line, each in found}
 
 
+def exports(client: FlaskClient) -> Iterator[str]:
+    """Yield the address of every table and chart of the pages, as CSV."""
+    for path in ("/", "/s/shop", "/s/shop/replicas", "/s/shop/traces", "/traces", "/events", "/incidents", "/engines"):
+        view = f"/api/v1/view?path={path}&from=now-6h"
+        found = json.loads(client.get(view, headers=GUEST).text)
+        names = [*(("chart", name) for name in found["charts"]), *(("table", each["name"]) for each in found["tables"])]
+        yield from (f"{view}&{kind}={quote(name)}&format=csv" for kind, name in names)
+
+
 def numbers_of(response: Any) -> object:
     """Return the status and the JSON of *response* without revisions, which count all writes of a service."""
     return response.status_code, json.loads(re.sub(r'"revision":\d+', '"revision":0', response.text))
@@ -210,11 +257,11 @@ def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Sit
     mixed, alone = client_of(sites[BOTH], rules), client_of(sites["prod",], rules)
     names: dict[str, set[str]] = {}
     numbers: list[str] = []
-    for address in addresses():
+    for address in (*addresses(), *exports(mixed)):
         actual = mixed.get(address, headers=GUEST)
         assert actual.status_code in (200, 400, 403, 404), address
         assert address.startswith("/report") or "could not be rendered" not in actual.text, address
-        found, is_json = names_of_other(actual.text), address.startswith("/api/")
+        found, is_json = names_of_other(actual.text), actual.is_json and address.startswith("/api/")
         expected = alone.get(address, headers=GUEST) if found or is_json else actual
         if more := found - names_of_other(expected.text):
             names[address] = more
@@ -226,6 +273,24 @@ def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Sit
         path = f"{first_trace(OTHER) + number:032x}"
         assert sites[BOTH].store.read.trace(path) is not None
         assert mixed.get(f"/api/v1/traces/{path}", headers=GUEST).status_code == 404
+
+
+def test_previews_of_links_have_the_names_of_own_environments(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
+    """Of every page, as Slack shows them for a reader."""
+    one, access = sites[BOTH], LiveAccess(rules, lambda: datetime.now(UTC)).of("guest", ["guests"])
+    folder = Path(one.url.removeprefix("sqlite:///")).parent
+    source = Source(one.store, AlertsReader(one.store, LiveSloFile(folder / "slo.yaml", {})), one.clock)
+    links = PreviewLinks(source, lambda: LINK)
+    shown: dict[str, Any] = {}
+    for path in page_paths():
+        shown |= links.unfurls(source.of_reader(access), [f"{LINK}{path}?from=now-6h"], [LINK])
+
+    assert {
+        f"{LINK}/?from=now-6h",
+        f"{LINK}/s/shop?from=now-6h",
+        f"{LINK}/incidents/{OWN_INCIDENT}?from=now-6h",
+    } <= shown.keys()
+    assert names_of_other(json.dumps(list(shown.values()))) == set()
 
 
 def proof_of(client: FlaskClient, reader: Mapping[str, str]) -> dict[str, str]:
@@ -263,6 +328,7 @@ ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "silence": ("/api/v1/silences", SILENCE),
     "silence of both": ("/api/v1/silences", {key: SILENCE[key] for key in ("service", "for", "comment")}),
     "silence of staging": ("/api/v1/silences", SILENCE | {"environment": "staging"}),
+    "silence of staging alone": ("/api/v1/silences", {"service": "only-staging", "for": "1h", "comment": "deploy"}),
 }
 # Status of each action by reader: 404 for what the reader may not see, 403 without the role.
 EXPECTED = {
@@ -278,6 +344,7 @@ EXPECTED = {
         "silence": 200,
         "silence of both": 403,
         "silence of staging": 403,
+        "silence of staging alone": 403,
     },
     "guest": {name: 404 if "acknowledge of" in name else 403 for name in ACTIONS},
     "eve": {name: 200 if "of staging" in name else 403 for name in ACTIONS},
@@ -302,6 +369,7 @@ def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
                 r"this needs the role responder in .*(environment|environments).*", json.loads(response.text)["error"]
             )
             assert json.loads(response.text)["cure"] == "ada can grant it"
+            assert "staging" not in response.text or name == "eve" or body.get("environment") == "staging"
     rows = audited(one)
 
     assert [row.person for row in rows] == [name] * len(ACTIONS)
