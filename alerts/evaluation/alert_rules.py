@@ -41,10 +41,11 @@ def describe_burn(
     if not measured.firing:
         return None
     slo, tier = measured.slo, measured.firing[0]
+    own = evidence.reader_of(read, slo)
     trouble = _onset(read, slo, tier, now) if before is None else _known_onset(before)
     began = trouble.at
     bad = slo.select(began, now)
-    change = explain_violations(read, bad, slo.indicator, began - evidence.CALM_BEFORE)
+    change = explain_violations(own, bad, slo.indicator, began - evidence.CALM_BEFORE)
     calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
     exemplars = evidence.exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
     slow = evidence.slow_selection(bad, change, slo.objective)
@@ -64,7 +65,7 @@ def describe_burn(
         growth=change.growth,
         functions=evidence.code_growth(read, calm, bad, change.growth, slo.objective),
         shared=evidence.shared_attributes(read, slow) if is_slow else (),
-        called=evidence.called_text(read, slow, change.growth, slo.stage or ""),
+        called=evidence.called_text(own, slow, change.growth, slo.stage or ""),
         replica=evidence.slow_replica_text(read, slo.select(began - evidence.CALM_BEFORE, now)) if is_slow else "",
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",

@@ -309,6 +309,13 @@ def slow_selection(selection: Selection, change: Explanation, most: float = 1.0)
     return replace(selection, status=STATUS_OK) if failed else selection, min(max(0.5, 1 - slow / served), most)
 
 
+def reader_of(read: Reader, slo: Slo) -> Reader:
+    """Return *read* for the environments of *slo*: readers of its incident may see no names of others that its requests called."""
+    if slo.environment is not None:
+        return read.within(frozenset({slo.environment}))
+    return read.within(read.service_environments().get(storable_name(slo.service), frozenset()))
+
+
 def called_text(
     read: Reader, slow: tuple[Selection, float] | None, growth: Sequence[StageGrowth], stage: str = ""
 ) -> str:

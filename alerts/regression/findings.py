@@ -139,8 +139,8 @@ def explain_slower(
     dashboard_url: str,
 ) -> dict[str, Any]:
     """Return the fields of a finding about requests slower than usual: the cause, what they called, and the slowest ones."""
-    about = slo.select(minute_start(times[0]), minute_start(times[2]))
-    change = explain_regression(read, replace(about, start=minute_start(times[1])), usual_seconds, growth)
+    about, own = slo.select(minute_start(times[0]), minute_start(times[2])), evidence.reader_of(read, slo)
+    change = explain_regression(own, replace(about, start=minute_start(times[1])), usual_seconds, growth)
     found = evidence.bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
     usual, counted = (
         formatting.latency(usual_seconds),
@@ -153,7 +153,7 @@ def explain_slower(
         "growth": change.growth,
         "exemplars": tuple(evidence.exemplar_of(row, dashboard_url) for row in found.to_dict("records")),
         "no_exemplars": "" if len(found) else none,
-        "called": evidence.called_text(read, evidence.slow_selection(about, change), change.growth),
+        "called": evidence.called_text(own, evidence.slow_selection(about, change), change.growth),
     }
 
 

@@ -190,9 +190,18 @@ def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: 
     assert (found.shared[0].share_all, found.shared[0].share_slow) == (pytest.approx(0.1), 1)
 
 
-@pytest.mark.parametrize("changes", [{}, {"watched": "stage", "stage": "dependency"}])
-def test_the_called_service_is_named_if_dependency_is_blamed(
-    changes: dict[str, object], store: Store, traffic: Traffic, now: datetime
+@pytest.mark.parametrize(
+    ("changes", "environment", "called"),
+    [
+        ({}, "", "scorer"),
+        ({"watched": "stage", "stage": "dependency"}, "", "scorer"),
+        # Readers of the incident may not see the other environment, but the host that the service called.
+        ({}, "staging", "ranker"),
+        ({"environment": ""}, "staging", "ranker"),
+    ],
+)
+def test_the_called_service_is_named_if_dependency_is_blamed(  # noqa: PLR0917 - fixtures
+    changes: dict[str, object], environment: str, called: str, store: Store, traffic: Traffic, now: datetime
 ) -> None:
     """The finding says what the retained slow requests waited for, and how many they are; not those that failed or were fast."""
     traffic(now - HOUR, HOUR, {8: FAST, 2: {"forward": 0.020, "dependency": 0.400}})
@@ -214,13 +223,15 @@ def test_the_called_service_is_named_if_dependency_is_blamed(
             {"dependency": spent},
             [span],
         )
-        store.write([Batch(f"called:{number}", [], [trace])])
+        served = replace(trace, span_id=f"{number + 9:016x}", parent_id=str(span["id"]), spans=[])
+        served = replace(served, series=Series("scorer", "1", environment))
+        store.write([Batch(f"called:{number}", [], [trace, served])])
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
     measured = measure_slo(store.read, slo, default_burn_rate_policy(), now)
     found = describe_burn(store.read, measured, now, before=None, dashboard_url="")
     assert found is not None
 
-    assert found.called == "Of Dependency in 2 retained slow requests: ranker 100 %."
+    assert found.called == f"Of Dependency in 2 retained slow requests: {called} 100 %."
     message = Message("sl-1", 1, "opened", now.timestamp(), now.timestamp(), found)
     assert dict(message_facts(message))["Called"] == found.called
     assert webhook_payload(message)["called"] == found.called
