@@ -58,7 +58,36 @@ class AttributeQueries(QueryGroup):
         replica is known in the minute tier only, so it may have requests in fewer steps than the other attributes.
         """
         with self._snapshot() as snapshot:
-            return _attributes(snapshot, selection, steps)
+            chosen, starts = _steps(snapshot, selection, steps)
+            widest = _widest_of(chosen)
+            counted = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,))
+            sample = _sample(snapshot, counted, chosen, starts, widest, MAX_ROWS)
+            by_value = sample.fetch(snapshot, counted)
+            if widest > _REPLICA_TIER:
+                of_replica = np.array([split_attribute_key(key)[0] == REPLICA.key for key in by_value.stages], bool)
+                replicas = replace(counted, prefix=f"{REPLICA.key}=")
+                finer = _sample(snapshot, replicas, chosen, starts, _REPLICA_TIER, _MAX_REPLICA_ROWS)
+                by_value = join_columns([by_value.where(~of_replica[by_value.stage]), finer.fetch(snapshot, replicas)])
+            by_series = sample.fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="series"))
+            keys = _keys(by_value)
+            names = sorted(set(keys))
+            position = {name: number for number, name in enumerate(names)}
+            series, which = np.unique(by_series.series, return_inverse=True)
+            columns = join_columns([by_value, by_series])
+            row = np.concatenate(
+                (np.array([position[key] for key in keys], np.int64)[by_value.stage], len(names) + which)
+            )
+            scale, index, table = _table(columns, sample.step_of(columns), row, (len(starts), len(names) + len(series)))
+            requests: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
+            places = _places(value for name, value in names if name == REPLICA.key)
+            for number, (name, value) in enumerate(names):
+                if name == REPLICA.key and value in places:
+                    requests[name][places[value]] = table[:, number]
+                elif name not in (OTHER, REPLICA.key):
+                    requests[name][value] = table[:, number]
+            # A dimension replaces an attribute of the same name.
+            requests.update(_by_dimension(snapshot, series, table[:, len(names) :]))
+            return AttributeCounts(scale, index, starts, dict(requests))
 
     def replica_counts(self, selection: Selection, steps: int = 60) -> ReplicaTable:
         """Return the requests and the time in stages of each replica of *selection*, in at most *steps* steps of at least a minute.
@@ -66,7 +95,18 @@ class AttributeQueries(QueryGroup):
         Replicas beyond the cap (`SeriesIndex.attribute`) are one replica `__other__`; a process without a name is left out.
         """
         with self._snapshot() as snapshot:
-            return _replica_counts(snapshot, selection, steps)
+            chosen, starts = _steps(snapshot, selection, steps)
+            spent = PointQuery(selection, (REPLICA_STAGE_TIME,))
+            sample = _sample(snapshot, spent, chosen, starts, min(_widest_of(chosen), _REPLICA_TIER), MAX_ROWS)
+            latency = sample.fetch(snapshot, PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), prefix=f"{REPLICA.key}="))
+            values = [split_attribute_key(stage)[1] for stage in latency.stages]
+            scale, index, table = _table(latency, sample.step_of(latency), latency.stage, (len(starts), len(values)))
+            stages = _stage_time(sample.fetch(snapshot, spent), sample)
+            replicas = [
+                ReplicaCounts(place, table[:, values.index(value)], stages.get(value, {}))
+                for value, place in _places(filter(None, values)).items()
+            ]
+            return ReplicaTable(scale, index, starts, replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,37 +170,6 @@ def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tupl
     return at, min(at + seconds, end)
 
 
-def _attributes(snapshot: StoreSnapshot, selection: Selection, most: int) -> AttributeCounts:
-    steps, starts = _steps(snapshot, selection, most)
-    widest = _widest_of(steps)
-    counted = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,))
-    sample = _sample(snapshot, counted, steps, starts, widest, MAX_ROWS)
-    by_value = sample.fetch(snapshot, counted)
-    if widest > _REPLICA_TIER:
-        of_replica = np.array([split_attribute_key(key)[0] == REPLICA.key for key in by_value.stages], bool)
-        replicas = replace(counted, prefix=f"{REPLICA.key}=")
-        finer = _sample(snapshot, replicas, steps, starts, _REPLICA_TIER, _MAX_REPLICA_ROWS)
-        by_value = join_columns([by_value.where(~of_replica[by_value.stage]), finer.fetch(snapshot, replicas)])
-    by_series = sample.fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="series"))
-    keys = _keys(by_value)
-    names = sorted(set(keys))
-    position = {name: number for number, name in enumerate(names)}
-    series, which = np.unique(by_series.series, return_inverse=True)
-    columns = join_columns([by_value, by_series])
-    row = np.concatenate((np.array([position[key] for key in keys], np.int64)[by_value.stage], len(names) + which))
-    scale, index, table = _table(columns, sample.step_of(columns), row, (len(starts), len(names) + len(series)))
-    requests: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
-    places = _places(value for name, value in names if name == REPLICA.key)
-    for number, (name, value) in enumerate(names):
-        if name == REPLICA.key and value in places:
-            requests[name][places[value]] = table[:, number]
-        elif name not in (OTHER, REPLICA.key):
-            requests[name][value] = table[:, number]
-    # A dimension replaces an attribute of the same name.
-    requests.update(_by_dimension(snapshot, series, table[:, len(names) :]))
-    return AttributeCounts(scale, index, starts, dict(requests))
-
-
 def _keys(columns: Columns) -> list[tuple[str, str]]:
     found = [split_attribute_key(stage) for stage in columns.stages]
     counts = np.bincount(columns.stage, columns.counts, len(found)).tolist()
@@ -192,21 +201,6 @@ def _table(columns: Columns, step: Ints, row: Ints, shape: tuple[int, int]) -> t
     scale = int(columns.scale.min(initial=ATTRIBUTE_SCALE))
     index, amount = bucket_table(columns, step * shape[1] + row, shape[0] * shape[1], scale)
     return scale, index, amount.reshape(*shape, len(index))
-
-
-def _replica_counts(snapshot: StoreSnapshot, selection: Selection, most: int) -> ReplicaTable:
-    steps, starts = _steps(snapshot, selection, most)
-    spent = PointQuery(selection, (REPLICA_STAGE_TIME,))
-    sample = _sample(snapshot, spent, steps, starts, min(_widest_of(steps), _REPLICA_TIER), MAX_ROWS)
-    latency = sample.fetch(snapshot, PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), prefix=f"{REPLICA.key}="))
-    values = [split_attribute_key(stage)[1] for stage in latency.stages]
-    scale, index, table = _table(latency, sample.step_of(latency), latency.stage, (len(starts), len(values)))
-    stages = _stage_time(sample.fetch(snapshot, spent), sample)
-    replicas = [
-        ReplicaCounts(place, table[:, values.index(value)], stages.get(value, {}))
-        for value, place in _places(filter(None, values)).items()
-    ]
-    return ReplicaTable(scale, index, starts, replicas)
 
 
 def _places(values: Iterable[str]) -> Mapping[str, str]:

@@ -110,31 +110,19 @@ class ComparisonQueries(QueryGroup):
             with a factor, or if no request has the stage).
         """
         with self._snapshot() as snapshot:
-            return _whatif(snapshot, selection, stage, percentiles, floor=floor, factor=factor)
-
-
-def _whatif(
-    snapshot: StoreSnapshot,
-    selection: Selection,
-    stage: str,
-    percentiles: Sequence[float],
-    *,
-    floor: float,
-    factor: float | None,
-) -> pd.DataFrame:
-    columns = fetch(snapshot, PointQuery(selection, (*BREAKDOWN_METRICS, STAGE_DURATION)))
-    rows: list[dict[str, float]] = []
-    requests, floor_seconds = 0, None
-    if len(columns.of(REQUEST_DURATION)):
-        own = _stage_durations(columns.of(STAGE_DURATION), stage)
-        groups = _latency_groups(Mixture(columns), stage, own.value_at(0.5).value if own.total else 0.0)
-        requests = int(groups.requests.sum())
-        if factor is None and own.total:
-            floor_seconds = own.value_at(floor).value
-        rows = _whatif_rows(groups, percentiles, _remaining_time(groups.spent, floor_seconds, factor))
-    made = frame(WHATIF_COLUMNS, rows)
-    made.attrs |= {"requests": requests, "floor_seconds": floor_seconds}
-    return made
+            columns = fetch(snapshot, PointQuery(selection, (*BREAKDOWN_METRICS, STAGE_DURATION)))
+            rows: list[dict[str, float]] = []
+            requests, floor_seconds = 0, None
+            if len(columns.of(REQUEST_DURATION)):
+                own = _stage_durations(columns.of(STAGE_DURATION), stage)
+                groups = _latency_groups(Mixture(columns), stage, own.value_at(0.5).value if own.total else 0.0)
+                requests = int(groups.requests.sum())
+                if factor is None and own.total:
+                    floor_seconds = own.value_at(floor).value
+                rows = _whatif_rows(groups, percentiles, _remaining_time(groups.spent, floor_seconds, factor))
+            made = frame(WHATIF_COLUMNS, rows)
+            made.attrs |= {"requests": requests, "floor_seconds": floor_seconds}
+            return made
 
 
 def _stage_durations(durations: Columns, stage: str) -> StageCounts:

@@ -97,7 +97,20 @@ class PathQueries(QueryGroup):
             None if no such request is retained.
         """
         with self._snapshot() as snapshot:
-            return _slow_paths(snapshot, selection, percentile)
+            found = _slow_requests(snapshot, selection, percentile)
+            if found is None:
+                return None
+            value, by_trace, slow = found
+            calls = _known_calls(root for roots in by_trace.values() for root in roots)
+            missing = [critical_path.missing_services(each, calls) for each in slow]
+            return SlowPaths(
+                percentile,
+                value,
+                len(slow),
+                sum(not each for each in missing),
+                dict(Counter(service for each in missing for service in each).most_common()),
+                critical_path.path_shares([critical_path.critical_path(each) for each in slow]),
+            )
 
     def dependency_split(self, selection: Selection, percentile: float) -> critical_path.DependencySplit | None:
         """Return what the retained requests as slow as *percentile* or slower called; None if no such request is retained."""
@@ -106,14 +119,37 @@ class PathQueries(QueryGroup):
             return critical_path.split_dependency(found[2]) if found else None
 
     def retained_failures(self, selection: Selection) -> RetainedFailures:
+        selection = replace(selection, status=STATUS_ERROR)
         with self._snapshot() as snapshot:
-            return _retained_failures(snapshot, replace(selection, status=STATUS_ERROR))
+            failed = list(_documents(snapshot, _newest(selection, MAX_FAILED)))
+            errors = Counter(filter(None, (_error_of(each.attributes) for each in failed)))
+            below: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+            statement = select_documents().where(schema.series.c.status == STATUS_ERROR)
+            traces = _whole_traces(snapshot, sorted({each.trace_id for each in failed}), statement)
+            for trace_id, roots in traces.items():
+                for each in (each for root in roots for each in root.everything()):
+                    below[trace_id, each.request.span_id] = {found.service for found in each.called if _is_known(found)}
+            called = Counter(
+                name for each in failed for name in below[each.trace_id, each.span_id] or set(_failed_calls(each.spans))
+            )
+            return RetainedFailures(len(failed), dict(errors.most_common()), dict(called.most_common()))
 
     def service_map(self, selection: Selection) -> list[ServiceEdge]:
         """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests."""
         selection = Selection(selection.start, selection.end, environment=selection.environment)
         with self._snapshot() as snapshot:
-            return _service_map(snapshot, selection)
+            counted = _counted_edges(snapshot, selection)
+            traced = _TracedEdges(snapshot, selection)
+            return [
+                ServiceEdge(
+                    *edge,
+                    *counted.get(edge, (None, 0)),
+                    traced.retained[edge],
+                    traced.sampled(*edge),
+                    traced.share(*edge),
+                )
+                for edge in sorted({*counted, *traced.retained})
+            ]
 
 
 def traced_request(kept: KeptTrace) -> critical_path.TracedRequest:
@@ -152,23 +188,6 @@ def _slow_requests(
     return (value.value, by_trace, slow) if slow else None
 
 
-def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float) -> SlowPaths | None:
-    found = _slow_requests(snapshot, selection, percentile)
-    if found is None:
-        return None
-    value, by_trace, slow = found
-    calls = _known_calls(root for roots in by_trace.values() for root in roots)
-    missing = [critical_path.missing_services(each, calls) for each in slow]
-    return SlowPaths(
-        percentile,
-        value,
-        len(slow),
-        sum(not each for each in missing),
-        dict(Counter(service for each in missing for service in each).most_common()),
-        critical_path.path_shares([critical_path.critical_path(each) for each in slow]),
-    )
-
-
 def _whole_traces(
     snapshot: StoreSnapshot, trace_ids: list[str], statement: Select[Any] | None = None
 ) -> dict[str, list[critical_path.PlacedRequest]]:
@@ -185,20 +204,6 @@ def _whole_traces(
 
 def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[KeptTrace]:
     return map(retained_trace, snapshot.connection.execute(statement))
-
-
-def _retained_failures(snapshot: StoreSnapshot, selection: Selection) -> RetainedFailures:
-    failed = list(_documents(snapshot, _newest(selection, MAX_FAILED)))
-    errors = Counter(filter(None, (_error_of(each.attributes) for each in failed)))
-    below: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    statement = select_documents().where(schema.series.c.status == STATUS_ERROR)
-    for trace_id, roots in _whole_traces(snapshot, sorted({each.trace_id for each in failed}), statement).items():
-        for placed in (each for root in roots for each in root.everything()):
-            below[trace_id, placed.request.span_id] = {each.service for each in placed.called if _is_known(each)}
-    called = Counter(
-        name for each in failed for name in below[each.trace_id, each.span_id] or set(_failed_calls(each.spans))
-    )
-    return RetainedFailures(len(failed), dict(errors.most_common()), dict(called.most_common()))
 
 
 def _error_of(attributes: Mapping[str, Any]) -> str:
@@ -236,26 +241,6 @@ def _known_calls(roots: Iterable[critical_path.PlacedRequest]) -> dict[str, set[
         for each in root.everything():
             found[each.service].update(called.service for called in each.called if _is_known(called))
     return found
-
-
-def _service_map(snapshot: StoreSnapshot, selection: Selection) -> list[ServiceEdge]:
-    counted = _counted_edges(snapshot, selection)
-    traced = _TracedEdges(snapshot, selection)
-    edges: list[ServiceEdge] = []
-    for caller, called in sorted({*counted, *traced.retained}):
-        latency, errors = counted.get((caller, called), (None, 0))
-        edges.append(
-            ServiceEdge(
-                caller,
-                called,
-                latency,
-                errors,
-                traced.retained[caller, called],
-                traced.sampled(caller, called),
-                traced.share(caller, called),
-            )
-        )
-    return edges
 
 
 def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[str, str], tuple[Histogram, int]]:

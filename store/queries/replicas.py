@@ -283,7 +283,8 @@ def hardware_table(columns: Columns, steps: Steps, selection: Selection, service
         "name": np.array(columns.stages, object)[columns.stage],
         "n": columns.counts,
         "sum": columns.sum,
-        "most": _maximum(columns),
+        # No value is above the sum, so that a single value is exact.
+        "most": np.minimum(_upper_limits(columns), columns.sum),
     }
     added = {"n": "sum", "sum": "sum", "most": "max"}
     keys = ["at", "name"]
@@ -296,12 +297,6 @@ def hardware_table(columns: Columns, steps: Steps, selection: Selection, service
     )
     shown = made.set_index("service") if services else made
     return with_step_times(shown[list(HARDWARE_COLUMNS)], steps, selection)
-
-
-def _maximum(columns: Columns) -> Floats:
-    """Return an upper bound of the values of each point, at most the width of a bucket too large; shape (n,)."""
-    # No value is above the sum, so that a single value is exact.
-    return np.minimum(_upper_limits(columns), columns.sum)
 
 
 def _upper_limits(columns: Columns) -> Floats:

@@ -54,8 +54,30 @@ class ServiceQueries(QueryGroup):
             environment (of the most recently seen series), requests, errors, cancelled (counts in the window), first_seen, last_seen (UTC,
             buckets within the window); sorted by service.
         """
+        selection = Selection(start, end, environment=environment)
         with self._snapshot() as snapshot:
-            return _services(snapshot, Selection(start, end, environment=environment))
+            # Also a service that hangs from its start, or that has only health probes or losses.
+            seen = series_with_requests(snapshot, selection, (OPEN_TIME, PROBE_DURATION, COLLECTOR_LOST))
+            newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
+            latest = seen.sort_values("last_seen", ascending=False, kind="stable")
+            groups = latest.groupby("service")
+            failed, cancelled = (
+                latest["requests"].where(latest["status"] == each, 0) for each in (STATUS_ERROR, STATUS_CANCELLED)
+            )
+            made = pd.DataFrame(
+                {
+                    "versions": groups["version"].unique().map(list),
+                    "newest": newest,
+                    "model": groups["model"].first(),
+                    "environment": groups["environment"].first(),
+                    "requests": groups["requests"].sum(),
+                    "errors": failed.groupby(latest["service"]).sum(),
+                    "cancelled": cancelled.groupby(latest["service"]).sum(),
+                    "first_seen": groups["first"].min(),
+                    "last_seen": groups["last"].max(),
+                }
+            )
+            return _with_times(made.rename_axis("service").reset_index())
 
     def fleet(
         self, start: datetime, end: datetime, percentiles: Sequence[float], *, environment: str | None = None
@@ -168,7 +190,21 @@ class ServiceQueries(QueryGroup):
             none); sorted by first_seen.
         """
         with self._snapshot() as snapshot:
-            return _versions(snapshot, selection)
+            selection = replace(selection, version=None)
+            seen = series_with_requests(snapshot, selection).groupby("version")["requests"].sum()
+            table = schema.series
+            history = (
+                select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
+                .where(*selection.conditions())
+                .group_by(table.c.version)
+                # Versions first seen in the same bucket are ordered by id.
+                .order_by("first_seen", func.min(table.c.id))
+            )
+            rows = [
+                {"version": version, "first_seen": first, "last_seen": last, "requests": int(seen.get(version, 0))}
+                for version, first, last in snapshot.connection.execute(history)
+            ]
+            return _with_times(frame(VERSION_COLUMNS, rows))
 
     def environments(self) -> list[str]:
         with self._snapshot() as snapshot:
@@ -231,7 +267,19 @@ class ServiceQueries(QueryGroup):
             Columns at (UTC), service ("" for all), kind, key, text, link; newest first.
         """
         with self._snapshot() as snapshot:
-            return _events(snapshot, start, end, service, kind)
+            table = schema.events
+            statement = (
+                select(*(table.c[name] for name in EVENT_COLUMNS))
+                .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
+                .order_by(table.c.at.desc(), table.c.id.desc())
+            )
+            if service is not None:
+                statement = statement.where(table.c.service.in_(("", storable_name(service))))
+            if kind is not None:
+                statement = statement.where(table.c.kind == kind)
+            rows = [tuple(row) for row in snapshot.connection.execute(statement)]
+            found = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
+            return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
 
     def whole(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
         """Return `[start, end)` extended to whole buckets of the retained tiers: hours where minutes are deleted.
@@ -263,24 +311,6 @@ class ServiceQueries(QueryGroup):
             return {row.name: (row.revision, row.newest + schema.FINEST) for row in rows}
 
 
-def _events(
-    snapshot: StoreSnapshot, start: datetime, end: datetime, service: str | None, kind: str | None
-) -> pd.DataFrame:
-    table = schema.events
-    statement = (
-        select(*(table.c[name] for name in EVENT_COLUMNS))
-        .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
-        .order_by(table.c.at.desc(), table.c.id.desc())
-    )
-    if service is not None:
-        statement = statement.where(table.c.service.in_(("", storable_name(service))))
-    if kind is not None:
-        statement = statement.where(table.c.kind == kind)
-    rows = [tuple(row) for row in snapshot.connection.execute(statement)]
-    found = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
-    return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
-
-
 _MICRO, _NANO = 1e-6, 1e-9
 
 
@@ -310,49 +340,6 @@ def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Co
 
 VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
 RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
-
-
-def _services(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    # Also a service that hangs from its start, or that has only health probes or losses.
-    seen = series_with_requests(snapshot, selection, (OPEN_TIME, PROBE_DURATION, COLLECTOR_LOST))
-    newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
-    latest = seen.sort_values("last_seen", ascending=False, kind="stable")
-    groups = latest.groupby("service")
-    failed, cancelled = (
-        latest["requests"].where(latest["status"] == each, 0) for each in (STATUS_ERROR, STATUS_CANCELLED)
-    )
-    made = pd.DataFrame(
-        {
-            "versions": groups["version"].unique().map(list),
-            "newest": newest,
-            "model": groups["model"].first(),
-            "environment": groups["environment"].first(),
-            "requests": groups["requests"].sum(),
-            "errors": failed.groupby(latest["service"]).sum(),
-            "cancelled": cancelled.groupby(latest["service"]).sum(),
-            "first_seen": groups["first"].min(),
-            "last_seen": groups["last"].max(),
-        }
-    )
-    return _with_times(made.rename_axis("service").reset_index())
-
-
-def _versions(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    selection = replace(selection, version=None)
-    seen = series_with_requests(snapshot, selection).groupby("version")["requests"].sum()
-    table = schema.series
-    history = (
-        select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
-        .where(*selection.conditions())
-        .group_by(table.c.version)
-        # Versions first seen in the same bucket are ordered by id.
-        .order_by("first_seen", func.min(table.c.id))
-    )
-    rows = [
-        {"version": version, "first_seen": first, "last_seen": last, "requests": int(seen.get(version, 0))}
-        for version, first, last in snapshot.connection.execute(history)
-    ]
-    return _with_times(frame(VERSION_COLUMNS, rows))
 
 
 def series_with_requests(snapshot: StoreSnapshot, selection: Selection, others: tuple[str, ...] = ()) -> pd.DataFrame:

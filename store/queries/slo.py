@@ -66,7 +66,25 @@ class SloQueries(QueryGroup):
             requests), excess_seconds (bad - good), share (of the total excess), in descending order of excess.
         """
         with self._snapshot() as snapshot:
-            return _bad_breakdown(snapshot, selection, threshold_seconds)
+            columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"))
+            errors = failed_series(snapshot, selection)
+            requests, spent = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
+            total, bad = _count_bad(requests, errors, threshold_seconds)
+            bad_time, all_time = _time_by_stage(spent, errors, threshold_seconds)
+            rows = [
+                {
+                    "stage": stage,
+                    "bad_mean_seconds": _mean_seconds(slow, bad.value),
+                    "good_mean_seconds": _mean_seconds(both - slow, total - bad.value),
+                }
+                for stage, slow, both in zip(columns.stages, bad_time.tolist(), all_time.tolist(), strict=True)
+                if both
+            ]
+            made = frame(EXCESS_COLUMNS, rows)
+            made["excess_seconds"] = made["bad_mean_seconds"] - made["good_mean_seconds"]
+            excess = made["excess_seconds"].sum()
+            made["share"] = made["excess_seconds"] / excess if excess else 0.0
+            return made.sort_values("excess_seconds", ascending=False, ignore_index=True)
 
     def bad_over_time(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
         """Return the number of bad requests in each step with requests, by the stage responsible.
@@ -79,7 +97,27 @@ class SloQueries(QueryGroup):
             Columns at (UTC), bad, unexplained, and one for each responsible stage: numbers of requests, with fractions.
         """
         with self._snapshot() as snapshot:
-            return _bad_over_time(snapshot, selection, threshold_seconds, step)
+            columns, steps = fetch_steps(
+                snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"), step
+            )
+            failed = failed_series(snapshot, selection)
+            requests = _step_sums(columns.of(REQUEST_DURATION), steps, failed, threshold_seconds)
+            times = _step_sums(columns.of(STAGE_TIME), steps, failed, threshold_seconds)
+            good_mean = times.good / max(requests.good.sum(), 1e-9)
+            times = times.at(requests.starts)
+            n_failed, n_slow = requests.failed.sum(axis=1), requests.slow.sum(axis=1)
+            blamed = _attribute_requests(times.slow, n_slow, good_mean)
+            bad = n_failed + n_slow
+            rest = np.maximum(bad - blamed.sum(axis=1), 0)
+            # Remove rounding residues of the summation.
+            rest[rest < 1e-9 * bad] = 0.0
+            rows: list[dict[str, object]] = []
+            for at, count, left, by_stage in zip(
+                requests.starts.tolist(), bad.tolist(), rest.tolist(), blamed.tolist(), strict=True
+            ):
+                explained = {stage: each for stage, each in zip(columns.stages, by_stage, strict=True) if each}
+                rows.append({"at": at, "bad": count, UNEXPLAINED: left, **explained})
+            return with_step_times(stage_frame(BAD_COLUMNS, rows), steps, selection)
 
 
 def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
@@ -116,28 +154,6 @@ def _count_steps(columns: Columns, steps: Steps, threshold_seconds: float | None
     for counts in add_up_steps(columns, steps):
         slow = np.zeros(len(counts.starts)) if threshold_seconds is None else counts.above(threshold_seconds)
         yield from zip(counts.starts.tolist(), counts.total.tolist(), slow.tolist(), strict=True)
-
-
-def _bad_breakdown(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
-    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"))
-    errors = failed_series(snapshot, selection)
-    requests, spent = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
-    total, bad = _count_bad(requests, errors, threshold_seconds)
-    bad_time, all_time = _time_by_stage(spent, errors, threshold_seconds)
-    rows = [
-        {
-            "stage": stage,
-            "bad_mean_seconds": _mean_seconds(slow, bad.value),
-            "good_mean_seconds": _mean_seconds(both - slow, total - bad.value),
-        }
-        for stage, slow, both in zip(columns.stages, bad_time.tolist(), all_time.tolist(), strict=True)
-        if both
-    ]
-    made = frame(EXCESS_COLUMNS, rows)
-    made["excess_seconds"] = made["bad_mean_seconds"] - made["good_mean_seconds"]
-    excess = made["excess_seconds"].sum()
-    made["share"] = made["excess_seconds"] / excess if excess else 0.0
-    return made.sort_values("excess_seconds", ascending=False, ignore_index=True)
 
 
 def _mean_seconds(microseconds: float, requests: float) -> float:
@@ -216,30 +232,6 @@ class _StepSums:
             return found
 
         return _StepSums(starts, moved(self.all), moved(self.failed), moved(self.slow))
-
-
-def _bad_over_time(
-    snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
-) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"), step)
-    failed = failed_series(snapshot, selection)
-    requests = _step_sums(columns.of(REQUEST_DURATION), steps, failed, threshold_seconds)
-    times = _step_sums(columns.of(STAGE_TIME), steps, failed, threshold_seconds)
-    good_mean = times.good / max(requests.good.sum(), 1e-9)
-    times = times.at(requests.starts)
-    n_failed, n_slow = requests.failed.sum(axis=1), requests.slow.sum(axis=1)
-    blamed = _attribute_requests(times.slow, n_slow, good_mean)
-    bad = n_failed + n_slow
-    rest = np.maximum(bad - blamed.sum(axis=1), 0)
-    # Remove rounding residues of the summation.
-    rest[rest < 1e-9 * bad] = 0.0
-    rows: list[dict[str, object]] = []
-    for at, count, left, by_stage in zip(
-        requests.starts.tolist(), bad.tolist(), rest.tolist(), blamed.tolist(), strict=True
-    ):
-        explained = {stage: each for stage, each in zip(columns.stages, by_stage, strict=True) if each}
-        rows.append({"at": at, "bad": count, UNEXPLAINED: left, **explained})
-    return with_step_times(stage_frame(BAD_COLUMNS, rows), steps, selection)
 
 
 def _attribute_requests(times: Floats, requests: Floats, good_mean: Floats) -> Floats:

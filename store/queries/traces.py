@@ -71,15 +71,16 @@ class TraceQueries(QueryGroup):
             kept_a_service (maximum number of retained requests of a service; the newest are retained).
         """
         with self._snapshot() as snapshot:
-            return _exemplars(
-                snapshot,
-                selection,
-                self._retention,
-                limit=limit,
-                dominant=dominant,
-                order=order,
-                between_seconds=between_seconds,
-            )
+            traces = schema.traces
+            statement = select_traces(selection)
+            if dominant is not None:
+                statement = statement.where(traces.c.dominant == storable(dominant))
+            if between_seconds is not None:
+                statement = statement.where(*duration_range(between_seconds))
+            column = traces.c.duration if order == "slow" else traces.c.started
+            statement = statement.order_by(column.desc(), traces.c.trace_id, traces.c.span_id)
+            rows = snapshot.connection.execute(statement.limit(limit)).all()
+            return exemplar_frame(snapshot, selection, rows, self._retention)
 
     def one_per_cause(
         self, selection: Selection, limit: int, violated: Indicator | None = None, *, above_seconds: float = 0.0
@@ -90,67 +91,36 @@ class TraceQueries(QueryGroup):
             The columns and `attrs` of `exemplars`.
         """
         with self._snapshot() as snapshot:
-            return _one_per_cause(snapshot, selection, self._retention, limit, violated, above_seconds)
+            traces = schema.traces
+            chosen = select_traces(selection).where(
+                traces.c.duration > int(above_seconds * _NS), *_bad_traces(violated)
+            )
+            slowest = chosen.order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
+            if violated is not None and violated.kind == "stage":
+                threshold = (violated.threshold_seconds or 0) * _NS
+                found = snapshot.connection.execute(slowest)
+                rows = [row for row in found if json.loads(row.stages).get(violated.key, 0) > threshold]
+                first = list({row.dominant: row for row in reversed(rows)}.values())
+            else:
+                causes = snapshot.connection.scalars(chosen.with_only_columns(traces.c.dominant).distinct()).all()
+                found = (slowest.where(traces.c.dominant == cause).limit(1) for cause in causes)
+                first = [snapshot.connection.execute(each).one() for each in found]
+                rows = snapshot.connection.execute(slowest.limit(limit + len(first))).all()
+            # A fixed order of equally slow traces, which the database returns in any order.
+            first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
+            taken = {_trace_key(row) for row in first}
+            rest = [row for row in rows if _trace_key(row) not in taken]
+            return exemplar_frame(snapshot, selection, [*first, *rest][:limit], self._retention)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
         with self._snapshot() as snapshot:
             return find_trace(snapshot, trace_id)
 
 
-def _exemplars(
-    snapshot: StoreSnapshot,
-    selection: Selection,
-    retention: Retention,
-    *,
-    limit: int,
-    dominant: str | None,
-    order: Literal["slow", "time"],
-    between_seconds: tuple[float, float] | None = None,
-) -> pd.DataFrame:
-    traces = schema.traces
-    statement = select_traces(selection)
-    if dominant is not None:
-        statement = statement.where(traces.c.dominant == storable(dominant))
-    if between_seconds is not None:
-        statement = statement.where(*duration_range(between_seconds))
-    column = traces.c.duration if order == "slow" else traces.c.started
-    statement = statement.order_by(column.desc(), traces.c.trace_id, traces.c.span_id)
-    rows = snapshot.connection.execute(statement.limit(limit)).all()
-    return exemplar_frame(snapshot, selection, rows, retention)
-
-
 def duration_range(between_seconds: tuple[float, float]) -> list[ColumnElement[bool]]:
     """Return the SQL conditions of a duration in [low, high)."""
     low, high = (int(min(max(seconds * _NS, 0), _MAX_NS)) for seconds in between_seconds)
     return [schema.traces.c.duration >= low, schema.traces.c.duration < high]
-
-
-def _one_per_cause(  # noqa: PLR0917 - a query and its limits
-    snapshot: StoreSnapshot,
-    selection: Selection,
-    retention: Retention,
-    limit: int,
-    violated: Indicator | None,
-    above_seconds: float,
-) -> pd.DataFrame:
-    traces = schema.traces
-    chosen = select_traces(selection).where(traces.c.duration > int(above_seconds * _NS), *_bad_traces(violated))
-    slowest = chosen.order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
-    if violated is not None and violated.kind == "stage":
-        threshold = (violated.threshold_seconds or 0) * _NS
-        found = snapshot.connection.execute(slowest)
-        rows = [row for row in found if json.loads(row.stages).get(violated.key, 0) > threshold]
-        first = list({row.dominant: row for row in reversed(rows)}.values())
-    else:
-        causes = snapshot.connection.scalars(chosen.with_only_columns(traces.c.dominant).distinct()).all()
-        found = (slowest.where(traces.c.dominant == cause).limit(1) for cause in causes)
-        first = [snapshot.connection.execute(each).one() for each in found]
-        rows = snapshot.connection.execute(slowest.limit(limit + len(first))).all()
-    # A fixed order of equally slow traces, which the database returns in any order.
-    first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
-    taken = {_trace_key(row) for row in first}
-    rest = [row for row in rows if _trace_key(row) not in taken]
-    return exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
 
 
 def _bad_traces(violated: Indicator | None) -> list[ColumnElement[bool]]:

@@ -62,7 +62,39 @@ class WindowQueries(QueryGroup):
 
     def windows(self, selection: Selection, query: WindowQuery) -> WindowTable:
         with self._snapshot() as snapshot:
-            return _windows(snapshot, selection, query)
+            ends, place, seconds = _whole_windows(snapshot.tiers, query)
+            start = int(ends[0]) - seconds
+            about = replace(selection, start=moment(start), end=moment(int(ends[-1])))
+            question = PointQuery(
+                about,
+                BREAKDOWN_METRICS if query.measure == "stages" else (REQUEST_DURATION,),
+                by="total" if {*query.by} <= {*schema.TOTAL_DIMENSIONS} else "series",
+                counts_only=query.measure == "requests",
+            )
+            width = seconds if len(ends) == 1 else int(np.gcd.reduce(np.append(ends, seconds)))
+            columns = _fetch(snapshot, question, width)
+            if not len(columns):
+                return WindowTable({})
+            names, group, failed = _groups(snapshot, about, query.by, columns)
+            last = (ends - start) // width
+            spans = _Spans(last - seconds // width, last)
+            if query.measure == "requests":
+                found = _rates(spans, columns, group, failed, seconds)
+            else:
+                order = np.lexsort((columns.times, group))
+                edges = np.searchsorted(group[order], np.arange(len(names) + 1)).tolist()
+                sorted_columns = columns.take(order)
+                most = MAX_VALUES // (len(names) * len(query.quantiles))
+                found = [
+                    _quantiles(spans, sorted_columns.between(low, high).without_unused_stages(), query, most)
+                    for low, high in pairwise(edges)
+                ]
+            return WindowTable(
+                {
+                    name: {part: values[:, place] for part, values in parts.items() if np.nan_to_num(values).any()}
+                    for name, parts in zip(names, found, strict=True)
+                }
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,42 +120,6 @@ class _Spans:
             points = np.bincount(columns.times[columns.scale == scale], minlength=int(self.last[-1]))
             found[self.sums(points) > 0] = scale
         return found
-
-
-def _windows(snapshot: StoreSnapshot, selection: Selection, query: WindowQuery) -> WindowTable:
-    ends, place, seconds = _whole_windows(snapshot.tiers, query)
-    start = int(ends[0]) - seconds
-    about = replace(selection, start=moment(start), end=moment(int(ends[-1])))
-    question = PointQuery(
-        about,
-        BREAKDOWN_METRICS if query.measure == "stages" else (REQUEST_DURATION,),
-        by="total" if {*query.by} <= {*schema.TOTAL_DIMENSIONS} else "series",
-        counts_only=query.measure == "requests",
-    )
-    width = seconds if len(ends) == 1 else int(np.gcd.reduce(np.append(ends, seconds)))
-    columns = _fetch(snapshot, question, width)
-    if not len(columns):
-        return WindowTable({})
-    names, group, failed = _groups(snapshot, about, query.by, columns)
-    last = (ends - start) // width
-    spans = _Spans(last - seconds // width, last)
-    if query.measure == "requests":
-        found = _rates(spans, columns, group, failed, seconds)
-    else:
-        order = np.lexsort((columns.times, group))
-        edges = np.searchsorted(group[order], np.arange(len(names) + 1)).tolist()
-        sorted_columns = columns.take(order)
-        most = MAX_VALUES // (len(names) * len(query.quantiles))
-        found = [
-            _quantiles(spans, sorted_columns.between(low, high).without_unused_stages(), query, most)
-            for low, high in pairwise(edges)
-        ]
-    return WindowTable(
-        {
-            name: {part: values[:, place] for part, values in parts.items() if np.nan_to_num(values).any()}
-            for name, parts in zip(names, found, strict=True)
-        }
-    )
 
 
 def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[Ints, Ints, int]:
