@@ -57,7 +57,10 @@ def percentile_figure(
     marks = _marks(quantiles, pinned, values)
     shapes: list[elements.Shape]
     if share:
-        notes += _share_marks(places, values, marks)
+        notes += [
+            elements.value_label(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2)
+            for j, i in enumerate(marks)
+        ]
         shapes = [elements.vertical_line(float(places[index]), 0, 1, "$surface@.8") for index in marks]
     elif whole:
         data += _bands_of_error(x, frame)
@@ -65,7 +68,10 @@ def percentile_figure(
             elements.line(x, elements.f4(total), hoverinfo="none"),
             elements.dots(list(places[marks]), list(total[marks])),
         ]
-        notes += _time_marks(places, total, values, marks)
+        notes += [
+            elements.value_label(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks))
+            for j, i in enumerate(marks)
+        ]
         shapes = [elements.vertical_line(float(places[index]), 0, float(total[index]), "$ink@.28") for index in marks]
     else:
         shapes = []
@@ -166,22 +172,6 @@ def _percentile_ticks(named: Sequence[float], *, even: bool) -> dict[str, list[f
 
 def _anchor(position: int, marks: Sequence[int]) -> str:
     return "right" if position == len(marks) - 1 else "center"
-
-
-def _time_marks(
-    places: np.ndarray, total: np.ndarray, values: Sequence[str], marks: Sequence[int]
-) -> list[elements.Annotation]:
-    return [
-        elements.value_label(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks))
-        for j, i in enumerate(marks)
-    ]
-
-
-def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[elements.Annotation]:
-    return [
-        elements.value_label(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2)
-        for j, i in enumerate(marks)
-    ]
 
 
 def _narrow_notes(notes: list[elements.Annotation]) -> list[elements.Annotation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta, tzinfo
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,7 +64,8 @@ def _dashboard(context: Context) -> Component:
         "Listens on": f"{config.host}, {port}",
         "Authentication": _readers(config),
         "Allowed hosts": ", ".join(config.hosts) or "names of this machine",
-        "Tracing backend": _host(context.source.tracer) if context.source.tracer else "no link",
+        # Only the host: the rest may contain a secret.
+        "Tracing backend": (urlsplit(context.source.tracer).hostname or "set") if context.source.tracer else "no link",
     }
     return card("Dashboard", _facts(facts), size="c6")
 
@@ -77,11 +78,6 @@ def _readers(config: DashboardConfig) -> str:
         ("users authenticated by the proxy", config.behind_proxy),
     ]
     return ", or ".join(words for words, on in ways if on) or "all users of this machine"
-
-
-def _host(address: str) -> str:
-    """Return the host of *address*; the rest may contain a secret."""
-    return urlsplit(address).hostname or "set"
 
 
 def _agents(context: Context) -> Component:
@@ -151,7 +147,7 @@ def _storage(context: Context) -> Component:
     facts = {
         "Size": _budget(found),
         "Projected size": f"{size(found.settled_bytes)} at this rate",
-        "Full": _full(found, view.zone),
+        "Full": "never, at this rate" if found.full_at is None else f"about {day(found.full_at.astimezone(view.zone))}",
         "Traces are retained": f"{span(retention.traces)}, at most {whole(retention.traces_per_service)} per service",
     }
     rows = [_tier(each) for each in found.tiers]
@@ -162,10 +158,6 @@ def _storage(context: Context) -> Component:
 def _budget(found: Storage) -> str:
     used = size(found.used_bytes)
     return f"{used}, without a limit" if found.budget_bytes is None else f"{used} of {size(found.budget_bytes)}"
-
-
-def _full(found: Storage, zone: tzinfo) -> str:
-    return "never, at this rate" if found.full_at is None else f"about {day(found.full_at.astimezone(zone))}"
 
 
 def _tier(found: TierStorage) -> Component:
