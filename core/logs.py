@@ -32,8 +32,8 @@ _QUIET = ("alembic", "httpx", "uvicorn", "werkzeug")
 # Standard attributes of every log record.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
-# Control characters except newline and tab, and Unicode line separators.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# Control characters except newline and tab, Unicode line separators, and unpaired surrogates.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNINDENTED = re.compile(r"\n(?! )")
 
 _HIDDEN = "…"

@@ -10,6 +10,7 @@ contain no secrets.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
@@ -174,6 +175,15 @@ class ReceiverResponse:
             return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
         except (ValueError, TypeError, OverflowError):
             return None
+
+
+def encode_json(payload: object) -> bytes:
+    r"""Return *payload* as JSON in UTF-8; unpaired surrogates, which UTF-8 cannot contain, become "?".
+
+    >>> encode_json({"name": "a\ud800"})
+    b'{"name": "a?"}'
+    """
+    return json.dumps(payload, ensure_ascii=False).encode(errors="replace")
 
 
 def post_json(

@@ -7,7 +7,6 @@ they contain no numbers. A ticket that becomes a page is a new alert, and the al
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pydantic import Field
 
 from ....core.settings.field_types import SecretAddress
 from ...formatting import cut, line
-from ..channel import ChannelKind, ChannelSection, Refresh, post_json
+from ..channel import ChannelKind, ChannelSection, Refresh, encode_json, post_json
 from ..message import Finding, Message
 from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
 
@@ -51,7 +50,7 @@ class AlertmanagerChannel:
 
     def send(self, message: Message) -> str:
         """Post *message* as one alert and return no reference, because its labels identify the alert."""
-        body = json.dumps([alert_payload(message, self.clock())], ensure_ascii=False).encode()
+        body = encode_json([alert_payload(message, self.clock())])
         post_json(f"{self.url.rstrip('/')}/api/v2/alerts", body, {}, receiver="Alertmanager")
         return ""
 
@@ -59,11 +58,12 @@ class AlertmanagerChannel:
 def alert_payload(message: Message, now: float) -> dict[str, Any]:
     """Return the alert for *message* at *now* (Unix seconds)."""
     finding = message.finding
+    end = message.at if message.resolved else now + ENDS_AFTER_SECONDS
     alert: dict[str, Any] = {
         "labels": _labels(finding),
         "annotations": _annotations(message),
-        "startsAt": _iso(min(finding.since, message.opened_at)),
-        "endsAt": _iso(message.at if message.resolved else now + ENDS_AFTER_SECONDS),
+        "startsAt": _iso(min(finding.since, message.opened_at, end)),
+        "endsAt": _iso(end),
     }
     if finding.link:
         alert["generatorURL"] = finding.link

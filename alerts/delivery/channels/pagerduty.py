@@ -13,7 +13,6 @@ while sending.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -31,7 +30,7 @@ from ....store import Store
 from ... import lease
 from ...formatting import cut, line
 from .. import message_text
-from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, post_json
+from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, encode_json, post_json
 from ..message import Message
 from ..outbox import AlertsThread
 
@@ -178,7 +177,7 @@ class PagerDutyChannel:
     def send(self, message: Message) -> str:
         """Enqueue *message* as an event and return no reference, because the dedup key identifies the alert."""
         event = event_payload(message, self.routing_key)
-        if len(_encoded(event)) > MAX_EVENT_BYTES:
+        if len(encode_json(event)) > MAX_EVENT_BYTES:
             event["payload"].pop("custom_details", None)
         self._post("/v2/enqueue", event)
         return ""
@@ -188,7 +187,7 @@ class PagerDutyChannel:
 
     def _post(self, path: str, event: dict[str, Any]) -> None:
         url = f"{self.base_url.rstrip('/')}{path}"
-        response = post_json(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
+        response = post_json(url, encode_json(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
         if response.status != ACCEPTED:
             msg = f"PagerDuty responded {response.status} instead of {ACCEPTED}; check the URL"
             raise ChannelError(msg, permanent=False)
@@ -278,10 +277,6 @@ def _links(message: Message) -> list[dict[str, str]]:
     links = [(finding.link, message_text.link_title(finding)), (finding.runbook, "Runbook")]
     links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in message_text.slow_requests(finding)]
     return [{"href": href, "text": text} for href, text in links if href]
-
-
-def _encoded(event: dict[str, Any]) -> bytes:
-    return json.dumps(event, ensure_ascii=False).encode()
 
 
 def _iso(at: float) -> str:

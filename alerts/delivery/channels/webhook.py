@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pydantic import Field
 
 from ....analysis.profile import FunctionGrowth
 from ....core.settings.field_types import Secret, SecretAddress
-from ..channel import ChannelKind, ChannelSection, Refresh, post_json
+from ..channel import ChannelKind, ChannelSection, Refresh, encode_json, post_json
 from ..message import Burn, Message
 from ..message_text import cause_text, headline
 
@@ -52,7 +51,7 @@ class WebhookChannel:
 
     def send(self, message: Message) -> str:
         """Post *message* and return no reference; any 2xx response means that the receiver accepted it."""
-        body = json.dumps(webhook_payload(message), ensure_ascii=False).encode()
+        body = encode_json(webhook_payload(message))
         headers = {KEY_HEADER: message.key}
         if self.secret:
             stamp = str(int(self.clock()))

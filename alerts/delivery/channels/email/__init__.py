@@ -303,7 +303,9 @@ class EmailChannel:
 def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
     """Return the mail for *message*."""
     mail = EmailMessage()
-    mail["Subject"] = line(f"{message_text.icon(message)} {message_text.headline(message)}", MAX_SUBJECT_CHARS)
+    subject = line(f"{message_text.icon(message)} {message_text.headline(message)}", MAX_SUBJECT_CHARS)
+    # RFC 2047: `=?` starts an encoded word, which would be decoded, also to a line break.
+    mail["Subject"] = subject.replace("=?", "= ?")
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
     mail["Date"] = format_datetime(datetime.fromtimestamp(message.at, UTC))

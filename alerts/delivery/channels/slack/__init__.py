@@ -13,7 +13,6 @@ added after Slack accepted the message, so that no page waits for an image, and 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from ...channel import (
     ReceiverResponse,
     Refresh,
     SigningSecret,
+    encode_json,
     post_json,
 )
 from ...chart import message_chart
@@ -67,7 +67,7 @@ class SlackWebhook:
         return ""
 
     def _post(self, payload: dict[str, Any]) -> ReceiverResponse:
-        return post_json(self.webhook_url, json.dumps(payload, ensure_ascii=False).encode(), {}, receiver="Slack")
+        return post_json(self.webhook_url, encode_json(payload), {}, receiver="Slack")
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:

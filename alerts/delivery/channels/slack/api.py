@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from .....core.errors import ChannelError
 from ....formatting import cut
-from ...channel import OutcomeUnknownError, find_hint, post_json, redact
+from ...channel import OutcomeUnknownError, encode_json, find_hint, post_json, redact
 
 BASE_URL = "https://slack.com/api"
 # Error responses of the receiver, and their fixes.
@@ -76,7 +76,7 @@ def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, A
     """Call the API *method* and return the response."""
     url = f"{base_url.rstrip('/')}/{method}"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"}
-    body = json.dumps(arguments, ensure_ascii=False).encode()
+    body = encode_json(arguments)
     if method.startswith(_FORMS):
         headers["Content-Type"], body = "application/x-www-form-urlencoded", urlencode(arguments).encode()
     response = post_json(url, body, headers, receiver="Slack", secrets=[token])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from .... import formatting
 from ....formatting import cut, line
 from ... import message_text
+from ...channel import encode_json
 from ...message import Message
 
 # Maximum length of one line.
@@ -88,7 +88,7 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
         if block
     ]
     for part in _DROP_ORDER:
-        if len(json.dumps(found, ensure_ascii=False).encode()) <= MAX_BLOCKS_BYTES:
+        if len(encode_json(found)) <= MAX_BLOCKS_BYTES:
             break
         found = [block for block in found if block["block_id"] != _block_id(message, part)]
     return found

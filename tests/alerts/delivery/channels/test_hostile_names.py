@@ -1,0 +1,174 @@
+"""Names and notes that attack a message: each receiver accepts the message, and shows the names as text."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import replace
+from email import policy
+from email.message import EmailMessage
+from email.parser import BytesParser
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup
+from sqlalchemy import select
+
+from stagelens.alerts import schema
+from stagelens.alerts.delivery import outbox
+from stagelens.alerts.delivery.channel import Channel
+from stagelens.alerts.delivery.channels.webhook import WebhookChannel
+from stagelens.alerts.delivery.message import Finding, Message, Transition
+from stagelens.alerts.delivery.outbox import DeliveryWorker
+from stagelens.analysis.comparison import StageGrowth
+from stagelens.core.logs import configure_logging
+from stagelens.store import Store
+from tests.alerts.alert_processes import channel_of
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods
+from tests.alerts.vendors import AlertmanagerApi, PagerDutyService, SignedHook, SlackHook
+
+WILLING = Moods(failing=0.0)
+NAMES = {
+    "header": "x\r\nBcc: eve@example.com\r\n\r\nbody",
+    "nul": "a\0b\x07\x1b[31mred\x85\u2028next",
+    "bidi": "safe\u202egnp.exe\u2066",
+    "long": "n" * 10_000,
+    "html": "<script>alert(1)</script><!-- </td>",
+    "encoded word": "=?utf-8?q?x=0d=0aBcc:_eve=40example.com?=",
+    "addresses": 'a, b <eve@example.com>, "c"; d:',
+    "surrogate": "a\ud800b",
+    "rtl": "שלום عربى",
+    "emoji": "👩\u200d💻🔥" * 50,
+    "percent": "%0d%0aBcc: eve@example.com",
+    "dot": ".\r\n.\r\nQUIT\r\n",
+    "blank": " \t\r\n",
+    "marks": "*b* _i_ ~s~ `c` <!channel> @here [a](http://x)",
+}
+TRANSITIONS: tuple[Transition, ...] = ("opened", "acknowledged", "resolved")
+
+
+def named(message: Message, name: str, incident: str = "x") -> Message:
+    """Return *message* with *name* in every text that a sender, the SLO file or a person can choose."""
+    finding = replace(
+        message.finding,
+        name=name,
+        service=name,
+        promise=name,
+        description=name,
+        version=name,
+        stage=name,
+        growth=(StageGrowth(name, 0.4, 0.9), *message.finding.growth[1:]),
+        where={"environment": name, "route": name, "model": name},
+    )
+    return replace(message, incident=f"sl-{incident}", finding=finding, acked_by=name, note=name, also=(name,))
+
+
+def send(store: Store, channel: Channel, message: Message) -> tuple[str, str]:
+    """Send *message* from the outbox; return its state and its error."""
+    message = replace(message, sequence=TRANSITIONS.index(message.transition) + 1)
+    with store.transaction() as connection:
+        outbox.record_transition(connection, message, [channel.name])
+    DeliveryWorker(store, channel, "me", clock=lambda: message.at).step()
+    rows = schema.outbox.c
+    mine = (rows.incident == message.incident) & (rows.sequence == message.sequence)
+    with store.engine.connect() as connection:
+        state, error = connection.execute(select(rows.state, rows.error).where(mine)).one()
+    return state, error
+
+
+@pytest.fixture
+def receivers() -> Generator[dict[str, Any]]:
+    with ExitStack() as stack:
+        kinds = {
+            "email": MailServer,
+            "slack": SlackHook,
+            "pagerduty": PagerDutyService,
+            "alertmanager": AlertmanagerApi,
+            "webhook": SignedHook,
+        }
+        opened = {kind: receiver(WILLING) for kind, receiver in kinds.items()}
+        for each in opened.values():
+            stack.callback(each.close)
+        yield opened
+
+
+@pytest.mark.parametrize("kind", ["email", "slack", "pagerduty", "alertmanager", "webhook"])
+def test_a_message_with_any_names_is_accepted(
+    store: Store, message: Message, receivers: dict[str, Any], kind: str
+) -> None:
+    """The receiver accepts each message on the first attempt, and finds no violation of its rules."""
+    channel = channel_of(kind, receivers[kind].url)
+    states = {
+        (case, transition): send(store, channel, replace(named(message, name, case), transition=transition))
+        for case, name in NAMES.items()
+        for transition in TRANSITIONS
+    }
+
+    assert {case: state for case, state in states.items() if state != ("sent", "")} == {}
+    assert receivers[kind].violations == []
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_mail_with_any_names_has_its_own_headers_only(message: Message, receivers: dict[str, Any], name: str) -> None:
+    """Its headers are those of any mail, to its recipients; the names are one line of text, in HTML and without control characters."""
+    server = receivers["email"]
+    channel_of("email", server.url).send(named(message, name))
+    mail = BytesParser(EmailMessage, policy=policy.default).parsebytes(server.taken[0].as_bytes())
+    assert isinstance(mail, EmailMessage)
+    subject, text, page = str(mail["Subject"]), *(mail.get_body((kind,)).get_content() for kind in ("plain", "html"))  # type: ignore[union-attr]
+
+    assert sorted(mail.keys()) == sorted(
+        [
+            "Auto-Submitted",
+            "Content-Type",
+            "Date",
+            "From",
+            "MIME-Version",
+            "Message-ID",
+            "Subject",
+            "To",
+            "X-Stagelens-Incident",
+        ]
+    )
+    assert (mail["To"], mail["From"]) == ("oncall@example.com", "alerts@example.com")
+    for shown in (subject, *text.splitlines(), *BeautifulSoup(page, "html.parser").get_text().splitlines()):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\u2066]", shown)
+    assert not BeautifulSoup(page, "html.parser").find("script")
+    assert len(subject) <= 210
+    assert len(text) < 12_000
+    words = re.findall(r"\w{3,}", name.replace("=?", " "))[:1]
+    assert all(word[:20] in subject for word in words)
+
+
+def test_names_in_json_are_complete(message: Message, receivers: dict[str, Any]) -> None:
+    """A program gets the name as it is, apart from what UTF-8 cannot contain."""
+    bodies = list[bytes]()
+    receivers["webhook"].take = lambda _path, _headers, body: (bodies.append(body), (200, b""))[1]
+    for name in NAMES.values():
+        WebhookChannel("webhook", f"{receivers['webhook'].url}/alerts", "s3cret").send(named(message, name))
+
+    assert [json.loads(body)["incident"]["service"] for body in bodies] == [
+        name.replace("\ud800", "?") for name in NAMES.values()
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_names_in_the_log_cannot_imitate_a_record(
+    capsys: pytest.CaptureFixture[str], finding: Finding, name: str
+) -> None:
+    """Each further line of a record is indented."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    configure_logging({})
+    try:
+        logging.getLogger("stagelens.alerts").warning("incident of %s", replace(finding, service=name).service)
+    finally:
+        root.handlers[:] = before
+    first, *others = capsys.readouterr().err.split("\n")
+
+    assert "incident of" in first
+    assert all(not line or line.startswith(" ") for line in others)
