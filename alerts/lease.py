@@ -10,6 +10,8 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 from .schema import leases
 
 EVALUATION = "evaluate"
+# A lease that lasts longer than this beyond its own length was written with a wrong clock. [seconds]
+MAX_SKEW_SECONDS = 60.0
 
 
 def new_holder() -> str:
@@ -17,9 +19,14 @@ def new_holder() -> str:
     return f"{os.getpid()}-{secrets.token_hex(6)}"
 
 
-def hold(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
-    """Acquire or renew lease *name* within a write transaction; return whether *holder* has the lease now."""
-    free_or_mine = or_(leases.c.holder == holder, leases.c.until <= now)
+def hold(connection: Connection, name: str, holder: str, now: float, seconds: float, *, longest: float = 0.0) -> bool:
+    """Acquire or renew lease *name* within a write transaction; return whether *holder* has the lease now.
+
+    Args:
+        longest: Length of the longest lease of this name, if some are longer than *seconds*. [seconds]
+    """
+    expired = or_(leases.c.until <= now, leases.c.until > now + max(seconds, longest) + MAX_SKEW_SECONDS)
+    free_or_mine = or_(leases.c.holder == holder, expired)
     taken = connection.execute(
         update(leases).where(leases.c.name == name, free_or_mine).values(holder=holder, until=now + seconds)
     )

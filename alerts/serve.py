@@ -37,7 +37,7 @@ from .delivery.channels import ChannelEntry
 from .delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
 from .delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer
 from .delivery.outbox import LEASE_SECONDS, AlertsThread, DeliveryWorker
-from .evaluation.evaluator import LEASE, Evaluator
+from .evaluation.evaluator import LEASE, ClockError, Evaluator
 from .objectives.slo_file import Definitions, LiveSloFile, unwatched_line
 from .reader import AlertsReader
 from .regression.drift import DriftRule
@@ -340,6 +340,8 @@ class Alerts:
             work()
         except (StoreError, SQLAlchemyError) as error:
             self._log_change("the store cannot be used", str(error))
+        except ClockError as error:
+            self._log_change("nothing is evaluated", str(error))
         except Exception as error:
             if self._log_change("the evaluation failed with an unexpected error", repr(error)):
                 log.exception("alerts: traceback of the failed evaluation")

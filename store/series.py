@@ -429,6 +429,8 @@ def _new_id(key: Sequence[int] | None) -> int:
 MAX_SKEW_SECONDS = 60
 # Maximum time of the store after its newest data, long enough to roll up the last hour. [seconds]
 GRACE_SECONDS = 2 * 3600
+# Data after a gap of this length may have the times of a wrong clock, until data have arrived for as long. [seconds]
+TRIAL_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,18 +439,27 @@ class StoreTime:
 
     Args:
         present: Time of the clock, or of the newest data if the clock is too far behind them. [Unix seconds]
-        settled: Time for rollup and deletion, at most `GRACE_SECONDS` after the newest data. So a clock that is years ahead
-            deletes nothing, and data do not expire while no data arrive. [Unix seconds]
+        settled: Time for rollup, at most `GRACE_SECONDS` after the newest data. [Unix seconds]
+        proven: Time for deletion, at most `GRACE_SECONDS` after the newest data that a wrong clock cannot have caused. So a
+            clock that jumps years ahead deletes nothing, and data do not expire while no data arrive. [Unix seconds]
     """
 
     present: int
     settled: int
+    proven: int
 
 
 def store_time(connection: Connection, clock: int) -> StoreTime:
     """Return the time of the store when the clock shows *clock*, in Unix seconds."""
     newest = connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
     if newest is None:
-        return StoreTime(clock, clock)
-    present = clock if clock >= newest - MAX_SKEW_SECONDS else newest
-    return StoreTime(present, min(present, newest + GRACE_SECONDS))
+        return StoreTime(clock, clock, clock)
+    slots = schema.ledger.c
+    # The slots of this tier are short, and remain for days.
+    earlier = select(func.max(slots.slot)).where(slots.tier == schema.TIERS[1], slots.slot < newest - TRIAL_SECONDS)
+    before = connection.execute(earlier).scalar()
+    proven = newest if before is None or before > newest - 2 * TRIAL_SECONDS else before
+    was_ahead = proven <= clock < newest - TRIAL_SECONDS
+    present = clock if was_ahead or clock >= newest - MAX_SKEW_SECONDS else newest
+    settled = min(present, newest + GRACE_SECONDS)
+    return StoreTime(present, settled, min(settled, proven + GRACE_SECONDS))

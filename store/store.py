@@ -118,7 +118,7 @@ class Store:
 
         def prepare(connection: Connection) -> PreparedWrite | None:
             now = store_time(connection, clock)
-            arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
+            arrival = Arrival(now.present, now.proven - int(self._retention.hours.total_seconds()))
             fresh[:], change = prepare_batches(connection, batches, self._index, arrival, self.points)
             return change if change is None or finish is None else change.also(finish)
 
@@ -157,7 +157,7 @@ class Store:
 
     def _folding(self, connection: Connection, result: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
         now = store_time(connection, clock)
-        arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
+        arrival = Arrival(now.present, now.proven - int(self._retention.hours.total_seconds()))
         return prepare_aggregated(connection, result, self._index, arrival, self.points)
 
     def waiting(self) -> inbox.InboxBacklog:
@@ -212,7 +212,7 @@ class Store:
         while self._forget_some(clock) or self._roll_up(clock):
             pass
         with self.transaction() as connection:
-            forget_rest(connection, self._retention, store_time(connection, clock).settled)
+            forget_rest(connection, self._retention, store_time(connection, clock).proven)
             self.points.tidy(connection, clock)
 
     def _roll_up(self, clock: int) -> bool:
@@ -223,7 +223,7 @@ class Store:
     def _forget_some(self, clock: int) -> bool:
         try:
             with self.transaction() as connection:
-                now = store_time(connection, clock).settled
+                now = store_time(connection, clock).proven
                 if forget_points(connection, self.points, self._retention, now):
                     return True
                 used = database.used_bytes(connection) + self.points.used_bytes(connection)

@@ -29,6 +29,7 @@ from ...core.background_tasks import RETRY_SECONDS, PeriodicThread
 from ...core.errors import ChannelError, StoreError
 from ...store import Store
 from ...store.schema import storable
+from .. import lease
 from ..schema import outbox, transitions
 from .channel import Channel, OutcomeUnknownError, Refresh
 from .chart import chart_url
@@ -39,8 +40,9 @@ FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
 # Upper limit of Retry-After.
 MAX_RETRY_AFTER_SECONDS = 3600.0
-# Time after which an unsent message is marked dead. [seconds]
+# Time after which an unsent message is marked dead, [seconds] and the attempts that it has had by then, whatever the clock says.
 GIVE_UP_SECONDS = {"page": 24 * 3600.0, "ticket": 6 * 3600.0}
+MIN_ATTEMPTS = 24
 
 _OPEN_STATES = ("waiting", "sending")
 
@@ -74,9 +76,9 @@ def record_transition(connection: Connection, message: Message, channels: Iterab
         connection.execute(insert(outbox), rows)
 
 
-def due_at(connection: Connection, channel: str) -> float | None:
+def due_at(connection: Connection, channel: str, now: float, lease_seconds: float) -> float | None:
     """Return the time at which the next row of *channel* is due, in Unix seconds; None without rows."""
-    return min((row.leased_until or row.next_at for row in _rows(connection, channel)), default=None)
+    return min((_due_at(row, now, lease_seconds) for row in _rows(connection, channel)), default=None)
 
 
 def claim_message(connection: Connection, channel: str, holder: str, now: float, lease_seconds: float) -> Claim | None:
@@ -87,10 +89,10 @@ def claim_message(connection: Connection, channel: str, holder: str, now: float,
     """
     ready: list[Row[Any]] = []
     for rows in _by_incident(_rows(connection, channel)):
-        if any(row.leased_until > now for row in rows):
+        if any(row.leased_until and _due_at(row, now, lease_seconds) > now for row in rows):
             continue
         _supersede(connection, [row.id for row in rows[:-1] if row.state in _OPEN_STATES], now)
-        if rows[-1].leased_until or rows[-1].next_at <= now:
+        if _due_at(rows[-1], now, lease_seconds) <= now:
             ready.append(rows[-1])
     if not ready:
         return None
@@ -117,7 +119,7 @@ def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now
         _write_outcome(connection, claimed, error=text, next_at=again)
         return
     too_late = again - claimed.created_at > GIVE_UP_SECONDS[claimed.message.finding.severity]
-    if error.permanent or too_late:
+    if error.permanent or (too_late and claimed.attempts >= MIN_ATTEMPTS):
         reason = text if error.permanent else f"dropped after {claimed.attempts} attempts; last: {text}"
         _write_outcome(connection, claimed, state="dead", changed_at=now, error=reason)
         _stop_older_reminders(connection, claimed)
@@ -146,6 +148,18 @@ def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Ra
     # The cap is reached before ten doublings; the bound keeps the power small.
     longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10))
     return max(rng.uniform(longest / 2, longest), min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
+
+
+def _due_at(row: Row[Any], now: float, lease_seconds: float) -> float:
+    """Return the end of the lease of *row*, or the time of its next attempt; *now* if the clock was ahead when it was written."""
+    longest = (
+        lease_seconds if row.leased_until else MAX_RETRY_AFTER_SECONDS if row.state == "waiting" else MAX_RETRY_SECONDS
+    )
+    at, was_ahead = (
+        row.leased_until or row.next_at,
+        row.state == "waiting" and row.changed_at > now + lease.MAX_SKEW_SECONDS,
+    )
+    return now if was_ahead or at > now + longest + lease.MAX_SKEW_SECONDS else at
 
 
 def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:
@@ -188,10 +202,10 @@ def _lease_row(connection: Connection, row: Row[Any], holder: str, now: float, l
     reminder = row.state == "sent"
     unknown = row.unknown or row.state == "sending"
     attempts = row.attempts + 1
-    lease = {"leased_by": holder, "leased_until": now + lease_seconds}
+    leased = {"leased_by": holder, "leased_until": now + lease_seconds}
     if not reminder:
-        lease |= {"state": "sending", "attempts": attempts, "unknown": unknown, "changed_at": now}
-    connection.execute(update(outbox).where(outbox.c.id == row.id).values(**lease))
+        leased |= {"state": "sending", "attempts": attempts, "unknown": unknown, "changed_at": now}
+    connection.execute(update(outbox).where(outbox.c.id == row.id).values(**leased))
     references = _references(connection, row)
     reference = next((each for each in references if each), "")
     message = _message(connection, row)
@@ -288,10 +302,10 @@ class DeliveryWorker(AlertsThread):
     def step(self) -> float:
         """Send the most urgent due message, if one is due; return the wait before the next step [seconds]."""
         now = self._clock()
-        if now < self._paused_until:
+        if now < self._paused_until <= now + MAX_RETRY_AFTER_SECONDS:
             return min(self._paused_until - now, POLL_SECONDS)
         with self._store.engine.connect() as connection:
-            due = due_at(connection, self._channel.name)
+            due = due_at(connection, self._channel.name, now, self._lease_seconds)
         if due is None or due > now:
             return POLL_SECONDS if due is None else min(due - now, POLL_SECONDS)
         with self._store.transaction() as connection:

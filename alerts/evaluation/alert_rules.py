@@ -150,8 +150,6 @@ def _has_more_failures(a: Counts, b: Counts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of evaluating one cause."""
-
     cause: str
     finding: Finding | None
     has_data: bool = True
@@ -167,7 +165,6 @@ AlertRule = Callable[[Definitions, datetime, Mapping[str, Finding]], Iterable[tu
 
 
 def cause_of_slo(slo: Slo) -> str:
-    """Return the cause of incidents about *slo*."""
     return f"slo:{slo.name}"
 
 
@@ -180,6 +177,7 @@ def evaluate_slo(
     before: Finding | None,
     dashboard_url: str,
     described_at: dict[str, datetime],
+    paused_at: datetime | None = None,
 ) -> Verdict | None:
     """Evaluate *slo* and return None if the collector's data are stale."""
     cause = cause_of_slo(slo)
@@ -188,6 +186,15 @@ def evaluate_slo(
     measured = measure_slo(read, slo, policy, now, already=before is not None)
     if measured.stale_since is not None:
         return None
+    reach = max((tier.short for tier in measured.firing), default=timedelta(0))
+    # Before the pause, no rule fired. A jump of the clock empties the windows that showed that a problem was over.
+    if (
+        before is None
+        and paused_at is not None
+        and now - paused_at < reach
+        and not read.tally(slo.select(paused_at, now), slo.indicator).bad
+    ):
+        return Verdict(cause, None)
     finding = None
     if measured.firing:
         tier = measured.firing[0]
@@ -238,7 +245,6 @@ def no_verdict() -> None:
 
 
 def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
-    """Return a cause for each service and environment of *slos*, with one SLO of that service."""
     found: dict[str, Slo] = {}
     for slo in slos:
         found.setdefault(f"no_data:{slo.environment or ''}:{slo.service}", slo)
@@ -274,6 +280,8 @@ class AbsenceRule:
         self._policy = policy
         self._burn_rates = burn_rates
         self._due_causes = due_causes
+        # Time of the first evaluation after a gap: before, the time of the data is unknown.
+        self.resumed_at: datetime | None = None
 
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -306,7 +314,8 @@ class AbsenceRule:
     ) -> Verdict | None:
         if _requests(read, slo, now - self._policy.after, now):
             return Verdict(cause, None)
-        if self._read.stale_since(now, self._burn_rates.stale) is not None:
+        is_early = before is None and self.resumed_at is not None and now - self.resumed_at < self._policy.after
+        if is_early or self._read.stale_since(now, self._burn_rates.stale) is not None:
             return None
         finding = before if before is not None else self._missed(slo, now, url)
         if finding is None or now.timestamp() - finding.since > self._burn_rates.hysteresis.abandon.total_seconds():

@@ -17,11 +17,14 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from ...analysis.policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
+from ...core.errors import StagelensError
 from ...store import Store
 from ...store.schema import storable_name
+from ...store.series import store_time
 from .. import lease
 from ..delivery.message import Finding
 from ..delivery.message_text import headline
+from ..formatting import moment_of
 from ..incidents.journal import message_for, write_update
 from ..incidents.lifecycle import (
     IncidentRecord,
@@ -35,6 +38,7 @@ from ..incidents.lifecycle import (
 )
 from ..incidents.notification_rules import IncidentUpdate, decide_notifications
 from ..incidents.silences import active_silences, delete_old_silences, silence_reason
+from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
 from .alert_rules import AbsenceRule, AlertRule, DueCauses, Verdict, cause_of_slo, evaluate_slo, no_verdict
 from .backtest import find_missed_incidents, write_missed_incident
@@ -43,13 +47,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LEASE = lease.EVALUATION
+# Maximum wait for the time of the last evaluation after the clock was set back. [seconds]
+_MAX_WAIT_SECONDS = 3600.0
 # Share of the lease's validity after which it is renewed, because evaluating many SLOs on a slow store takes long.
 _RENEW_SHARE = 1 / 3
 
 
-class Evaluator:
-    """Evaluator of all alert rules over the data in the store."""
+class ClockError(StagelensError):
+    """The clock shows a time that was evaluated before."""
 
+
+class Evaluator:
     def __init__(
         self,
         store: Store,
@@ -67,24 +75,33 @@ class Evaluator:
         self._policy = policy or default_burn_rate_policy()
         self._incident_policy = incident_policy or default_incident_policy()
         self._due_causes = DueCauses()
-        absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy, self._due_causes)
-        self._rules: tuple[AlertRule, ...] = (self._slos, absences, *rules)
+        self._absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy, self._due_causes)
+        self._rules: tuple[AlertRule, ...] = (self._slos, self._absences, *rules)
         self._stopwatch = stopwatch
+        # Time of the first evaluation after a gap or a jump of the clock, and of the last one before it.
+        self._resumed_at: datetime | None = None
+        self._paused_at: datetime | None = None
+        # Last evaluation, which is in the future, and the end of the wait for its time.
+        self._waits_for, self._waits_until = 0.0, 0.0
         self._described_at: dict[str, datetime] = {}
 
     def tick(self, definitions: Definitions, now: datetime) -> list[IncidentUpdate]:
-        """Evaluate all alert rules once and write the result.
-
-        Returns:
-            Transitions of incidents, notified or not; empty if another process evaluates.
-        """
+        """Evaluate all alert rules and write the result; return the transitions of incidents, none if another process evaluates."""
+        at = now.timestamp()
         with self._store.transaction() as connection:
-            if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):
-                return []
             before = lease.done_at(connection, LEASE)
-            delete_old_incidents(connection, (now - self._incident_policy.kept).timestamp())
-            delete_old_silences(connection, now - self._incident_policy.kept)
+            self._require_progress(before, at)
+            if not lease.hold(connection, LEASE, self._holder, at, self._lease_seconds):
+                return []
+            # Not the time of the clock, which may jump.
+            oldest = store_time(connection, int(at)).proven - self._incident_policy.kept.total_seconds()
+            delete_old_incidents(connection, oldest)
+            delete_old_silences(connection, oldest)
             open_now = {each.cause: each.finding for each in find_open_incidents(connection)}
+        gap_seconds = max(self._incident_policy.catch_up.gap.total_seconds(), self._lease_seconds)
+        if before is not None and abs(at - before) > gap_seconds:
+            self._resumed_at = self._absences.resumed_at = now
+            self._paused_at = min(datetime.fromtimestamp(before, UTC), now)
         broken: list[Exception] = []
         began = self._stopwatch()
         try:
@@ -102,6 +119,23 @@ class Evaluator:
             raise broken[0]
         return written
 
+    def _require_progress(self, before: float | None, at: float) -> None:
+        """Raise ClockError at a time *at* before the last evaluation, because requests would count with those of the same time.
+
+        The wait ends after an hour: the last evaluation may have been by a clock that was years ahead.
+        """
+        if before is None or before - at <= lease.MAX_SKEW_SECONDS:
+            return
+        # While another process evaluates, this one waits.
+        if before != self._waits_for:
+            self._waits_for, self._waits_until = before, self._stopwatch() + min(before - at, _MAX_WAIT_SECONDS)
+        if self._stopwatch() < self._waits_until:
+            msg = (
+                f"the clock was set back, or that of another process is ahead: the times until {moment_of(before)} were "
+                "evaluated before; the evaluation continues then, or within an hour; check the clock"
+            )
+            raise ClockError(msg)
+
     def release(self) -> None:
         with self._store.transaction() as connection:
             lease.release(connection, LEASE, self._holder)
@@ -114,7 +148,7 @@ class Evaluator:
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
         with self._store.read.together() as read:
             revisions = read.revisions()
-            for slo in definitions.slos:
+            for slo in map(self._since_gap, definitions.slos):
                 cause = cause_of_slo(slo)
                 if self._due_causes.is_due(
                     cause, (slo, cause in before), revisions.get(storable_name(slo.service)), now
@@ -130,10 +164,16 @@ class Evaluator:
                             before=before.get(cause),
                             dashboard_url=definitions.dashboard_url,
                             described_at=self._described_at,
+                            paused_at=self._paused_at,
                         ),
                     )
                 else:
                     yield cause, no_verdict
+
+    def _since_gap(self, slo: Slo) -> Slo:
+        """Return *slo* without the minutes of a gap, which a jump of the clock may have caused, if it counts minutes."""
+        since = self._resumed_at
+        return slo if slo.kind != "freshness" or since is None else replace(slo, reset=max(slo.reset or since, since))
 
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
@@ -154,11 +194,10 @@ class Evaluator:
         self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
     ) -> list[IncidentRecord]:
         """Return incidents that started and ended after the evaluation at *before*, if that was long ago."""
-        policy = self._incident_policy.catch_up
-        gap_seconds = max(policy.gap.total_seconds(), self._lease_seconds)
-        if before is None or now.timestamp() - before <= gap_seconds:
+        if before is None or self._resumed_at != now:
             return []
-        since, url = max(datetime.fromtimestamp(before, UTC), now - policy.reach), definitions.dashboard_url
+        reach, url = self._incident_policy.catch_up.reach, definitions.dashboard_url
+        since = max(min(datetime.fromtimestamp(before, UTC), now), now - reach)
         found: list[IncidentRecord] = []
         for slo in definitions.slos:
             one = partial(find_missed_incidents, self._store.read, slo, self._policy, since, now, dashboard_url=url)
@@ -183,7 +222,11 @@ class Evaluator:
         with self._store.transaction() as connection:
             if not self._renew_lease(connection, at + took_seconds):
                 return []
-            before = find_open_incidents(connection)
+            before = stored = find_open_incidents(connection)
+            if self._resumed_at == now:
+                # The time without an evaluation is unknown: it counts neither as recovery nor as silence.
+                early = {"seen_at": at, "quiet_since": None}
+                before = [replace(each, **early, told_at=min(each.told_at, at)) for each in stored]
             ended = set(evaluated) - set(by_cause(before))
             verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
             for each in missed:
@@ -197,7 +240,7 @@ class Evaluator:
                 self._incident_policy.fleet,
                 at,
             )
-            changed = [turn for turn in turns if turn.event or turn.record not in before]
+            changed = [turn for turn in turns if turn.event or turn.record not in stored]
             for turn in changed:
                 write_update(connection, turn, definitions.channel_names, at)
             lease.note_done(connection, LEASE, at)
@@ -258,7 +301,6 @@ def _mute_reasons(
 
 
 def _with_final_budget(step: Step, verdict: Verdict) -> Step:
-    """Return *step* with the current error budget in its finding, if the step resolves the incident."""
     finding, budget = step.record.finding, verdict.budget
     if step.happening != "resolved" or finding.burn is None or budget is None:
         return step

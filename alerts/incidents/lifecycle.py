@@ -215,7 +215,7 @@ def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float,
     reopen_seconds = hysteresis.reopen.total_seconds()
     # An accepted incident is the new baseline, so it is never reopened.
     ended_at = None if last is None or last.ending == "accepted" else last.resolved_at
-    if last is not None and ended_at is not None and now - ended_at <= reopen_seconds:
+    if last is not None and ended_at is not None and abs(now - ended_at) <= reopen_seconds:
         return Step(_reopen(last, finding, now), "reopened")
     fresh = IncidentRecord(
         id=f"sl-{secrets.token_hex(10)}",

@@ -128,9 +128,9 @@ def active_silences(connection: Connection, now: datetime) -> list[Silence]:
     return [silence for silence in list_silences(connection, now) if silence.holds(now)]
 
 
-def delete_old_silences(connection: Connection, before: datetime) -> None:
-    """Delete the silences that ended before *before*."""
-    connection.execute(delete(silences).where(silences.c.ends_at < before.timestamp()))
+def delete_old_silences(connection: Connection, before: float) -> None:
+    """Delete the silences that ended before *before* (Unix seconds)."""
+    connection.execute(delete(silences).where(silences.c.ends_at < before))
 
 
 def _check_silence(matchers: Mapping[str, str], starts_at: datetime, ends_at: datetime) -> None:

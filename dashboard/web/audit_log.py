@@ -63,7 +63,7 @@ class AuditLog:
     def sign_in_failed(self, person: str) -> None:
         now = self._clock()
         recent = self._failed_sign_ins
-        if len(recent) == recent.maxlen and now - recent[0] < _MINUTE:
+        if len(recent) == recent.maxlen and 0 <= now - recent[0] < _MINUTE:
             return
         recent.append(now)
         wrong = "wrong name, password or token"

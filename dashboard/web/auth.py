@@ -314,7 +314,7 @@ class RevokedSessions:
     def __contains__(self, cookie: str) -> bool:
         with self._lock:
             now = self._clock()
-            if now - self._read_at >= _FRESH_SECONDS:
+            if not 0 <= now - self._read_at < _FRESH_SECONDS:
                 self._read_at = now
                 self._read(now)
             return _name(cookie) in self._known

@@ -46,6 +46,34 @@ def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump
     assert contents(one, 3600, 3600) == contents(one, 10, 3600)
 
 
+@pytest.mark.parametrize("jump", [86_400, 30 * 86_400, YEAR, 10 * YEAR])
+def test_a_host_whose_clock_was_ahead_deletes_nothing(sqlite_site: Callable[..., Site], jump: int) -> None:
+    """The agents of the host have the same wrong clock; later data have correct times."""
+    one = sqlite_site()
+    live(one, NOON - 600, 10)
+    live(one, NOON + jump, 10)
+    live(one, NOON, 10)
+
+    assert by_minute(one, NOON - 600, 20) == [1] * 20
+    assert by_minute(one, NOON + jump, 10) == [1] * 10
+    assert requests(one) == 30
+
+
+def test_data_expire_a_day_after_a_gap(sqlite_site: Callable[..., Site]) -> None:
+    """A store that was not used for years deletes its old data once the data after them have arrived for a day."""
+    one = sqlite_site()
+    live(one, NOON, 10)
+    later = NOON + 3 * YEAR
+    live(one, later, 2)
+    before = by_minute(one, NOON, 10)
+    for hour in range(6, 60, 6):
+        live(one, later + hour * 3600, 1)
+
+    assert before == [1] * 10
+    assert by_minute(one, NOON, 10) == [0] * 10
+    assert by_minute(one, later, 2) == [1] * 2
+
+
 def test_a_restart_without_a_clock_continues(sqlite_site: Callable[..., Site]) -> None:
     """A machine that starts in 1970 counts, rolls up and detects repeated batches."""
     one = sqlite_site()

@@ -74,7 +74,7 @@ class HeartbeatPinger(AlertsThread):
     def step(self) -> float:
         """Send a heartbeat if one is due and alerts work; return the wait before the next step [seconds]."""
         now = self._clock()
-        if now < self._next_at:
+        if now < self._next_at <= now + self._every_seconds:
             return self._next_at - now
         trouble = self._silent(now)
         if trouble:

@@ -135,7 +135,7 @@ class ReleaseAnnouncer(AlertsThread):
 
     def _hold(self, name: str, holder: str, seconds: float) -> bool:
         with self._store.transaction() as connection:
-            return lease.hold(connection, name, holder, self._clock(), seconds)
+            return lease.hold(connection, name, holder, self._clock(), seconds, longest=TOLD_SECONDS)
 
 
 def recent_releases(store: Store, services: Collection[str], dashboard_url: str, now: float) -> Iterator[ReleaseNotice]:
