@@ -203,7 +203,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
         settings = CollectorConfig.from_env(environment)
         if command == "up":
             stack.enter_context(single_instance_lock(settings))
-        store = open_store(settings)
+        store = open_store(settings, reads=command == "dashboard")
         stack.callback(store.close)
         lines = store_locations(settings)
         # All components are created, and all settings read, before the first one starts.

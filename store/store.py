@@ -61,8 +61,9 @@ class Store:
         retention: Retention | None = None,
         series_caps: SeriesCaps | None = None,
         clock: Callable[[], float] = time.time,
+        read_only: bool = False,
     ) -> Store:
-        """Open a store; create or migrate its tables if needed.
+        """Open a store; create or migrate its tables if needed, unless it is *read_only*.
 
         Args:
             url: `sqlite:///path` or `postgresql://user:password@host/database`.
@@ -75,7 +76,8 @@ class Store:
         retention = retention or Retention()
         engine = database.open_engine(url, retention.budget_bytes)
         try:
-            database.migrate(engine)
+            if not read_only:
+                database.migrate(engine)
             points = _open_points(points_url, retention, clock)
         except BaseException:
             engine.dispose()

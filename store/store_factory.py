@@ -8,7 +8,10 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Annotated
+from urllib.parse import quote
 
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from pydantic import AfterValidator, BeforeValidator, Field
 from sqlalchemy import inspect
 from sqlalchemy.engine import make_url
@@ -72,10 +75,13 @@ class StoreConfig(Settings):
         )
 
 
-def open_store(config: StoreConfig) -> Store:
-    """Open the store of *config*; a missing store is created."""
+def open_store(config: StoreConfig, *, reads: bool = False) -> Store:
+    """Open the store of *config*; a missing store is created. For a process that only *reads*, the file may be read-only."""
+    url = _read_only_url(config.database) if reads else ""
     with ExitStack() as undo:
-        store = Store.open(config.database, points_url=config.points, retention=config.retention)
+        store = Store.open(
+            url or config.database, points_url=config.points, retention=config.retention, read_only=bool(url)
+        )
         undo.callback(store.close)
         if backup.is_copy_unfinished(store.engine):
             msg = (
@@ -85,6 +91,31 @@ def open_store(config: StoreConfig) -> Store:
             raise StoreError(msg)
         undo.pop_all()
     return store
+
+
+def _read_only_url(database_url: str) -> str:
+    """Return the URL of an SQLite file of this version that this process may only read; "" for any other database."""
+    engine = database.open_engine(database_url)
+    engine.dispose()
+    path = Path(engine.url.database or "").absolute()
+    # SQLite writes side files into the folder, also to read.
+    if engine.url.get_backend_name() != "sqlite" or not path.is_file() or _is_writable(path):
+        return ""
+    head = ScriptDirectory(str(Path(__file__).parent / "migrations")).get_current_head()
+    # A file without side files has no writer.
+    is_live = all(Path(f"{path}{end}").exists() for end in ("-wal", "-shm"))
+    url = f"sqlite:///file:{quote(str(path))}?{'mode=ro' if is_live else 'immutable=1'}&uri=true"
+    engine = database.open_engine(url)
+    try:
+        with database.reading(engine) as connection:
+            found = MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
+    return url if found == head else ""
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def open_existing(config: StoreConfig) -> Store:
