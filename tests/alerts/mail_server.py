@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import queue
 import random
 import socketserver
 import ssl
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from email import message_from_bytes
 from email.message import Message
 
-from tests.alerts.receiver import Moods
+from tests.alerts.receiver import HOLD_SECONDS, Moods, await_close
 
 _HELLO = ["250-mail.example greets you", "250-8BITMIME", "250-SMTPUTF8"]
 
@@ -43,6 +44,7 @@ class MailServer:
         self.implicit = implicit
         self.password = password
         self.answers = replies or {}
+        self.held: queue.Queue[MailServer] = queue.Queue()
         self.requests = self.refused = 0
         self.random = random.Random(moods.seed)
         server = self
@@ -106,7 +108,10 @@ class _Talk:
     def run(self) -> None:
         """Process commands until the client quits or the server closes the connection."""
         self._server.requests += 1
+        self._number = self._server.requests
         try:
+            if self._number in self._server.moods.lost:
+                self._hold()
             if self._server.implicit and self._server.context is not None:
                 self._shield(self._server.context)
             self._reply("220 mail.example")
@@ -174,7 +179,16 @@ class _Talk:
         fate = self._server.random.random()
         if fate >= self._server.moods.failing or self._server.moods.after:
             self._server.take(b"".join(lines))
+            if self._number in self._server.moods.hold:
+                self._hold()
         return self._maybe("250 queued", fate)
+
+    def _hold(self) -> None:
+        """Send no reply until the client is dead."""
+        self._server.held.put(self._server)
+        self._connection.settimeout(HOLD_SECONDS)
+        await_close(self._connection)
+        raise _HangsUpError
 
     def _maybe(self, text: str, fate: float | None = None) -> None:
         """Send *text*, or fail in one of eight cases at each of three steps."""

@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +23,7 @@ class Moods:
         seed: Seed of the random failures.
         failing: Share of failing requests. [ratio]
         hold: Numbers of the requests without a response, so that their sender can be killed in the meantime.
+        lost: Numbers of the requests that are held and not accepted.
         after: Whether the receiver may accept a message and then fail, which requires that it detects repeats.
         silent: Whether the receiver may also send no response until the sender's timeout.
     """
@@ -29,6 +31,7 @@ class Moods:
     seed: int = 1
     failing: float = 0.5
     hold: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
     after: bool = False
     silent: bool = False
 
@@ -76,13 +79,14 @@ class Receiver:
             return
         with self._lock:
             self.requests += 1
-            hold = self.requests in self._moods.hold
+            lost = self.requests in self._moods.lost
+            hold = lost or self.requests in self._moods.hold
             fails = hold or self._random.random() < self._moods.failing
             how = self._random.random()
             status, content = 0, b""
             try:
                 self.check(handler.path, handler.headers, body)
-                if not fails or (self._moods.after and (hold or how < 0.3)):
+                if not fails or (self._moods.after and not lost and (hold or how < 0.3)):
                     status, content = self.take(handler.path, handler.headers, body)
             except (AssertionError, KeyError, ValueError) as error:
                 self.violations.append(repr(error))
@@ -145,9 +149,12 @@ def reply(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: Ma
 
 
 def _until_closed(handler: BaseHTTPRequestHandler) -> None:
-    try:
-        while handler.connection.recv(1024):
-            continue
-    except OSError:
-        pass
+    await_close(handler.connection)
     handler.close_connection = True
+
+
+def await_close(connection: socket.socket) -> None:
+    """Return when the other end has closed *connection*, or after its timeout."""
+    with suppress(OSError):
+        while connection.recv(1024):
+            continue

@@ -3,14 +3,17 @@
 python -m tests.chaos.incidents [--incidents 100] [--seed N] [--database URL]
 
 Three processes of `stagelens alerts` watch one store and notify a webhook, PagerDuty and a mail server, which enforce the
-documented rules. Services violate their SLOs, up to four at a time, and are removed from the SLO file again. Meanwhile one process
-after the other is killed (SIGKILL), or suspended (SIGSTOP) until another has taken over, and resumed (SIGCONT).
+documented rules. Services violate their SLOs and are removed from the SLO file again, each at another time; up to four incidents
+are open at a time, so that each has separate messages. Meanwhile one process after the other is killed (SIGKILL), or suspended
+(SIGSTOP) until another has taken over, and resumed (SIGCONT). Some processes are killed while a receiver holds their message,
+before it accepts the message, or after that and before the process can record it.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import queue
 import random
 import secrets
 import sys
@@ -24,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from stagelens.alerts.reader import Incident
 from stagelens.alerts.schema import outbox
@@ -40,7 +43,9 @@ PROCESSES = 3
 # [ratio of requests]
 FAILING = 0.5
 # More services that fail within minutes are grouped into one notification (analysis/policy/incidents.yaml).
-_AT_ONCE = 4
+_OPEN, _TOGETHER = 4, 2
+# Share of the requests that a receiver holds after it accepted the message, and before. [ratio]
+_HELD = 0.1
 # Pause between two failures; longest suspension; deadline for each step. [seconds]
 _CALM_SECONDS, _SUSPENDED_SECONDS, _TIMEOUT_SECONDS = (0.05, 0.8), 5.0, 300.0
 _SLOW = {"forward": 0.020, "preprocess": 0.390}
@@ -61,9 +66,14 @@ class Receivers:
     mail: MailServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hook = SignedHook(Moods(self.seed, FAILING, after=True))
-        self.pagerduty = PagerDutyService(Moods(self.seed + 1, FAILING, after=True))
-        self.mail = MailServer(Moods(self.seed + 2, FAILING, after=True))
+        self.hook = SignedHook(self._moods(0))
+        self.pagerduty = PagerDutyService(self._moods(1))
+        self.mail = MailServer(self._moods(2))
+
+    def _moods(self, number: int) -> Moods:
+        rng = random.Random(self.seed + number)
+        held, lost = (frozenset(at for at in range(10_000) if rng.random() < _HELD) for _ in range(2))
+        return Moods(self.seed + number, FAILING, held, lost, after=True)
 
     @property
     def all(self) -> tuple[SignedHook, PagerDutyService, MailServer]:
@@ -131,12 +141,14 @@ class _Chaos:
 
     Args:
         watch: The watch.
+        receivers: The receivers, which hold some messages.
         rng: Chooses the process and the time.
     """
 
-    def __init__(self, watch: Watch, rng: random.Random) -> None:
+    def __init__(self, watch: Watch, receivers: Receivers, rng: random.Random) -> None:
         self.met = Counter[str]()
         self._watch = watch
+        self._receivers = receivers
         self._rng = rng
         self._processes = [watch.start() for _ in range(PROCESSES)]
         self._troubles = itertools.cycle((self._kill, self._suspend))
@@ -147,6 +159,8 @@ class _Chaos:
         while not condition():
             assert time.monotonic() < end, "not within the deadline"
             time.sleep(self._rng.uniform(*_CALM_SECONDS))
+            if self._kill_held():
+                continue
             working = process_of(lease_of(self._watch.store).holder)
             process = (
                 working
@@ -156,12 +170,26 @@ class _Chaos:
             next(self._troubles)(process)
             self._let_time_go_by()
 
-    def _kill(self, process: int) -> None:
+    def _kill_held(self) -> bool:
+        """Kill the processes whose messages a receiver holds; return whether there are any."""
+        sending = select(outbox.c.leased_by).where(outbox.c.state == "sending")
+        found = set[int]()
+        for kind, receiver in zip(("webhook", "pagerduty", "email"), self._receivers.all, strict=True):
+            with suppress(queue.Empty):
+                receiver.held.get_nowait()
+                with self._watch.store.engine.connect() as connection:
+                    holders = connection.scalars(sending.where(outbox.c.channel == kind))
+                    found |= {process_of(holder) for holder in holders} & set(self._processes)
+        for process in found:
+            self._kill(process, "killed while a receiver held its message")
+        return bool(found)
+
+    def _kill(self, process: int, how: str = "killed") -> None:
         self._watch.kill(process)
         self._watch.forget(process)
         self._processes.remove(process)
         self._processes.append(self._watch.start())
-        self.met["killed"] += 1
+        self.met[how] += 1
 
     def _suspend(self, process: int) -> None:
         at, end = lease_of(self._watch.store).done_at, time.monotonic() + _SUSPENDED_SECONDS
@@ -186,27 +214,31 @@ class _Chaos:
 
 
 def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcome:
-    """Open and resolve *incidents* incidents, up to four at a time, under failures by *seed*."""
+    """Open and resolve *incidents* incidents, each at another time, under failures by *seed*."""
     rng = random.Random(seed)
     traffic = Traffic(watch.store, Clock(datetime.now(UTC)))
     watch.write_slos()
-    chaos, services = _Chaos(watch, rng), list[str]()
-    while len(services) < incidents:
-        group = [f"shop-{len(services) + number}" for number in range(rng.randint(1, _AT_ONCE))]
-        for service in group:
+    chaos, services, standing = _Chaos(watch, receivers, rng), list[str](), list[str]()
+    while standing or len(services) < incidents:
+        ending = rng.sample(standing, rng.randint(0, min(_TOGETHER, len(standing))))
+        number = rng.randint(0, min(_TOGETHER, _OPEN - len(standing), incidents - len(services)))
+        starting = [f"shop-{len(services) + each}" for each in range(number)]
+        for service in starting:
             traffic(datetime.now(UTC) - _MINUTES, _MINUTES, {50: _SLOW}, service=service)
-        services += group
-        for promised, state in ((group, "open"), ([], "resolved")):
-            watch.write_slos(*promised)
-            chaos.until(partial(_stand, watch, set(group), state))
+        services += starting
+        standing = [each for each in standing if each not in ending] + starting
+        watch.write_slos(*standing)
+        chaos.until(partial(_stand, watch, set(standing), set(services) - set(standing)))
     failed, came = (sum(getattr(each, name) for each in receivers.all) for name in ("refused", "requests"))
     violations = [wrong for each in receivers.all for wrong in each.violations]
     return Outcome(services, watch.incidents(), receivers.seen(), violations, chaos.met, (failed, came))
 
 
-def _stand(watch: Watch, services: set[str], state: str) -> bool:
-    """Return whether the incidents of *services* are in *state*, and all notifications are sent."""
-    return services <= {each.name for each in watch.incidents() if each.state == state} and watch.is_settled()
+def _stand(watch: Watch, standing: set[str], ended: set[str]) -> bool:
+    """Return whether the incidents of *standing* are open, those of *ended* resolved, and all notifications sent."""
+    states = {each.name: each.state for each in watch.incidents()}
+    settled = {name for name, state in states.items() if state == "resolved"} >= ended
+    return settled and standing <= {name for name, state in states.items() if state == "open"} and watch.is_settled()
 
 
 def main() -> int:
