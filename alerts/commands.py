@@ -54,7 +54,6 @@ def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
 
 
 def format_incident(found: Incident) -> str:
-    """Return the text of one incident with its history and deliveries."""
     facts = [
         ("state", _incident_state(found)),
         ("since", f"{formatting.moment(found.since)}, detected {formatting.moment(found.opened_at)}"),
@@ -79,7 +78,6 @@ def format_incident(found: Incident) -> str:
 
 
 def format_silences(found: Sequence[Silence], now: datetime) -> str:
-    """Return one line of text per silence."""
     if not found:
         return "No silence is active or planned."
     rows = [
@@ -147,7 +145,6 @@ def _format_time(at: datetime) -> str:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | None = None) -> int:
-    """Run `stagelens alerts` with *words*, and return the exit code."""
     options = _parser(environment).parse_args(words)
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
     settings = {**environment, **given}

@@ -25,8 +25,6 @@ def _base_url(url: str) -> str:
 
 
 class AlertsConfig(Settings):
-    """Settings of the alerts service."""
-
     slo_file: ExistingFile | None = Field(default=None, validation_alias="STAGELENS_SLO_FILE", examples=["slo.yaml"])
     interval: Duration = Field(
         default=timedelta(seconds=10), validation_alias="STAGELENS_ALERT_INTERVAL", examples=["10s"]

@@ -15,7 +15,6 @@ MAX_SKEW_SECONDS = 60.0
 
 
 def new_holder() -> str:
-    """Return a unique holder name for this process."""
     return f"{os.getpid()}-{secrets.token_hex(6)}"
 
 

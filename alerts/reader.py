@@ -36,8 +36,6 @@ DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Delivery state of one message to one channel."""
-
     channel: str
     transition: str
     state: DeliveryState
@@ -49,8 +47,6 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One transition of an incident."""
-
     event: str
     at: datetime
     headline: str
@@ -60,8 +56,6 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An incident, from its opening to its end."""
-
     id: str
     name: str
     service: str
@@ -117,14 +111,11 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class IncidentGroup:
-    """Incidents that are notified together."""
-
     lead: Incident
     others: tuple[Incident, ...] = ()
 
 
 def group_incidents(found: Sequence[Incident]) -> list[IncidentGroup]:
-    """Return *found* as groups, in the order of their leads."""
     groups: defaultdict[str, list[Incident]] = defaultdict(list)
     for each in found:
         groups[each.story or each.id].append(each)
@@ -141,8 +132,6 @@ def group_incidents(found: Sequence[Incident]) -> list[IncidentGroup]:
 
 
 class AlertsReader:
-    """Read-only access to SLO status and incidents."""
-
     def __init__(self, store: Store, file: LiveSloFile, policy: BurnRatePolicy | None = None) -> None:
         self._store = store
         self._policy = policy or default_burn_rate_policy()

@@ -51,8 +51,6 @@ _SEVERITIES = ("page", "ticket")
 
 
 class Probes:
-    """Health probes of one process of the alerts service."""
-
     def __init__(
         self,
         store: Store,
@@ -90,8 +88,6 @@ class Probes:
 
 
 class AlertMetrics(Collector):
-    """Prometheus metrics of the alerts of one database."""
-
     def __init__(
         self, store: Store, clock: Callable[[], float] = time.time, channels: Callable[[], Iterable[str]] = tuple
     ) -> None:
@@ -194,8 +190,6 @@ _MIN_LEASE_SECONDS = 30.0
 
 
 class Alerts:
-    """Evaluates the SLOs of one file and notifies its channels."""
-
     def __init__(
         self,
         config: AlertsConfig,

@@ -35,8 +35,6 @@ MAINTENANCE_PART = "maintaining the store"
 
 
 class Maintenance(PeriodicThread):
-    """Thread that runs `Store.maintain` periodically."""
-
     def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
         super().__init__("maintenance", rest_seconds=interval_seconds)
         self._store, self._interval_seconds = store, interval_seconds

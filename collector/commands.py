@@ -38,7 +38,6 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> int:
-    """Run *command* on the store that *environment* names, and return the exit code."""
     # Hide the informational messages of alembic.
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
     logging.getLogger(copy_store.__module__).setLevel(logging.INFO)

@@ -138,8 +138,6 @@ _SEEN_US, _MIN_SEEN_US = 10_000_000, 100_000
 
 @dataclass(slots=True)
 class LastReport:
-    """Open requests in the last report of a process."""
-
     oldest: Series
     place: str
     # By the clock of the process, and of the collector. [Unix seconds]

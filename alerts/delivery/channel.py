@@ -151,8 +151,6 @@ MIN_SECRET_CHARS = 10
 
 @dataclass(frozen=True, slots=True)
 class ReceiverResponse:
-    """HTTP response of a receiver."""
-
     status: int
     headers: httpx.Headers
     body: bytes
@@ -219,7 +217,6 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
 
 
 def refusal_error(response: ReceiverResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
-    """Return the error for *response*, whose status is not 2xx."""
     text = redact(response.text, secrets)
     transient = httpx.codes.is_server_error(response.status) or response.status in TRANSIENT_4XX
     return ChannelError(

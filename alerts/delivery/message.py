@@ -64,8 +64,6 @@ class LatencyRegression:
 
 @dataclass(frozen=True, slots=True)
 class MissingTraffic:
-    """Missing traffic: a window without requests, and the usual number of requests."""
-
     usual: float
     before_seconds: float
     window_seconds: float
@@ -85,8 +83,6 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class BudgetOverrun:
-    """A stage that exceeded its budget."""
-
     stage: str
     seconds: float
     budget_seconds: float
@@ -94,8 +90,6 @@ class BudgetOverrun:
 
 @dataclass(frozen=True, slots=True)
 class SharedAttribute:
-    """Attribute that slow requests share."""
-
     label: str
     share_all: float
     share_slow: float
@@ -103,8 +97,6 @@ class SharedAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Time series for the chart of an incident."""
-
     values: tuple[float | None, ...]
     step_seconds: float
     start: float

@@ -95,8 +95,6 @@ def _growth(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KindText:
-    """Texts for one kind of SLO."""
-
     subject: str
     past: str
     unit: str = "requests"
@@ -152,7 +150,6 @@ def format_recent(seconds: float) -> str:
 
 
 def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
-    """Return the burn rate as a pair of name and value."""
     if over:
         return "Highest burn rate", f"{formatting.times(burn.rate)} {_PEAK_WINDOW}"
     return "Burn rate", f"{_burn_size(burn)} (alerts from {formatting.times(burn.threshold)})"
@@ -188,7 +185,6 @@ def _kind_text(kind: str) -> _KindText:
 
 
 def absence_cause(absence: MissingTraffic) -> str:
-    """Return the cause of missing traffic as a clause."""
     return f"no request in {format_seconds(absence.window_seconds)}"
 
 
@@ -220,7 +216,6 @@ def headline(message: Message) -> str:
 
 
 def icon(message: Message) -> str:
-    """Return the emoji for the state of the incident."""
     if message.ending in _UNKNOWN_ENDINGS or message.ending == "accepted":
         return "⚪"
     if message.resolved:
@@ -229,7 +224,6 @@ def icon(message: Message) -> str:
 
 
 def title(message: Message) -> str:
-    """Return the headline without its cause."""
     finding = message.finding
     what = f"{finding.service}: {_subject_of(finding)}"
     if message.ending in _UNKNOWN_ENDINGS:
@@ -331,7 +325,6 @@ def _slow_clause(finding: Finding, blamed: StageGrowth, *, over: bool) -> str:
 
 
 def impact_text(finding: Finding) -> str:
-    """Return the impact of a finding as sentences."""
     if finding.absence is not None:
         return absence_impact(finding.absence)
     if finding.silent_since is not None:
@@ -429,7 +422,6 @@ def _exemplar_text(found: Exemplar) -> str:
 
 
 def link_title(finding: Finding) -> str:
-    """Return the text of the link to the dashboard page of a finding."""
     return "Failed requests" if finding.cause == "failures" and finding.burn else "Where the time goes"
 
 

@@ -61,7 +61,6 @@ class Claim:
 
 
 def record_transition(connection: Connection, message: Message, channels: Iterable[str]) -> None:
-    """Insert a transition into the history, and an outbox row for each of *channels*."""
     connection.execute(
         insert(transitions).values(
             incident=message.incident,
@@ -129,7 +128,6 @@ def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now
 
 
 def abandon_removed_channels(connection: Connection, channels: Sequence[str], now: float) -> None:
-    """Mark the waiting messages of channels that are not in *channels* as dead."""
     connection.execute(
         update(outbox)
         .where(outbox.c.state == "waiting", outbox.c.channel.not_in(channels))
@@ -263,8 +261,6 @@ OTHERS_SECONDS = 0.5
 
 
 class AlertsThread(PeriodicThread):
-    """Thread of the alerts service that pauses after an error of the store."""
-
     def __init__(self, name: str, gap_seconds: float = 0.0) -> None:
         super().__init__(f"alerts-{name}", gap_seconds)
         self._name = name
@@ -278,8 +274,6 @@ class AlertsThread(PeriodicThread):
 
 
 class DeliveryWorker(AlertsThread):
-    """Thread that sends the outbox messages of one channel."""
-
     def __init__(
         self,
         store: Store,

@@ -33,8 +33,6 @@ _ROUNDING_MARGIN = 1 - 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PastIncident:
-    """Incident that the backtest found."""
-
     opened_at: datetime
     resolved_at: datetime | None
     severity: Severity
@@ -44,8 +42,6 @@ class PastIncident:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Result of the backtest of an SLO."""
-
     slo: Slo
     since: datetime
     until: datetime
@@ -56,7 +52,6 @@ class Preview:
 
 
 def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, length: timedelta) -> Preview:
-    """Replay *slo* over the period of *length* before *now*."""
     longest = max(needed_windows(policy, tiers_of(slo, policy)))
     history = load_history(read, slo, now - length - longest, now)
     since = history.edge_of(now - length)
@@ -79,7 +74,6 @@ def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, leng
 
 
 def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -> list[IncidentRecord]:
-    """Return the incidents that the evaluator would have recorded for *history* from the edge *since* on."""
     watched = tiers_of(slo, policy)
     windows = {length: history.windows(length) for length in needed_windows(policy, watched)}
     near = np.flatnonzero(_near(windows, watched, slo.objective, policy.hysteresis.keep))
@@ -163,7 +157,6 @@ def _past_incidents(
 
 
 def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime) -> int:
-    """Return the edge of the onset, determined in the same way as for a notification."""
     spent = record.finding.burn
     reach = timedelta(seconds=spent.long_seconds) if spent is not None else timedelta(hours=1)
     low, high = history.edge_of(opened - reach), history.edge_of(opened)
@@ -174,7 +167,6 @@ def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime)
 def find_missed_incidents(
     read: Reader, slo: Slo, policy: BurnRatePolicy, since: datetime, now: datetime, *, dashboard_url: str
 ) -> list[IncidentRecord]:
-    """Return the records of incidents of *slo* that started after *since* and ended before *now*."""
     longest = max(needed_windows(policy, tiers_of(slo, policy)), default=timedelta(0))
     history = load_history(read, slo, since - longest, now)
     over = [record for record in replay(history, slo, policy, history.edge_of(since)) if not record.is_open]
@@ -182,7 +174,6 @@ def find_missed_incidents(
 
 
 def write_missed_incident(connection: Connection, record: IncidentRecord) -> None:
-    """Write *record* with its opening and its end to the history, without notification."""
     ended = record.resolved_at or record.seen_at
     opened = replace(record, resolved_at=None, ending="", sequence=1)
     write_update(connection, IncidentUpdate(opened, "opened", note=record.muted), (), record.opened_at)

@@ -74,8 +74,6 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """Use of a stage budget."""
-
     stage: str
     budget_seconds: float
     seconds: float
@@ -93,8 +91,6 @@ class StageUse:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
-    """Split of an SLO's threshold into stage budgets, with their use."""
-
     uses: tuple[StageUse, ...]
     requests: int
     seconds: float
@@ -116,11 +112,7 @@ class BudgetSplit:
 
 
 def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> BudgetSplit | None:
-    """Return the use of the stage budgets of *slo* by the requests in `[start, end)`.
-
-    Returns:
-        The use; None if the SLO has no stage budgets, or there are no requests.
-    """
+    """Return the use of the stage budgets of *slo* in `[start, end)`; None without stage budgets or requests."""
     if not slo.budgets:
         return None
     selection = slo.select(start, end)
@@ -184,7 +176,6 @@ def trace_link(dashboard_url: str, trace: str) -> str:
 
 
 def filters_of(slo: Slo) -> dict[str, str]:
-    """Return the filters of *slo* by dimension."""
     found = {"environment": slo.environment, "route": slo.route, "model": slo.model, "version": slo.version}
     return {key: value for key, value in found.items() if value}
 
@@ -279,11 +270,7 @@ def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | No
 def code_growth(
     read: Reader, before: Selection, after: Selection, growth: Sequence[StageGrowth], quantile: float
 ) -> tuple[FunctionGrowth, ...]:
-    """Return the functions that grew most within the stage to blame, most growth first.
-
-    Returns:
-        No functions without a dominant stage, or with too few samples.
-    """
+    """Return the functions that grew most within the stage to blame, most first; none without a dominant stage or with few samples."""
     blamed = dominant_growth(growth)
     now = read.profile(after, (quantile,)) if blamed else []
     then = read.profile(before, (quantile,)) if now else []

@@ -30,8 +30,6 @@ _MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Measured state of an SLO."""
-
     slo: Slo
     counts: Mapping[timedelta, burn_rate.Counts]
     tiers: tuple[burn_rate.AlertTier, ...]
@@ -56,7 +54,6 @@ class Measurement:
 
 
 def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[burn_rate.AlertTier, ...]:
-    """Return the tiers that can fire for *slo*."""
     return tuple(
         tier for tier in burn_rate.policy_tiers(policy, slo.window) if burn_rate.is_reachable(tier, slo.objective)
     )
@@ -165,15 +162,7 @@ class WindowSeries:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Cumulative counts before each edge between two minutes.
-
-    Args:
-        start: Time of the first edge. [Unix seconds]
-        requests: Requests; shape (edges,). [count]
-        total: Total; shape (edges,). [unit of the indicator]
-        bad: Bad part of the total; shape (edges,). [unit of the indicator]
-        first: First edge that counts, at the reset of the budget. [index]
-    """
+    """Counts before each edge between two minutes, cumulative; arrays of shape (edges,), the first of which counts at *first*."""
 
     start: int
     requests: Floats
@@ -302,7 +291,6 @@ class SloStatus:
 
 
 def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> SloStatus:
-    """Read the status of *slo* at *now*."""
     measured = measure_slo(read, slo, policy, now)
     if measured.stale_since is not None:
         # Measured at the time of the last data, because later windows contain fewer and fewer requests.

@@ -23,7 +23,6 @@ RUNBOOK = "docs/runbook.md"
 
 
 def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
-    """Return the Prometheus rule file with alerts about Stagelens."""
     rules: dict[str, Any] = yaml.safe_load(SELF_MONITORING_RULES.read_text(encoding="utf-8"))
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -33,7 +32,6 @@ def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run `stagelens export` with the arguments *argv* and return the exit code."""
     options = _parser(env).parse_args(argv)
     if options.what == "itself":
         text = write_self_monitoring_rules(options.runbook)

@@ -26,8 +26,6 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel of the dashboard, which shows a chart."""
-
     title: str
     text: str
     lines: Mapping[str, str]
@@ -37,7 +35,6 @@ class Panel:
 
 
 def panel_rows(histograms: HistogramExpressions) -> dict[str, Sequence[Panel]]:
-    """Return the panels by the title of their row."""
     return {
         "Requests": _requests(histograms),
         "Where the time goes": _stages(histograms),
@@ -226,7 +223,6 @@ _ITSELF = (
 
 
 def write_dashboard(histograms: HistogramExpressions) -> str:
-    """Return the dashboard as JSON."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, charts in panel_rows(histograms).items():

@@ -33,8 +33,6 @@ _STEP = 0.0001
 
 @dataclass(frozen=True, slots=True)
 class HistogramExpressions:
-    """Builder of PromQL expressions over latency histograms."""
-
     native: bool = False
 
     def counted(self, name: str, matchers: str, window: str) -> str:
@@ -89,7 +87,6 @@ class HistogramExpressions:
 
 
 def matchers_of(slo: Slo) -> tuple[tuple[str, str], ...]:
-    """Return the label matchers of *slo*."""
     chosen = {LABELS[name]: getattr(slo, name) for name in needed_labels(slo)}
     key = {"stage": slo.stage, "definition": slo.definition}
     return ("service_name", slo.service), *((name, value) for name, value in (chosen | key).items() if value)
@@ -128,7 +125,6 @@ class _Dumper(yaml.SafeDumper):
     """YAML dumper with block style for multi-line texts and without aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Return True, so that repeated values are written in full."""
         del data
         return True
 
@@ -141,7 +137,6 @@ _Dumper.add_representer(str, _as_text)
 
 
 def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> str:
-    """Return the Prometheus rule file for *slos*."""
     lines = [*_head(slos, policy, histograms), "groups:" if _expressible_slos(slos) else "groups: []"]
     for slo in slos:
         lines += ["", *(f"  # {line}" for line in _comments(slo, policy))]

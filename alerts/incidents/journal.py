@@ -27,7 +27,6 @@ MAX_NAME_CHARS, MAX_NOTE_CHARS = 200, 2000
 
 
 def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:
-    """Write the incident update *turn*: the record, its history, and the messages to *channels*."""
     save_incident(connection, turn.record)
     if not turn.event:
         return
@@ -68,7 +67,6 @@ def build_message(
 
 
 def notified_channels(connection: Connection, incident: str) -> list[str]:
-    """Return the channels whose last message of *incident*, sent or waiting, is not about its end."""
     mine = deliveries.c.incident == incident
     last = select(func.max(deliveries.c.sequence)).where(mine).group_by(deliveries.c.channel)
     found = select(deliveries.c.channel).where(
@@ -122,7 +120,6 @@ def add_note(store: Store, name: str, by: str, text: str, now: datetime) -> Inci
 
 
 def require_incident(connection: Connection, name: str) -> IncidentRecord:
-    """Return the incident *name*."""
     found = get_incident(connection, name)
     if found is None:
         msg = f"there is no incident {name!r}; `stagelens alerts list` lists open incidents"

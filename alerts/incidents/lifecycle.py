@@ -55,7 +55,6 @@ class IncidentRecord:
         return self.resolved_at is None
 
     def status(self, evaluated_at: float | None) -> IncidentStatus:
-        """Return the state of the incident at the last evaluation of all incidents, *evaluated_at*."""
         if self.resolved_at is not None:
             return "accepted" if self.ending == "accepted" else "resolved" if self.ending == "recovered" else "closed"
         is_daily = self.finding.name == _DAILY
@@ -68,13 +67,11 @@ class IncidentRecord:
 
 
 def find_last_incident(connection: Connection, cause: str) -> IncidentRecord | None:
-    """Return the last incident of *cause*, open or resolved."""
     last = select(incidents).where(incidents.c.cause == cause).order_by(incidents.c.opened_at.desc()).limit(1)
     return _first(connection.execute(last).first())
 
 
 def get_incident(connection: Connection, name: str) -> IncidentRecord | None:
-    """Return the incident with the id *name*."""
     return _first(connection.execute(select(incidents).where(incidents.c.id == storable(name))).first())
 
 
@@ -85,7 +82,6 @@ def find_open_incidents(connection: Connection) -> list[IncidentRecord]:
 
 
 def newest_incidents(connection: Connection, limit: int, *, open_only: bool = False) -> list[IncidentRecord]:
-    """Return the last *limit* incidents, newest first."""
     query = select(incidents).order_by(incidents.c.opened_at.desc(), incidents.c.id).limit(limit)
     if open_only:
         query = query.where(incidents.c.resolved_at.is_(None))
@@ -128,7 +124,6 @@ def find_incidents_of(connection: Connection, kinds: Sequence[str], since: float
 
 
 def save_incident(connection: Connection, record: IncidentRecord) -> None:
-    """Insert or update *record*."""
     values = _to_row(record)
     known = connection.execute(update(incidents).where(incidents.c.id == record.id).values(**values))
     if not known.rowcount:
@@ -144,7 +139,6 @@ def delete_old_incidents(connection: Connection, before: float) -> None:
 
 
 def by_cause(records: Iterable[IncidentRecord]) -> dict[str, IncidentRecord]:
-    """Return a mapping from causes to *records*."""
     return {record.cause: record for record in records}
 
 
@@ -171,8 +165,6 @@ LifecycleEvent = Literal["", "opened", "updated", "resolved", "reopened"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Next state of an incident."""
-
     record: IncidentRecord
     happening: LifecycleEvent = ""
 
@@ -207,7 +199,6 @@ def next_step(
 
 
 def close_incident(record: IncidentRecord, ending: Ending, now: float) -> Step:
-    """Return the step that resolves the incident of *record*."""
     return Step(replace(record, resolved_at=now, ending=ending, quiet_since=None), "resolved")
 
 

@@ -27,7 +27,6 @@ def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
 
 
 def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -> list[IncidentRecord]:
-    """Assign a group to every open incident."""
     known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
     new = sorted((record for record in records if not record.story), key=urgency_key)
     placed = list(known)
@@ -60,8 +59,6 @@ Event = Literal[_Notified, "muted", "unmuted", "note"]
 
 @dataclass(frozen=True, slots=True)
 class IncidentUpdate:
-    """Change of an incident that is written to the store and may be notified."""
-
     record: IncidentRecord
     event: Event = ""
     notifies: bool = False
@@ -91,7 +88,6 @@ def decide_notifications(
 
 
 def grouped_reason(lead: str, service: str) -> str:
-    """Return the reason for muting an incident that is grouped with the incident *lead* of *service*."""
     return f"notified together with {service} ({lead})"
 
 

@@ -84,7 +84,6 @@ def create_silence(
     author: str,
     comment: str = "",
 ) -> Silence:
-    """Create a silence within the caller's transaction."""
     wanted = {key: storable(value.strip()) for key, value in matchers.items() if value.strip()}
     _check_silence(wanted, starts_at, ends_at)
     silence = Silence(
@@ -100,7 +99,6 @@ def create_silence(
 
 
 def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
-    """End the silence *name* within the caller's transaction, even before its start."""
     row = connection.execute(select(silences).where(silences.c.id == storable(name))).first()
     if row is None:
         msg = f"there is no silence {name!r}; `stagelens alerts silences` lists all silences"
@@ -124,7 +122,6 @@ def list_silences(connection: Connection, now: datetime, *, over: bool = False) 
 
 
 def active_silences(connection: Connection, now: datetime) -> list[Silence]:
-    """Return the silences active at *now*."""
     return [silence for silence in list_silences(connection, now) if silence.holds(now)]
 
 

@@ -40,7 +40,6 @@ MAX_WHY_CHARS = 2000
 def rebase_on_accepted(
     read: Reader, policy: TailPolicy, least: float, watched: WatchedSeries, accepted: AcceptedLevel
 ) -> tuple[LearntBaseline, statistic.TailCounts]:
-    """Return the baseline of *watched* moved to the accepted level, and the last hours counted with its thresholds."""
     group, learnt, at = watched.group, watched.learnt, watched.progress.at
     strata = learnt.reference.strata
     shown = read_pooled(read, group, strata, accepted.since, accepted.at)

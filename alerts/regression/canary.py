@@ -22,14 +22,11 @@ def canary_cause(whole: Group, *versions: str) -> str:
 
 
 def version_group(whole: Group, version: str) -> Group:
-    """Return the group of requests to *version* of the service *whole*."""
     return replace(whole, dimension="version", value=version)
 
 
 @dataclass(slots=True)
 class VersionPair:
-    """Pair of versions that serve at the same time."""
-
     whole: Group
     old: str
     new: str
@@ -44,8 +41,6 @@ class VersionPair:
 
 @dataclass(slots=True)
 class ServiceVersions:
-    """Versions of one service, and the pair of versions that is compared."""
-
     whole: Group
     rows: tuple[Row, ...]
     policy: TailPolicy

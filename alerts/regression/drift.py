@@ -37,8 +37,6 @@ _DAY = timedelta(days=1)
 
 
 class DriftRule:
-    """Alert rule for slow growth of the latency of whole services."""
-
     def __init__(self, store: Store, policy: DriftPolicy | None = None) -> None:
         self._store = store
         self._policy = policy or default_drift_policy()

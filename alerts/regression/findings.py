@@ -55,13 +55,11 @@ _HOST_STEPS = 240
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
-    """Return selections of the same hours on the *days* before, without times after the onset."""
     calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
     return [select_minutes(group, start - day * DAY, end - day * DAY) for day in calm]
 
 
 def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
-    """Return the merged latency histogram of all *selections*."""
     whole = Histogram()
     for each in selections:
         whole.merge(read.latency(each))
@@ -80,7 +78,6 @@ def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, floa
 
 
 def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:
-    """Return the number of requests of *selections* by dimension and value."""
     found: dict[str, dict[str, float]] = {}
     for selection in selections:
         for name, values in read.dimensions(selection).items():
@@ -108,7 +105,6 @@ def _filter_by(selection: Selection, dimension: str, value: str) -> Selection:
 
 
 def pseudo_slo(group: Group, quantile: float) -> Slo:
-    """Return an SLO for the requests of *group*, which serves to build links and selections."""
     whole = select_minutes(group, 0, 0)
     return Slo(
         "tail",
@@ -177,8 +173,6 @@ def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile:
 
 @dataclass(frozen=True, slots=True)
 class RegressionContext:
-    """Inputs shared by all findings of one evaluation."""
-
     read: Reader
     policy: TailPolicy
     watching: WatchPolicy
@@ -223,7 +217,6 @@ def describe_regression(
 
 
 def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) -> bool:
-    """Return whether different traffic explains the growth of a firing series, compared with the reference hours."""
     found = _growth(context, watched)
     if found is None:
         return False

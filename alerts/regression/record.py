@@ -32,8 +32,6 @@ _Deployment = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PastAlert:
-    """Earlier alert of one service."""
-
     service: str
     environment: str
     at: float
@@ -43,8 +41,6 @@ class PastAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertCounts:
-    """Number of alerts by outcome."""
-
     alerts: int
     accepted: int
     right: int
@@ -61,7 +57,6 @@ class AlertCounts:
 
 
 def count_alerts(alerts: Iterable[PastAlert]) -> AlertCounts:
-    """Return the number of *alerts* by outcome."""
     found = list(alerts)
     right, wrong = (sum(each.outcome == outcome for each in found) for outcome in ("right", "wrong"))
     return AlertCounts(len(found), sum(each.accepted for each in found), right, wrong)
@@ -69,8 +64,6 @@ def count_alerts(alerts: Iterable[PastAlert]) -> AlertCounts:
 
 @dataclass(frozen=True)
 class AlertRecord:
-    """Record of the regression alerts of all services."""
-
     policy: RecordPolicy
     at: float = 0.0
     services: int = 0
@@ -145,7 +138,6 @@ def _leaked(level: float, weekly: float, seconds: float) -> float:
 
 
 def read_record(store: Store, policy: RecordPolicy, settings: WatchedServices, now: datetime) -> AlertRecord:
-    """Return the record of the regression alerts at *now*."""
     with store.engine.connect() as connection:
         found = find_incidents_of(connection, REGRESSION_KINDS, (now - policy.over).timestamp())
         silences = list_silences(connection, now, over=True) if found else []
@@ -165,7 +157,6 @@ def read_record(store: Store, policy: RecordPolicy, settings: WatchedServices, n
 
 
 def _merged(one: PastAlert, other: PastAlert) -> PastAlert:
-    """Return two alerts of one group as one, which is right if one of them is."""
     outcomes = {one.outcome, other.outcome}
     outcome: Outcome = "right" if "right" in outcomes else "wrong" if "wrong" in outcomes else ""
     return replace(one, outcome=outcome, accepted=one.accepted or other.accepted)

@@ -53,27 +53,22 @@ def make_cause(kind: str, *parts: str, environment: str = "") -> str:
 
 
 def cause_of_group(group: Group) -> str:
-    """Return the cause of regression incidents of *group*."""
     return make_cause("tail", group.service, group.dimension, group.value, environment=group.environment)
 
 
 def whole_service(group: Group) -> Group:
-    """Return the group of all requests to the service of *group* in the same environment."""
     return Group(group.service, environment=group.environment)
 
 
 def minute_start(minute: int) -> datetime:
-    """Return the start time of *minute*, which counts from the epoch."""
     return datetime.fromtimestamp(60 * minute, UTC)
 
 
 def to_minute_histograms(counts: MinuteCounts) -> MinuteHistograms:
-    """Convert counts from the store into minute histograms."""
     return MinuteHistograms(counts.start, counts.index, counts.total, counts.stages, counts.own)
 
 
 def longest_window(policy: TailPolicy) -> int:
-    """Return the length of the policy's longest window in minutes."""
     return max(window.length for window in (*policy.windows, *policy.stage_key.windows))
 
 
@@ -90,7 +85,6 @@ def count_minutes(rows: tuple[Row, ...], counts: MinuteHistograms | None, start:
 
 
 def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
-    """Return the *length* minutes of *counted* before minute *at*."""
     last = at - counted.start
     first = max(last - length, 0)
     return TailCounts(
@@ -99,14 +93,11 @@ def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
 
 
 def append_minutes(first: TailCounts | None, second: TailCounts, length: int) -> TailCounts:
-    """Return *second* with the last *length* minutes of *first* before it."""
     return second if first is None else join_tallies(first, second).last(length + len(second))
 
 
 @dataclass(slots=True)
 class WatchedSeries:
-    """State of one watched series."""
-
     group: Group
     policy: TailPolicy
     learnt: LearntBaseline
@@ -151,7 +142,6 @@ class WatchedSeries:
         self.recent = recent.last(length)
 
     def restart(self, since: int) -> None:
-        """Reset the alarm state, so that only minutes from *since* on count."""
         self.last_score, self.progress = None, scoring.AlarmState(at=self.progress.at, since=since)
 
     @property
@@ -199,11 +189,7 @@ def read_pooled(read: Reader, group: Group, strata: Strata | None, start: int, e
 def learn_group(
     read: Reader, policy: TailPolicy, busy: timedelta, group: Group, span: tuple[int, int]
 ) -> tuple[LearntBaseline, TailCounts] | None:
-    """Learn the baseline of *group* from past requests.
-
-    Returns:
-        The baseline, and the last hours counted with its thresholds; None with too few data.
-    """
+    """Learn the baseline of *group*; return it and the last hours counted with its thresholds; None with too few data."""
     first, at = span
     start = max(first, at - policy.reference.length)
     if at - start < policy.reference.least:
@@ -260,8 +246,6 @@ def _spent(read: Reader, group: Group, start: int, end: int) -> Iterator[StageSe
 
 @dataclass(frozen=True, slots=True)
 class LearntBaseline:
-    """Learnt baseline of one series."""
-
     at: int
     reference: scoring.Reference
     habits: StageBaseline
@@ -291,24 +275,20 @@ def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
 
 
 def load_progress(connection: Connection) -> dict[str, scoring.AlarmState]:
-    """Return all alarm states by cause."""
     rows = connection.execute(select(tail_progress.c.cause, tail_progress.c.progress))
     return {row.cause: scoring.AlarmState.from_json(row.progress) for row in rows}
 
 
 def load_accepted(connection: Connection) -> dict[str, AcceptedLevel]:
-    """Return all accepted levels by cause, and those of version pairs by storage key."""
     return {row.cause: AcceptedLevel(row.since, row.at) for row in connection.execute(select(tail_accepted))}
 
 
 def save_accepted(connection: Connection, cause: str, accepted: AcceptedLevel) -> None:
-    """Replace the accepted level of *cause*."""
     connection.execute(delete(tail_accepted).where(tail_accepted.c.cause == cause))
     connection.execute(insert(tail_accepted).values(cause=cause, since=accepted.since, at=accepted.at))
 
 
 def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> None:
-    """Insert or update the baseline of *cause*."""
     values = {"learnt_at": learnt.at, "reference": learnt.reference.to_json(), "habits": learnt.habits.to_json()}
     known = connection.execute(update(tail_references).where(tail_references.c.cause == cause).values(**values))
     if not known.rowcount:

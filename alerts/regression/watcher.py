@@ -47,11 +47,7 @@ _KINDS = (SEARCH_CAUSE, "canary:")
 
 
 class RegressionSearch:
-    """Search for regressions: evaluates the minutes of all series and learns their baselines.
-
-    Attributes:
-        read_until: Minute up to which data were read; None before the first read. [minutes since the epoch]
-    """
+    """Search for regressions: evaluates the minutes of all series, up to `read_until` (since the epoch), and learns their baselines."""
 
     def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:
         self._store = store
@@ -209,7 +205,6 @@ class RegressionSearch:
         self._written = last
 
     def _to_learn(self, last: int, firing: Collection[str]) -> Group | None:
-        """Return the group to learn next: the one with no or the oldest baseline, among groups that are due and not firing."""
         span = self._policy.reference
         waiting: dict[Group, int] = {}
         for group in self._groups:
@@ -247,8 +242,6 @@ NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 
 
 class RegressionRule:
-    """Alert rule for latency regressions."""
-
     def __init__(self, store: Store, *, policy: TailPolicy | None = None, watching: WatchPolicy | None = None) -> None:
         self._read = store.read
         self._policy = policy or default_tail_policy()

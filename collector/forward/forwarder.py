@@ -56,7 +56,6 @@ class DestinationState:
 
     @property
     def lost_bodies(self) -> int:
-        """Number of lost bodies, without bodies that originally came from the destination."""
         return sum(count for why, count in self.lost.items() if why != "returned")
 
 
@@ -326,8 +325,6 @@ _GRACE_SECONDS = 10.0
 
 
 class Forwarder:
-    """Forwarder to all destinations, in a thread with an event loop."""
-
     def __init__(
         self,
         store: Store,

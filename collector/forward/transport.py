@@ -67,8 +67,6 @@ _RESPONSES: dict[str, tuple[type[Message], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The destination accepted the body."""
-
     rejected: int = 0
     said: str = ""
 

@@ -96,8 +96,6 @@ _DATED = 10**18
 
 @dataclass(slots=True)
 class _KinetoTrace:
-    """Relevant events of a Kineto trace, with the times of the trace."""
-
     ranges: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
     work: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
     launches: dict[Any, ChromeEvent] = field(default_factory=dict[Any, ChromeEvent])
@@ -137,7 +135,6 @@ class Nested:
 
 
 def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of a Kineto trace as exports of spans."""
     trace = _read_trace(source)
     requests = _kineto_requests(trace.ranges)
     if not requests:
@@ -205,11 +202,7 @@ def _stage_of(event: ChromeEvent) -> str:
 
 
 class _KinetoRequests:
-    """Requests of a Kineto trace with their stages; iterating yields an `ImportedRequest` for each.
-
-    Args:
-        offset: Offset to add to the times of the trace for Unix nanoseconds. [nanoseconds]
-    """
+    """Requests of a Kineto trace with their stages; *offset* converts its times to Unix nanoseconds."""
 
     def __init__(self, trace: _KinetoTrace, requests: list[ChromeEvent], offset: int) -> None:
         self._offset = offset
@@ -293,7 +286,6 @@ _MAX_COPIES = 100_000
 
 
 def read_onnxruntime(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the runs of an ONNX Runtime profile as exports of spans."""
     latest = max((event.end for item in source.items("item", quiet=True) if (event := read_event(item))), default=0)
     source.note_undated()
     for export in span_exports(

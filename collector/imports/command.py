@@ -32,7 +32,6 @@ _SETTINGS = ("STAGELENS_DATABASE", "STAGELENS_POINTS", "STAGELENS_COLLECTOR_CONF
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     read = "\n".join(f"  {each.title}" for each in FORMATS)
     made = argparse.ArgumentParser(
         "stagelens import",
@@ -50,11 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Import the files that *words* name.
-
-    Returns:
-        The exit code: 0 if every file was counted completely, 1 if records were skipped, 2 for an invalid command line.
-    """
+    """Import the files that *words* name; return 0 if each was counted completely, 1 with skipped records, 2 for invalid *words*."""
     options = parser().parse_args(words)
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}

@@ -155,7 +155,6 @@ FORMATS = (
 
 
 def format_of(source: ImportFile) -> Format:
-    """Return the format of *source*."""
     names: list[str] = []
     try:
         for where, name in islice(source.keys(), _MAX_NAMES):
@@ -177,12 +176,7 @@ def format_of(source: ImportFile) -> Format:
 
 @dataclass(slots=True)
 class ImportResult:
-    """Result of the import of a file.
-
-    Args:
-        first: End of the first request, rounded down to 10 s like *last*; 0 without requests. [Unix seconds]
-        last: End of the last request. [Unix seconds]
-    """
+    """Result of an import; *first* and *last* are the rounded ends of the first and the last request, in Unix seconds, or 0."""
 
     path: Path
     format: str

@@ -64,7 +64,6 @@ class _Trace:
 
 
 def read_triton(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of a Triton trace file as exports of spans."""
     offset = _unix_offset(source)
     service, spans = service or TRITON_SERVICE, list[Object]()
     for number, trace, root in _traces(source):
@@ -169,7 +168,6 @@ _MOST_SECONDS = 1e6
 
 
 def read_vllm(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of a vLLM benchmark result as exports of spans."""
     count = sum(1 for _ in source.items("ttfts.item", quiet=True))
     if not count:
         msg = (

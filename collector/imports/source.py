@@ -28,13 +28,7 @@ _GUNZIP_READ_BYTES = 64 * 1024
 
 
 class TolerantGunzip(io.RawIOBase):
-    """Decompressed content of the gzip *file*, up to its end or to the damaged position.
-
-    `gzip.GzipFile` raises an error at the damaged position and loses the content that was decompressed before.
-
-    Attributes:
-        broken: Reason for an early end; "" if the file is complete.
-    """
+    """Decompressed content of the gzip *file* up to its end or the damage, where `gzip.GzipFile` loses it; `broken` is the reason."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -93,8 +87,6 @@ class ImportFileError(StagelensError):
 
 @dataclass(slots=True)
 class Diagnostics:
-    """Remarks on an imported file, and its unreadable records."""
-
     notes: list[str] = field(default_factory=list[str])
     broken: list[str] = field(default_factory=list[str])
     broken_count: int = 0
@@ -110,8 +102,6 @@ class Diagnostics:
 
 
 class ImportFile:
-    """A file that can be read several times from its start."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.diagnostics = Diagnostics()

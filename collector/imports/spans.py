@@ -74,7 +74,6 @@ def import_rules() -> tuple[Rule, ...]:
 
 
 def span_exports(requests: Iterable[ImportedRequest], service: str, digest: str) -> Iterator[dict[str, Any]]:
-    """Yield *requests* as exports of spans."""
     spans: list[dict[str, Any]] = []
     for number, request in enumerate(requests):
         spans += _spans(request, f"{digest}/{number}")
@@ -86,13 +85,11 @@ def span_exports(requests: Iterable[ImportedRequest], service: str, digest: str)
 
 
 def span_export(spans: list[dict[str, Any]], service: str, scope: str) -> dict[str, Any]:
-    """Return *spans* of *service* as an ExportTraceServiceRequest in JSON."""
     resource = {"attributes": otlp_attributes({names.SERVICE_NAME: service})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": scope}, "spans": spans}]}]}
 
 
 def otlp_attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    """Return *values* as a list of attributes in OTLP/JSON."""
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
         for key, value in values.items()
@@ -100,14 +97,12 @@ def otlp_attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
 
 
 def make_id(text: str, digits: int) -> str:
-    """Return an id of *digits* hexadecimal digits that is derived from *text*."""
     return hashlib.blake2b(text.encode(), digest_size=digits // 2).hexdigest()
 
 
 def otlp_span(
     ids: tuple[str, str, str], name: str, times: tuple[int, int], kind: int, values: Mapping[str, str | int]
 ) -> dict[str, Any]:
-    """Return a span in OTLP/JSON."""
     trace, own, parent = ids
     return {
         "traceId": trace,

@@ -24,7 +24,6 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 def load(body: bytes) -> Object:
-    """Return the JSON object in *body*."""
     if body.count(b"{") > model.MAX_OBJECTS or body.count(b",") + body.count(b"[") > model.MAX_ELEMENTS:
         msg = f"the body has more than {model.MAX_OBJECTS} objects or {model.MAX_ELEMENTS} list elements; send smaller batches"
         raise model.BodyTooLargeError(msg)
@@ -65,7 +64,6 @@ def json_scalar(value: Object) -> model.Scalar | None:
 
 
 def objects(node: Object, key: str) -> list[Object]:
-    """Return the list of objects at *key*."""
     found = node.get(key)
     if found is None:
         return []
@@ -78,7 +76,6 @@ def objects(node: Object, key: str) -> list[Object]:
 
 
 def object_at(node: Object, key: str) -> Object:
-    """Return the object at *key*."""
     found = node.get(key)
     if found is None:
         return {}
@@ -88,7 +85,6 @@ def object_at(node: Object, key: str) -> Object:
 
 
 def string(node: Object, key: str) -> str:
-    """Return the text at *key*."""
     found = node.get(key)
     if found is None:
         return ""
@@ -104,7 +100,6 @@ def string(node: Object, key: str) -> str:
 
 
 def boolean(node: Object, key: str) -> bool:
-    """Return the boolean at *key*."""
     found = node.get(key)
     if found is None:
         return False
@@ -114,13 +109,11 @@ def boolean(node: Object, key: str) -> bool:
 
 
 def whole(node: Object, key: str, span: tuple[int, int]) -> int:
-    """Return the integer at *key*, which must lie in the closed range *span*."""
     found = node.get(key)
     return 0 if found is None else integer(found, key, span)
 
 
 def integer(found: Any, key: str, span: tuple[int, int]) -> int:
-    """Return *found*, the value of *key*, as an integer in the closed range *span*."""
     value = found
     if type(value) is str:
         value = int(value) if _INTEGER.fullmatch(value) else None
@@ -132,7 +125,6 @@ def integer(found: Any, key: str, span: tuple[int, int]) -> int:
 
 
 def double(node: Object, key: str) -> float:
-    """Return the number at *key*."""
     found = node.get(key)
     if type(found) is float:
         return found
@@ -146,7 +138,6 @@ def double(node: Object, key: str) -> float:
 
 
 def identifier(node: Object, key: str) -> str:
-    """Return the id at *key*, in lower-case hexadecimal digits."""
     found = string(node, key).lower()
     try:
         return bytes.fromhex(found).hex()
@@ -172,7 +163,6 @@ _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19
 
 
 def read_metrics(body: bytes) -> list[model.ResourceMetrics]:
-    """Decode an ExportMetricsServiceRequest."""
     return [
         model.ResourceMetrics(
             attributes(object_at(item, "resource")),

@@ -51,7 +51,6 @@ WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_
 
 
 def is_wanted(name: str, kind: str) -> bool:
-    """Return whether the points of a metric with this *name* and *kind* are decoded."""
     return WANTED.get(name) == kind or (name in BY_METRIC and kind in (GAUGE, SUM))
 
 
@@ -78,8 +77,6 @@ class UnsupportedError(WireError):
 
 @dataclass(slots=True)
 class HistogramPoint:
-    """One data point of an exponential histogram."""
-
     attributes: Attributes  # scalar attributes
     start_ns: int  # start of the interval (start_ns, time_ns] [Unix nanoseconds]
     time_ns: int  # end of the interval [Unix nanoseconds]
@@ -151,8 +148,6 @@ def _numbers(point: HistogramPoint) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class NumberPoint:
-    """One data point of a gauge or a sum."""
-
     value: int | float
     attributes: Attributes
     start_ns: int  # start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent [Unix nanoseconds]
@@ -162,8 +157,6 @@ class NumberPoint:
 
 @dataclass(slots=True)
 class Metric:
-    """One metric of an export."""
-
     name: str
     kind: str  # one of `KINDS`, "" for an unknown kind
     size: int  # number of data points
@@ -176,8 +169,6 @@ class Metric:
 
 @dataclass(slots=True)
 class ResourceMetrics:
-    """Metrics of one resource, of all its scopes."""
-
     resource: Attributes
     metrics: list[Metric]
 
@@ -191,8 +182,6 @@ class SpanEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RetainedSpan:
-    """Span of a Stagelens agent."""
-
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16 hexadecimal digits
     parent_id: str  # 16 hexadecimal digits, "" for a root
@@ -205,8 +194,6 @@ class RetainedSpan:
 
 @dataclass(slots=True)
 class ResourceSpans:
-    """Spans of the traces that a Stagelens agent retained."""
-
     resource: Attributes
     spans: list[RetainedSpan]
 
@@ -246,8 +233,6 @@ _RESPONSES = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Error of a response."""
-
     code: int  # a google.rpc.Code
     message: str  # the error and its fix
     retry_after_seconds: int | None  # delay before a retry; None if a retry is useless
@@ -269,8 +254,6 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class OtlpResponse:
-    """Response to an OTLP request or an event, independent of the protocol."""
-
     status: HTTPStatus
     media_type: str
     body: bytes
@@ -292,7 +275,6 @@ def export_response(signal: ExportSignal, media_type: str, rejected: int, messag
 
 
 def event_response() -> OtlpResponse:
-    """Return the response to a stored event."""
     return OtlpResponse(HTTPStatus.OK, JSON, b"{}")
 
 
@@ -318,10 +300,8 @@ def failure_response(
 
 
 def media_type_of(request: Request) -> str:
-    """Return the media type of the body of *request*, without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def http_response(reply: OtlpResponse) -> Response:
-    """Return *reply* as a Starlette response."""
     return Response(reply.body, reply.status, reply.headers, media_type=reply.media_type)

@@ -51,7 +51,6 @@ _MESSAGES: Messages = {
 def message_classes(
     package: str, messages: Messages, pool: descriptor_pool.DescriptorPool, *requires: str
 ) -> dict[str, Any]:
-    """Return the classes of *messages* of *package*, which are added to *pool*, by name."""
     file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3", dependency=requires)
     for message, fields in messages.items():
         made = file.message_type.add(name=message)
@@ -203,7 +202,6 @@ def read_metrics(body: bytes) -> list[model.ResourceMetrics]:
 
 
 def read_point(point: bytes) -> model.HistogramPoint:
-    """Decode a serialized ExponentialHistogramDataPoint."""
     found = _parse(ExponentialHistogramDataPoint(), point)
     return model.HistogramPoint(
         attributes=scalar_attributes(found.attributes),
@@ -221,7 +219,6 @@ def read_point(point: bytes) -> model.HistogramPoint:
 
 
 def read_attributes(attributes: bytes) -> model.Attributes:
-    """Decode the serialized attributes of a point."""
     return scalar_attributes(_parse(KeyValueList(), attributes).values)
 
 
@@ -268,7 +265,6 @@ def _number(point: bytes) -> model.NumberPoint:
 
 
 def scalar_attributes(pairs: Iterable[KeyValue]) -> model.Attributes:
-    """Return the attributes with scalar values in *pairs*."""
     found: model.Attributes = {}
     for pair in pairs:
         value = protobuf_scalar(pair.value)
@@ -497,11 +493,7 @@ def from_protobuf(points: Sequence[bytes]) -> model.HistogramColumns:
 
 
 def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, model.Flags]:
-    """Return the non-empty buckets, the number of buckets of each point, and a mask of points with a truncated count.
-
-    Args:
-        offset: Index of the first bucket of each point; shape (n,).
-    """
+    """Return the non-empty buckets, their number by point from *offset* on, and a mask of points with a truncated count."""
     # A leading zero byte, so that every byte and the first point have a predecessor.
     data = np.frombuffer(b"\0" + b"".join(counts), np.uint8)
     edges = 1 + np.cumsum(np.fromiter(map(len, (b"", *counts)), np.int64, 1 + len(counts)))

@@ -143,7 +143,6 @@ def base_of(sample: str) -> str:
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """Return the built-in engines by key."""
     found: dict[str, Engine] = {}
     for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
         document = yaml_config.parse(file.read_text(encoding="utf-8"))
@@ -157,7 +156,6 @@ def engines() -> Mapping[str, Engine]:
 
 
 def detect(samples: Collection[str]) -> dict[str, Engine]:
-    """Return the engines that have metrics among the sample names *samples*, by key."""
     bases = {base_of(name) for name in samples}
     return {key: engine for key, engine in engines().items() if not engine.wanted().isdisjoint(bases)}
 

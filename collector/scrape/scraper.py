@@ -43,8 +43,6 @@ _PREFIX = "stagelens_collector_scrape_"
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """State of a scrape target."""
-
     url: str
     service: str
     engine: str = ""
@@ -139,8 +137,6 @@ class FetchError(StagelensError):
 
 
 class TargetResponse(NamedTuple):
-    """Response of a target."""
-
     text: str
     media_type: str
 
@@ -234,8 +230,6 @@ class _Hold:
 
 
 class Scraper:
-    """Scraper of all targets, in a thread with an event loop."""
-
     def __init__(
         self,
         store: Store,
@@ -361,11 +355,7 @@ def _seconds(target: ScrapeTarget) -> float:
 
 
 def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[snapshot.Samples, Engine]:
-    """Return the samples of *response*, and the engine of the target.
-
-    Raises:
-        ExpositionError: The response has metrics of no engine, or of more than one.
-    """
+    """Return the samples of *response*, and the engine of the target; ExpositionError for none or several engines."""
     asked = [target.engine_rules] if target.engine_rules else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}
     samples = snapshot.parse_exposition(response.text, response.media_type, wanted)

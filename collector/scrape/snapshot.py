@@ -58,7 +58,6 @@ class ExpositionError(StagelensError):
 
 
 def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit: int = MAX_SAMPLES) -> Samples:
-    """Return the samples of the *wanted* metrics by sample name, suffixes included."""
     read: Callable[[Iterable[str]], Iterable[Metric]] = (
         openmetrics.text_fd_to_metric_families
         if media_type.startswith(OPENMETRICS)
@@ -111,8 +110,6 @@ Buckets = Mapping[tuple[float, float], int]
 
 
 class MetricStream(NamedTuple):
-    """Identity of a histogram or counter in a snapshot."""
-
     kind: Kind
     key: str
     labels: Labels
@@ -154,7 +151,6 @@ class Snapshot:
 
 
 def read_snapshot(samples: Samples, engine: Engine, at: float, rules: str) -> Snapshot:
-    """Return the snapshot of *samples* by the rules of *engine*, whose hash is *rules*."""
     found: dict[MetricStream, StreamCounts] = {}
     beyond = 0
     for kind, key, source in _asked(engine):
@@ -261,7 +257,6 @@ def _valid_counts(
 
 
 def _counter(samples: Samples, names: Iterable[str]) -> dict[Labels, float]:
-    """Return the values of the first of *names* that is present, with or without the suffix `_total`."""
     present = (samples[each] for name in names for each in (name, f"{name}_total") if each in samples)
     return _values(next(present, []))
 
@@ -332,7 +327,6 @@ _FORMAT = 1
 
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:
-    """Serialize *snapshot*."""
     streams = [
         (
             *stream,
@@ -478,12 +472,7 @@ _ROUNDED_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference between two snapshots.
-
-    Args:
-        added: Added counts by stream; only streams with added counts.
-        note: Reason why nothing was counted; "" otherwise.
-    """
+    """Difference between two snapshots: only streams with added counts, and the reason if nothing was counted."""
 
     base: Snapshot
     added: dict[MetricStream, StreamCounts] = field(default_factory=dict[MetricStream, StreamCounts])
@@ -492,7 +481,6 @@ class Difference:
 
 
 def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
-    """Return the difference between *before*, the previous base, and *after*."""
     if before is None:
         return Difference(after, note="first scrape: counted from now on")
     if before.rules != after.rules:

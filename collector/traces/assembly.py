@@ -100,7 +100,6 @@ def _select_streams(streams: Streams, rows: Ints) -> Streams:
 
 
 def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
-    """Return *parcels* as one batch."""
     sources: dict[SpanSource, int] = {}
     labels: dict[Label, int] = {}
     lengths = np.array([len(spans.rows) for spans in parcels], np.int64)
@@ -123,7 +122,6 @@ def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
 
 
 def hash_pairs(one: Ids, other: Ids) -> Ids:
-    """Return a 64-bit hash of each pair."""
     found = one * _FIRST ^ (other + _SECOND)
     found ^= found >> np.uint64(29)
     found *= _SECOND
@@ -132,11 +130,7 @@ def hash_pairs(one: Ids, other: Ids) -> Ids:
 
 
 def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
-    """Group rows by their *parts*, which all have shape (n,).
-
-    Returns:
-        The first row of each group, in the order of the parts; and the group of each row.
-    """
+    """Return the first row of each group of equal *parts* (each of shape (n,)), in their order, and the group of each row."""
     key, width = np.zeros(len(parts[0]), np.int64), 1
     for part in parts:
         low = int(part.min(initial=0))
@@ -154,8 +148,6 @@ CALLS, SERVED = ("client", "producer"), ("server", "consumer")
 
 
 class Fate(IntEnum):
-    """Result of assembly for a row."""
-
     WAITING = 0  # the root has not arrived, or is not due yet
     JOINED = 1  # the row belongs to a complete request
     COUNTED = 2  # the row is the root of a request that was counted before
@@ -180,7 +172,6 @@ class AssembledSpans:
 
 
 def trace_keys(rows: Rows) -> Ids:
-    """Return a hash of the trace id of each row."""
     return hash_pairs(rows["trace_high"], rows["trace_low"])
 
 

@@ -60,8 +60,6 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Flag(IntFlag):
-    """Flags of a row."""
-
     ERROR = 1  # the span's status is an error
     DERIVED = 2  # the row is an interval from attributes or events of its parent
     # A Stagelens agent has counted the request; this applies to all ancestors and descendants of the same source.
@@ -122,8 +120,6 @@ class StreamMeasurements:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans of one export, or of several."""
-
     rows: Rows
     sources: Sequence[SpanSource]
     labels: Sequence[Label]
@@ -131,7 +127,6 @@ class Spans:
 
 
 def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
-    """Return the stream measurements, given by row number, as columns."""
     rows = [
         (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
         for row, stream in sorted(found.items())
@@ -156,11 +151,7 @@ def _fields(item: SpanSource | Label) -> dict[str, Any]:
 
 
 def decode_rows(blob: bytes) -> Rows:
-    """Return only the rows of the encoded spans *blob*; decoding all of it takes as long as reading an export.
-
-    Raises:
-        StoreError: *blob* is damaged, or was written by a newer version.
-    """
+    """Return only the rows of the encoded spans *blob*, without the rest; StoreError if it is damaged or of a newer version."""
     try:
         return np.frombuffer(blob, ROW, offset=_begin_of_rows(blob))
     except ValueError as error:

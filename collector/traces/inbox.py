@@ -94,7 +94,6 @@ def _identity(known: _SeriesIdentities, metric: str, stage: str) -> Identity:
 
 
 def points_of(requests: Requests) -> PointColumns:
-    """Return the points of all *requests* that no Stagelens agent has counted."""
     counted, probes = requests.counted, np.flatnonzero(~requests.known & requests.probe)
     columns: list[PointColumns] = []
     if len(counted):
@@ -285,8 +284,6 @@ _MINUTE = 60
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """Time and size limits of the inbox."""
-
     hold_seconds: int = 10  # time to wait for the other spans of a request after its root [seconds]
     orphan_seconds: int = 3600  # time to wait for a root [seconds]
     remember_seconds: int = 900  # time for which counted requests are remembered [seconds]
@@ -478,8 +475,6 @@ def _valid_mask(gathered: SpanBatch) -> Bools:
 
 
 class _DueTraces:
-    """Traces with due rows, whose hashes are *keys*."""
-
     def __init__(self, keys: Sequence[Ids]) -> None:
         self._due = np.unique(np.concatenate((np.zeros(0, np.uint64), *keys)))
         self._table = np.zeros(_CELLS, np.bool_)

@@ -169,7 +169,6 @@ class Requests:
 
 
 def requests_of(joined: AssembledSpans) -> Requests:
-    """Return the complete requests of *joined*."""
     rows = joined.gathered.rows
     start = rows["start"][joined.roots]
     stages = stages_of(joined)
@@ -299,7 +298,6 @@ def stages_of(joined: AssembledSpans) -> list[str]:
 
 
 def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
-    """Return the intervals of the complete requests of *joined*."""
     gathered, requests = joined.gathered, len(joined.roots)
     rows = gathered.rows
     number = {stage: place for place, stage in enumerate(stages)}

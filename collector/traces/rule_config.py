@@ -69,12 +69,7 @@ def holds_content(attribute: str) -> bool:
 
 
 class SpanFacts(NamedTuple):
-    """Properties of a span that rules match.
-
-    Args:
-        kind: One of `KINDS`.
-        attributes: Attributes of `RuleSet.exact` with their values, and those of `RuleSet.present` with any value.
-    """
+    """Properties of a span that rules match; *attributes* are those of `RuleSet.exact`, and of `RuleSet.present` with any value."""
 
     scope: str
     name: str

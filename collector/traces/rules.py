@@ -37,8 +37,6 @@ _NO_RULE = Rule(name="no rule", when=())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanMeaning:
-    """Result of the rules for a span."""
-
     label: Label  # label of the span
     flags: int  # flags of the span, without `Flag.ERROR`
     rule: Rule | None = None  # rule with measurements to read; None if there are none
@@ -202,8 +200,6 @@ Key: TypeAlias = tuple[SpanOrigin, bytes, int, bool, Shape, Hashable, tuple[int,
 
 
 class Shapes(dict[tuple[str, ...], Shape]):
-    """Shapes by the attribute names of a span."""
-
     def __init__(self, rules: RuleSet) -> None:
         super().__init__()
         self._rules = rules
@@ -248,8 +244,6 @@ class ScannedKinds:
 
 
 class RuleCache:
-    """Cache of rule results."""
-
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
         self.shapes = Shapes(rules)
@@ -273,11 +267,7 @@ class RuleCache:
         return found
 
     def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> SpanMeaning:
-        """Return the rule result for spans with *key*, and cache it.
-
-        Raises:
-            UnicodeDecodeError: The name is not valid UTF-8.
-        """
+        """Return the rule result for spans with *key*, and cache it; UnicodeDecodeError for an invalid name."""
         place, name, kind, root, shape, _, classes = key
         kind_name = KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
         classified = dict(zip(shape.classified, classes, strict=True))

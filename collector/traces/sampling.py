@@ -117,12 +117,7 @@ class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
 
 
 def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) -> dict[int, list[str]]:
-    """Return additional spans of *rows* by position: head stages before the first child, and remote work of calls.
-
-    Args:
-        since: Start of each row, relative to the start of its request. [nanoseconds]
-        took: Duration of each row. [nanoseconds]
-    """
+    """Return additional spans of *rows* by position: head stages before the first child, and remote work; times in nanoseconds."""
     labels, label = joined.gathered.labels, joined.gathered.label[rows]
     started = joined.gathered.rows["start"]
     found: defaultdict[int, list[str]] = defaultdict(list)
@@ -161,17 +156,11 @@ def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -
     return _SpanTemplate(called.name, stage, attributes).between(start + moved - began, max(took, 0))
 
 
-def _hex_id(span: int) -> str:
-    return f"{span:016x}" if span else ""
-
-
 RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """Number of requests to retain for each series and run."""
-
     errors: int = 4
     slow: int = 2
     uniform: int = 1
@@ -179,7 +168,6 @@ class SamplingPolicy:
 
 
 def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
-    """Return the retained traces of *requests*."""
     chosen = _chosen(requests, policy)
     numbers = np.array(sorted(chosen), np.int64)
     if not len(numbers):
@@ -215,7 +203,7 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
             },
             document=pack(
                 f'{{"spans":[{spans}],"attributes":{records.encode_json(dict(labels[label].attributes))}'
-                f',"parent":"{_hex_id(parent)}"}}'
+                f',"parent":"{(f"{parent:016x}" if parent else "")}"}}'
             ),
         )
         for (number, high, low, span, parent, series, start, duration, main, label, own, present), spans in zip(

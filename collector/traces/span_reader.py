@@ -132,7 +132,6 @@ class ParsedSpans:
 
 
 def parse_protobuf(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
-    """Parse a span export in protobuf."""
     found = ParsedSpans(meanings, len(body))
     with _wire_errors(len(body)):
         for item in _parsed(body).resource_spans:
@@ -486,8 +485,6 @@ def _enum(node: Object, key: str, known: Mapping[str, int]) -> int:
 
 
 class SpanExport(NamedTuple):
-    """Content of a span export."""
-
     spans: Spans  # spans of all programs
     retained: list[ResourceSpans]  # spans of traces that Stagelens agents retained; their requests are already counted
 

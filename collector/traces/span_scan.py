@@ -157,8 +157,6 @@ class RelevantAttributes(NamedTuple):
 
 
 class ScannedSpans(NamedTuple):
-    """Decoded spans."""
-
     rows: Rows
     keys: list[bytes]
     odd: list[int]
@@ -189,7 +187,6 @@ _MAX_KIND = 127
 
 
 def scan_spans(spans: Sequence[bytes], origins: Ints, strings: SpanStrings) -> ScannedSpans:
-    """Decode serialized *spans*."""
     scan, rows = Scan.of(spans), np.zeros(len(spans), ROW)
     begin, end = scan.contents(1)
     odd = end - begin != _TRACE_BYTES

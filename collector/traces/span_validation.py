@@ -31,16 +31,12 @@ _LATEST_NS = 2**62
 
 
 class SpanInterval(NamedTuple):
-    """Interval within a span."""
-
     stage: str  # stage of the interval
     start: int  # start time [Unix nanoseconds]
     end: int  # end time [Unix nanoseconds, >= start]
 
 
 class MeasuredSpan(NamedTuple):
-    """Measurements from the attributes and events of a span."""
-
     start: int  # start of the span, from the start event of the rule if present [Unix nanoseconds]
     intervals: list[SpanInterval]  # intervals within the span
     stream: StreamMeasurements | None  # measurements of a streamed response; None without any
@@ -176,8 +172,6 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class SpanMeasurements:
-    """Attributes and events of one span that its rule measures."""
-
     row: int
     rule: Rule
     parts: Sequence[IntervalRule]
@@ -186,8 +180,6 @@ class SpanMeasurements:
 
 
 class RawSpans(NamedTuple):
-    """Ids, times and status of spans, not validated."""
-
     traces: Sequence[bytes] = ()
     spans: Sequence[bytes] = ()
     parents: Sequence[bytes] = ()  # ids of the parent spans; `NO_SPAN` for none
@@ -214,8 +206,6 @@ def rows_of(raw: RawSpans) -> Rows:
 
 @dataclass(slots=True)
 class DecodedSpans:
-    """Decoded spans of an export, in its order."""
-
     # Ids, times and error flags of the spans, in parts; not validated, ids of a wrong size are zero.
     parts: list[Rows] = field(default_factory=list[Rows])
     count: int = 0  # number of spans
@@ -275,8 +265,6 @@ def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) 
 
 
 class _Validation:
-    """Validation state of all spans of an export."""
-
     def __init__(self, rows: Rows, malformed: Mapping[int, tuple[bytes, bytes]], tally: IngestResult) -> None:
         self._rows, self._malformed, self._tally = rows, malformed, tally
         self.valid: _Mask = np.ones(len(rows), np.bool_)

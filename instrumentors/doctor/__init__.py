@@ -86,7 +86,6 @@ FINE, IN_THE_WAY, WRONG = 0, 1, 2
 
 
 def main(words: list[str], find_saver: Callable[[], run.RunSaver] | None = None) -> int:
-    """Inspect the command in *words* and print the report."""
     if words[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
         return FINE
@@ -157,15 +156,12 @@ OTHER_NAMES = {
 
 
 class TimedLibrary(NamedTuple):
-    """A library that would be timed."""
-
     title: str
     versions: dict[str, tuple[str, str]]
     certain: bool
 
 
 def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
-    """Yield the installed libraries that are instrumented, by title."""
     imported = inspection.sources.imported() | {inspection.target.name}
     found = {library.load() for library in LIBRARIES}
     others = (cls for cls in found if cls.library.partition(".")[0] not in sys.stdlib_module_names)
@@ -207,8 +203,6 @@ GREEN, YELLOW, RED, BOLD = "32", "33", "31", "1"
 
 
 class ReportWriter:
-    """Writer of the report: styled and wrapped lines."""
-
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
@@ -229,7 +223,6 @@ class ReportWriter:
 def write_report(
     page: ReportWriter, inspection: Inspection, found: Sequence[DoctorFinding], watched: LiveRun | None = None
 ) -> None:
-    """Write the instrumented libraries, the observations of a live run, the problems and the hints."""
     _write_interpreter(page, inspection)
     _write_libraries(page, inspection)
     if inspection.interpreter and (profiler := checks.profiler_state(inspection)):

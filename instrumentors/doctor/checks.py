@@ -39,7 +39,6 @@ OURS_BYTES = 4 * 1024**2
 
 
 def check_threads(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that a thread can be started, which the agent needs."""
     if inspection.interpreter and inspection.interpreter.thread_error:
         yield DoctorFinding(
             f"No thread can be started ({inspection.interpreter.thread_error}): nothing would be sent.",
@@ -60,7 +59,6 @@ def check_temporary_files(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_memory(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that the container has enough memory for the outbox."""
     free = memory_left(CGROUP)
     buffer = AgentConfig.from_env(
         {name: value for name, value in inspection.environment.items() if "BUFFER" in name}
@@ -74,7 +72,6 @@ def check_memory(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_gpus(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that present GPUs can be read."""
     if DRIVER.exists() and inspection.interpreter and not inspection.installed("nvidia-ml-py"):
         yield DoctorFinding(
             "There is a GPU, but nvidia-ml-py is missing: its utilization will not be reported.",
@@ -98,7 +95,6 @@ BY_HAND = "import stagelens; stagelens.instrument()    # the first line of the p
 
 
 def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that the program is known and can be started."""
     target = inspection.target
     if target.lost:
         text, _, fix = target.lost.partition("\n")
@@ -113,7 +109,6 @@ def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check the versions of Python and of OpenTelemetry."""
     found = inspection.interpreter
     if found is None:
         return
@@ -178,7 +173,6 @@ def check_stages(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_uwsgi(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that uWSGI enables threads, which the agent needs."""
     threads = ("--enable-threads", "--threads")
     if inspection.target.name == "uwsgi" and inspection.option(*threads) is None and not inspection.option("--ini"):
         yield DoctorFinding("uWSGI runs no threads by default, so nothing is sent.", "uwsgi --enable-threads …")
@@ -208,7 +202,6 @@ MAX_SKEW_SECONDS = 60.0
 
 
 def check_settings(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that every setting of the agent is valid."""
     config, lines = _read_config(inspection)
     yield from (DoctorFinding(line.removeprefix("stagelens: ")) for line in lines)
     if not config.enabled:
@@ -235,7 +228,6 @@ def profiler_state(inspection: Inspection) -> str:
 
 
 def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that the collector accepts exports, and that the clocks agree."""
     config, _ = _read_config(inspection)
     if inspection.alone:
         yield DoctorFinding(

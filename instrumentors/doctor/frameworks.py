@@ -23,7 +23,6 @@ _COMPLETIONS = ("completions.create", "acompletion", "completion")
 
 
 def check_vllm(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that vLLM exports spans and metrics of each request."""
     if (
         not (inspection.target.name == "vllm" and inspection.target.words[:1] == ("serve",))
         and inspection.target.program not in _VLLM_SERVERS
@@ -48,13 +47,11 @@ def check_vllm(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_sglang(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that SGLang exports metrics."""
     if inspection.target.program == "sglang.launch_server" and inspection.option("--enable-metrics") is None:
         yield DoctorFinding("SGLang has no /metrics.", "python -m sglang.launch_server … --enable-metrics", hurts=False)
 
 
 def check_triton(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that Triton exports traces and metrics."""
     if inspection.target.name != "tritonserver":
         return
     if not any("mode=opentelemetry" in word for word in inspection.target.words):
@@ -69,7 +66,6 @@ def check_triton(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_not_python(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that the program is a Python program."""
     if (
         inspection.target.program
         and not inspection.target.interpreter
@@ -102,7 +98,6 @@ def check_multiprocess_metrics(inspection: Inspection) -> Iterator[DoctorFinding
 
 
 def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check that streamed completions request usage statistics, so that their tokens can be counted."""
     for place, name, call in inspection.sources.calls():
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         streams = given.get("stream")
@@ -213,7 +208,6 @@ _UNSEEN_MODULES = ("bjoern", "meinheld", "robyn", "rpyc", "socketify", "zerorpc"
 
 
 def check_unseen_servers(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check for a server whose requests are not seen."""
     places = _first_positions(inspection)
     if not _HANDLED_BY.isdisjoint(places) or not inspection.sources.imported().isdisjoint(_SERVERS):
         return

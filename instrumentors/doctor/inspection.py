@@ -35,8 +35,6 @@ OLDEST_OPENTELEMETRY = (1, 30)
 
 
 class DoctorFinding(NamedTuple):
-    """A problem or hint that a check has found."""
-
     text: str
     fix: str = ""
     hurts: bool = True
@@ -63,8 +61,6 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The inspected command: its target, environment, interpreter and sources."""
-
     command: Sequence[str]
     target: CommandTarget
     environment: Mapping[str, str]
@@ -160,8 +156,6 @@ _FOLDERS = ("--app-dir", "--chdir", "--pythonpath", "--working-dir")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Parsed source files of a command."""
-
     trees: Mapping[Path, ast.Module]
 
     def imported(self) -> set[str]:
@@ -287,8 +281,6 @@ BEGIN_SECONDS = 2.0
 
 
 class LiveRun(NamedTuple):
-    """Observations of a live run of a command."""
-
     seconds: float
     processes: int
     libraries: Mapping[str, int]
@@ -326,7 +318,6 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
 
 
 def live_findings(watched: LiveRun) -> Iterator[DoctorFinding]:
-    """Yield the problems that were observed while the command ran."""
     if watched.failure:
         first, *rest = watched.failure.splitlines()
         yield DoctorFinding(f"After {watched.seconds:.1f} s {first}: {' '.join(''.join(rest[-1:]).split())}")

@@ -113,8 +113,6 @@ _MAX_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """The program that a command line starts."""
-
     prefix: tuple[str, ...] = ()
     interpreter: str = ""
     flags: tuple[str, ...] = ()

@@ -28,8 +28,6 @@ KINDS: dict[str, ChannelKind] = {
 
 @dataclass(frozen=True, slots=True)
 class ChannelEntry:
-    """A channel entry of the SLO file."""
-
     name: str
     kind: str
     channel: Channel | None

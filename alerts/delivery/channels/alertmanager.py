@@ -40,8 +40,6 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class AlertmanagerChannel:
-    """Channel that sends alerts to one Alertmanager."""
-
     name: str
     url: str = field(repr=False)
     gap_seconds: float = 0.0

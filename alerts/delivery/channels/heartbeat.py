@@ -40,8 +40,6 @@ HINTS = (("responded 404", "No check exists at that URL: copy the URL again from
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Receiver of heartbeats at a URL."""
-
     name: str
     url: str = field(repr=False)
 
@@ -52,8 +50,6 @@ class Heartbeat:
 
 
 class HeartbeatPinger(AlertsThread):
-    """Thread that sends heartbeats while alerts work."""
-
     def __init__(
         self,
         store: Store,

@@ -68,8 +68,6 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNotice:
-    """Notice of a new version of a service."""
-
     service: str
     version: str
     before: str
@@ -86,8 +84,6 @@ class ReleaseNotice:
 
 
 class ReleaseChannel(Protocol):
-    """Interface of a channel that accepts release notices."""
-
     @property
     def name(self) -> str: ...
 
@@ -95,8 +91,6 @@ class ReleaseChannel(Protocol):
 
 
 class ReleaseAnnouncer(AlertsThread):
-    """Thread that sends new versions of watched services to one channel."""
-
     def __init__(
         self,
         store: Store,
@@ -165,8 +159,6 @@ def _lease_of(channel: str, release: ReleaseNotice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PagerDutyChannel:
-    """Channel that sends events to one PagerDuty service."""
-
     name: str
     routing_key: str = field(repr=False)
     base_url: str = BASE_URL
@@ -194,7 +186,6 @@ class PagerDutyChannel:
 
 
 def event_payload(message: Message, routing_key: str) -> dict[str, Any]:
-    """Return the event for *message*."""
     event: dict[str, Any] = {
         "routing_key": routing_key,
         "event_action": _ACTIONS.get(message.transition, "trigger"),

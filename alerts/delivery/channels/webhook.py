@@ -40,8 +40,6 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """Channel that posts JSON to one URL."""
-
     name: str
     url: str = field(repr=False)
     secret: str = field(default="", repr=False)
@@ -61,13 +59,11 @@ class WebhookChannel:
 
 
 def sign_body(secret: str, timestamp: str, body: bytes) -> str:
-    """Return the value of the signature header for *body*."""
     digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     return f"sha256={digest.hexdigest()}"
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
-    """Return the JSON payload for *message*."""
     finding = message.finding
     return {
         "format": FORMAT,

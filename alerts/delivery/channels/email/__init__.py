@@ -41,7 +41,6 @@ _COLOURS = {"🔴": "#b3261e", "🟠": "#a34a00", "👀": "#3b5b92", "🟢": "#1
 
 
 def mail_text(message: Message) -> str:
-    """Return the mail body as text."""
     finding = message.finding
     parts = [
         [_line(message_text.headline(message))],
@@ -63,7 +62,6 @@ def mail_text(message: Message) -> str:
 
 
 def mail_html(message: Message, chart: str = "") -> str:
-    """Return the mail body as HTML."""
     finding, is_open = message.finding, not message.resolved
     return _template().render(
         headline=message_text.headline(message),
@@ -179,8 +177,6 @@ class CheckedSmtp(smtplib.SMTP):
 
 
 class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
-    """SMTP client with implicit TLS."""
-
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         try:
             return super()._get_socket(host, port, timeout)
@@ -215,8 +211,6 @@ PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 @dataclass(frozen=True, slots=True)
 class EmailChannel:
-    """Channel that sends mail to a list of recipients through one mail server."""
-
     name: str
     host: str
     sender: str
@@ -301,7 +295,6 @@ class EmailChannel:
 
 
 def compose_mail(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
-    """Return the mail for *message*."""
     mail = EmailMessage()
     subject = line(f"{message_text.icon(message)} {message_text.headline(message)}", MAX_SUBJECT_CHARS)
     # RFC 2047: `=?` starts an encoded word, which would be decoded, also to a line break.

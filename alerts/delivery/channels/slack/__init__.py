@@ -45,8 +45,6 @@ WEBHOOK_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "ms
 
 @dataclass(frozen=True, slots=True)
 class SlackWebhook:
-    """Channel that posts to Slack through an incoming webhook."""
-
     name: str
     webhook_url: str = field(repr=False)
     # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
@@ -71,7 +69,6 @@ class SlackWebhook:
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
-    """Return the webhook payload for *message*."""
     return {"text": notification_text(message), "blocks": incident_blocks(message)}
 
 
@@ -100,8 +97,6 @@ _PAGE, _MAX_PAGES = 100, 5
 
 @dataclass(frozen=True, slots=True)
 class _MessageRef:
-    """Reference to the message of an incident, as stored in the outbox."""
-
     channel: str
     stamp: str
     file: str = ""
@@ -117,8 +112,6 @@ class _MessageRef:
 
 @dataclass(frozen=True, slots=True)
 class SlackBot:
-    """Channel that posts to Slack as a bot."""
-
     name: str
     token: str = field(repr=False)
     channel: str

@@ -65,15 +65,12 @@ _NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
 
 
 class SlackError(ChannelError):
-    """Error returned by the Slack API."""
-
     def __init__(self, word: str, message: str) -> None:
         super().__init__(message, permanent=word not in TRANSIENT_ERRORS)
         self.word = word
 
 
 def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the API *method* and return the response."""
     url = f"{base_url.rstrip('/')}/{method}"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"}
     body = encode_json(arguments)

@@ -68,7 +68,6 @@ def mrkdwn_sentence(text: str) -> str:
 
 
 def notification_text(message: Message) -> str:
-    """Return the text of the push notification: one sentence."""
     return cut(
         escape_mrkdwn(f"{message_text.icon(message)} {message_text.headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS
     )
@@ -81,7 +80,6 @@ def plain_text(message: Message) -> str:
 
 
 def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
-    """Return the full state of the incident as blocks."""
     found = [
         block
         for block in _all_blocks(message, buttons=buttons, file=file if message_text.sparkline_of(message) else "")
