@@ -172,8 +172,10 @@ class Evaluator:
 
     def _since_gap(self, slo: Slo) -> Slo:
         """Return *slo* without the minutes of a gap, which a jump of the clock may have caused, if it counts minutes."""
-        since = self._resumed_at
-        return slo if slo.kind != "freshness" or since is None else replace(slo, reset=max(slo.reset or since, since))
+        if slo.kind != "freshness" or self._resumed_at is None:
+            return slo
+        since = self._resumed_at.replace(second=0, microsecond=0)
+        return replace(slo, reset=max(slo.reset or since, since))
 
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]

@@ -132,22 +132,6 @@ def test_incidents_neither_start_nor_end_because_the_clock_of_the_host_jumps(
     assert host.events == before
 
 
-def test_after_a_clock_that_was_years_ahead_incidents_open_and_end_within_an_hour(host: Host) -> None:
-    """The evaluation continues an hour after such a clock was set right, also in another process."""
-    host.now += 10 * YEAR
-    host.run(MINUTE / 2, bad=SLOW, recovered=FAST, recovering=FAST, rare=FAST)
-    host.now -= 10 * YEAR
-    host.restart("second")
-    host.run(HOUR + 40 * MINUTE, 4 * MINUTE, bad=FAST, recovered=FAST, recovering=FAST, rare=SLOW)
-
-    assert {(name, events[-1] == "resolved") for name, events in host.events} == {
-        ("bad", True),
-        ("recovered", True),
-        ("recovering", True),
-        ("rare", False),
-    }
-
-
 @JUMPS
 def test_one_process_acts_whatever_its_clock_and_another_takes_over(
     store: Store, now: datetime, jump: timedelta

@@ -263,22 +263,25 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
 
 
 def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """An incident, its transitions and its messages are deleted 395 days after its end."""
+    """An incident, its transitions and its messages are deleted 395 days after its end, and not while no data arrive."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     evaluator.tick(replace(DEFINITIONS, slos=()), now)
     still = replace(LATENCY, name="still-open")
     evaluator.tick(replace(DEFINITIONS, slos=(still,)), now)
     left: list[dict[str, int]] = []
-    for days in (394, 396):
+    for days in (394, 396, 397):
+        if days != 396:
+            traffic(now + timedelta(days=days) - MINUTE, MINUTE, {50: SLOW})
         evaluator.tick(replace(DEFINITIONS, slos=(still,)), now + timedelta(days=days))
         with store.engine.connect() as connection:
             counts = {each.name: len(connection.execute(select(each)).all()) for each in metadata.sorted_tables}
         left.append({name: number for name, number in counts.items() if number})
 
     assert left == [
-        {"incidents": 2, "leases": 1, "incident_transitions": 4, "outbox": 4},
-        {"incidents": 1, "leases": 1, "incident_transitions": 2, "outbox": 2},
+        {"incidents": 2, "leases": 1, "incident_transitions": 3, "outbox": 3},
+        {"incidents": 2, "leases": 1, "incident_transitions": 3, "outbox": 3},
+        {"incidents": 1, "leases": 1, "incident_transitions": 1, "outbox": 1},
     ]
 
 
