@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 from ..errors import ConfigError
 from .section import Section, read_section
-from .yaml_config import Document, Problem, parse, parse_all
+from .values import format_size
+from .yaml_config import MAX_BYTES, Document, Problem, parse, parse_all
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Section)
@@ -59,13 +60,18 @@ def read_file(path: Path, kind: str, example: str, section: type[S]) -> S:
 
 def _text(path: Path, kind: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            found = file.read(MAX_BYTES + 1)
+        if len(found) <= MAX_BYTES:
+            return found.decode().removeprefix("\ufeff")
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}; give the path of {kind}"
         raise ConfigError(msg) from error
     except UnicodeDecodeError as error:
         msg = f"{path} is not text in UTF-8 (byte {error.start}); save it as UTF-8"
         raise ConfigError(msg) from error
+    msg = f"{path} is larger than {format_size(MAX_BYTES)}, the maximum of {kind}; write fewer entries"
+    raise ConfigError(msg)
 
 
 class LiveFile(Generic[T]):

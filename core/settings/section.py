@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Le
@@ -80,9 +81,9 @@ class Section(BaseModel):
         if not isinstance(value, dict):
             return value
         given = {str(key): item for key, item in value.items()}
-        for key, info in _keys(cls).items():
-            if _sources(key, info):
-                sources = {each: given.pop(each, None) for each in (key, *_sources(key, info))}
+        for key, named in _sources(cls).items():
+            if named:
+                sources = {each: given.pop(each, None) for each in (key, *named)}
                 if any(item is not None for item in sources.values()):
                     given[key] = sources
             elif key in given and given[key] is None:
@@ -185,7 +186,7 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
             text = context["text"]
             at = (*at[:-1], context["key"]) if context["key"] else at
         case "extra_forbidden":
-            known = [each for key, info in _keys(owner).items() for each in (key, *_sources(key, info))]
+            known = [each for key, named in _sources(owner).items() for each in (key, *named)]
             text = "is not known" + (meant(str(loc[-1]), known) or f"; known keys are {', '.join(known)}")
         case "form":
             text = f"is {show(given)}{context['why']}; {context['fix']}{such_as}"
@@ -216,13 +217,18 @@ def _field(model: type[BaseModel], loc: Place) -> tuple[type[BaseModel], FieldIn
     return owner, field
 
 
+@cache
 def _keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {str(field.validation_alias or name): field for name, field in model.model_fields.items()}
 
 
-def _sources(key: str, field: FieldInfo) -> tuple[str, ...]:
-    """Return the other keys that name the source of a secret; empty for another value."""
-    return (f"{key}_env", f"{key}_file") if _holds(field.annotation, Secret) else ()
+@cache
+def _sources(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """Return the other keys that name the source of a secret, by key; empty for another value."""
+    return {
+        key: (f"{key}_env", f"{key}_file") if _holds(field.annotation, Secret) else ()
+        for key, field in _keys(model).items()
+    }
 
 
 def _section_in(annotation: Any) -> type[Section] | None:

@@ -24,6 +24,23 @@ def test_nested_aliases_are_refused(bomb: str) -> None:
     assert document.value is None
 
 
+@pytest.mark.parametrize("entries", [60_000, 200_000])
+def test_a_file_with_too_many_values_says_so(entries: int) -> None:
+    """The error names the limit, and no aliases, which the file does not have."""
+    document = parse("slos:\n" + "  - {name: a, service: b}\n" * entries)
+
+    assert [problem.text for problem in document.problems] == ["it has more than 100,000 values; write fewer entries"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 400, "0x" + "f" * 5000, "0b" + "1" * 20_000])
+def test_a_number_that_python_cannot_show_is_an_error(number: str) -> None:
+    document = parse(f"a:\n  - 1\n  - {number}\nb: .inf\n")
+
+    assert [(problem.line, problem.text) for problem in document.problems] == [
+        (3, f"a[1] is a number with {len(number):,} digits; write at most 40")
+    ]
+
+
 def test_simple_aliases_are_resolved() -> None:
     """A simple alias is resolved."""
     document = parse("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n")
