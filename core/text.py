@@ -9,6 +9,7 @@ from typing import Any, Final
 MAX_INTEGER: Final = 2**63 - 1
 # Maximum length of a name from the user's code. [characters]
 MAX_TEXT: Final = 200
+_MAX_DIGITS = 18
 
 
 def printable(text: str) -> str:
@@ -55,6 +56,15 @@ def truncated_percent(ratio: float, target: float = 0.0) -> str:
     """
     digits = max(2, len(f"{target * 100:.8g}".partition(".")[2]))
     return f"{math.floor(round(ratio * 100 * 10**digits, 6)) / 10**digits:.{digits}f}"
+
+
+def is_whole_number(text: str) -> bool:
+    """Return whether *text* is a number of at most 18 digits, as a 64-bit integer has; `int` fails for more than 4300 of them.
+
+    >>> is_whole_number("42"), is_whole_number("9" * 5000), is_whole_number("²")
+    (True, False, False)
+    """
+    return len(text) <= _MAX_DIGITS and text.isascii() and text.isdecimal()
 
 
 def to_integer(value: Any) -> int:

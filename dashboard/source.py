@@ -25,6 +25,7 @@ from ..analysis.regression.policy import default_watch_policy
 from ..analysis.slo_status import URGENCY
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
+from ..store.queries.windows import WindowQuery, WindowTable
 from ..store.query_cache import QueryCache
 from ..store.schema import storable_name as stored
 from .access import EVERYTHING, ReaderAccess, Role
@@ -36,6 +37,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 # Windows advance by one bucket every 10 s, so most cached results are never requested again.
 _MAX_BYTES = 64_000_000
+# Queries of Grafana, which may all differ, have a cache of their own.
+_MAX_WINDOW_BYTES = 16_000_000
 _HISTORY = timedelta(days=3650)
 # Cache time of results about past times. [seconds]
 _PAST_SECONDS = 3600
@@ -74,6 +77,7 @@ class Source:
         self.access = EVERYTHING
         self._whole = self
         self._results = QueryCache(_MAX_BYTES)
+        self._windows = QueryCache(_MAX_WINDOW_BYTES)
 
     def of_reader(self, access: ReaderAccess) -> Source:
         """Return this source as a reader with the rights *access* sees it, for pages, the API and actions."""
@@ -139,6 +143,11 @@ class Source:
         The arguments must be hashable, and callers must not modify a result.
         """
         return self._results.get(*self._entry(query, args, kwargs), lambda: query(*args, **kwargs))
+
+    def cached_windows(self, about: Selection, query: WindowQuery) -> WindowTable:
+        return self._windows.get(
+            *self._entry(self.read.windows, (about, query), {}), lambda: self.read.windows(about, query)
+        )
 
     def cached_hour(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query* about a past time, cached for up to an hour even if data arrives.

@@ -161,7 +161,8 @@ class QueryCache:
             raise
         with self._lock:
             if self._entries.get(key) is entry:
-                grown = _estimated_bytes(found) - entry.size
+                # A key has texts of the reader, such as filters.
+                grown = _estimated_bytes(found) + len(repr(key)) - entry.size
                 entry.size += grown
                 self._bytes += grown
                 while self._bytes > self._most_bytes and len(self._entries) > 1:

@@ -24,31 +24,43 @@ from typing import Any
 import numpy as np
 import promql_parser as promql
 from flask import Flask, Response, request
+from numpy.typing import NDArray
 
 from ... import __version__
 from ...core.errors import StagelensError
 from ...core.prometheus_names import LABELS
+from ...core.text import is_whole_number
 from ...store import Selection
 from ...store.queries.windows import Measure, TooManyValuesError, WindowQuery
 from ..source import Source
 from ..view import API_PREFIX
 from .audit_log import READS_BY_POST
-from .promql import NAME, Floats, Matcher, QueryError, QueryEvaluator, Value, Vector, VectorSeries, matchers_of, parse
+from .promql import (
+    NAME,
+    Matcher,
+    QueryError,
+    QueryEvaluator,
+    QueryLimits,
+    Value,
+    Vector,
+    VectorSeries,
+    matchers_of,
+    parse,
+    refuse,
+)
 
 _log = logging.getLogger(__name__)
 # Version of Prometheus whose API this is, by which clients choose what they ask for.
 _PROMETHEUS = "3.0.0"
 # https://github.com/prometheus/prometheus/blob/main/web/api/v1/api.go: the limit of query_range
 _MAX_POINTS = 11_000
-# Every selector is a query to the store.
-_MAX_SELECTORS = 30
 _INSTANT_SECONDS, _MIN_RANGE_SECONDS, _NAMES_SECONDS = 300, 60, 6 * 3600
 _MAX_SECONDS = 400 * 86_400
 _LAST_TIME = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 # The query to the store has times of its own.
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
 _REVERSED = 'invalid parameter "end": end timestamp must not be before start time'
-_STATUS = {"bad_data": 400, "execution": 422, "unavailable": 503, "internal": 500}
+_STATUS = {"bad_data": 400, "execution": 422, "timeout": 503, "unavailable": 503, "internal": 500}
 _QUANTILES = ("0.5", "0.9", "0.95", "0.99")
 _SERVICE, _QUANTILE, _STAGE, _SLO = "service_name", "quantile", "stage", "slo"
 # Labels that a series has if the query names them, by dimension of the store.
@@ -111,9 +123,9 @@ def add_prometheus_routes(server: Flask, source: Source) -> None:
         server.add_url_rule(f"{API_PREFIX}v1/{path}", f"{READS_BY_POST}{path}", view, methods=methods)
 
 
-def _query(source: Source) -> Response:
+def _query(source: Source, limits: QueryLimits) -> Response:
     at = _time("time", source.clock())
-    asked = _Query(source, [at], _lookback(_INSTANT_SECONDS))
+    asked = _Query(source, limits, [at], _lookback(_INSTANT_SECONDS))
     found, seconds = asked.evaluate(_required("query")), _json_time(at)
     if isinstance(found, np.ndarray):
         return _success({"resultType": "scalar", "result": [seconds, _text(found[0])]})
@@ -121,41 +133,45 @@ def _query(source: Source) -> Response:
     return _limited(result, lambda shown: {"resultType": "vector", "result": shown}, asked.warnings)
 
 
-def _query_range(source: Source) -> Response:
+def _query_range(source: Source, limits: QueryLimits) -> Response:
     times, step = _range()
-    asked = _Query(source, times, _lookback(max(step, _MIN_RANGE_SECONDS)), step)
+    asked = _Query(source, limits, times, _lookback(max(step, _MIN_RANGE_SECONDS)), step)
     found, seconds = asked.evaluate(_required("query")), [_json_time(each) for each in times]
     series = [VectorSeries({}, found)] if isinstance(found, np.ndarray) else sorted(found, key=VectorSeries.key)
-    result = [{"metric": each.labels, "values": _points(seconds, each.values)} for each in series]
-    return _limited(result, lambda shown: {"resultType": "matrix", "result": shown}, asked.warnings)
+
+    def matrix(shown: Vector) -> dict[str, Any]:
+        limits.use("points in the response", sum(int((~np.isnan(each.values)).sum()) for each in shown))
+        result = [{"metric": each.labels, "values": _points(seconds, each.values)} for each in shown]
+        return {"resultType": "matrix", "result": result}
+
+    return _limited(series, matrix, asked.warnings)
 
 
-def _labels(_source: Source) -> Response:
-    metrics = {name for each in _selectors() for name in _metrics_of(matchers_of(each))}
+def _labels(_source: Source, limits: QueryLimits) -> Response:
+    metrics = {name for each in _selectors() for name in _metrics_of(matchers_of(each, limits))}
     return _limited([NAME, *sorted(_labels_of(*(METRICS[name] for name in metrics or METRICS)))])
 
 
-def _label_values(source: Source, name: str) -> Response:
+def _label_values(source: Source, limits: QueryLimits, name: str) -> Response:
     asked = _selectors()
     if name == NAME:
-        metrics = {name for each in asked for name in _metrics_of(matchers_of(each))}
+        metrics = {name for each in asked for name in _metrics_of(matchers_of(each, limits))}
         return _limited(sorted(metrics if asked else METRICS))
     if name not in (known := _labels_of(*METRICS.values())):
         return _success([], [f"no metric has the label {name[:60]}; there are {', '.join(sorted(known))}"])
     asked = asked or [_parsed_selector(_VALUES_FROM.get(name, "stagelens_requests_per_second"))]
-    found = _series_within(source, asked, Matcher(name, ".*", is_regex=True))
+    found = _series_within(source, limits, asked, Matcher(name, ".*", limits, is_regex=True))
     return _limited(sorted({each.labels[name] for each in found if name in each.labels}))
 
 
-def _all_series(source: Source) -> Response:
+def _all_series(source: Source, limits: QueryLimits) -> Response:
     asked = _selectors()
     if not asked:
-        msg = "no match[] parameter provided"
-        raise QueryError(msg)
-    return _limited([each.labels for each in _series_within(source, asked)])
+        refuse("no match[] parameter provided")
+    return _limited([each.labels for each in _series_within(source, limits, asked)])
 
 
-def _metadata(_source: Source) -> Response:
+def _metadata(_source: Source, _limits: QueryLimits) -> Response:
     named = request.values.get("metric") or None
     found = {
         name: [{"type": "gauge", "help": each.text, "unit": each.unit}]
@@ -165,42 +181,40 @@ def _metadata(_source: Source) -> Response:
     return _success(found, () if found else [f"no metric has this name; there are {', '.join(METRICS)}"])
 
 
-def _buildinfo(_source: Source) -> Response:
+def _buildinfo(_source: Source, _limits: QueryLimits) -> Response:
     return _success({"version": _PROMETHEUS, "revision": f"stagelens {__version__}"})
 
 
 class _Query:
-    """Query at some times."""
-
-    def __init__(self, source: Source, times: Sequence[float], lookback: float, step: float = 0.0) -> None:
-        self._source, self._times, self._step = source, times, step
+    def __init__(
+        self, source: Source, limits: QueryLimits, times: Sequence[float], lookback: float, step: float = 0.0
+    ) -> None:
+        self._source, self._limits, self._times, self._step = source, limits, times, step
         self._lookback = math.ceil(lookback)
         # Whole minutes and hours take few rows of the store.
         self._unit = max(unit for unit in (10, 60, 3600) if unit <= max(step, 10))
-        self._selectors = 0
         self.warnings: list[str] = []
 
     def evaluate(self, query: str) -> Value:
-        return QueryEvaluator(self.select, len(self._times)).evaluate(parse(query))
+        return QueryEvaluator(self.select, len(self._times), self._limits).evaluate(parse(query))
 
     def select(self, selector: promql.VectorSelector, *more: Matcher) -> Vector:
-        self._selectors += 1
-        if self._selectors > _MAX_SELECTORS:
-            msg = f"the query has more than {_MAX_SELECTORS} selectors"
-            raise QueryError(msg)
         if selector.at is not None:
-            msg = "@ is not supported: use offset, or the parameter time"
-            raise QueryError(msg)
-        matchers = [*matchers_of(selector), *more]
+            refuse("@ is not supported: use offset, or the parameter time")
+        matchers = [*matchers_of(selector, self._limits), *more]
         ends = self._ends(selector.offset.total_seconds() if selector.offset else 0.0)
         if not 0 <= ends[0] <= ends[-1] <= _LAST_TIME:
-            msg = "the time is not within 1970 to 2199"
-            raise QueryError(msg)
+            refuse("the time is not within 1970 to 2199")
         metrics = _metrics_of(matchers)
         if not metrics:
             self.warnings.append(f"no metric has this name; there are {', '.join(METRICS)}")
-        every = (each for name in metrics for each in self._series(name, matchers, ends))
-        found = [each for each in every if all(own.matches(each.labels.get(own.name, "")) for own in matchers)]
+        found = list[VectorSeries]()
+        for each in (each for name in metrics for each in self._series(name, matchers, ends)):
+            self._limits.check_time()
+            if all(own.matches(each.labels.get(own.name, "")) for own in matchers):
+                self._limits.use("series")
+                self._limits.use("values", len(ends))
+                found.append(each)
         if metrics and not found:
             self.warnings.append(
                 f"no series matches, or {self._lookback} s have too few requests for its quantile; "
@@ -219,8 +233,7 @@ class _Query:
         metric = METRICS[name]
         if metric.measure is None:
             if len(ends) > 1:
-                msg = f"{name} has no values over time: ask for one time, with an instant query"
-                raise QueryError(msg, "execution")
+                refuse(f"{name} has no values over time: ask for one time, with an instant query", "execution")
             yield from self._objectives(name, next(iter(ends)))
             return
         named = {each.name for each in matchers}
@@ -230,9 +243,9 @@ class _Query:
         about = Selection(_ANY_TIME, _ANY_TIME, **equal)
         dimensions = tuple(_DIMENSIONS[label] for label in by)
         query = WindowQuery(ends, self._lookback, self._unit, dimensions, metric.measure, tuple(quantiles.values()))
-        read = self._source.read.windows
         # Thousands of times are too large a key for the cache.
-        found = self._source.cached(read, about, query) if isinstance(ends, range) else read(about, query)
+        read = self._source.cached_windows if isinstance(ends, range) else self._source.read.windows
+        found = read(about, query)
         for group, parts in found.groups.items():
             labels = {NAME: name, **{label: value for label, value in zip(by, group, strict=True) if value}}
             if metric.measure == "requests" and parts:
@@ -275,21 +288,21 @@ def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
     except ValueError:
         found = {"": math.nan}
     if not all(0 <= each < 1 for each in found.values()):
-        msg = 'quantile must be a number from 0 to below 1, such as quantile="0.999"'
-        raise QueryError(msg)
+        refuse('quantile must be a number from 0 to below 1, such as quantile="0.999"')
     return found
 
 
-def _series_within(source: Source, selectors: Iterable[promql.VectorSelector], *more: Matcher) -> list[VectorSeries]:
+def _series_within(
+    source: Source, limits: QueryLimits, selectors: Iterable[promql.VectorSelector], *more: Matcher
+) -> list[VectorSeries]:
     if _time("end", _LAST_TIME) < _time("start", 0):
-        msg = _REVERSED
-        raise QueryError(msg)
+        refuse(_REVERSED)
     # promtool asks for years around the current time.
     end = min(_time("end", _LAST_TIME), source.clock())
     start = max(_time("start", end - _NAMES_SECONDS), end - _MAX_SECONDS)
     if start >= end:
         return []
-    asked = _Query(source, [end], end - start)
+    asked = _Query(source, limits, [end], end - start)
     found = {each.key(): each for selector in selectors for each in asked.select(selector, *more)}
     return [found[key] for key in sorted(found) if not np.isnan(found[key].values).all()]
 
@@ -301,16 +314,14 @@ def _selectors() -> list[promql.VectorSelector]:
 def _parsed_selector(text: str) -> promql.VectorSelector:
     found = parse(text)
     if not isinstance(found, promql.VectorSelector):
-        msg = f'invalid parameter "match[]": {text[:100]!r} is not a selector'
-        raise QueryError(msg)
+        refuse(f'invalid parameter "match[]": {text[:100]!r} is not a selector')
     return found
 
 
 def _required(name: str) -> str:
     found = request.values.get(name, "")
     if not found:
-        msg = f'invalid parameter "{name}": it is missing'
-        raise QueryError(msg)
+        refuse(f'invalid parameter "{name}": it is missing')
     return found
 
 
@@ -326,8 +337,7 @@ def _time(name: str, default: float) -> float:
         except (ValueError, OverflowError):
             found = math.nan
     if not 0 <= found <= _LAST_TIME:
-        msg = f'invalid parameter "{name}": cannot parse {text[:40]!r} to a valid timestamp from 1970 to 2199'
-        raise QueryError(msg)
+        refuse(f'invalid parameter "{name}": cannot parse {text[:40]!r} to a valid timestamp from 1970 to 2199')
     return round(found, 3)
 
 
@@ -340,8 +350,7 @@ def _duration(name: str, text: str) -> float:
         except (ValueError, OverflowError):
             found = math.nan
     if not 0 < found <= _MAX_SECONDS:
-        msg = f'invalid parameter "{name}": {text[:40]!r} is not a duration above 0, at most 400 days, such as 5m'
-        raise QueryError(msg)
+        refuse(f'invalid parameter "{name}": {text[:40]!r} is not a duration above 0, at most 400 days, such as 5m')
     return found
 
 
@@ -356,19 +365,17 @@ def _range() -> tuple[list[float], float]:
     start, end = _time("start", 0), _time("end", 0)
     step = _duration("step", _required("step"))
     if end < start:
-        msg = _REVERSED
-        raise QueryError(msg)
+        refuse(_REVERSED)
     if (end - start) / step >= _MAX_POINTS:
-        msg = (
+        refuse(
             f"exceeded maximum resolution of {_MAX_POINTS:,} points per timeseries. "
             "Try decreasing the query resolution (?step=XX)"
         )
-        raise QueryError(msg)
     # The small term compensates rounding errors of floats.
     return [round(start + number * step, 3) for number in range(int((end - start) / step + 1e-9) + 1)], step
 
 
-def _points(times: Sequence[float], values: Floats) -> list[list[Any]]:
+def _points(times: Sequence[float], values: NDArray[np.float64]) -> list[list[Any]]:
     return [[at, _text(each)] for at, each in zip(times, values.tolist(), strict=True) if not math.isnan(each)]
 
 
@@ -384,9 +391,8 @@ def _text(value: float) -> str:
 
 def _limited(found: list[Any], made: Callable[[list[Any]], Any] = list, warnings: Sequence[str] = ()) -> Response:
     text = request.values.get("limit", "") or "0"
-    if not text.isdecimal():
-        msg = f'invalid parameter "limit": {text[:40]!r} is not a number'
-        raise QueryError(msg)
+    if not is_whole_number(text):
+        refuse(f'invalid parameter "limit": {text[:40]!r} is not a number; write one such as 100, or omit it')
     most = int(text) or len(found)
     cut = ["results truncated due to limit"] if most < len(found) else []
     return _success(made(found[:most]), [*warnings, *cut])
@@ -405,7 +411,8 @@ def _json(document: dict[str, Any], status: int) -> Response:
 def _with_errors(respond: Callable[..., Response]) -> Callable[..., Response]:
     def safely(**values: str) -> Response:
         try:
-            return respond(**values)
+            text = request.values.get("timeout", "")
+            return respond(QueryLimits(_duration("timeout", text) if text else math.inf), **values)
         except QueryError as error:
             return _error(str(error), error.kind)
         except TooManyValuesError as error:

@@ -8,9 +8,11 @@ Source: https://prometheus.io/docs/prometheus/latest/querying/operators/
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import promql_parser as promql
@@ -22,10 +24,9 @@ from ...core.errors import StagelensError
 
 Floats: TypeAlias = NDArray[np.float64]
 NAME = "__name__"
-# The parser overflows the stack of a thread at about 2500 nested operators.
-_MAX_LENGTH, _MAX_OPERATORS = 16_384, 1000
-_OPERATORS = frozenset("+-*/%^<>=!({[,")
-_WORDS = frozenset({"and", "or", "unless", "atan2", "offset"})
+# The parser overflows the stack of a thread at about 2500 nested operators, and each of them copies those below it.
+_MAX_LENGTH, _MAX_OPERATORS = 65_536, 500
+_OPERATORS = re.compile(r"[-+*/%^<>=!({\[,]|\b(?:and|or|unless|atan2|offset)\b")
 SUPPORTED = (
     "supported are selectors with offset, numbers, parentheses, + - * / % ^, comparisons, on, ignoring, group_left, "
     "group_right, and sum, avg, min, max, count, topk and bottomk with by or without"
@@ -46,6 +47,11 @@ class QueryError(StagelensError):
         self.kind = kind
 
 
+def refuse(error: str, kind: str = "bad_data") -> NoReturn:
+    """Raise the error of a query."""
+    raise QueryError(error, kind)
+
+
 @dataclass(frozen=True, slots=True)
 class VectorSeries:
     """Series of a vector."""
@@ -63,53 +69,189 @@ Vector: TypeAlias = list[VectorSeries]
 Value: TypeAlias = Vector | Floats
 
 
+# Time limit of a request; a query to the store between two checks takes up to about 10 s. [seconds]
+_MAX_SECONDS = 20.0
+# Limits of all parts of a request together: name, maximum, kind of the error, and what to do instead.
+LIMITS = {
+    "selectors": (30, "bad_data", "send several queries"),
+    "matchers": (200, "bad_data", "use fewer"),
+    "bytes for regular expressions": (500_000, "bad_data", "write values as a|b|c, or shorter repetitions"),
+    "series": (20_000, "execution", "name fewer labels, or select fewer services"),
+    "values": (1_000_000, "execution", "use a larger step, a shorter time, or fewer services"),
+    "points in the response": (250_000, "execution", "use a larger step, or an aggregation such as topk"),
+}
+
+
+class QueryLimits:
+    """Limits of one request, less the parts that are used."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = min(seconds, _MAX_SECONDS)
+        self._until = time.monotonic() + self._seconds
+        self._left = {name: most for name, (most, *_) in LIMITS.items()}
+        self.expressions: dict[str, Callable[[str], bool]] = {}
+
+    def check_time(self) -> None:
+        if time.monotonic() > self._until:
+            refuse(
+                f"the query took longer than {self._seconds:g} s; use a larger step, a shorter time, or fewer series",
+                "timeout",
+            )
+
+    def use(self, name: str, amount: int = 1) -> None:
+        self._left[name] -= amount
+        if self._left[name] < 0:
+            most, kind, fix = LIMITS[name]
+            refuse(f"the query needs more than {most:,} {name}; {fix}", kind)
+
+
 class Matcher:
     """Condition on a label."""
 
-    def __init__(self, name: str, value: str, *, is_regex: bool = False, is_negated: bool = False) -> None:
-        self.name, self.value = name, value
-        self._is_negated, self._pattern = is_negated, None
+    def __init__(
+        self, name: str, value: str, limits: QueryLimits, *, is_regex: bool = False, is_negated: bool = False
+    ) -> None:
+        limits.use("matchers")
+        self.name, self.value, self._is_negated = name, value, is_negated
         self.is_equal = not is_regex and not is_negated
-        if is_regex:
-            # An engine that needs linear time, with the syntax of Prometheus; `re` would take exponential time.
-            schema = core_schema.str_schema(pattern=f"^(?s:{value})$", regex_engine="rust-regex")
-            try:
-                self._pattern = SchemaValidator(schema)
-            except SchemaError as error:
-                msg = f"invalid regular expression {value[:100]!r}"
-                raise QueryError(msg) from error
+        if is_regex and value not in limits.expressions:
+            limits.expressions[value] = _expression(value, limits)
+        self._found = limits.expressions[value] if is_regex else value.__eq__
 
     def matches(self, value: str) -> bool:
         """Return whether the condition is true for *value*; "" for a series without the label."""
-        found = value == self.value if self._pattern is None else self._pattern.isinstance_python(value)
-        return found != self._is_negated
+        return self._found(value) != self._is_negated
+
+
+# Values without operators other than |, as Grafana writes those of a variable; they need no engine.
+_PLAIN = re.compile(r"(\()?(?P<values>(?:[^\\.+*?()\[\]{}^$]|\\[^0-9A-Za-z])*)(?(1)\))")
+_PART = re.compile(
+    r"\\[pPxuU](?:\{[^}]*\}|.)?|\\.|\[\^?\]?|\(\?(?P<flags>[a-zA-Z-]*)"
+    r"|\{\s*(?P<low>[0-9]*)\s*,?\s*(?P<high>[0-9]*)\s*\}|.",
+    re.DOTALL,
+)
+# Classes as in RE2, and so in Prometheus; those of Unicode, which the engine would use, are a hundred times larger.
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
+_ASCII = {rf"\{name}": f"[{each}]" for name, each in _CLASSES.items()} | {
+    rf"\{name.upper()}": f"[^{each}]" for name, each in _CLASSES.items()
+}
+# Upper bounds of the memory of a part of an expression, measured with pydantic_core 2.50. [bytes]
+_EXPRESSION_BYTES, _CHARACTER_BYTES, _GROUP_BYTES, _CLASS_BYTES, _PROPERTY_BYTES = 2000, 60, 150, 1100, 60_000
+_MAX_BYTES, _MAX_CHARACTERS, _MAX_DIGITS = 1 << 40, 8000, 6
+
+
+def _expression(text: str, limits: QueryLimits) -> Callable[[str], bool]:
+    """Return the condition that a whole value matches the regular expression *text*.
+
+    The engine needs linear time; `re` would need exponential time. It limits one expression to 10 MB, and caches fifty.
+    """
+    if plain := _PLAIN.fullmatch(text):
+        parts: list[str] = re.findall(r"\\?.", plain["values"], re.DOTALL)
+        return frozenset("".join("\0" if each == "|" else each[-1] for each in parts).split("\0")).__contains__
+    limits.use("bytes for regular expressions", _compiled_bytes(text))
+    narrow = _PART.sub(lambda found: _ASCII.get(found[0], found[0]), text)
+    try:
+        return SchemaValidator(
+            core_schema.str_schema(pattern=f"^(?s:{narrow})$", regex_engine="rust-regex")
+        ).isinstance_python
+    except SchemaError as error:
+        raise _invalid(text) from error
+
+
+def _compiled_bytes(text: str) -> int:
+    """Return an upper bound of the memory of the compiled expression *text*."""
+    if len(text) > _MAX_CHARACTERS:
+        return _MAX_BYTES
+    # Bytes of each open group; bytes of the last part, which a count repeats; number of open classes.
+    groups, last, classes, scale = [_EXPRESSION_BYTES], 0, 0, 1
+    for found in _PART.finditer(text):
+        part = found[0]
+        if classes or part[0] not in "{()*+?":
+            own = _part_bytes(part)
+            groups[-1] += own
+            last = last + own if classes else own
+            classes += (part[0] == "[") - (part == "]" and classes > 0)
+        elif part[0] == "(":
+            groups.append(_GROUP_BYTES)
+            flags = found["flags"] or ""
+            scale = 5 if "i" in flags else scale
+            if "x" in flags:
+                raise _invalid(text, "the flag x is not supported")
+        elif part == ")":
+            last = groups.pop()
+            if not groups:
+                raise _invalid(text)
+            groups[-1] += last
+        elif found["low"] is None:  # *, + or ?
+            groups[-1] += _CHARACTER_BYTES
+        else:
+            low, high = (int(each.lstrip("0")[:_MAX_DIGITS] or 0) for each in found.group("low", "high"))
+            repeated = min(last * 2 * max(low + 1, high), _MAX_BYTES)
+            groups[-1] += repeated - last
+            last = repeated
+    if len(groups) > 1:
+        raise _invalid(text)
+    return scale * groups[0]
+
+
+def _part_bytes(part: str) -> int:
+    if part[:2] in (r"\p", r"\P"):
+        return _PROPERTY_BYTES
+    return _CLASS_BYTES if part[0] in ".[" or part in _ASCII else _CHARACTER_BYTES * (1 if part.isascii() else 2)
+
+
+def _invalid(text: str, why: str = "it is not in the syntax of RE2") -> QueryError:
+    return QueryError(f"invalid regex {text[:100]!r}: {why}")
+
+
+# A text, to its end or that of the query; a comment; or an operator of a regular expression.
+_TOKEN = re.compile(r"""(["'`])(?:\\.|(?!\1)[^\\])*(?:\1|\\?\Z)|\#[^\n]*|=~|!~""", re.DOTALL)
+# First character of the value of a matcher that is a regular expression.
+_MARK = "\ue000"
 
 
 def parse(query: str) -> promql.Expr:
-    """Return the expression *query*."""
-    operators = sum(each in _OPERATORS for each in query) + sum(each in _WORDS for each in query.split())
-    if len(query) > _MAX_LENGTH or operators > _MAX_OPERATORS:
-        msg = f"the query is too long; at most {_MAX_LENGTH} characters and {_MAX_OPERATORS} operators"
-        raise QueryError(msg)
+    """Return the expression *query*, with `=` and a marked value in place of `=~`: the parser would compile it without a limit."""
+    is_regex, texts = False, 0
+
+    def rewrite(found: re.Match[str]) -> str:
+        nonlocal is_regex, texts
+        part = found[0]
+        if part in ("=~", "!~"):
+            is_regex = True
+            return "!=" if part == "!~" else "="
+        if part[0] == "#":
+            return " "
+        marked, is_regex = part[0] + _MARK * is_regex + part[1:], False
+        texts += len(_OPERATORS.findall(part))
+        return marked
+
+    rewritten = _TOKEN.sub(rewrite, query[: _MAX_LENGTH + 1])
+    if len(query) > _MAX_LENGTH or len(_OPERATORS.findall(query)) - texts > _MAX_OPERATORS:
+        refuse(
+            f"the query is too long, or nested too deeply; at most {_MAX_LENGTH:,} characters and {_MAX_OPERATORS} operators"
+        )
     try:
-        return promql.parse(query)
+        return promql.parse(rewritten)
     except ValueError as error:
-        msg = f'invalid parameter "query": parse error: {error}'
+        msg = f'invalid parameter "query": parse error: {str(error)[:500].replace(_MARK, "")}'
         raise QueryError(msg) from error
 
 
-def matchers_of(selector: promql.VectorSelector) -> list[Matcher]:
+def matchers_of(selector: promql.VectorSelector, limits: QueryLimits) -> list[Matcher]:
     """Return the conditions of *selector*, including that on the name of the metric."""
+    # Every selector is a query to the store.
+    limits.use("selectors")
     if selector.matchers.or_matchers:
-        msg = "or between matchers is not supported: write a regular expression, or several queries"
-        raise QueryError(msg)
-    named = [Matcher(NAME, selector.name)] if selector.name else []
+        refuse("or between matchers is not supported: write a regular expression, or several queries")
+    named = [Matcher(NAME, selector.name, limits)] if selector.name else []
     return named + [
         Matcher(
             each.name,
-            each.value,
-            is_regex=each.op in (MatchOp.Re, MatchOp.NotRe),
-            is_negated=each.op in (MatchOp.NotEqual, MatchOp.NotRe),
+            each.value.removeprefix(_MARK),
+            limits,
+            is_regex=each.value.startswith(_MARK),
+            is_negated=each.op == MatchOp.NotEqual,
         )
         for each in selector.matchers.matchers
     ]
@@ -118,8 +260,8 @@ def matchers_of(selector: promql.VectorSelector) -> list[Matcher]:
 class QueryEvaluator:
     """Evaluation of expressions."""
 
-    def __init__(self, select: Callable[[promql.VectorSelector], Vector], times: int) -> None:
-        self._select, self._times = select, times
+    def __init__(self, select: Callable[[promql.VectorSelector], Vector], times: int, limits: QueryLimits) -> None:
+        self._select, self._times, self._limits = select, times, limits
 
     def evaluate(self, expression: promql.Expr) -> Value:
         try:
@@ -129,16 +271,16 @@ class QueryEvaluator:
             msg = "the query is nested too deeply"
             raise QueryError(msg) from error
         if isinstance(found, list):
-            found = [each for each in found if not np.isnan(each.values).all()]
+            found = _present(found)
             if len({each.key() for each in found}) < len(found):
-                msg = "vector cannot contain metrics with the same labelset"
-                raise QueryError(msg, "execution")
+                refuse("vector cannot contain metrics with the same labelset", "execution")
         return found
 
     def _evaluate(self, expression: promql.Expr) -> Value:
+        self._limits.check_time()
         match expression:
             case promql.NumberLiteral():
-                return np.full(self._times, expression.val)
+                return np.broadcast_to(np.float64(expression.val), self._times)
             case promql.ParenExpr():
                 return self._evaluate(expression.expr)
             case promql.UnaryExpr():
@@ -156,13 +298,12 @@ class QueryEvaluator:
     def _binary(self, expression: promql.BinaryExpr) -> Value:
         operation, modifier = str(expression.op), expression.modifier
         if operation not in _ARITHMETIC and operation not in _COMPARISONS:
-            msg = f"{operation} is not supported; {SUPPORTED}"
-            raise QueryError(msg)
+            refuse(f"{operation} is not supported; {SUPPORTED}")
         made = _Operation(operation, returns_bool=modifier is not None and modifier.return_bool)
         left, right = self._evaluate(expression.lhs), self._evaluate(expression.rhs)
         if isinstance(left, list):
             if isinstance(right, list):
-                return _match(made, left, right, modifier)
+                return _match(made, left, right, modifier, self._limits)
             return [made.series(each, each.values, right, each.values) for each in left]
         if isinstance(right, list):
             return [made.series(each, left, each.values, each.values) for each in right]
@@ -172,8 +313,7 @@ class QueryEvaluator:
         operation, modifier = str(expression.op), expression.modifier
         if operation not in (*_AGGREGATIONS, "topk", "bottomk"):
             hint = _PERCENTILE_HINT if operation == "quantile" else SUPPORTED
-            msg = f"{operation} is not supported; {hint}"
-            raise QueryError(msg)
+            refuse(f"{operation} is not supported; {hint}")
         found = self._evaluate(expression.expr)
         assert isinstance(found, list)  # noqa: S101 - the parser checks types
         groups: dict[tuple[tuple[str, str], ...], Vector] = {}
@@ -254,7 +394,9 @@ def _nameless(about: VectorSeries, values: Floats) -> VectorSeries:
     return VectorSeries({name: value for name, value in about.labels.items() if name != NAME}, values)
 
 
-def _match(operation: _Operation, left: Vector, right: Vector, modifier: promql.BinModifier | None) -> Vector:
+def _match(
+    operation: _Operation, left: Vector, right: Vector, modifier: promql.BinModifier | None, limits: QueryLimits
+) -> Vector:
     card = VectorMatchCardinality.OneToOne if modifier is None else modifier.card
     matching = modifier.matching if modifier else None
     labels = matching.labels if matching else []
@@ -264,7 +406,7 @@ def _match(operation: _Operation, left: Vector, right: Vector, modifier: promql.
         return each.key(labels) if is_on else each.key(without=(NAME, *labels))
 
     is_swapped = card == VectorMatchCardinality.OneToMany
-    many, one = (right, left) if is_swapped else (left, right)
+    many, one = map(_present, (right, left) if is_swapped else (left, right))
     partners: dict[tuple[tuple[str, str], ...], Vector] = {}
     for each in one:
         partners.setdefault(signature(each), []).append(each)
@@ -273,6 +415,7 @@ def _match(operation: _Operation, left: Vector, right: Vector, modifier: promql.
     found: dict[tuple[tuple[str, str], ...], VectorSeries] = {}
     for each in many:
         for other in partners.get(signature(each), ()):
+            limits.check_time()
             pair = (other, each) if is_swapped else (each, other)
             values = operation.apply(pair[0].values, pair[1].values, pair[0].values)
             kept = dict(each.labels if operation.keeps_name else _nameless(each, values).labels)
@@ -286,8 +429,14 @@ def _match(operation: _Operation, left: Vector, right: Vector, modifier: promql.
             if before := found.get(key):
                 _check_one_at_a_time([before, made], "multiple matches for labels: use group_left, or unique labels")
                 made = VectorSeries(kept, np.fmax(before.values, made.values))
+            else:
+                limits.use("values", len(values))
             found[key] = made
     return list(found.values())
+
+
+def _present(found: Vector) -> Vector:
+    return [each for each in found if not np.isnan(each.values).all()]
 
 
 def _check_one_at_a_time(found: Sequence[VectorSeries], error: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -34,6 +35,9 @@ MAX_BODY_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
 # A browser opens six connections and requests all scripts at the same time.
 _THREADS = 8
+_QUERY = re.compile(r"/api/v1/(query|query_range|labels|series|label/.*)", re.DOTALL)
+# Queries of Grafana have threads of their own: many large ones at once neither block the pages nor multiply the memory.
+_QUERY_THREADS = 2
 _PROBE_THREADS = 2
 # Part of a response for ASGI, or the error of the application.
 _Made: TypeAlias = Message | BaseException
@@ -44,6 +48,7 @@ class Front:
 
     def __init__(self, pages: Any) -> None:
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
+        self._queries = _Threads(pages, _QUERY_THREADS, "stagelens-query")
         # Liveness has its own threads, so that a slow store does not cause a restart of the process.
         readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
         self._probes = dict.fromkeys(READYZ, readiness) | {LIVEZ: _Threads(pages, _PROBE_THREADS, "stagelens-live")}
@@ -52,7 +57,8 @@ class Front:
         if scope["type"] != "http":
             return
         body = await Request(scope, receive).body()
-        threads = self._probes.get(scope["path"], self._pages)
+        pages = self._queries if _QUERY.fullmatch(scope["path"]) else self._pages
+        threads = self._probes.get(scope["path"], pages)
         running = asyncio.ensure_future(threads.run(environ_of(scope, body), send))
         leaving = asyncio.ensure_future(_disconnect(receive))
         try:

@@ -26,8 +26,12 @@ from .time_series import StepMixtures
 Measure: TypeAlias = Literal["requests", "latency", "stages"]
 # A query that reads or returns so many takes about 10 s. [rows, or values]
 MAX_VALUES = 1_000_000
-# Windows of one table, unless more of them overlap, and cells of a table: 160 MB.
-_WINDOWS_AT_ONCE, _MAX_CELLS = 128, 20_000_000
+# Windows of one table, unless more of them overlap, and cells of a table: 32 MB, of which a query has four at once.
+_WINDOWS_AT_ONCE, _MAX_CELLS = 128, 4_000_000
+
+
+# Memory of a group with one value: its names and its objects. [bytes]
+_GROUP_BYTES = 1000
 
 
 class TooManyValuesError(StoreError):
@@ -54,7 +58,7 @@ class WindowTable:
 
     @property
     def nbytes(self) -> int:
-        return sum(values.nbytes for parts in self.groups.values() for values in parts.values())
+        return sum(_GROUP_BYTES + values.nbytes for parts in self.groups.values() for values in parts.values())
 
 
 class WindowQueries(QueryGroup):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
@@ -21,9 +22,10 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.web import promql as promql_module
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.prometheus_api import METRICS
-from stagelens.dashboard.web.promql import Matcher, QueryError, QueryEvaluator, VectorSeries, parse
+from stagelens.dashboard.web.promql import Matcher, QueryError, QueryEvaluator, QueryLimits, VectorSeries, parse
 from stagelens.store import Retention, Store
 from stagelens.store.queries import windows
 from tests.support import prometheus_tool
@@ -206,7 +208,7 @@ def test_the_health_check_of_grafana(client: FlaskClient) -> None:
         ({"query": "+".join(["stagelens_error_ratio"] * 40)}, 400, "bad_data", "30 selectors"),
         ({"query": "(" * 2000 + "1" + ")" * 2000}, 400, "bad_data", "too long"),
         ({"query": "-(" * 499 + "stagelens_error_ratio" + ")" * 499}, 400, "bad_data", "nested"),
-        ({"query": "1" * 20_000}, 400, "bad_data", "too long"),
+        ({"query": "1" * 70_000}, 400, "bad_data", "too long"),
         ({"query": '{__name__=~"stagelens_stage_.*"} * 2'}, 422, "execution", "same labelset"),
         (
             {"query": "stagelens_stage_share / on (quantile) stagelens_latency_seconds"},
@@ -398,12 +400,119 @@ def test_no_query_is_an_internal_error(client: FlaskClient, query: str) -> None:
 
 def test_a_regular_expression_takes_linear_time() -> None:
     """This one takes an engine that backtracks longer than the age of the universe."""
-    matcher = Matcher("route", "(a+)+b|x.y", is_regex=True)
+    matcher = Matcher("route", "(a+)+b|x.y", QueryLimits(60), is_regex=True)
 
     assert not matcher.matches("a" * 200)
     assert matcher.matches("aab")
     assert matcher.matches("x\ny")
     assert not matcher.matches("aab\n")
+
+
+@pytest.mark.parametrize(
+    ("expressions", "text"),
+    [
+        ([rf"\pL{{0,90}}\w{{0,90}}x{number}" for number in range(150)], "500,000 bytes"),
+        ([r"[\pL\pN]{1000}"], "500,000 bytes"),
+        ([r"\pL{ 0, 00090 }"], "500,000 bytes"),
+        ([r"(\pL?){0,9}{9}"], "500,000 bytes"),
+        (["((a{0,50}){0,50}){0,50}"], "500,000 bytes"),
+        (["x{1000000}"], "500,000 bytes"),
+        (["x{" + "9" * 5000 + "}"], "500,000 bytes"),
+        (["(?i)" + "|".join(f"größe-{number}" for number in range(400))], "500,000 bytes"),
+        (["k*" * 5000], "500,000 bytes"),
+        ([r"(?x)\pL {90}"], "flag x"),
+        ([r"\pL){90}(?:x"], "invalid regex"),
+        (["a"] * 201, "200 matchers"),
+    ],
+)
+def test_large_regular_expressions_are_refused_together(client: FlaskClient, expressions: list[str], text: str) -> None:
+    """Before they are compiled: by their size, not by that of their text."""
+    matchers = ",".join(f'route=~"{each}"'.replace("\\", "\\\\") for each in expressions)
+    many = [f'stagelens_error_ratio{{route=~"{each}"}}'.replace("\\", "\\\\") for each in expressions]
+    for path, form in (
+        ("query", {"query": f"stagelens_error_ratio{{{matchers}}}"}),
+        ("series", {"match[]": many[:30]}),
+        ("labels", {"match[]": many[:30]}),
+    ):
+        response = client.post(f"{API}/{path}", data=form)
+        if len(many) == len(many[:30]) or path == "query":
+            assert response.json is not None
+            assert (response.status_code, response.json["errorType"]) == (400, "bad_data")
+            assert text in response.json["error"]
+
+
+def test_an_expression_of_a_variable_of_grafana_is_not_too_large(client: FlaskClient) -> None:
+    """Hundreds of escaped values, in several selectors of one query; classes are those of Prometheus."""
+    values = "|".join(f"vision-api-{number}\\\\.v1" for number in range(400))
+    expression = (
+        f'service_name=~"(vision-api|{values})",service_name!~"{values}",service_name=~"\\\\w+-(api|{values[:6000]}x)"'
+    )
+    found = instant(client, " + ".join([f"stagelens_error_ratio{{{expression}}}"] * 2))
+
+    assert list(found) == [("vision-api",)]
+    assert instant(client, 'stagelens_error_ratio{service_name=~"vision-api|"}').keys() == {("vision-api",)}
+    assert instant(client, 'stagelens_error_ratio{service_name=~"vision"}') == {}
+
+
+def test_a_query_over_its_time_ends(client: FlaskClient) -> None:
+    """With the error of Prometheus; `timeout` shortens the limit."""
+    response = client.post(f"{API}/query", data={"query": "stagelens_error_ratio", "timeout": "0.000001"})
+
+    assert response.json is not None
+    assert (response.status_code, response.json["errorType"]) == (503, "timeout")
+    assert "larger step" in response.json["error"]
+
+
+@pytest.mark.parametrize("name", ["series", "values", "points in the response"])
+def test_a_large_result_is_refused(client: FlaskClient, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Also if each part of the query is small; a limit of the request counts before that of the points."""
+    monkeypatch.setitem(promql_module.LIMITS, name, (3, "execution", "the fix"))
+    query = {"query": "topk(9, stagelens_latency_seconds)", "start": END - 600, "end": END, "step": "60"}
+    response = client.post(f"{API}/query_range", data={**query, "lookback_delta": "30m"})
+
+    assert response.json is not None
+    assert (response.status_code, response.json["errorType"]) == (422, "execution")
+    assert response.json["error"] == f"the query needs more than 3 {name}; the fix"
+
+
+PIECES = [
+    '{a=~"b"',
+    '"',
+    "'",
+    "`",
+    "\\",
+    "=~",
+    "!~",
+    "=",
+    '"x"',
+    "'y'",
+    "`z`",
+    "}",
+    ",",
+    "#",
+    "\n",
+    " ",
+    "a",
+    'b!~"c"',
+    "(",
+    ")",
+]
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_the_parser_compiles_no_expression(pieces: str) -> None:
+    """Whatever its text looks like, because the parser has no limit."""
+
+    def operators(expression: Any) -> Iterator[Any]:
+        if isinstance(expression, promql.VectorSelector):
+            yield from (each.op for each in expression.matchers.matchers)
+        elif isinstance(expression, promql.ParenExpr):
+            yield from operators(expression.expr)
+
+    with contextlib.suppress(QueryError):
+        found = list(operators(parse('{a=~"b"' + pieces)))
+        assert promql.MatchOp.Re not in found
+        assert promql.MatchOp.NotRe not in found
 
 
 def test_hours_are_read_where_minutes_are_deleted(tmp_path: Path) -> None:
@@ -438,7 +547,7 @@ def evaluated(query: str, **vectors: list[tuple[dict[str, str], list[float]]]) -
         own = vectors[selector.name or ""]
         return [VectorSeries({"__name__": selector.name or "", **labels}, np.array(values)) for labels, values in own]
 
-    found = QueryEvaluator(select, 3).evaluate(parse(query))
+    found = QueryEvaluator(select, 3, QueryLimits(60)).evaluate(parse(query))
     assert isinstance(found, list)
     return {each.key(): each.values.tolist() for each in found}
 
