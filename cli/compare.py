@@ -25,6 +25,7 @@ from ..core.errors import ConfigError, StagelensError
 from ..core.settings.schema import STORE
 from ..core.settings.values import parse_duration
 from ..core.stages import BY_KEY
+from ..core.text import is_whole_number
 from ..store import Reader, Retention, Selection, Store
 from ..store.store_factory import open_existing
 from .compare_output import json_text, junit_text, markdown, print_comparison
@@ -308,7 +309,7 @@ def _write(target: str | None, text: str) -> None:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not is_whole_number(text):
         msg = f"{text!r} is not a number of requests; write one such as 1000"
         raise argparse.ArgumentTypeError(msg)
     return int(text)

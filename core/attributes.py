@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from .text import PairKey
+from .text import PairKey, is_whole_number
 
 # Scale of the histograms of attributes: 4 buckets per doubling, each 19 % wide, because every attribute has its own histograms.
 ATTRIBUTE_SCALE = 2
@@ -116,7 +116,7 @@ def value_label(key: str, value: str) -> str:
     ('1-4 MB', '4-7', 'acme', 'none')
     """
     kind = attribute(key).kind
-    if kind == "text" or not value.isdecimal():
+    if kind == "text" or not is_whole_number(value):
         return value or "none"
     return range_label(kind, int(value), band_end(kind, int(value)))
 

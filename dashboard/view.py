@@ -31,6 +31,7 @@ from zoneinfo import ZoneInfo
 from ..core.addresses import name_of_segment, path_segment
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
+from ..core.text import is_whole_number
 from ..store.schema import storable, storable_name
 from .ui.format import day, span, time_range
 
@@ -209,7 +210,7 @@ class View:
 
     def page_of(self, pages: int) -> int:
         asked = self.query.get("n", "1")
-        return min(max(int(asked), 1), max(pages, 1)) if asked.isascii() and asked.isdigit() else 1
+        return min(max(int(asked), 1), max(pages, 1)) if is_whole_number(asked) else 1
 
     def of_whole_services(self) -> View:
         return replace(self, query={key: value for key, value in self.query.items() if key not in SCOPE})

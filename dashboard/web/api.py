@@ -34,6 +34,7 @@ from .api_formats import (
     error_response,
     file_name,
     json_response,
+    refuse,
     required,
     rows,
     table_json,
@@ -76,8 +77,7 @@ def add_api_routes(server: Flask, source: Source) -> None:
     def query(question: str) -> Response:
         found = QUERIES.get(question)
         if found is None:
-            msg = f"there is no query {question}"
-            raise BadRequestError(msg, key="question", fix=f"one of {', '.join(QUERIES)}", status=NOT_FOUND)
+            refuse(f"there is no query {question}", "question", f"one of {', '.join(QUERIES)}", NOT_FOUND)
         given = _query_parameters(*found.keys)
         service = required(given, "service") if found.about_one else given.get("service")
         part = {key: given[name] for key, name in SCOPE.items() if name in given}
@@ -129,33 +129,34 @@ def _tag(context: Context) -> str:
 def _exported(context: Context, given: Arguments) -> Response:
     form = given.get("format", "json")
     if form not in ("json", "csv", "png"):
-        msg = f"format is {form!r}"
-        raise BadRequestError(msg, key="format", fix="json, csv or png")
+        refuse(f"format is {form!r}", "format", "json, csv or png")
     if form == "png":
         return _image(context, given)
     page = page_of(context)
     if page is None:
-        msg = f"{context.view.path} is not a page"
-        raise BadRequestError(msg, key="path", fix="the path of a page, such as /s/vision-api", status=NOT_FOUND)
+        refuse(f"{context.view.path} is not a page", "path", "the path of a page, such as /s/vision-api", NOT_FOUND)
     found = page_data(page.body)
     if given.get("chart"):
         return _chart(context, found, given["chart"], form)
     if given.get("table"):
         return _table(context, found, given["table"], form)
     if form == "csv":
-        msg = "CSV needs one table, and this view has several"
-        raise BadRequestError(msg, key="chart", fix=f"add chart= or table=: {_available_exports(found)}")
+        refuse(
+            "CSV needs one table, and this view has several",
+            "chart",
+            f"add chart= or table=: {_available_exports(found)}",
+        )
     return json_response(_view_json(context, page, found))
 
 
 def _image(context: Context, given: Arguments) -> Response:
     if given.get("chart") or given.get("table"):
-        msg = "format is png, which is an image of the page"
-        raise BadRequestError(msg, key="format", fix="omit chart and table, or use json or csv")
+        refuse("format is png, which is an image of the page", "format", "omit chart and table, or use json or csv")
     found = preview_of(context)
     if found is None:
-        msg = f"there is no image of {context.view.path}"
-        raise BadRequestError(msg, key="path", fix="the path of a page, such as /s/vision-api", status=NOT_FOUND)
+        refuse(
+            f"there is no image of {context.view.path}", "path", "the path of a page, such as /s/vision-api", NOT_FOUND
+        )
     return Response(preview_png(found), mimetype="image/png")
 
 
@@ -176,14 +177,12 @@ def _chart_json(found: PageData, name: str) -> dict[str, Any]:
 
 def _chart(context: Context, found: PageData, name: str, form: str) -> Response:
     if name not in found.charts:
-        msg = f"this view has no chart {name}"
-        raise BadRequestError(msg, key="chart", fix=f"charts: {', '.join(found.charts) or 'none'}", status=NOT_FOUND)
+        refuse(f"this view has no chart {name}", "chart", f"charts: {', '.join(found.charts) or 'none'}", NOT_FOUND)
     if form == "json":
         return json_response({**_window(context), **_chart_json(found, name)})
     frame = found.charts[name].frame
     if frame is None:
-        msg = f"the chart {name} has no table"
-        raise BadRequestError(msg, key="chart", fix=_available_exports(found), status=NOT_FOUND)
+        refuse(f"the chart {name} has no table", "chart", _available_exports(found), NOT_FOUND)
     head = [f"{each['name']} ({each['unit']})" if "unit" in each else each["name"] for each in columns(frame)]
     return _csv(context, name, as_csv(head, rows(frame)))
 
@@ -192,8 +191,7 @@ def _table(context: Context, found: PageData, name: str, form: str) -> Response:
     table = next((each for each in found.tables if each.name == name), None)
     if table is None:
         names = ", ".join(each.name for each in found.tables) or "none"
-        msg = f"this view has no table {name}"
-        raise BadRequestError(msg, key="table", fix=f"tables: {names}", status=NOT_FOUND)
+        refuse(f"this view has no table {name}", "table", f"tables: {names}", NOT_FOUND)
     if form == "json":
         return json_response({**_window(context), "name": table.name, "head": table.head, "rows": table.rows})
     return _csv(context, name, as_csv(table.head, table.rows))

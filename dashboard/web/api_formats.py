@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import singledispatch
 from types import NoneType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from ...core.errors import StagelensError
 from ..access import ForbiddenError
 
 BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
+_MAX_PERCENTILES = 100
 
 
 class BadRequestError(StagelensError):
@@ -38,13 +39,17 @@ class BadRequestError(StagelensError):
         self.status = status
 
 
+def refuse(error: str, key: str = "", fix: str = "", status: int = BAD_REQUEST) -> NoReturn:
+    """Raise the error of an invalid parameter."""
+    raise BadRequestError(error, key=key, fix=fix, status=status)
+
+
 def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
     """Reject unknown parameters."""
     known = sorted(allowed)
     for key in given:
         if key not in known:
-            msg = f"there is no parameter {key}"
-            raise BadRequestError(msg, key=key, fix=f"one of {', '.join(known)}")
+            refuse(f"there is no parameter {key}", key, f"one of {', '.join(known)}")
 
 
 def percentiles(text: str) -> tuple[float, ...]:
@@ -60,15 +65,16 @@ def percentiles(text: str) -> tuple[float, ...]:
         found = [float(each) for each in text.split(",")]
     except ValueError:
         found = [math.nan]
-    if not all(0 <= each < 100 for each in found):  # noqa: PLR2004 - per cent
-        msg = f"p is {text[:60]!r}"
-        raise BadRequestError(
-            msg, key="p", fix="percentiles from 0 to below 100, separated by commas, such as 50,90,99"
-        )
+    if len(found) > _MAX_PERCENTILES or not all(0 <= each < 100 for each in found):  # noqa: PLR2004 - per cent
+        fix = f"at most {_MAX_PERCENTILES} percentiles from 0 to below 100, separated by commas, such as 50,90,99"
+        refuse(f"p is {text[:60]!r}", "p", fix)
     ratio = next((each for each in found if 0 < each < 1), None)
     if ratio is not None:
-        msg = f"p is {text[:60]!r}, but percentiles are in percent"
-        raise BadRequestError(msg, key="p", fix=f"write {ratio * 100:.6g} for p{ratio * 100:.6g}")
+        refuse(
+            f"p is {text[:60]!r}, but percentiles are in percent",
+            "p",
+            f"write {ratio * 100:.6g} for p{ratio * 100:.6g}",
+        )
     return tuple(round(each / 100, 9) for each in found)
 
 
@@ -76,8 +82,7 @@ def required(given: Mapping[str, str], key: str) -> str:
     """Return the value of *key*."""
     value = given.get(key, "")
     if not value:
-        msg = f"{key} is missing"
-        raise BadRequestError(msg, key=key, fix=f"add {key}=…")
+        refuse(f"{key} is missing", key, f"add {key}=…")
     return value
 
 

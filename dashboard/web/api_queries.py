@@ -39,7 +39,7 @@ from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
 from ..pages.traces import TRACES_PER_PAGE, find_traces
 from ..pages.waste import waste_of
-from .api_formats import NOT_FOUND, BadRequestError, percentiles, required, table_json
+from .api_formats import NOT_FOUND, BadRequestError, percentiles, refuse, required, table_json
 from .shell import last_data
 
 Arguments = dict[str, str]
@@ -179,8 +179,7 @@ def _slow_requests(context: Context, given: Arguments) -> tuple[float, SlowReque
 def _one_percentile(given: Arguments) -> float:
     first, *others = percentiles(given.get("p") or _DEFAULT_TAIL)
     if others:
-        msg = f"p is {given['p'][:60]!r}"
-        raise BadRequestError(msg, key="p", fix="one percentile, such as 99; call again for another one")
+        refuse(f"p is {given['p'][:60]!r}", "p", "one percentile, such as 99; call again for another one")
     return first
 
 
@@ -325,8 +324,7 @@ def _traces(context: Context, given: Arguments) -> dict[str, Any]:
     found = find_traces(context)
     pages = max(-(-found.matching // TRACES_PER_PAGE), 1)
     if int(given.get("n", "1")) > pages:
-        msg = f"n is {given['n'][:60]}, but there are {pages} pages"
-        raise BadRequestError(msg, key="n", fix=f"1 to {pages}")
+        refuse(f"n is {given['n'][:60]}, but there are {pages} pages", "n", f"1 to {pages}")
     return {
         "matching": found.matching,
         "searched": found.searched,
@@ -387,13 +385,11 @@ def _incidents(context: Context, given: Arguments) -> dict[str, Any]:
         found = actions.incident(given["id"])
         if found is None:
             fix = ", ".join(each.id for each in actions.incidents()[:_MAX_NAMED]) or "there are no incidents"
-            msg = f"there is no incident {given['id'][:60]}"
-            raise BadRequestError(msg, key="id", fix=fix, status=NOT_FOUND)
+            refuse(f"there is no incident {given['id'][:60]}", "id", fix, NOT_FOUND)
         return {"incident": found, **table_json(_incident_table([found]))}
     state = given.get("state", "all")
     if state not in _INCIDENT_STATES:
-        msg = f"state is {state[:60]!r}"
-        raise BadRequestError(msg, key="state", fix=", ".join(_INCIDENT_STATES))
+        refuse(f"state is {state[:60]!r}", "state", ", ".join(_INCIDENT_STATES))
     view = context.view
     if given.keys() & {"from", "to"}:
         known = actions.between(view.start, view.past_end)
@@ -438,8 +434,7 @@ def _capacity(context: Context, _given: Arguments) -> dict[str, Any]:
 def _advice(context: Context, given: Arguments) -> dict[str, Any]:
     rank = given.get("rank", RANKS[0])
     if rank not in RANKS:
-        msg = f"rank is {rank[:60]!r}"
-        raise BadRequestError(msg, key="rank", fix=", ".join(RANKS))
+        refuse(f"rank is {rank[:60]!r}", "rank", ", ".join(RANKS))
     found = advice_for_service(context, rank) if context.service else advice_for_fleet(context, rank)[0]
     rows = [
         (

@@ -30,6 +30,7 @@ from ...alerts import lease
 from ...collector.server.connections import client_of
 from ...core.addresses import parse_ip
 from ...core.errors import StoreError
+from ...core.text import is_whole_number
 from ...store import Store
 from ..access import LiveAccess, ReaderAccess
 from ..config import DashboardConfig
@@ -270,7 +271,7 @@ def is_session(cookie: str, secret: str, now: float) -> bool:
     """Return whether *cookie* is signed with *secret* and not expired at *now*."""
     encoded_name, until, which, signature = cookie.split(".")
     genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", encoded_name, until, which).encode())
-    return genuine and until.isdigit() and int(until) > now
+    return genuine and is_whole_number(until) and int(until) > now
 
 
 class CsrfTokens:

@@ -15,6 +15,7 @@ from plotly.io.json import to_json_plotly
 
 from ...analysis.advice import RANKS
 from ...analysis.costs import WasteKind
+from ...core.text import is_whole_number
 from ...store import Selection
 from ...store.schema import storable_name
 from ..access import ForbiddenError
@@ -219,7 +220,7 @@ def _value_errors(context: Context, given: Mapping[str, str], page: str) -> Iter
     length = (lambda text: latency_of(text) is not None or not text.strip("0.ms ")), "a duration such as 250ms or 1.5s"
     checks: dict[str, tuple[Callable[[str], bool], str]] = {
         **{key: (known.__contains__, ", ".join(["omit it", *known])) for key, known in choices.items()},
-        "n": (lambda text: text.isascii() and text.isdigit() and int(text) > 0, "the number of a page, from 1"),
+        "n": (lambda text: is_whole_number(text) and int(text) > 0, "the number of a page, from 1"),
         "sel": (
             lambda _: selected_requests(view) is not None,
             "low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600",

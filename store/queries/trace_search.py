@@ -17,6 +17,7 @@ from sqlalchemy import Row, Select, func, select
 
 from ...core import names
 from ...core.attributes import attribute, band_of
+from ...core.text import is_whole_number
 from .. import records, schema
 from ..schema import storable, storable_name
 from ..selection import Selection
@@ -160,7 +161,7 @@ def _conditions(selection: Selection, found_by: TraceFilter) -> dict[Key, Condit
     values: defaultdict[str, set[str]] = defaultdict(set)
     for key, value in found_by.attributes:
         name = key.removeprefix(_PREFIX)
-        values[name].add(_as_text(name, int(value)) if value.isdecimal() else value)
+        values[name].add(_as_text(name, int(value)) if is_whole_number(value) else value)
     conditions: dict[Key, Condition] = {Dimension(name): _is_value(name, value) for name, value in stored.items()}
     return conditions | {key: _has_attribute(key, some) for key, some in values.items()}
 
