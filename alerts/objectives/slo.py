@@ -118,14 +118,8 @@ class Slo:
         return f"{sentences[self.kind]}, over {duration(self.window)}"
 
     def _filters(self) -> list[str]:
-        values = {
-            "route": self.route,
-            "model": self.model,
-            "version": self.version,
-            "environment": self.environment,
-            "definition": self.definition,
-        }
-        return [f"{key} {value}" for key, value in values.items() if value]
+        keys = ("route", "model", "version", "environment", "definition")
+        return [f"{key} {value}" for key in keys if (value := getattr(self, key))]
 
 
 def _span(length: timedelta) -> str:

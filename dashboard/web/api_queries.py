@@ -53,18 +53,8 @@ _FUNCTIONS = [
     *("median_total_seconds", "share", "stage_option"),
 ]
 _CAUSES = [
-    *(
-        "attribute",
-        "values",
-        "value",
-        "requests",
-        "slow_requests",
-        "share_all",
-        "share_slow",
-        "lift",
-        "explained_share",
-    ),
-    *("p_value", "with_seconds", "without_seconds"),
+    *("attribute", "values", "value", "requests", "slow_requests", "share_all", "share_slow", "lift"),
+    *("explained_share", "p_value", "with_seconds", "without_seconds"),
 ]
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
 _TOKENS = ["measure", "definition", "requests", *_LATENCY]
@@ -361,21 +351,11 @@ def _fleet_row(row: ServiceRow) -> tuple[Any, ...]:
     slowest = max(spent, key=lambda stage: spent[stage], default=None)
     return (
         *(row.service, row.seen.kind, row.seen.model, row.state, row.status.note),
-        *(
-            now.requests,
-            now.requests / row.seconds,
-            now.error_ratio,
-            now.p50,
-            now.p99,
-            change.growth if change else None,
-        ),
-        *(
-            slowest,
-            share_of(spent, slowest) if slowest else None,
-            sum(share_of(spent, stage) for stage in UNEXPLAINED) if spent else None,
-        ),
+        *(now.requests, now.requests / row.seconds, now.error_ratio, now.p50, now.p99, change and change.growth),
+        *(slowest, share_of(spent, slowest) if slowest else None),
+        sum(share_of(spent, stage) for stage in UNEXPLAINED) if spent else None,
         *((slo.slo.name, slo.budget_left, slo.burn_1h) if slo else (None, None, None)),
-        change.has_changed if change else None,
+        change and change.has_changed,
     )
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import promql_parser as promql
+import promql_parser
 from flask import Flask, Response, request
 from numpy.typing import NDArray
 
@@ -34,20 +34,9 @@ from ...store import Selection
 from ...store.queries.windows import Measure, TooManyValuesError, WindowQuery
 from ..source import Source
 from ..view import API_PREFIX
+from . import promql
 from .audit_log import READS_BY_POST
-from .promql import (
-    NAME,
-    Matcher,
-    QueryError,
-    QueryEvaluator,
-    QueryLimits,
-    Value,
-    Vector,
-    VectorSeries,
-    matchers_of,
-    parse,
-    refuse,
-)
+from .promql import NAME, Matcher, QueryError, QueryLimits, Vector, VectorSeries, matchers_of, parse, refuse
 
 _log = logging.getLogger(__name__)
 # Version of Prometheus whose API this is, by which clients choose what they ask for.
@@ -195,10 +184,10 @@ class _Query:
         self._unit = max(unit for unit in (10, 60, 3600) if unit <= max(step, 10))
         self.warnings: list[str] = []
 
-    def evaluate(self, query: str) -> Value:
-        return QueryEvaluator(self.select, len(self._times), self._limits).evaluate(parse(query))
+    def evaluate(self, query: str) -> promql.Value:
+        return promql.QueryEvaluator(self.select, len(self._times), self._limits).evaluate(parse(query))
 
-    def select(self, selector: promql.VectorSelector, *more: Matcher) -> Vector:
+    def select(self, selector: promql_parser.VectorSelector, *more: Matcher) -> Vector:
         if selector.at is not None:
             refuse("@ is not supported: use offset, or the parameter time")
         matchers = [*matchers_of(selector, self._limits), *more]
@@ -293,7 +282,7 @@ def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
 
 
 def _series_within(
-    source: Source, limits: QueryLimits, selectors: Iterable[promql.VectorSelector], *more: Matcher
+    source: Source, limits: QueryLimits, selectors: Iterable[promql_parser.VectorSelector], *more: Matcher
 ) -> list[VectorSeries]:
     if _time("end", _LAST_TIME) < _time("start", 0):
         refuse(_REVERSED)
@@ -307,13 +296,13 @@ def _series_within(
     return [found[key] for key in sorted(found) if not np.isnan(found[key].values).all()]
 
 
-def _selectors() -> list[promql.VectorSelector]:
+def _selectors() -> list[promql_parser.VectorSelector]:
     return [_parsed_selector(each) for each in request.values.getlist("match[]")]
 
 
-def _parsed_selector(text: str) -> promql.VectorSelector:
+def _parsed_selector(text: str) -> promql_parser.VectorSelector:
     found = parse(text)
-    if not isinstance(found, promql.VectorSelector):
+    if not isinstance(found, promql_parser.VectorSelector):
         refuse(f'invalid parameter "match[]": {text[:100]!r} is not a selector')
     return found
 
@@ -346,7 +335,7 @@ def _duration(name: str, text: str) -> float:
         found = float(text)
     except ValueError:
         try:
-            found = promql.parse_duration(text).total_seconds()
+            found = promql_parser.parse_duration(text).total_seconds()
         except (ValueError, OverflowError):
             found = math.nan
     if not 0 < found <= _MAX_SECONDS:
