@@ -29,6 +29,7 @@ from storage.pool import KINDS, Pool, pools
 
 from stagelens.core.histogram import SCALE
 from stagelens.store import Batch, Event, Series, SeriesCaps, Store, schema
+from stagelens.store.engines import database
 from stagelens.store.points import Ints
 from stagelens.store.schema import SLOT_SECONDS, TIERS, floor_to, tier_code
 from stagelens.store.series import SeriesIndex, SeriesNumbers
@@ -149,7 +150,7 @@ class _Filling:
         """Add the series, as the store numbers them; return their days, by service."""
         index, days = SeriesIndex(SeriesCaps()), list[_Day]()
         with store.transaction() as connection:
-            index.refresh(connection)
+            index.refresh(connection, database.generation(connection))
             for service in range(self._fleet.services):
                 for day, series in self._fleet.series_by_day(service):
                     days.append(_Day(day, series, index.intern(connection, series, day)))

@@ -19,6 +19,7 @@ import numpy as np
 from sqlalchemy import Connection, select, text
 
 from . import schema
+from .engines import database
 from .points import Ints
 from .schema import Segment, ceil_to, floor_to, tier_code
 from .storage import (
@@ -97,8 +98,9 @@ def _versions(connection: Connection, segments: Sequence[Segment]) -> list[Hasha
     """Return the number and size of the rows in the slots of each segment, which every late or deleted row changes."""
     if not segments:
         return []
+    generation = database.dialect(connection.engine.url).GENERATION
     parts = [
-        f"SELECT {place}, sum(rows), sum(bytes) FROM ledger WHERE tier = {tier_code(segment.tier)} "  # noqa: S608 - numbers only
+        f"SELECT {place}, sum(rows), sum(bytes), {generation} FROM ledger WHERE tier = {tier_code(segment.tier)} "  # noqa: S608 - numbers only
         f"AND slot >= {floor_to(segment.start, schema.SLOT_SECONDS[segment.tier])} "
         f"AND slot < {ceil_to(segment.end, schema.SLOT_SECONDS[segment.tier])}"
         for place, segment in enumerate(segments)

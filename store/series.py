@@ -7,11 +7,11 @@ from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, delete, func, insert, select, tuple_, update
 
 from ..core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
 from ..core.hardware import hardware_key, split_hardware_key
@@ -150,7 +150,8 @@ class SeriesIndex:
 
     def forget(self) -> None:
         """Discard the index; it is reloaded at the next use."""
-        self._epoch = self._last_series = self._last_service = -1
+        self._epoch: Row[Any, str] | None = None
+        self._last_series = self._last_service = -1
         self.keys = PointKeys()
         self._series: dict[Series, SeriesNumbers] = {}
         self._capped: dict[Series, Series] = {}
@@ -268,8 +269,9 @@ class SeriesIndex:
         known.add(stage)
         return stage
 
-    def refresh(self, connection: Connection) -> None:
-        epoch = connection.execute(select(schema.store.c.series_epoch)).scalar_one()
+    def refresh(self, connection: Connection, generation: ColumnElement[str]) -> None:
+        """Read what other processes have written, or everything if *generation*, see `database.generation`, has another value."""
+        epoch = connection.execute(select(schema.store.c.series_epoch, generation)).one()
         if epoch != self._epoch:
             self.forget()
             self._epoch = epoch

@@ -74,7 +74,7 @@ def prepare_batches(
     if not any(len(batch.points) or batch.traces for batch in chosen):
         # The following steps concern series, which spans in the inbox do not have yet.
         return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
-    index.refresh(connection)
+    index.refresh(connection, database.generation(connection))
     sent = PointColumns.join([as_columns(batch.points) for batch in chosen])
     table = _finest_table(connection, sent, index, arrival)
     part = take_part(connection)

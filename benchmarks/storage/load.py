@@ -72,7 +72,7 @@ def _apply(store: Store, rows: Rows, tier: int, buckets: range) -> None:
 
 def _owners(connection: Connection, shape: Shape) -> list[SeriesNumbers]:
     index = SeriesIndex(SeriesCaps())
-    index.refresh(connection)
+    index.refresh(connection, database.generation(connection))
     return [index.intern(connection, series, NOW) for series in shape.streams]
 
 

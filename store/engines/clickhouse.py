@@ -199,7 +199,8 @@ class ClickHousePoints:
         self.server = server
         self._place = server.place
         self._clock = clock
-        self._is_ours = False
+        # Identity of the relational database whose rows the table has; None before the first write.
+        self._owner: str | None = None
 
     @classmethod
     def open(cls, url: str, retention: Retention, clock: Callable[[], float] = time.time) -> ClickHousePoints:
@@ -222,21 +223,18 @@ class ClickHousePoints:
         """Apply the write in the three steps of the module docstring, under a lock that excludes other writes."""
         # Check first, so that a write that cannot succeed leaves no intent.
         self.server.check()
-        known = database.dialect(engine.url)
         with database.exclusively(engine, "cannot write to") as connection:
             with connection.begin():
-                known.lock(connection)
                 change = prepare(connection)
                 if change is None:
                     return False
                 if not change.rows:
                     change.finish(connection)
                     return True
-                self._check_owner(change.part)
+                self._check_owner(connection, change.part)
                 connection.execute(insert(schema.intents).values(part=change.part, taken_at=int(self._clock())))
             self._insert(change)
             with connection.begin():
-                known.lock(connection)
                 self._strike_out(connection, change.part)
                 change.finish(connection)
         return True
@@ -333,9 +331,10 @@ class ClickHousePoints:
     def close(self) -> None:
         self.server.close()
 
-    def _check_owner(self, part: int) -> None:
+    def _check_owner(self, connection: Connection, part: int) -> None:
         """Raise StoreError if the table belongs to another database, whose numbers identify other services and series."""
-        if self._is_ours:
+        owner = connection.scalars(select(database.generation(connection))).one()
+        if owner == self._owner:
             return
         newest = self.server.rows(sql.select_query("max(part)", self._place.points))[0][0]
         if newest >= part:
@@ -345,7 +344,7 @@ class ClickHousePoints:
                 f"ClickHouse database; or delete the parts that the copy lacks, from {self._place.local} all with part >= {part}"
             )
             raise StoreError(msg)
-        self._is_ours = True
+        self._owner = owner
 
     def _stages(self, where: str) -> list[str]:
         found = self.server.rows(sql.select_query("DISTINCT stage", self._place.points, where, "ORDER BY stage"))

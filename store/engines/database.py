@@ -18,7 +18,19 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Executable, TextClause, bindparam, delete, func, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    TextClause,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -54,6 +66,11 @@ class SqlDialect(Protocol):
         ...
 
     @property
+    def GENERATION(self) -> str:  # noqa: N802 - a constant of the module
+        """Expression whose value differs when the ids in the database may mean something else."""
+        ...
+
+    @property
     def FREED_SECONDS(self) -> Mapping[int, int]:  # noqa: N802 - a constant of the module
         """Length of time that `free` deletes at once, by tier of `points`, in seconds."""
         ...
@@ -68,14 +85,12 @@ class SqlDialect(Protocol):
 
     def for_reading(self, connection: Connection) -> Connection: ...
 
-    def hold(self, connection: Connection, /) -> None:
-        """Lock `points` in the new transaction against changes that its snapshot would not isolate."""
+    def for_writing(self, connection: Connection) -> Connection:
+        """Return *connection* with transactions that wait for the write lock at their start, and hold it until their end."""
         ...
 
-    def for_writing(self, connection: Connection) -> Connection: ...
-
-    def lock(self, connection: Connection, /) -> None:
-        """Wait for the write lock in the new transaction, which holds it until its end."""
+    def confirm(self, connection: Connection, /) -> None:
+        """Raise StoreError if the next start would open another database than *connection*, which lacks its writes."""
         ...
 
     def exclusive(self, connection: Connection) -> AbstractContextManager[None]: ...
@@ -101,7 +116,6 @@ class SqlDialect(Protocol):
         ...
 
     def used_bytes(self, connection: Connection) -> int:
-        """Return 0, because the size of the database includes the points."""
         """Return the size of the tables, without reusable free space."""
         ...
 
@@ -159,7 +173,6 @@ def reading(engine: Engine) -> Generator[Connection]:
     with explain_errors(engine, "cannot read"), engine.connect() as plain:
         connection = known.for_reading(plain)
         with connection.begin():
-            known.hold(connection)
             yield connection
 
 
@@ -174,8 +187,8 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
     with explain_errors(engine, doing), engine.connect() as plain:
         connection = known.for_writing(plain)
         with connection.begin():
-            known.lock(connection)
             yield connection
+        known.confirm(connection)
 
 
 @contextmanager
@@ -186,6 +199,12 @@ def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
         connection = known.for_writing(plain)
         with known.exclusive(connection):
             yield connection
+        known.confirm(connection)
+
+
+def generation(connection: Connection) -> ColumnElement[str]:
+    """Return the column whose value differs when cached ids are no longer valid, because the database was replaced."""
+    return literal_column(dialect(connection.engine.url).GENERATION)
 
 
 def used_bytes(connection: Connection) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import NoSuchModuleError, OperationalError
 
@@ -19,6 +19,19 @@ from ..storage import InUseError
 # Id of the advisory lock, unique in this database: "stagelen" in ASCII.
 _LOCK = 0x73746167656C656E
 _LOCK_SECONDS, _IDLE_SECONDS = 10, 60
+# Execution option with the statement that locks at the start of a transaction, and its values.
+_LOCK_OPTION = "stagelens_lock"
+_HOLD_POINTS = "LOCK TABLE ONLY points IN ACCESS SHARE MODE"
+_LOCK_WRITERS = (
+    f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; "
+    f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
+    f"SELECT pg_advisory_xact_lock({_LOCK})"
+)
+# Differs after a database was created again, restored in place or from a file copy, and after each start of the server.
+GENERATION = (
+    "concat_ws(' ', pg_postmaster_start_time(), pg_relation_filenode('series'), "
+    "(SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_MILLISECONDS = 200
@@ -30,7 +43,8 @@ _FREED_BY_CODE = {tier_code(tier): seconds for tier, seconds in FREED_SECONDS.it
 FIXES = (
     ("password authentication failed", "the server rejects this user or password; check both in STAGELENS_DATABASE"),
     ("no password supplied", "the server requires a password; set one in STAGELENS_DATABASE or PGPASSWORD"),
-    ("does not exist", "there is no such database, role or table; create it, or correct STAGELENS_DATABASE"),
+    ("relation ", "a table is missing, as in a new database; restart Stagelens, which creates the tables"),
+    ("does not exist", "there is no such database or role; create it, or correct STAGELENS_DATABASE"),
     ("permission denied", "this user lacks the right; grant it CREATE on the schema"),
     ("read-only transaction", "this server is a standby; set the primary in STAGELENS_DATABASE"),
     ("no space left", "the server's disk is full; free some space, writing then continues automatically"),
@@ -46,12 +60,24 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 -
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
-        return create_engine(
+        engine = create_engine(
             url, pool_size=8, max_overflow=24, pool_pre_ping=True, connect_args={"connect_timeout": 10}
         )
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         msg = f'{location(url)} needs a driver that is not installed ({error}).\n    pip install "stagelens[postgres]"'
         raise StoreError(msg) from error
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Lock at the start of a transaction, for a reader `points` against dropping partitions, which would affect its snapshot.
+
+    The lock statement takes no snapshot, so the snapshot of the transaction is taken after it. A writer waits for the lock of writers.
+    """
+    statement = connection.get_execution_options().get(_LOCK_OPTION)
+    if statement is not None:
+        connection.exec_driver_sql(statement)
 
 
 def location(url: URL) -> str:
@@ -61,29 +87,20 @@ def location(url: URL) -> str:
 
 def for_reading(connection: Connection) -> Connection:
     """Implement `SqlDialect.for_reading`: select repeatable-read, read-only transactions."""
-    return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-
-
-def hold(connection: Connection) -> None:
-    """Implement `SqlDialect.hold`: lock `points` against dropping partitions, which would affect existing snapshots.
-
-    The lock statement takes no snapshot, so the snapshot of the transaction is taken after it.
-    """
-    connection.exec_driver_sql("LOCK TABLE ONLY points IN ACCESS SHARE MODE")
+    return connection.execution_options(
+        isolation_level="REPEATABLE READ", postgresql_readonly=True, **{_LOCK_OPTION: _HOLD_POINTS}
+    )
 
 
 def for_writing(connection: Connection) -> Connection:
     """Implement `SqlDialect.for_writing`: select read-committed transactions, which read current data under the write lock."""
-    return connection.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=False)
-
-
-def lock(connection: Connection) -> None:
-    """Implement `SqlDialect.lock`: wait for the advisory lock of the transaction."""
-    connection.exec_driver_sql(
-        f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; "
-        f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
-        f"SELECT pg_advisory_xact_lock({_LOCK})"
+    return connection.execution_options(
+        isolation_level="READ COMMITTED", postgresql_readonly=False, **{_LOCK_OPTION: _LOCK_WRITERS}
     )
+
+
+def confirm(connection: Connection) -> None:
+    """Implement `SqlDialect.confirm`: nothing to do, because a dropped database closes its connections."""
 
 
 @contextmanager

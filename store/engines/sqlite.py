@@ -6,10 +6,10 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Engine, create_engine, delete, event, select
 from sqlalchemy.engine import URL
@@ -34,7 +34,11 @@ _PRAGMAS = (
     # A connection keeps its cache, so all connections together hold several times as much.
     "PRAGMA cache_size = -4096",
     "PRAGMA wal_autocheckpoint = 2000",
+    # The first read opens the side files.
+    "PRAGMA schema_version",
 )
+# Device and inode number of a file.
+_FileId: TypeAlias = tuple[int, int]
 _LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
 
 FIXES = (
@@ -47,6 +51,10 @@ FIXES = (
     ("locked", "another process is writing to it; stop it, or let it finish"),
     ("disk i/o", "the disk reported an error; check the disk and the space left on it"),
 )
+# A process uses one file only, see `_check_files`.
+GENERATION = "''"
+# Key of the files that a connection has open, in its `info`: their identity by path.
+_FILES = "stagelens_files"
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:
@@ -54,27 +62,33 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
     if not url.database or url.database == ":memory:":
         msg = f"the database URL is {str(url)!r}; it has to name a file: write sqlite:///path/to/stagelens.db"
         raise StoreError(msg)
-    pragmas = [*_PRAGMAS]
-    if budget_bytes is not None:
-        pragmas.append(f"PRAGMA max_page_count = {max(1, budget_bytes // PAGE_BYTES)}")
+    limit = () if budget_bytes is None else (f"PRAGMA max_page_count = {max(1, budget_bytes // PAGE_BYTES)}",)
 
-    def configure(connection: sqlite3.Connection, _record: Any) -> None:
+    def configure(connection: sqlite3.Connection, record: Any) -> None:
         # The driver must not begin transactions: `_begin` does.
         connection.isolation_level = None
-        for pragma in pragmas:
+        for pragma in (*_PRAGMAS, *limit):
             _set(connection, pragma)
+        files = opened[id(connection)] = record.info[_FILES] = _open_files(path)
+        # Kept without an open connection, unlike the side files, which SQLite deletes then.
+        _check_files(path, opened.setdefault(0, {path: files[path]} if path in files else {}))
 
     def create(*_: Any) -> None:
+        # Neither mix two files, nor create one in place of a removed one.
+        for files in list(opened.values()):
+            _check_files(path, files)
         # Readable by its owner only; SQLite creates its side files with the same mode. Existing files are unchanged.
-        if not path.startswith("file:"):
+        if not str(url.database).startswith("file:"):
             with suppress(OSError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
-    path = str(url.database)
+    path = location(url).removeprefix("file:")
+    opened: dict[int, Mapping[str, _FileId]] = {}
     # The connection used last has the newest pages in its cache.
     engine = create_engine(url, pool_size=8, max_overflow=24, pool_use_lifo=True, connect_args={"timeout": 10})
     event.listen(engine, "do_connect", create)
     event.listen(engine, "connect", configure)
+    event.listen(engine, "close", lambda connection, _: opened.pop(id(connection), None))
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -93,7 +107,36 @@ def _set(connection: sqlite3.Connection, pragma: str) -> None:
             return
 
 
+def _open_files(path: str) -> dict[str, _FileId]:
+    """Return the identity of the file at *path* and of its side files, which lie beside the target of a link."""
+    paths = (path, *(f"{os.path.realpath(path)}{suffix}" for suffix in ("-wal", "-shm")))
+    return {each: found for each in paths if (found := _file_id(each))}
+
+
+def _file_id(path: str) -> _FileId | None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116 - before and after every transaction
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _check_files(path: str, opened: Mapping[str, _FileId]) -> None:
+    """Raise StoreError unless *opened* are still the files at their paths, which the next start opens."""
+    if any(_file_id(each) != known for each, known in opened.items()):
+        msg = (
+            f"cannot use {path}: it, its -wal or its -shm was removed or replaced while it was open; put the same files back, "
+            "or restart Stagelens, which opens the file that is there now"
+        )
+        raise StoreError(msg)
+
+
+def confirm(connection: Connection) -> None:
+    """Implement `SqlDialect.confirm`: check that the open files are those that the next start opens."""
+    _check_files(location(connection.engine.url), connection.info[_FILES])
+
+
 def _begin(connection: Connection) -> None:
+    confirm(connection)
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -108,17 +151,9 @@ def for_reading(connection: Connection) -> Connection:
     return connection
 
 
-def hold(_connection: Connection) -> None:
-    """Implement `SqlDialect.hold`: nothing to do, because a snapshot of SQLite covers all tables."""
-
-
 def for_writing(connection: Connection) -> Connection:
     """Implement `SqlDialect.for_writing`: make transactions acquire the write lock at their start."""
     return connection.execution_options(**{_WRITES: True})
-
-
-def lock(_connection: Connection) -> None:
-    """Implement `SqlDialect.lock`: nothing to do, because the transaction acquired the lock at its start."""
 
 
 @contextmanager

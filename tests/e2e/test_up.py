@@ -143,6 +143,46 @@ def test_metrics_include_alerts_and_sigterm_drains(tmp_path: Path) -> None:
     assert counted(tmp_path) == 7
 
 
+def get(url: str) -> tuple[int, str]:
+    """Return status and text of a page."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_nothing_is_acknowledged_without_the_file_of_a_restart(tmp_path: Path, *, is_back: bool) -> None:
+    """After `rm store.db*` senders keep their data, probes and the log say it, and a restart or the same files continue."""
+    away = tmp_path / "away"
+    away.mkdir()
+    with running(tmp_path) as server:
+        url, dashboard = server.url("OTLP/HTTP"), server.url("dashboard")
+        first = post(url, batch(1), "a:0")
+        for path in tmp_path.glob("store.db*"):
+            path.rename(away / path.name)
+        refused = [post(url, batch(2), f"a:{number}") for number in range(1, 7)]
+        probes = [get(f"{address}/readyz") for address in (url, dashboard)]
+        names = [path.name for path in tmp_path.glob("store.db*")]
+        for path in away.iterdir() if is_back else ():
+            path.rename(tmp_path / path.name)
+        again = [post(url, batch(2), f"a:{number}") for number in range(7)]
+        server.terminate()
+    lines = [line for line in server.lines if "removed or replaced" in line and " commit" in line]
+    if not is_back:
+        with running(tmp_path) as server:
+            again = [post(server.url("OTLP/HTTP"), batch(2), f"a:{number}") for number in range(7)]
+            server.terminate()
+
+    assert (first, refused, names) == (200, [503] * 6, [])
+    assert [status for status, _ in probes] == [503, 503]
+    assert all("removed or replaced while it was open" in text for _, text in probes)
+    assert len(lines) == 1
+    assert again == [200] * 7
+    assert counted(tmp_path) == (1 if is_back else 2) + 12
+
+
 # `stagelens` whose SIGTERM comes to another thread while the main one waits, as it may after SIGSTOP and SIGCONT.
 ASTRAY = """
 import signal, sys, threading, time

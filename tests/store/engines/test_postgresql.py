@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import timedelta
@@ -30,6 +31,27 @@ def partitions(one: Site) -> set[str]:
                 text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'points'::regclass")
             )
         )
+
+
+def name_of(url: str) -> str:
+    """Return the name of the database at *url*."""
+    return url.partition("@/")[2].partition("?")[0]
+
+
+def replace_database(server: Server, url: str, template: str = "template0") -> None:
+    """Replace the database at *url* by a copy of *template*; its connections break."""
+    with server.connect() as connection:
+        connection.execute(f"DROP DATABASE {name_of(url)} WITH (FORCE)")  # pyright: ignore[reportArgumentType, reportCallIssue]
+        connection.execute(f"CREATE DATABASE {name_of(url)} TEMPLATE {template}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def restore_tables(server: Server, url: str, copy: str) -> None:
+    """Restore the database at *url* from *copy* without a new database."""
+    words = [f"--host={server.folder}", "--username=stagelens"]
+    dump = subprocess.run([server.programs / "pg_dump", *words, copy], check=True, capture_output=True)
+    restore = [server.programs / "psql", *words, "--quiet", "--set=ON_ERROR_STOP=1", name_of(url)]
+    emptied = b"DROP SCHEMA public CASCADE; CREATE SCHEMA public;\n"
+    subprocess.run(restore, input=emptied + dump.stdout, check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -136,6 +158,48 @@ def test_a_server_failure_during_a_write_counts_it_once(server: Server) -> None:
     one.close()
 
 
+def test_a_database_that_was_created_again_counts_nothing_until_a_restart(postgresql_server: Server) -> None:
+    """A dropped database breaks the connections; the new one has no tables, and a restart creates them."""
+    url = postgresql_server.new_database()
+    one = Site(url, {})
+    one.write([Request({"forward": 1_000_000})])
+    replace_database(postgresql_server, url)
+    for call in (one.store.maintain, one.store.services, lambda: one.store.write([Batch("again", [])])):
+        with pytest.raises(StoreError, match="a table is missing, as in a new database; restart Stagelens"):
+            call()
+    one.reopen()
+    one.write([Request({"forward": 1_000_000})])
+
+    assert requests(one) == 1
+    one.close()
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_ids_of_a_replaced_database_are_not_used(postgresql_server: Server, in_place: bool) -> None:
+    """After an older copy was restored, every request counts in its own service: the copy gives the same ids to others."""
+    url = postgresql_server.new_database()
+    one = Site(url, {})
+    one.write([Request({"forward": 1_000_000}, series=Series("old"))])
+    one.store.engine.dispose()  # a template must not be in use
+    copy = name_of(postgresql_server.new_database(name_of(url)))
+    for service in ("lost", "till"):
+        one.write([Request({"forward": 1_000_000}, series=Series(service))])
+    if in_place:
+        restore_tables(postgresql_server, url, copy)
+    else:
+        replace_database(postgresql_server, url, copy)
+    other = one.another()
+    for service in ("till", "lost", "desk"):
+        other.write([Request({"forward": 1_000_000}, series=Series(service))])
+    for service in ("old", "lost", "desk"):
+        one.write([Request({"forward": 1_000_000}, series=Series(service))])
+
+    counts = {name: one.store.read.latency(one.around(service=name)).count for name in ("old", "lost", "till", "desk")}
+    assert counts == {"old": 2, "lost": 2, "till": 1, "desk": 2}
+    assert ledger(one) == counted(one)
+    one.close()
+
+
 def test_a_long_lock_is_an_error_that_names_it(postgresql_site: Callable[..., Site]) -> None:
     """A lock held for too long is an error that names it; writing works after the lock is released."""
     one = postgresql_site()
@@ -190,8 +254,8 @@ def test_one_write_stores_more_traces_than_statement_parameters(postgresql_site:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("postgresql://me:secret@/absent?host={folder}", "there is no such database, role or table"),
-        ("postgresql://stagelens:secret@/absent?host={folder}", "there is no such database, role or table"),
+        ("postgresql://me:secret@/absent?host={folder}", "there is no such database or role"),
+        ("postgresql://stagelens:secret@/absent?host={folder}", "there is no such database or role"),
         ("postgresql://me:secret@127.0.0.1:1/db", "the server cannot be reached"),
         ("postgresql://me:secret@/db?host=/nowhere", "the server cannot be reached"),
     ],
