@@ -26,6 +26,7 @@ from .forward.forwarder import DestinationState as Destination
 from .ingest.writer import FullError
 from .scrape.scraper import TargetState
 from .self_metrics import Health, SelfMetrics
+from .server.auth import FORGOTTEN_SECONDS, ServiceShares
 from .traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from .traces.sampling import SamplingPolicy
 
@@ -153,12 +154,13 @@ class StatusReporter(PeriodicThread):
         file: LiveConfig,
         targets: Callable[[], Sequence[TargetState]] = lambda: (),
         destinations: Callable[[], Sequence[Destination]] = lambda: (),
-        greedy: Callable[[], Sequence[str]] = lambda: (),
+        shares: ServiceShares | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("vitals")
         self._store, self._metrics, self._health, self._file = store, metrics, health, file
-        self._targets, self._destinations, self._greedy, self._clock = targets, destinations, greedy, clock
+        self._targets, self._destinations, self._clock = targets, destinations, clock
+        self._shares = shares or ServiceShares()
         self._id, self.name, self._started = secrets.token_hex(8), "", clock()
         self._version = metadata.version("stagelens")
         self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
@@ -202,6 +204,9 @@ class StatusReporter(PeriodicThread):
         for service in dict.fromkeys(load.service for load in written):
             _log_stopped(service, [load for load in written if load.service == service])
 
+    def update_shares(self) -> None:
+        self._shares.update(self._store.services(), self._store.services(int(self._clock() - FORGOTTEN_SECONDS)))
+
     def report(self) -> None:
         now = self._clock()
         self._taken.append((now, self._metrics.samples()))
@@ -221,9 +226,10 @@ class StatusReporter(PeriodicThread):
             destinations_lost={each.name: each.lost_bodies for each in destinations if each.lost_bodies},
             failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
             file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
-            greedy=tuple(self._greedy()[:_MAX_DOWN]),
+            greedy=tuple(self._shares.greedy()[:_MAX_DOWN]),
             refused=self._metrics.losses.of_senders,
         )
+        self.update_shares()
         self._store_losses()
         self._store_stopped()
         with self._store.transaction() as connection:

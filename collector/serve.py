@@ -247,9 +247,7 @@ class Collector:
         )
         self.destinations = self._forwarder.states
         metrics.include(self.destinations)
-        self._access_control = AccessControl(
-            lambda: self._file.current.access, is_open=config.is_open, known_services=store.services()
-        )
+        self._access_control = AccessControl(lambda: self._file.current.access, is_open=config.is_open)
         self._decoders = DecoderPool(config.max_inflated_bytes)
         self._reporter = StatusReporter(
             store,
@@ -258,8 +256,9 @@ class Collector:
             file=self._file,
             targets=self._scraper.states.all,
             destinations=self.destinations.all,
-            greedy=self._access_control.shares.greedy,
+            shares=self._access_control.shares,
         )
+        self._reporter.update_shares()
         self._server = self._servers(store, clock)
         self._address: tuple[str, int] | None = None
         self._runs = False

@@ -76,7 +76,8 @@ FULL_SHARE = 0.9
 # Prefix of the names of imported batches: a file may be imported again until its data have expired.
 IMPORT_PREFIX = "import:"
 _NS = 1_000_000_000
-_DAY_NS = 86_400 * _NS
+_DAY_SECONDS = 86_400
+_DAY_NS = _DAY_SECONDS * _NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,25 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
         connection.execute(delete(table).where(table.c.service.in_(names)))
     connection.execute(delete(services).where(services.c.id.in_(numbers)))
     _invalidate_series(connection)
+
+
+def surplus_services(connection: Connection, most: int, now: int) -> list[str]:
+    """Return services beyond *most* that may be forgotten: without data for a day before *now*, the shortest-lived first.
+
+    So names that somebody invented free their places, and not those of services with months of data.
+    """
+    services, series = schema.services, schema.series
+    number = connection.scalars(select(func.count()).select_from(services)).one()
+    first, last = func.coalesce(func.min(series.c.first_seen), 0), func.coalesce(func.max(series.c.last_seen), 0)
+    statement = (
+        select(services.c.name)
+        .join_from(services, series, series.c.service_id == services.c.id, isouter=True)
+        .group_by(services.c.name)
+        .having(last < now - _DAY_SECONDS)
+        .order_by(last - first, last)
+        .limit(number - most)
+    )
+    return list(connection.scalars(statement)) if number > most else []
 
 
 def _forget_traces(connection: Connection, retention: Retention, now: int) -> None:

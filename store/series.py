@@ -47,7 +47,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SeriesCaps:
-    """Maximum number of values of each dimension within a service; further values are merged into `__other__`."""
+    """Maximum number of values of each dimension within a service; further values are merged into `__other__`.
+
+    Args:
+        services: Services with data within a day, which collectors share out to their senders (`ServiceShares`). The store
+            remembers `REMEMBERED_FACTOR` times as many.
+    """
 
     services: int = 500
     version: int = 50
@@ -90,9 +95,7 @@ MAX_ATTRIBUTES, MAX_ATTRIBUTE_VALUES, _ATTRIBUTES_SECONDS = 24, 100, 3600
 MAX_STACKS, MAX_STORED_STACKS = 500, 50_000
 _STACK_SECONDS, _DAY_SECONDS = 3600, 86_400
 _OTHER_STACK = f":{OTHER}"
-# Time without data after which a service no longer counts towards the cap; its data stay. [seconds]
-ACTIVE_SECONDS = 86_400
-_REMEMBERED_FACTOR = 10
+REMEMBERED_FACTOR = 10
 # Maximum number of cached keys of points, about 300 bytes each. [count]
 _MAX_KEYS = 50_000
 _CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
@@ -156,10 +159,6 @@ class SeriesIndex:
         self._series: dict[Series, SeriesNumbers] = {}
         self._capped: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
-        # Last use of each service, as far as known here, and of any service. [Unix seconds]
-        self._used: dict[str, int] = {}
-        self._latest = 0
-        self._service_of: dict[int, str] = {}
         self._total_of: dict[int, int] = {}
         self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._stages: defaultdict[int, set[str]] = defaultdict(set)
@@ -178,15 +177,11 @@ class SeriesIndex:
 
     def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
         """Return the ids of *series*, merged where a cap is reached; a new series is first seen at *at*, in Unix seconds."""
-        self._latest = max(self._latest, at)
         capped = self._capped.get(series) or self._capped_series(series)
         known = self._series.get(capped)
         if known is None:
             known = self._series[capped] = self._insert(connection, capped, at)
         return known
-
-    def note_time(self, at: int) -> None:
-        self._latest = max(self._latest, at)
 
     def is_final(self, series: Series) -> bool:
         return series in self._capped
@@ -283,19 +278,17 @@ class SeriesIndex:
         ):
             self._services[name] = number
             self._last_service = max(self._last_service, number)
-        columns = [series.c[name] for name in ("id", "service_id", "total_id", "last_seen", *schema.DIMENSIONS)]
+        columns = [series.c[name] for name in ("id", "service_id", "total_id", *schema.DIMENSIONS)]
         added = connection.execute(select(*columns).where(series.c.id > self._last_series)).mappings().all()
         for row in added:
             one = Series(**{name: row[name] for name in schema.DIMENSIONS})
-            self._remember(one, SeriesNumbers(row["id"], row["service_id"], row["total_id"]), row["last_seen"])
+            self._remember(one, SeriesNumbers(row["id"], row["service_id"], row["total_id"]))
         for number, stage in connection.execute(select(stages)):
             self._stages[number].add(stage)
 
     def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
         wider: dict[int, tuple[int, int]] = {}
         for number, bucket in seen:
-            service = self._service_of[number]
-            self._used[service] = max(self._used[service], bucket)
             low, high = self._seen.get(number, (bucket, bucket - 1))
             if not low <= bucket <= high:
                 wider[number] = self._seen[number] = (min(low, bucket), max(high, bucket))
@@ -313,13 +306,11 @@ class SeriesIndex:
         )
         connection.execute(statement, [{"number": one, "low": lo, "high": hi} for one, (lo, hi) in wider.items()])
 
-    def _remember(self, series: Series, interned: SeriesNumbers, at: int) -> None:
+    def _remember(self, series: Series, interned: SeriesNumbers) -> None:
         self._last_series = max(self._last_series, interned.series_id)
         self._series[series] = interned
         self._totals[_total_key(series)] = interned.total_id
-        self._service_of[interned.series_id] = series.service
         self._total_of[interned.series_id] = interned.total_id
-        self._used[series.service] = max(self._used.get(series.service, 0), at)
         self._values[series.service, "series"].add(_combination_key(series))
         for dimension in _CAPPED_DIMENSIONS:
             self._values[series.service, dimension].add(getattr(series, dimension))
@@ -334,7 +325,7 @@ class SeriesIndex:
             status=series.status if series.status in STATUSES else STATUS_OK,
             cold=COLD if series.cold == COLD else WARM,
         )
-        has_place = self._has_place(capped.service)
+        has_place = capped.service in self._services or len(self._services) < REMEMBERED_FACTOR * self._caps.services
         if not has_place:
             # An unknown value stays unknown: the empty string does not count towards the cap.
             capped = replace(capped, service=capped.service and OTHER)
@@ -347,14 +338,6 @@ class SeriesIndex:
         if has_place and len(self._capped) < 10 * self._caps.series:
             self._capped[series] = capped
         return capped
-
-    def _has_place(self, service: str) -> bool:
-        if service in self._used or len(self._used) < self._caps.services:
-            return True
-        if len(self._used) >= self._caps.services * _REMEMBERED_FACTOR:
-            return False
-        active = sum(at > self._latest - ACTIVE_SECONDS for at in self._used.values())
-        return active < self._caps.services
 
     def _admit(self, service: str, dimension: str, value: str, cap: int) -> str:
         known = self._values[service, dimension]
@@ -377,7 +360,7 @@ class SeriesIndex:
         total_id = self._totals.get(_total_key(series), series_id)
         connection.execute(update(schema.series).where(schema.series.c.id == series_id).values(total_id=total_id))
         interned = SeriesNumbers(series_id, service_id, total_id)
-        self._remember(series, interned, at)
+        self._remember(series, interned)
         return interned
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, exists, select
 
 from . import audit, collectors, events, inbox, schema
 from .audit import AuditEntry
@@ -19,8 +19,16 @@ from .events import Event
 from .queries.state import StoreQueries
 from .query_cache import ClosedPoints
 from .records import Batch
-from .retention import Retention, fit_budget, forget_points, forget_rest, forget_services, prepare_rollup
-from .series import SeriesCaps, SeriesIndex, store_time
+from .retention import (
+    Retention,
+    fit_budget,
+    forget_points,
+    forget_rest,
+    forget_services,
+    prepare_rollup,
+    surplus_services,
+)
+from .series import REMEMBERED_FACTOR, SeriesCaps, SeriesIndex, store_time
 from .storage import InUseError, Points, PreparedWrite
 from .write import Arrival, prepare_aggregated, prepare_batches
 
@@ -193,9 +201,12 @@ class Store:
         with self.transaction() as connection:
             audit.add_entry(connection, entry)
 
-    def services(self) -> list[str]:
+    def services(self, since: int | None = None) -> list[str]:
+        """Return the names of all services, or of those with data since *since*, in Unix seconds."""
+        series, name = schema.series.c, schema.services.c.name
+        is_active = exists().where(series.service == name, series.last_seen >= (since or 0))
         with database.reading(self.engine) as connection:
-            return sorted(connection.scalars(select(schema.services.c.name)))
+            return sorted(connection.scalars(select(name).where(*((is_active,) if since is not None else ()))))
 
     def forget(self, services: Sequence[str]) -> None:
         """Delete *services* with all their data; a service that sends again later starts as a new service."""
@@ -214,8 +225,12 @@ class Store:
         while self._forget_some(clock) or self._roll_up(clock):
             pass
         with self.transaction() as connection:
-            forget_rest(connection, self._retention, store_time(connection, clock).proven)
+            now = store_time(connection, clock).proven
+            forget_rest(connection, self._retention, now)
             self.points.tidy(connection, clock)
+            # New services of a day have a place.
+            surplus = surplus_services(connection, (REMEMBERED_FACTOR - 1) * self._caps.services, now)
+        self.forget(surplus)
 
     def _roll_up(self, clock: int) -> bool:
         return self._apply(

@@ -136,7 +136,6 @@ def _finest_table(connection: Connection, points: PointColumns, index: SeriesInd
     # In the order of arrival: if a cap does not allow all series, the first ones are counted under their own names.
     for place in np.flatnonzero(key < 0).tolist():
         key[place] = _find_key(connection, points.identities[place], index, int(bucket[place]))
-    index.note_time(int(bucket.max(initial=0)))
     service, metric, series, stage = keys.columns(key)
     table = PointTable(service, metric, bucket, series, stage, keys.stages, points.histograms)
     return table.added_up(schema.FINEST)

@@ -1,8 +1,8 @@
 """Access control: authentication of callers, their environment, rate limits and service limits.
 
 Access control applies to every export (HTTP and gRPC), to `/v1/events` and to `/metrics`; not to `/`, `/livez`, `/readyz` and
-`/healthz`, which show none of the data. Rate limits are token buckets for each client, in bounded number. The number of services of
-a sender is limited, so that invented service names do not use up the service limit of the whole store.
+`/healthz`, which show none of the data. Rate limits are token buckets for each client, in bounded number. Each sender
+has a share of the services, so that invented service names do not use up the service limit of the whole store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeAlias
@@ -22,14 +22,17 @@ from typing import TypeAlias
 from ...core.errors import StagelensError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
+from ...store import SeriesCaps
 from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
 from .access_config import Access, Certificate, RateLimits, Token
 from .connections import client_of
 
-# Half of the limit of a store (`SeriesCaps.services`): enough for a gateway that forwards for many services. [count]
-MAX_SERVICES = 250
-# A service that a sender has not used for this time no longer counts towards its limit; see `series.ACTIVE_SECONDS`. [seconds]
+# Services with data within a day that all senders share. [count]
+SERVICES = SeriesCaps().services
+# New services of a sender within a day that always have a place; those of all senders fit in the store beside `SERVICES`. [count]
+MIN_SERVICES = 4
+# A service that a sender has not used for this time no longer counts towards its share. [seconds]
 FORGOTTEN_SECONDS = 86_400.0
 # Senders that are tracked separately; all others have one limit in common. A service takes about 300 bytes. [count]
 _MAX_SENDERS = 1000
@@ -40,23 +43,36 @@ Sender: TypeAlias = tuple[str, str]
 
 
 class ServiceShares:
-    """Services that each sender has used recently. Thread-safe.
+    """Services that each sender has added recently. Thread-safe.
+
+    A sender may add a service while it has added fewer than there are free places, so that a later sender always finds some.
 
     Args:
-        known: Services already in the store; they are always admitted and do not count towards any limit.
+        places: Services that may have data within a day.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, known: Collection[str] = ()) -> None:
-        self._clock, self._known = clock, frozenset(known)
+    def __init__(self, clock: Callable[[], float] = time.monotonic, places: int = SERVICES) -> None:
+        self._clock, self._places = clock, places
+        self._known: frozenset[str] = frozenset()
+        # Services with data within a day, and those added since.
+        self._active: set[str] = set()
         self._dropped_at = float("-inf")
         self._lock = threading.Lock()
         # By sender (None for all untracked senders): services and time of last use, the least recently used first.
         self._named: OrderedDict[Sender | None, OrderedDict[str, float]] = OrderedDict()
-        # Senders that exceeded the limit, and when last.
+        # Senders that exceeded their share, and when last.
         self._greedy: dict[Sender | None, float] = {}
 
+    def update(self, known: Iterable[str], active: Iterable[str]) -> None:
+        """Replace the services in the store: all of them, which are always admitted, and those with data within a day."""
+        now = self._clock()
+        with self._lock:
+            for named in self._named.values():
+                _drop_expired(named, now)
+            self._known, self._active = frozenset(known), set(active).union(*self._named.values())
+
     def admit(self, sender: Sender | None, service: str) -> bool:
-        """Return whether *sender* may use *service*: the service was used recently, or the sender is below its limit."""
+        """Return whether *sender* may use *service*: it is known or was used recently, or the sender has a share left."""
         if service in self._known:
             return True
         now = self._clock()
@@ -66,11 +82,12 @@ class ServiceShares:
                 sender = sender if len(self._named) < _MAX_SENDERS else None
             named = self._named.setdefault(sender, OrderedDict())
             _drop_expired(named, now)
-            if service not in named and len(named) >= MAX_SERVICES:
+            if service not in named and len(named) >= max(self._places - len(self._active), MIN_SERVICES):
                 self._greedy[sender] = now
                 return False
             named[service] = now
             named.move_to_end(service)
+            self._active.add(service)
             return True
 
     def greedy(self) -> list[str]:
@@ -250,7 +267,7 @@ class AdmittedClient:
     meter: ClientMeter | None = field(default=None, repr=False, compare=False)
 
     def correct(self, resource: Attributes) -> None:
-        """Set the resource attributes that the sender cannot choose: the environment, and `__other__` beyond the service limit."""
+        """Set the resource attributes that the sender cannot choose: the environment, and `__other__` beyond its share of services."""
         if self.environment is not None:
             resource[ENVIRONMENT] = self.environment
         if not self.names(printable_text(resource.get(SERVICE_NAME, "")) or UNKNOWN_SERVICE):
@@ -272,7 +289,6 @@ class AccessControl:
         access: Function that returns the current access configuration; called for every request, so that removed entries take
             effect at once.
         is_open: Whether callers without credentials are admitted although credentials are configured.
-        known_services: Services already in the store, see `ServiceShares`.
     """
 
     def __init__(
@@ -281,11 +297,10 @@ class AccessControl:
         *,
         is_open: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        known_services: Collection[str] = (),
     ) -> None:
         self._access, self._is_open, self._clock = access, is_open, clock
         self._meters = ClientMeters()
-        self.shares = ServiceShares(clock, known_services)
+        self.shares = ServiceShares(clock)
         self._lock = threading.Lock()
 
     def admit(self, caller: Caller) -> AdmittedClient:

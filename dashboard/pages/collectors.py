@@ -11,7 +11,6 @@ from typing import Literal
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.server.auth import MAX_SERVICES
 from ...core.histogram import Histogram
 from ...core.names import COLLECTOR_LOST, PROBE_DURATION, STATUS_ERROR
 from ...core.stages import OTHER, UNTIMED
@@ -256,7 +255,7 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
         yield CollectorProblem(f"Its file has errors: {'; '.join(vitals.file_errors)}", fix)
     for sender in vitals.greedy:
         fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
-        yield CollectorProblem(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
+        yield CollectorProblem(f"{sender} named more services within a day than its share", fix)
     for sender, number in vitals.refused.items():
         yield CollectorProblem(f"Refused since the start: {sender} ({count(number)} times)", _OTHER_REFUSAL)
     for code, rate in sorted(vitals.refused_per_second.items()):
@@ -356,7 +355,7 @@ def service_quota_line(context: Context) -> Component | None:
     more_than = f"{senders[0]}{f' and {len(senders) - 1} more' if len(senders) > 1 else ''}"
     message = [
         html.B("Too many services"),
-        f": {more_than} named more than {MAX_SERVICES} within a day; new ones count as {OTHER}. ",
+        f": {more_than} named more within a day than their share; new ones count as {OTHER}. ",
     ]
     more = link("More", href=context.view.link("/collectors"), className="link")
     return html.Div([dot("at_risk"), html.Span([*message, more])], className="quiet")

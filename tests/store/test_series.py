@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import event, select
 
 from stagelens.core.errors import StoreError
+from stagelens.core.stages import OTHER
 from stagelens.store import Batch, KeptTrace, SeriesCaps, schema
-from stagelens.store.series import ACTIVE_SECONDS
+from stagelens.store.series import REMEMBERED_FACTOR
 from tests.store.store_contents import number as number_of
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
@@ -45,29 +46,34 @@ def test_caps_apply_to_each_service(site: Callable[..., Site]) -> None:
 
 
 def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
-    """Services beyond the cap are aggregated into one."""
-    one = site(series_caps=SeriesCaps(services=2))
-    one.write([Request({"forward": 1}, series=Series(f"s{number}")) for number in range(5)])
-    counts = {name: one.store.read.latency(one.around(service=name)).count for name in ("s0", "s1", "__other__")}
-
-    assert counts == {"s0": 1, "s1": 1, "__other__": 3}
-
-
-def test_an_unused_service_frees_its_place(site: Callable[..., Site]) -> None:
-    """An unused service frees its place after a day, retains its data, and gets its name back when it returns."""
-    one = site(series_caps=SeriesCaps(services=2))
-    one.write([Request({"forward": 1}, series=Series(name)) for name in ("invented", "used", "late")])
+    """Services beyond the cap are aggregated into one, which is reported; a known one never is."""
+    one = site(series_caps=SeriesCaps(services=1))
+    names = [f"s{number}" for number in range(REMEMBERED_FACTOR + 2)]
     for _ in range(2):
-        one.clock.now += ACTIVE_SECONDS / 2
-        one.write([Request({"forward": 1}, int(one.clock.now), Series("used"))])
-    one.write([Request({"forward": 1}, int(one.clock.now), Series(name)) for name in ("late", "later", "invented")])
-    start, end = NOON - 3600, int(one.clock.now) + 60
-    counts = {
-        name: one.store.read.latency(one.between(start, end, service=name)).count
-        for name in ("invented", "used", "late", "later", "__other__")
-    }
+        one.write([Request({"forward": 1}, series=Series(name)) for name in names])
+        one.reopen()
+    counts = {name: one.store.read.latency(one.around(service=name)).count for name in (names[0], names[-3], OTHER)}
 
-    assert counts == {"invented": 2, "used": 3, "late": 1, "later": 0, "__other__": 2}
+    assert counts == {names[0]: 2, names[-3]: 2, OTHER: 4}
+    assert [str(each) for each in one.store.read.folds()] == ["The store has more than 1 services"]
+
+
+def test_invented_services_free_their_places(site: Callable[..., Site]) -> None:
+    """Of the services without data for a day, the shortest-lived are forgotten, so that a new one always has a place."""
+    one = site(series_caps=SeriesCaps(services=1))
+    for _ in range(2):
+        one.write([Request({"forward": 1}, int(one.clock.now), Series(name)) for name in ("old", "older")])
+        one.clock.now += 7200
+    invented = [f"invented-{number}" for number in range(REMEMBERED_FACTOR - 3)]
+    one.write([Request({"forward": 1}, int(one.clock.now), Series(name)) for name in invented])
+    one.clock.now += 90_000
+    one.write([Request({"forward": 1}, int(one.clock.now), Series("used"))])
+    one.store.maintain()
+    one.write([Request({"forward": 1}, int(one.clock.now), Series("new"))])
+
+    assert {"old", "older", "used", "new"} < set(one.store.services())
+    assert OTHER not in one.store.services()
+    assert one.store.services(int(one.clock.now) - 60) == ["new", "used"]
 
 
 def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:

@@ -369,3 +369,23 @@ def test_a_replaced_connection_is_closed_immediately(
             plain = stack.enter_context(socket.create_connection(sealed.collector.address, timeout=60))
             stack.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
         until(lambda: len(server.server_state.connections) <= 3)
+
+
+def test_greedy_senders_leave_a_place_to_the_next_one(site: Callable[..., Site], store: Store, bodies: Bodies) -> None:
+    """Two senders fill up their shares, also again after restarts; a third one's service and all earlier ones have a place."""
+    tokens = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("a", "b", "c")}
+    entries = "".join(f"\n    - {{name: {name}, sha256: {digest}}}" for name, digest in tokens.items())
+    for restart in range(3):
+        collector = site(f"access:\n  tokens:{entries}\n")
+        for token in ("a", "b"):
+            named = [f"{token}-{restart}-{number}" for number in range(300)]
+            resources = [bodies.metrics(bodies.point(), service=each)["resourceMetrics"][0] for each in named]
+            collector.post({"resourceMetrics": resources}, token)
+    filled = set(store.services())
+    for service in (f"c-{number}" for number in range(auth.MIN_SERVICES)):
+        collector.post(bodies.metrics(bodies.point(), service=service), "c")
+    returned = [bodies.metrics(bodies.point(), service=each)["resourceMetrics"][0] for each in sorted(filled)]
+    collector.post({"resourceMetrics": returned}, "c", **{"x-stagelens-batch": "c:returned"})
+
+    assert len(filled) > auth.SERVICES * 0.9
+    assert set(store.services()) == filled | {f"c-{number}" for number in range(auth.MIN_SERVICES)}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stagelens.collector.otlp.model import Attributes
 from stagelens.collector.server import auth as module
 from stagelens.collector.server.access_config import Access, Certificate, RateLimits, ServerTlsFiles, Token
-from stagelens.collector.server.auth import MAX_SERVICES, AccessControl, AdmittedClient, Caller, RefusedError
+from stagelens.collector.server.auth import SERVICES, AccessControl, AdmittedClient, Caller, RefusedError
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16
@@ -59,13 +59,13 @@ def test_services_over_the_share_of_a_sender_are_aggregated() -> None:
     """Services of a sender beyond its share are aggregated into one with its environment; other senders are unaffected."""
     asking = gate(Access(tokens=ASKING.tokens), is_open=True)
     greedy, honest = asking.admit(bearer(SECRET)), asking.admit(Caller("10.0.0.9"))
-    resources: list[Attributes] = [{"service.name": f"invented-{number}"} for number in range(MAX_SERVICES + 1)]
+    resources: list[Attributes] = [{"service.name": f"invented-{number}"} for number in range(SERVICES // 2 + 1)]
     for resource in resources:
         greedy.correct(resource)
     own: Attributes = {"service.name": "shop"}
     honest.correct(own)
 
-    assert resources[-2] == {"service.name": f"invented-{MAX_SERVICES - 1}", "deployment.environment.name": "prod"}
+    assert resources[-2] == {"service.name": f"invented-{SERVICES // 2 - 1}", "deployment.environment.name": "prod"}
     assert resources[-1] == {"service.name": "__other__", "deployment.environment.name": "prod"}
     assert own == {"service.name": "shop"}
 

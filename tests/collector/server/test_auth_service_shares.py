@@ -1,4 +1,4 @@
-"""Limit of services per sender."""
+"""Share of the services that each sender has."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector.server import auth
-from stagelens.collector.server.auth import FORGOTTEN_SECONDS, MAX_SERVICES, Sender, ServiceShares
+from stagelens.collector.server.auth import FORGOTTEN_SECONDS, MIN_SERVICES, Sender, ServiceShares
 
 A: Sender = ("token", "a")
 B: Sender = ("address", "10.0.0.7")
+C: Sender = ("certificate", "c")
 
 
-def test_each_sender_has_a_separate_share() -> None:
-    """A sender may continue to use its services, those beyond its share are refused, and others have their own share."""
-    shares = ServiceShares(lambda: 0.0)
-    admitted = sum(shares.admit(A, f"invented-{number}") for number in range(10_000))
+def number_admitted(shares: ServiceShares, sender: Sender, services: int = 10_000) -> int:
+    """Return how many of *services* new services *sender* may use."""
+    return sum(shares.admit(sender, f"{sender}-{number}") for number in range(services))
 
-    assert admitted == MAX_SERVICES
-    assert shares.admit(A, "invented-0")
-    assert not shares.admit(A, "invented-9999")
-    assert shares.admit(B, "honest")
-    assert shares.greedy() == ["token a"]
+
+def test_a_sender_has_as_many_services_as_it_leaves() -> None:
+    """Each sender may take half of what the others left, continues with its services, and is named."""
+    shares = ServiceShares(lambda: 0.0, places=100)
+
+    assert [number_admitted(shares, sender) for sender in (A, B, C)] == [50, 25, 13]
+    assert number_admitted(shares, A, 50) == 50
+    assert shares.greedy() == ["token a", "address 10.0.0.7", "certificate c"]
 
 
 def test_a_service_unused_for_a_day_frees_its_place() -> None:
-    """A service that is unused for a day frees its place."""
+    """A service that is unused for a day frees its place, for its sender and for the others."""
     now = [0.0]
-    shares = ServiceShares(lambda: now[0])
-    for number in range(MAX_SERVICES + 1):
-        shares.admit(A, str(number))
+    shares = ServiceShares(lambda: now[0], places=100)
+    number_admitted(shares, A)
     now[0] = FORGOTTEN_SECONDS - 1
-    shares.admit(A, "0")
+    shares.admit(A, f"{A}-0")
     now[0] = FORGOTTEN_SECONDS
+    shares.update([], [])
 
     assert shares.greedy() == []
-    assert all(shares.admit(A, f"new-{number}") for number in range(MAX_SERVICES - 1))
-    assert not shares.admit(A, "one more")
-    assert shares.admit(A, "0")
+    assert number_admitted(shares, B) == 50
+    assert shares.admit(A, f"{A}-0")
 
 
 def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders beyond the memory limit share one share; known senders lose nothing, and places are free after a day."""
     monkeypatch.setattr(auth, "_MAX_SENDERS", 10)
     now = [0.0]
-    shares = ServiceShares(lambda: now[0])
+    shares = ServiceShares(lambda: now[0], places=100)
     shares.admit(("token", "known"), "shop")
     admitted = sum(shares.admit(("address", f"10.0.{number}"), f"invented-{number}") for number in range(10_000))
 
-    assert admitted == 9 + MAX_SERVICES
+    assert admitted == 9 + 45
     assert shares.admit(("token", "known"), "desk")
     assert shares.greedy() == ["many addresses"]
 
@@ -58,23 +60,28 @@ def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) ->
     assert shares.admit(("token", "honest"), "till")
 
 
-@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 400), st.floats(0, 50_000)), max_size=300))
-def test_a_sender_uses_at_most_its_share_per_day(calls: list[tuple[Sender, int, float]]) -> None:
-    """Within any day a sender uses at most its share of services."""
-    now, named = 0.0, dict[Sender, list[tuple[float, str]]]()
-    shares = ServiceShares(lambda: now)
-    for sender, number, seconds in calls:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B, ("token", "d")]), st.integers(0, 60), st.floats(0, 50_000), st.booleans()),
+        max_size=300,
+    )
+)
+def test_others_and_known_services_always_have_a_place(uses: list[tuple[Sender, int, float, bool]]) -> None:
+    """Whatever senders did before, with restarts: each known service is admitted, and the first services of another sender."""
+    now, stored = 0.0, dict[str, float]()
+
+    def clock() -> float:
+        return now
+
+    shares = ServiceShares(clock, places=20)
+    for sender, number, seconds, restarts in uses:
         now += seconds
+        if restarts:
+            shares = ServiceShares(clock, places=20)
+            shares.update(stored, [name for name, at in stored.items() if now - at < FORGOTTEN_SECONDS])
         if shares.admit(sender, str(number)):
-            named.setdefault(sender, []).append((now, str(number)))
-        recent = {name for at, name in named.get(sender, ()) if now - at < FORGOTTEN_SECONDS}
+            stored[str(number)] = now
 
-        assert len(recent) <= MAX_SERVICES
-
-
-def test_services_of_the_store_are_always_admitted() -> None:
-    """Services in the store are always admitted, so that a gateway continues after a restart."""
-    shares = ServiceShares(lambda: 0.0, known=[f"old-{number}" for number in range(300)])
-
-    assert all(shares.admit(A, f"old-{number}") for number in range(300))
-    assert sum(shares.admit(A, f"new-{number}") for number in range(300)) == MAX_SERVICES
+    shares.update(stored, stored)
+    assert all(shares.admit(B, name) for name in stored)
+    assert number_admitted(shares, C) >= MIN_SERVICES

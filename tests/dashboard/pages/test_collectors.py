@@ -59,7 +59,10 @@ def test_a_collector_that_works_is_ok() -> None:
     ("vitals", "words"),
     [
         ({"file_errors": ("collector.yaml:3: no",)}, ("collector.yaml:3: no", "stays in force")),
-        ({"greedy": ("token team-a",)}, ("token team-a named more than 250 services within a day", "storage forget")),
+        (
+            {"greedy": ("token team-a",)},
+            ("token team-a named more services within a day than its share", "storage forget"),
+        ),
         ({"refused_per_second": {"401": 0.4}}, ("0.4 requests/s", "401", "token")),
         ({"refused_per_second": {"429": 2.0}}, ("429", "raise the limit")),
         ({"refused_per_second": {"418": 2.0}}, ("418", "log")),
@@ -232,7 +235,7 @@ def test_the_overview_names_services_over_their_series_share(store: Store) -> No
     line = service_quota_line(context)
 
     assert line is not None
-    assert "address 10.0.0.7 and 1 more named more than 250 within a day" in as_html(line)
+    assert "address 10.0.0.7 and 1 more named more within a day than their share" in as_html(line)
 
 
 def test_processes_that_stopped_with_open_requests_are_one_line(store: Store) -> None:

@@ -125,14 +125,13 @@ def test_a_used_up_budget_is_full_today(sqlite_site: Callable[..., Site]) -> Non
 
 def test_values_over_their_cap_are_reported(sqlite_site: Callable[..., Site]) -> None:
     """Services with values beyond a cap are listed with dimension and cap; other services are not."""
-    one = sqlite_site(series_caps=SeriesCaps(services=2, route=3, custom_stages=2))
+    one = sqlite_site(series_caps=SeriesCaps(route=3, custom_stages=2))
     for name in ("shop", "desk", "till"):
         routes = range(5 if name == "shop" else 3)
         one.write([Request({"forward": 1_000_000}, series=Series(name, "1", route=f"/{n}")) for n in routes])
     one.write([Request({"mine": 1000, "yours": 2000, "ours": 3000})])
 
     assert one.store.read.folds() == [
-        FoldedDimension("", "services", 2),
         FoldedDimension("shop", "custom_stages", 2),
         FoldedDimension("shop", "route", 3),
     ]
