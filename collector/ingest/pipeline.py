@@ -428,7 +428,7 @@ class IngestPipeline:
             self._admit_spans(len(export.batch.spans))
         with self._forward.admitted(export.batch.onward):
             sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
-            return await _wait_for_commit(sender, "the batch stays queued")
+            return await _wait_for_commit(sender, committing.QUEUED)
 
     def _failure(self, media_type: str, error: Exception) -> model.OtlpResponse:
         if isinstance(error, RefusedError):

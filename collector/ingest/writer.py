@@ -25,6 +25,8 @@ from ..self_metrics import Health, SelfMetrics
 _log = logging.getLogger(__name__)
 
 WRITER_PART = "committing to the store"
+# For the sender of a batch that was not committed in time.
+QUEUED = "the batch stays queued and is stored later; it counts once, also if it is sent again"
 # Limits of a transaction: large enough to share its fsync, short enough not to block other writers.
 MAX_ROWS_A_COMMIT = 20_000
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
@@ -195,14 +197,16 @@ class Writer:
             senders = [sender for waiting in self._queue.values() for sender in waiting.senders]
             for waiting in self._queue.values():
                 waiting.senders = []
+            fate = QUEUED
             if self._stopping:
+                fate = "send it again"
                 _log.error(
                     "collector: %d batches were not committed before shutdown; their senders got an error",
                     len(self._queue),
                 )
                 self._forget(list(self._queue.values()))
         for sender in senders:
-            sender.set_exception(UncommittedError(str(error)))
+            sender.set_exception(UncommittedError(f"{error}; {fate}"))
 
     def _write_singly(self, group: list[_Waiting]) -> None:
         for waiting in group:

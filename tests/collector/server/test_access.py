@@ -375,12 +375,13 @@ def test_greedy_senders_leave_a_place_to_the_next_one(site: Callable[..., Site],
     """Two senders fill up their shares, also again after restarts; a third one's service and all earlier ones have a place."""
     tokens = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("a", "b", "c")}
     entries = "".join(f"\n    - {{name: {name}, sha256: {digest}}}" for name, digest in tokens.items())
+    collector = site(f"access:\n  tokens:{entries}\n")
     for restart in range(3):
-        collector = site(f"access:\n  tokens:{entries}\n")
         for token in ("a", "b"):
             named = [f"{token}-{restart}-{number}" for number in range(300)]
             resources = [bodies.metrics(bodies.point(), service=each)["resourceMetrics"][0] for each in named]
             collector.post({"resourceMetrics": resources}, token)
+        collector = site(f"access:\n  tokens:{entries}\n")
     filled = set(store.services())
     for service in (f"c-{number}" for number in range(auth.MIN_SERVICES)):
         collector.post(bodies.metrics(bodies.point(), service=service), "c")
