@@ -190,6 +190,9 @@ class LiveConfig(PeriodicThread):
             # A partly written file has the same symptom.
             msg = f"{path}: it has neither tokens nor a client_ca, so all senders would be accepted; restart if that is intended"
             raise ConfigError(msg)
+        if read_document(path, "the collector's file").value is None:
+            msg = f"{path} is empty, as after a write to a full disk; restart if that is intended"
+            raise ConfigError(msg)
         if found.access.tls != self._tls:
             _log.warning("%s: restart to apply the changed access.tls", path)
         return replace(found, access=replace(found.access, tls=self._tls))

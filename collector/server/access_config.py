@@ -325,7 +325,7 @@ class _ReloadedFiles(Generic[T]):
             _log.info("%s was reloaded", self._files.certificate)
 
 
-def _stamps(files: ServerTlsFiles) -> list[tuple[int, int, int] | None]:
+def _stamps(files: ServerTlsFiles) -> list[tuple[int, ...] | None]:
     paths = (files.certificate, files.key, files.client_ca)
     return [stamp_of(path) for path in paths if path is not None]
 

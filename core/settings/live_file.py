@@ -93,7 +93,7 @@ class LiveFile(Generic[T]):
         self._read = read
         self._included = included
         # Stamps of the file and its includes; empty before the first reading.
-        self._stamps: dict[Path, tuple[int, int, int] | None] = {}
+        self._stamps: dict[Path, tuple[int, ...] | None] = {}
         self._lock = threading.Lock()
 
     def refresh(self, now: datetime) -> None:
@@ -128,10 +128,10 @@ class LiveFile(Generic[T]):
         return self._included(found)
 
 
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return a stamp that changes whenever the file at *path* changes; None if there is no file."""
+def stamp_of(path: Path) -> tuple[int, ...] | None:
+    """Return a stamp that changes whenever the file at *path* or its access rights change; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

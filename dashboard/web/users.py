@@ -14,13 +14,14 @@ import re
 import sys
 from base64 import b64decode
 from collections.abc import Mapping
-from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from werkzeug.security import check_password_hash, generate_password_hash
 
 from ...core.errors import ConfigError
+from ...core.settings.live_file import LiveFile, log
 
 # OWASP Password Storage Cheat Sheet, scrypt: N = 2^14, r = 8, p = 5 (16 MiB).
 _METHOD = "scrypt:16384:8:5"
@@ -36,25 +37,22 @@ _NAME = re.compile(r"[\w.@+-]{1,64}")
 _MIN_LETTERS = 8
 
 
-class Users:
-    """Readers with names and passwords, from a user file. Thread-safe."""
+class Users(LiveFile[dict[str, str]]):
+    """Readers with names and passwords, from a user file; the stored secret by name. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = Lock()
+        super().__init__(path, _read_users)
         # Each check takes 16 MiB and most of a core, so only one runs at a time.
         self._one_by_one = Lock()
-        self._version: tuple[int, int] | None = None
-        self._lines: dict[str, str] = {}
-        self._reread()
+        _read_users(path)
+
+    def accepted(self, found: dict[str, str]) -> None:
+        log.info("%s has %d users", self.path, len(found))
 
     def line(self, name: str) -> str | None:
         """Return the stored secret of *name*, to which sessions are bound; None for an unknown name."""
-        with self._lock:
-            # While the file is being edited, the last valid users stay active.
-            with suppress(ConfigError):
-                self._reread()
-            return self._lines.get(name)
+        self.refresh(datetime.now(UTC))
+        return (self.current or {}).get(name)
 
     def accept(self, name: str, password: str) -> bool:
         """Return whether *password* is the password of *name*; an unknown name takes the same time."""
@@ -62,21 +60,17 @@ class Users:
         with self._one_by_one:
             return _is_right(secret or _NO_PASSWORD, password) and secret is not None
 
-    def _reread(self) -> None:
-        try:
-            now = self._path.stat()
-            version = (now.st_mtime_ns, now.st_size)
-            if version == self._version:
-                return
-            text = self._path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            msg = (
-                f"STAGELENS_DASHBOARD_USERS is {self._path}, which cannot be read: {error}.\n"
-                "    Create the file with stagelens dashboard --add-user NAME."
-            )
-            raise ConfigError(msg) from error
-        self._lines = dict(_entry(self._path, number, line) for number, line in _entries(text))
-        self._version = version
+
+def _read_users(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = (
+            f"STAGELENS_DASHBOARD_USERS is {path}, which cannot be read: {error}.\n"
+            "    Create the file with stagelens dashboard --add-user NAME."
+        )
+        raise ConfigError(msg) from error
+    return dict(_entry(path, number, line) for number, line in _entries(text))
 
 
 def add_user(path: Path, name: str, password: str) -> None:

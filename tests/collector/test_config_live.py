@@ -105,6 +105,19 @@ def test_a_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog
     assert (names(live.current), live.errors) == (["team-a"], ())
 
 
+def test_an_emptied_file_changes_nothing(tmp_path: Path) -> None:
+    """A full disk leaves an empty file; the targets are still scraped, and the error is shown."""
+    file = tmp_path / "collector.yaml"
+    file.write_text("scrape: {targets: [{service: shop, url: 'http://127.0.0.1:8000/metrics'}]}\n")
+    live = LiveConfig(file, {})
+    before = live.current
+    file.write_text("\n")
+    live.refresh()
+
+    assert live.current is before
+    assert live.errors[0].startswith(f"{file} is empty, as after a write to a full disk")
+
+
 @pytest.mark.parametrize("text", ["", "# all gone", "access:", "access: {tokens: []}", "access: {anonymous: {}}"])
 def test_a_file_that_removes_all_authentication_is_refused(file: Path, text: str) -> None:
     """A file that removes all authentication is refused, because it may be incomplete while it is saved."""
