@@ -98,7 +98,7 @@ def _versions(connection: Connection, segments: Sequence[Segment]) -> list[Hasha
     """Return the number and size of the rows in the slots of each segment, which every late or deleted row changes."""
     if not segments:
         return []
-    generation = database.dialect(connection.engine.url).GENERATION
+    generation = database.generation(connection)
     parts = [
         f"SELECT {place}, sum(rows), sum(bytes), {generation} FROM ledger WHERE tier = {tier_code(segment.tier)} "  # noqa: S608 - numbers only
         f"AND slot >= {floor_to(segment.start, schema.SLOT_SECONDS[segment.tier])} "

@@ -143,7 +143,7 @@ def _free_slot(connection: Connection, points: Points, tier: Tier, before: int) 
 
 
 def _free_traces(connection: Connection) -> bool:
-    if database.compact_traces(connection):
+    if database.dialect(connection.engine.url).compact_traces(connection):
         return True
     traces = schema.traces
     first, last = connection.execute(select(func.min(traces.c.started), func.max(traces.c.started))).one()
@@ -171,8 +171,8 @@ def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) ->
     return True
 
 
-def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
-    """Delete expired traces, batches, events, loads, audit entries and series; return whether cached series ids are no longer valid."""
+def forget_rest(connection: Connection, retention: Retention, most_services: int, now: int) -> list[str]:
+    """Delete expired traces, batches, events, loads, audit entries and series; return the services to `forget_services`."""
     _forget_traces(connection, retention, now)
     events.forget_events(connection, now - int(retention.hours.total_seconds()))
     forget_loads(connection, now - int(retention.hours.total_seconds()))
@@ -183,7 +183,8 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
         connection.execute(delete(table).where(names, table.c.received < now - int(age.total_seconds())))
     oldest = read_tiers(connection)[-1].kept_from
     forget_stacks(connection, oldest)
-    return _forget_series(connection, oldest)
+    _forget_series(connection, oldest)
+    return _surplus_services(connection, most_services, now)
 
 
 def forget_services(connection: Connection, points: Points, names: Collection[str]) -> None:
@@ -201,7 +202,7 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
     _invalidate_series(connection)
 
 
-def surplus_services(connection: Connection, most: int, now: int) -> list[str]:
+def _surplus_services(connection: Connection, most: int, now: int) -> list[str]:
     """Return services beyond *most* that may be forgotten: without data for a day before *now*, the shortest-lived first.
 
     So names that somebody invented free their places, and not those of services with months of data.
@@ -240,13 +241,11 @@ def _forget_traces(connection: Connection, retention: Retention, now: int) -> No
         connection.execute(delete(traces).where(tuple_(traces.c.trace_id, traces.c.span_id).in_(oldest)))
 
 
-def _forget_series(connection: Connection, oldest: int) -> bool:
+def _forget_series(connection: Connection, oldest: int) -> None:
     series, traces = schema.series, schema.traces
     has_traces = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
-    forgotten = connection.execute(delete(series).where(series.c.last_seen < oldest, ~has_traces)).rowcount > 0
-    if forgotten:
+    if connection.execute(delete(series).where(series.c.last_seen < oldest, ~has_traces)).rowcount:
         _invalidate_series(connection)
-    return forgotten
 
 
 def _invalidate_series(connection: Connection) -> None:

@@ -19,15 +19,7 @@ from .events import Event
 from .queries.state import StoreQueries
 from .query_cache import ClosedPoints
 from .records import Batch
-from .retention import (
-    Retention,
-    fit_budget,
-    forget_points,
-    forget_rest,
-    forget_services,
-    prepare_rollup,
-    surplus_services,
-)
+from .retention import Retention, fit_budget, forget_points, forget_rest, forget_services, prepare_rollup
 from .series import REMEMBERED_FACTOR, SeriesCaps, SeriesIndex, store_time
 from .storage import InUseError, Points, PreparedWrite
 from .write import Arrival, prepare_aggregated, prepare_batches
@@ -225,11 +217,10 @@ class Store:
         while self._forget_some(clock) or self._roll_up(clock):
             pass
         with self.transaction() as connection:
-            now = store_time(connection, clock).proven
-            forget_rest(connection, self._retention, now)
+            # So new services have a place for a day.
+            most, now = (REMEMBERED_FACTOR - 1) * self._caps.services, store_time(connection, clock).proven
+            surplus = forget_rest(connection, self._retention, most, now)
             self.points.tidy(connection, clock)
-            # New services of a day have a place.
-            surplus = surplus_services(connection, (REMEMBERED_FACTOR - 1) * self._caps.services, now)
         self.forget(surplus)
 
     def _roll_up(self, clock: int) -> bool:

@@ -134,24 +134,29 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            self._write_groups()
+            while group := self._next_group():
+                self._write(group)
         except Exception:  # noqa: BLE001 - logged and reported as unhealthy
             _log.exception("collector: the writer stopped with an internal error")
             self._health.failed(
                 WRITER_PART, "the writer stopped with an internal error; see the log and restart the collector"
             )
 
-    def _write_groups(self) -> None:
-        while group := self._next_group():
-            started = time.perf_counter()
-            try:
-                counted = self._store.write([waiting.batch for waiting in group])
-            except StoreError as error:
-                self._failed(error)
-            except Exception:  # noqa: BLE001 - one unwritable batch must not block the others
-                self._write_singly(group)
-            else:
-                self._committed(group, counted, time.perf_counter() - started)
+    def _write(self, group: list[_Waiting]) -> bool:
+        """Commit *group*; return False if the store failed, so that all batches wait for the next attempt."""
+        started = time.perf_counter()
+        try:
+            counted = self._store.write([waiting.batch for waiting in group])
+        except StoreError as error:
+            self._failed(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - one unwritable batch must not block the others
+            if len(group) > 1:
+                return all(self._write([waiting]) for waiting in group)
+            self._drop(group[0], error)
+        else:
+            self._committed(group, counted, time.perf_counter() - started)
+        return True
 
     def _next_group(self) -> list[_Waiting]:
         """Wait for batches and return those of the next transaction; an empty list stops the thread."""
@@ -207,19 +212,6 @@ class Writer:
                 self._forget(list(self._queue.values()))
         for sender in senders:
             sender.set_exception(UncommittedError(f"{error}; {fate}"))
-
-    def _write_singly(self, group: list[_Waiting]) -> None:
-        for waiting in group:
-            started = time.perf_counter()
-            try:
-                counted = self._store.write([waiting.batch])
-            except StoreError as error:
-                self._failed(error)
-                return
-            except Exception as error:  # noqa: BLE001 - as above
-                self._drop(waiting, error)
-            else:
-                self._committed([waiting], counted, time.perf_counter() - started)
 
     def _drop(self, waiting: _Waiting, error: Exception) -> None:
         _log.error("batch %s cannot be written and was dropped", waiting.batch.id, exc_info=error)

@@ -45,10 +45,8 @@ Sender: TypeAlias = tuple[str, str]
 class ServiceShares:
     """Services that each sender has added recently. Thread-safe.
 
-    A sender may add a service while it has added fewer than there are free places, so that a later sender always finds some.
-
-    Args:
-        places: Services that may have data within a day.
+    A sender may add a service while it has added fewer than there are free ones of all *places*, so that a later sender
+    always finds some.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, places: int = SERVICES) -> None:

@@ -18,19 +18,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Executable,
-    TextClause,
-    bindparam,
-    delete,
-    func,
-    literal_column,
-    select,
-    text,
-)
+from sqlalchemy import ColumnElement, Connection, Engine, Executable, TextClause, bindparam, delete, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -66,8 +54,8 @@ class SqlDialect(Protocol):
         ...
 
     @property
-    def GENERATION(self) -> str:  # noqa: N802 - a constant of the module
-        """Expression whose value differs when the ids in the database may mean something else."""
+    def GENERATION(self) -> ColumnElement[str]:  # noqa: N802 - a constant of the module
+        """Column whose value differs when the ids in the database may mean something else."""
         ...
 
     @property
@@ -204,17 +192,12 @@ def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
 
 def generation(connection: Connection) -> ColumnElement[str]:
     """Return the column whose value differs when cached ids are no longer valid, because the database was replaced."""
-    return literal_column(dialect(connection.engine.url).GENERATION)
+    return dialect(connection.engine.url).GENERATION
 
 
 def used_bytes(connection: Connection) -> int:
     """Return the size of the tables, without reusable free space."""
     return dialect(connection.engine.url).used_bytes(connection)
-
-
-def compact_traces(connection: Connection) -> bool:
-    """Reclaim the space of deleted traces; return whether any space was reclaimed."""
-    return dialect(connection.engine.url).compact_traces(connection)
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

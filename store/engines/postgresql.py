@@ -1,12 +1,13 @@
 """PostgreSQL: one writer at a time, readers without waits, and points in partitions that are deleted as a whole."""
 
+# ruff: noqa: D103 - `SqlDialect` describes the functions
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, Text, create_engine, event, literal_column, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import NoSuchModuleError, OperationalError
 
@@ -28,9 +29,10 @@ _LOCK_WRITERS = (
     f"SELECT pg_advisory_xact_lock({_LOCK})"
 )
 # Differs after a database was created again, restored in place or from a file copy, and after each start of the server.
-GENERATION = (
+GENERATION = literal_column(
     "concat_ws(' ', pg_postmaster_start_time(), pg_relation_filenode('series'), "
-    "(SELECT oid FROM pg_database WHERE datname = current_database()))"
+    "(SELECT oid FROM pg_database WHERE datname = current_database()))",
+    Text,
 )
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -56,7 +58,6 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 - PostgreSQL has no limit of its own
-    """Implement `SqlDialect.open_engine`: return an engine of psycopg with a connection pool."""
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
@@ -81,12 +82,10 @@ def _begin(connection: Connection) -> None:
 
 
 def location(url: URL) -> str:
-    """Implement `SqlDialect.location`: return *url* without passwords."""
     return url.difference_update_query(["password", "sslpassword", "passfile"]).render_as_string()
 
 
 def for_reading(connection: Connection) -> Connection:
-    """Implement `SqlDialect.for_reading`: select repeatable-read, read-only transactions."""
     return connection.execution_options(
         isolation_level="REPEATABLE READ", postgresql_readonly=True, **{_LOCK_OPTION: _HOLD_POINTS}
     )
@@ -118,13 +117,11 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """Implement `SqlDialect.insert_points`: create missing partitions, and insert *rows*."""
     _make_partitions(connection, rows)
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Implement `SqlDialect.insert_rows` with COPY."""
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
@@ -156,7 +153,6 @@ def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """Implement `SqlDialect.free`: drop the partitions of *tier* that end before *until*."""
     for (owner, start), name in _partitions(connection).items():
         if owner == tier_code(tier) and start + FREED_SECONDS[tier] <= until:
             _drop(connection, name)

@@ -1,5 +1,6 @@
 """SQLite: one file, in write-ahead mode, one writer at a time."""
 
+# ruff: noqa: D103 - `SqlDialect` describes the functions
 from __future__ import annotations
 
 import fcntl
@@ -9,9 +10,9 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, delete, event, select
+from sqlalchemy import Connection, Engine, Text, create_engine, delete, event, literal_column, select
 from sqlalchemy.engine import URL
 
 from ...core.errors import StoreError
@@ -37,8 +38,6 @@ _PRAGMAS = (
     # The first read opens the side files.
     "PRAGMA schema_version",
 )
-# Device and inode number of a file.
-_FileId: TypeAlias = tuple[int, int]
 _LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
 
 FIXES = (
@@ -52,13 +51,12 @@ FIXES = (
     ("disk i/o", "the disk reported an error; check the disk and the space left on it"),
 )
 # A process uses one file only, see `_check_files`.
-GENERATION = "''"
+GENERATION = literal_column("''", Text)
 # Key of the files that a connection has open, in its `info`: their identity by path.
 _FILES = "stagelens_files"
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:
-    """Implement `SqlDialect.open_engine`: return an engine in write-ahead mode; create the file with private permissions."""
     if not url.database or url.database == ":memory:":
         msg = f"the database URL is {str(url)!r}; it has to name a file: write sqlite:///path/to/stagelens.db"
         raise StoreError(msg)
@@ -83,7 +81,7 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     path = location(url).removeprefix("file:")
-    opened: dict[int, Mapping[str, _FileId]] = {}
+    opened: dict[int, Mapping[str, tuple[int, int]]] = {}
     # The connection used last has the newest pages in its cache.
     engine = create_engine(url, pool_size=8, max_overflow=24, pool_use_lifo=True, connect_args={"timeout": 10})
     event.listen(engine, "do_connect", create)
@@ -107,20 +105,21 @@ def _set(connection: sqlite3.Connection, pragma: str) -> None:
             return
 
 
-def _open_files(path: str) -> dict[str, _FileId]:
+def _open_files(path: str) -> dict[str, tuple[int, int]]:
     """Return the identity of the file at *path* and of its side files, which lie beside the target of a link."""
     paths = (path, *(f"{os.path.realpath(path)}{suffix}" for suffix in ("-wal", "-shm")))
     return {each: found for each in paths if (found := _file_id(each))}
 
 
-def _file_id(path: str) -> _FileId | None:
+def _file_id(path: str) -> tuple[int, int] | None:
+    """Return the device and the inode number of the file at *path*; None if there is none."""
     with suppress(OSError):
         found = os.stat(path)  # noqa: PTH116 - before and after every transaction
         return found.st_dev, found.st_ino
     return None
 
 
-def _check_files(path: str, opened: Mapping[str, _FileId]) -> None:
+def _check_files(path: str, opened: Mapping[str, tuple[int, int]]) -> None:
     """Raise StoreError unless *opened* are still the files at their paths, which the next start opens."""
     if any(_file_id(each) != known for each, known in opened.items()):
         msg = (
@@ -131,7 +130,6 @@ def _check_files(path: str, opened: Mapping[str, _FileId]) -> None:
 
 
 def confirm(connection: Connection) -> None:
-    """Implement `SqlDialect.confirm`: check that the open files are those that the next start opens."""
     _check_files(location(connection.engine.url), connection.info[_FILES])
 
 
@@ -142,7 +140,6 @@ def _begin(connection: Connection) -> None:
 
 
 def location(url: URL) -> str:
-    """Implement `SqlDialect.location`: return the path of the file."""
     return url.database or str(url)
 
 
@@ -152,7 +149,6 @@ def for_reading(connection: Connection) -> Connection:
 
 
 def for_writing(connection: Connection) -> Connection:
-    """Implement `SqlDialect.for_writing`: make transactions acquire the write lock at their start."""
     return connection.execution_options(**{_WRITES: True})
 
 
@@ -166,18 +162,15 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """Implement `SqlDialect.insert_points`: insert *rows* into the table."""
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Implement `SqlDialect.insert_rows` with one statement for all rows."""
     marks = ", ".join("?" for _ in columns)
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """Implement `SqlDialect.free`: delete the rows of *tier* before *until*."""
     points = schema.points
     connection.execute(
         delete(points).where(
@@ -196,7 +189,6 @@ def compact_traces(_connection: Connection) -> bool:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `SqlDialect.used_bytes`: return the size of the pages in use."""
     pages = connection.exec_driver_sql(
         "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
