@@ -203,10 +203,7 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
 
 
 def _surplus_services(connection: Connection, most: int, now: int) -> list[str]:
-    """Return services beyond *most* that may be forgotten: without data for a day before *now*, the shortest-lived first.
-
-    So names that somebody invented free their places, and not those of services with months of data.
-    """
+    """Return services beyond *most* without data for a day before *now*, first the shortest-lived, which may be invented."""
     services, series = schema.services, schema.series
     number = connection.scalars(select(func.count()).select_from(services)).one()
     first, last = func.coalesce(func.min(series.c.first_seen), 0), func.coalesce(func.max(series.c.last_seen), 0)
