@@ -53,8 +53,6 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class IncidentPolicy:
-    """Policy of incidents."""
-
     fleet: Fleet
     no_data: NoData
     catch_up: CatchUp
@@ -137,8 +135,6 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class BurnRatePolicy:
-    """Policy of burn-rate alerts."""
-
     rules: tuple[BurnRateRule, ...]
     guard: MinimumBadRequests
     calm: CalmRule

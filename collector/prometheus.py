@@ -92,8 +92,6 @@ def _sorted_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class PrometheusSettings(Section):
-    """Settings of the latency histograms: the section `prometheus:`."""
-
     example = "labels: [version, route]"
 
     # Labels besides service and status; keys of `LABELS`.

@@ -21,8 +21,6 @@ _COLUMNS = ("person", "origin", "action", "subject", "service", "environment", "
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One action of a person or program."""
-
     at: datetime
     person: str
     origin: Origin

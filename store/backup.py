@@ -43,7 +43,6 @@ class StoreFingerprint:
 
 
 def read_fingerprint(snapshot: StoreSnapshot) -> StoreFingerprint:
-    """Return the fingerprint of *snapshot*."""
     names = snapshot.connection.scalars(sa.select(schema.services.c.name).order_by(schema.services.c.name)).all()
     counts: Counter[tuple[int, str, str]] = Counter()
     for key, count in _counts(snapshot):

@@ -36,8 +36,6 @@ _DROP_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A body for one destination."""
-
     destination: str
     signal: str  # metrics, traces or logs
     media_type: str
@@ -129,7 +127,6 @@ def remove_bodies(connection: Connection, numbers: Sequence[int]) -> None:
 
 
 def read_backlogs(connection: Connection) -> dict[str, Backlog]:
-    """Return the backlog by destination."""
     table = schema.outgoing
     rows = connection.execute(
         select(table.c.destination, func.count(), func.sum(table.c.size), func.min(table.c.received)).group_by(
@@ -279,8 +276,6 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Last report of one collector."""
-
     id: str  # Id of the collector, new after each start
     name: str  # Host and port of the collector
     version: str  # Version of Stagelens

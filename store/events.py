@@ -194,8 +194,6 @@ _TEXTS = ("service", "version", "environment", "instance", "place", "model", "sh
 
 @dataclass(frozen=True, slots=True)
 class StoredLoad:
-    """One phase of a cold start."""
-
     service: str  # Service of the replica
     version: str
     environment: str

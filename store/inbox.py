@@ -43,8 +43,6 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class AggregationInput:
-    """Input of one aggregation."""
-
     now: int  # Current time. [Unix seconds]
     parcels: Sequence[Parcel]  # Waiting parcels, oldest first
     counted: Sequence[Parcel]  # Parcels of counted requests, oldest first
@@ -55,8 +53,6 @@ class AggregationInput:
 
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
-    """Result of one aggregation."""
-
     points: Sequence[Point] | PointColumns = ()
     traces: Sequence[KeptTrace] = ()
     taken: Sequence[int] = ()
@@ -94,7 +90,6 @@ def release_folding(connection: Connection) -> None:
 
 
 def read_backlog(connection: Connection) -> InboxBacklog:
-    """Return the backlog of the inbox."""
     table = schema.inbox
     count, size, oldest = connection.execute(
         select(func.count(), func.sum(table.c.size), func.min(table.c.received)).where(table.c.counted == 0)

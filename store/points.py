@@ -224,8 +224,6 @@ MAX_COUNT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class HistogramArrays:
-    """Histograms as arrays, with the fields of `Histogram`."""
-
     scale: Ints
     zero: Ints
     sum: Floats
@@ -416,7 +414,6 @@ def stored_rows(rows: Sequence[PointRow]) -> Sequence[PointRow]:
 
 
 def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
-    """Return the decoded histograms of *rows*."""
     return HistogramArrays(
         np.array([row.scale for row in rows], np.int64),
         np.array([row.zero for row in rows], np.int64),

@@ -425,8 +425,6 @@ identity = sa.Table("identity", metadata, sa.Column("id", sa.Text, primary_key=T
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """State of one tier."""
-
     seconds: int  # Width of the buckets. [seconds]
     watermark: int  # Time before which all data are in the tier. [Unix seconds]
     kept_from: int  # Time before which all data were deleted from the tier. [Unix seconds]

@@ -37,8 +37,6 @@ class InUseError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class PointQuery:
-    """Query for points."""
-
     selection: Selection
     metrics: Sequence[str]  # Metrics to read, from `names.METRICS`
     # Whether the result must separate totals or series; None for the cheapest
@@ -415,8 +413,6 @@ class Points(StoredPoints, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """Consistent snapshot of the store."""
-
     connection: Connection
     points: StoredPoints
     _read: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], init=False, repr=False, compare=False)

@@ -46,8 +46,6 @@ def _large_enough(size: int | None) -> int | None:
 
 
 class StoreConfig(Settings):
-    """Settings of the store."""
-
     database: str = Field(default="sqlite:///stagelens.db", validation_alias="STAGELENS_DATABASE")
     points: str | None = Field(default=None, validation_alias="STAGELENS_POINTS")
     retention_10s: Duration = Field(
@@ -119,7 +117,6 @@ def _is_writable(path: Path) -> bool:
 
 
 def open_existing(config: StoreConfig) -> Store:
-    """Open the existing store of *config*."""
     engine = database.open_engine(config.database)
     where = database.location(engine.url)
     try:

@@ -33,8 +33,6 @@ class RecordPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WatchPolicy:
-    """Policy of the regression watcher."""
-
     severity: Severity
     delay: timedelta
     stretch: timedelta

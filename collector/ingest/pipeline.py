@@ -442,7 +442,6 @@ class IngestPipeline:
 
 
 def refusal_response(media_type: str, error: RefusedError) -> model.OtlpResponse:
-    """Return the response to a refused caller."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     return model.failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
 

@@ -300,7 +300,6 @@ class SeriesReader:
 
 
 def stage_name(value: Scalar | None, key: str) -> str:
-    """Return *value* as the name of a stage."""
     if isinstance(value, str) and 0 < len(value) <= MAX_STAGE_CHARS and value.isprintable():
         return value
     shown = "nothing" if value is None else repr(printable_text(value)[:40])

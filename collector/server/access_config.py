@@ -43,8 +43,6 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token."""
-
     name: str  # name of its client; shown, unlike the token
     digest: bytes = field(repr=False)  # SHA-256 of the token; the token itself is not retained
     environment: str | None = None  # environment that replaces the one in the client's resources; None to accept theirs
@@ -61,8 +59,6 @@ class Certificate:
 
 
 class ServerTlsFiles(Section):
-    """The PEM files of a TLS server."""
-
     example = "certificate: /etc/stagelens/tls.crt"
 
     certificate: ExistingFile = Field(examples=["/etc/stagelens/tls.crt"])
@@ -148,8 +144,6 @@ class _CertificateSection(_LimitsSection):
 
 
 class AccessSection(Section):
-    """Content of the section `access:`."""
-
     example = "tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]"
 
     tokens: tuple[_TokenSection, ...] = ()

@@ -234,8 +234,6 @@ _NOT_BEARER = "the Authorization header must be `Bearer <token>`"
 
 
 class RefusedError(StagelensError):
-    """A caller is refused."""
-
     def __init__(self, status: HTTPStatus, message: str, retry_after_seconds: int | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -255,8 +253,6 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedClient:
-    """An authenticated caller."""
-
     client: str  # the name of its token or certificate, or its address
     environment: str | None = None  # environment that replaces the one in the client's resources; None to accept theirs
     # Function that returns whether the client may use a service name.

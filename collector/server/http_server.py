@@ -115,7 +115,6 @@ class HttpServer(uvicorn.Server):
 
 
 def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
-    """Return a listening socket on *host* and *port*."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         # A name such as localhost may resolve to IPv4 and IPv6; most other programs try IPv4.

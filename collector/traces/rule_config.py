@@ -383,7 +383,6 @@ def read_rules(document: Document, place: Place, value: Any) -> tuple[Rule, ...]
 
 @cache
 def built_in() -> tuple[Rule, ...]:
-    """Return the rules of `rules.yaml`."""
     document = parse((files(__package__ or "") / BUILT_IN).read_text(encoding="utf-8"))
     rules = read_rules(document, (), document.value)
     wrong = [*document.problems, *document.warnings]

@@ -179,8 +179,6 @@ def in_list(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Location of the table of points."""
-
     database: str
     cluster: str | None = None
 
@@ -286,7 +284,6 @@ class Owners:
 
 
 def conditions(question: PointQuery, segments: Sequence[Segment], owners: Owners) -> str:
-    """Return the condition on the rows of *question* in *segments*."""
     wanted = [f"service_id IN {in_list(owners.services)}"]
     if question.prefix:
         wanted.append(f"startsWith(stage, {quote_text(question.prefix)})")

@@ -339,12 +339,10 @@ def estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> 
 
 
 def points_with_key(columns: Columns, key: str) -> Columns:
-    """Return the points with the stage, or other key, *key*."""
     return columns.where(columns.stage == (columns.stages.index(key) if key in columns.stages else -1))
 
 
 def request_latency(snapshot: StoreSnapshot, selection: Selection) -> Histogram:
-    """Return the latency of all requests of *selection*, in seconds."""
     columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,)))
     return add_up(columns).histogram() if len(columns) else Histogram()
 

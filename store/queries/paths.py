@@ -153,7 +153,6 @@ class PathQueries(QueryGroup):
 
 
 def traced_request(kept: KeptTrace) -> critical_path.TracedRequest:
-    """Return *kept* for the analysis of its trace."""
     return critical_path.TracedRequest(
         kept.series.service, kept.span_id, kept.parent_id, kept.started_ns, kept.duration_ns, kept.stages_ns, kept.spans
     )

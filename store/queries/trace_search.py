@@ -45,8 +45,6 @@ class TraceFilter:
 
 @dataclass(frozen=True, slots=True)
 class FoundTraces:
-    """Result of a search."""
-
     page: pd.DataFrame
     matching: int
     searched: int
@@ -56,8 +54,6 @@ class FoundTraces:
 
 
 class TraceSearchQueries(QueryGroup):
-    """Search of retained traces."""
-
     def search_traces(
         self,
         selection: Selection,

@@ -49,8 +49,6 @@ _MAX_NS = 2**63 - 1
 
 
 class TraceQueries(QueryGroup):
-    """Queries of retained traces."""
-
     def exemplars(
         self,
         selection: Selection,

@@ -62,8 +62,6 @@ class WindowTable:
 
 
 class WindowQueries(QueryGroup):
-    """Queries of requests in windows."""
-
     def windows(self, selection: Selection, query: WindowQuery) -> WindowTable:
         with self._snapshot() as snapshot:
             ends, place, seconds = _whole_windows(snapshot.tiers, query)
