@@ -91,20 +91,17 @@ class DashboardConfig(Settings):
                 f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but any client can send that header.\n"
                 "    Name the proxy in STAGELENS_DASHBOARD_TRUSTED_PROXIES, such as 10.0.0.5 or 10.0.0.0/24."
             )
-            raise ConfigError(msg)
-        if self.proxy_groups_header and not self.proxy_header:
+        elif self.proxy_groups_header and not self.proxy_header:
             msg = (
                 f"STAGELENS_DASHBOARD_PROXY_GROUPS_HEADER is {self.proxy_groups_header}, but no header has the name of the reader.\n"
                 "    Set STAGELENS_DASHBOARD_PROXY_HEADER, such as X-Forwarded-User."
             )
-            raise ConfigError(msg)
-        if self.token and len(self.token) < MIN_TOKEN_CHARS and not is_loopback(self.host):
+        elif self.token and len(self.token) < MIN_TOKEN_CHARS and not is_loopback(self.host):
             msg = (
                 f"STAGELENS_DASHBOARD_TOKEN has {len(self.token)} characters, too few for a dashboard that others can reach on {self.host}.\n"
                 f"    It needs at least {MIN_TOKEN_CHARS}: `openssl rand -hex 32` makes one."
             )
-            raise ConfigError(msg)
-        if not (is_loopback(self.host) or self.signs_in or self.behind_proxy):
+        elif not (is_loopback(self.host) or self.signs_in or self.behind_proxy):
             msg = (
                 f"the dashboard would listen on {self.host}, where others can reach it, without authentication.\n"
                 "    Set STAGELENS_DASHBOARD_TOKEN to a long secret that all readers share,\n"
@@ -113,8 +110,9 @@ class DashboardConfig(Settings):
                 "    or STAGELENS_DASHBOARD_BEHIND_PROXY=1 if only an authenticating proxy can reach it,\n"
                 "    or listen on 127.0.0.1."
             )
-            raise ConfigError(msg)
-        return self
+        else:
+            return self
+        raise ConfigError(msg)
 
     @property
     def signs_in(self) -> bool:

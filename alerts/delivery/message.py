@@ -216,6 +216,20 @@ class Finding:
         return cls(**{name: value for name, value in {**raw, **parts}.items() if name in known})
 
 
+_OF_ALL_CHANNELS = [
+    "incident",
+    "sequence",
+    "transition",
+    "at",
+    "opened_at",
+    "finding",
+    "ending",
+    "acked_by",
+    "also",
+    "note",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """Message about one transition of an incident.
@@ -240,18 +254,8 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Return the message as a JSON object, without the fields that differ between channels and attempts."""
-        return {
-            "incident": self.incident,
-            "sequence": self.sequence,
-            "transition": self.transition,
-            "at": self.at,
-            "opened_at": self.opened_at,
-            "finding": self.finding.to_json(),
-            "ending": self.ending,
-            "acked_by": self.acked_by,
-            "also": list(self.also),
-            "note": self.note,
-        }
+        same = {key: getattr(self, key) for key in _OF_ALL_CHANNELS}
+        return same | {"finding": self.finding.to_json(), "also": list(self.also)}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Message:

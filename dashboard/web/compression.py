@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, cast
 
 import zstandard
@@ -66,21 +66,11 @@ def _can_be_compressed(response: Response) -> bool:
 
 
 def _compressed_chunks(chunks: Iterable[str], encoding: Encoding) -> Iterator[bytes]:
-    compress, flush, finish = _zstd() if encoding == "zstd" else _gzip()
+    if encoding == "zstd":
+        stream, block = zstandard.ZstdCompressor(_FAST[0]).compressobj(), zstandard.COMPRESSOBJ_FLUSH_BLOCK
+    else:
+        stream, block = zlib.compressobj(_FAST[1], wbits=_GZIP_WINDOW), zlib.Z_SYNC_FLUSH
     with contextlib.closing(cast("Iterator[str]", chunks)) as made:  # type: ignore[type-var]
         for chunk in made:
-            yield compress(chunk.encode()) + flush()
-    yield finish()
-
-
-_Steps = tuple[Callable[[bytes], bytes], Callable[[], bytes], Callable[[], bytes]]
-
-
-def _zstd() -> _Steps:
-    stream = zstandard.ZstdCompressor(_FAST[0]).compressobj()
-    return stream.compress, lambda: stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK), stream.flush
-
-
-def _gzip() -> _Steps:
-    stream = zlib.compressobj(_FAST[1], wbits=_GZIP_WINDOW)
-    return stream.compress, lambda: stream.flush(zlib.Z_SYNC_FLUSH), stream.flush
+            yield stream.compress(chunk.encode()) + stream.flush(block)
+    yield stream.flush()

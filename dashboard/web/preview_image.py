@@ -9,7 +9,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -106,21 +106,15 @@ def _service(context: Context) -> ViewPreview:
     now, slo = measure(context.source, context.selection), context.slo
     state = _state(slo) if slo is not None else ("", "muted")
     if not now.requests:
-        return ViewPreview(view_title(context.view), view_window(context.view), state=state)
+        return replace(_plain(context), state=state)
     facts = [("Requests", f"{count(now.requests / context.seconds)}/s"), ("Errors", percent(now.error_ratio, 2))]
     if slo is not None and slo.budget_left is not None:
         facts.append(("Error budget", " ".join(budget_left_words(slo.budget_left))))
     known = [("p50", now.p50, now.median_stages), ("p99", now.p99, now.tail_stages)]
     bars = tuple(Bar(name, seconds, stages) for name, seconds, stages in known if seconds is not None)
     latency = " → ".join(f"{bar.name} {duration(bar.seconds)}" for bar in bars) or "too few requests for percentiles"
-    return ViewPreview(
-        view_title(context.view),
-        view_window(context.view),
-        f"{latency}{_largest_stage(bars)}, {several(now.requests, 'request')}",
-        state,
-        tuple(facts),
-        bars,
-    )
+    headline = f"{latency}{_largest_stage(bars)}, {several(now.requests, 'request')}"
+    return replace(_plain(context), headline=headline, state=state, facts=tuple(facts), bars=bars)
 
 
 def _largest_stage(bars: Sequence[Bar]) -> str:
@@ -148,8 +142,9 @@ def _overview(context: Context) -> ViewPreview:
     slowest = f", highest p99 {duration(bars[0].seconds)} in {bars[0].name}" if bars else ""
     risks = "".join(f", {each}" for each in state_counts(states))
     headline = f"{several(len(found), 'service')}, {several(total, 'request')}{slowest}{risks}"
-    window = f"{view_window(context.view)} · p99 of each service" if bars else view_window(context.view)
-    return ViewPreview(view_title(context.view), window, headline, facts=tuple(facts), bars=bars)
+    plain = _plain(context)
+    window = f"{plain.window} · p99 of each service" if bars else plain.window
+    return replace(plain, window=window, headline=headline, facts=tuple(facts), bars=bars)
 
 
 def _objectives(context: Context) -> ViewPreview:
@@ -157,18 +152,18 @@ def _objectives(context: Context) -> ViewPreview:
     found = [each for each in context.slos if name in ("", each.slo.name)]
     if not found:
         return _plain(context)
-    first, title, window = found[0], view_title(context.view), view_window(context.view)
+    first, plain = found[0], _plain(context)
     if not name:
         counts = state_counts([each.state for each in found])
-        facts = [("Objectives", str(len(found))), ("States", ", ".join(counts) or WORDS["healthy"])]
-        return ViewPreview(title, window, ", ".join([several(len(found), "objective"), *counts]), facts=tuple(facts))
-    facts = [
+        facts = (("Objectives", str(len(found))), ("States", ", ".join(counts) or WORDS["healthy"]))
+        return replace(plain, headline=", ".join([several(len(found), "objective"), *counts]), facts=facts)
+    facts = (
         ("Good requests", attained(first.attained, first.slo.objective)),
         ("Target", target(first.slo.objective)),
         ("Error budget", " ".join(budget_left_words(first.budget_left))),
         ("Burn rate, 1 h", times(first.burn_1h)),
-    ]
-    return ViewPreview(title, window, slo_sentence(context.view, first), _state(first), tuple(facts))
+    )
+    return replace(plain, headline=slo_sentence(context.view, first), state=_state(first), facts=facts)
 
 
 def _incident(context: Context) -> ViewPreview | None:
@@ -189,13 +184,11 @@ def _trace(context: Context) -> ViewPreview | None:
         return None
     stages = {stage: spent / 1e9 for stage, spent in found.stages_ns.items()}
     bars = (Bar("Latency", found.duration_ns / 1e9, stages),)
-    about = [found.series.service, found.series.route, found.series.environment]
+    started = f"{day(datetime.fromtimestamp(found.started_ns / 1e9, UTC))} UTC"
+    window = " · ".join(filter(None, (started, found.series.service, found.series.route, found.series.environment)))
     headline = f"{duration(bars[0].seconds)}{_largest_stage(bars)}"
     facts = (("Latency", duration(bars[0].seconds)), ("Status", found.series.status))
-    window = f"{day(datetime.fromtimestamp(found.started_ns / 1e9, UTC))} UTC"
-    return ViewPreview(
-        view_title(context.view), " · ".join([window, *filter(None, about)]), headline, facts=facts, bars=bars
-    )
+    return replace(_plain(context), window=window, headline=headline, facts=facts, bars=bars)
 
 
 def _comparison(context: Context) -> ViewPreview:
@@ -211,9 +204,7 @@ def _comparison(context: Context) -> ViewPreview:
         )
     )
     facts = (("Latency", f"p{found.quantile * 100:g}"), ("A", duration(values[0])), ("B", duration(values[1])))
-    return ViewPreview(
-        view_title(context.view), view_window(context.view), verdict_sentence(found), facts=facts, bars=bars
-    )
+    return replace(_plain(context), headline=verdict_sentence(found), facts=facts, bars=bars)
 
 
 # By the first segment of the path, and whether it has a second one; other pages show the numbers of their service.

@@ -19,13 +19,12 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from flask import Flask, Response, request
 
 from ...alerts.incidents.journal import IncidentError
 from ...alerts.incidents.silences import MATCHERS
-from ...alerts.reader import Incident
 from ...core.errors import ConfigError, StoreError
 from ...core.settings.values import parse_duration
 from ...store.events import MAX_TEXT, Event, event_from_json
@@ -93,10 +92,13 @@ def _with_author(event: Event) -> Event:
 
 
 @contextmanager
-def storing(otherwise: str) -> Generator[None]:
-    """Convert the error of a read-only database to an error response; *otherwise* is the alternative for the user."""
+def storing(otherwise: str, status: int = NOT_FOUND) -> Generator[None]:
+    """Convert errors of incidents to error responses with *status*, and that of a read-only database to one with the alternative *otherwise*."""
     try:
         yield
+    except IncidentError as error:
+        what, _, fix = str(error).partition("; ")
+        raise BadRequestError(what, fix=fix, status=status) from error
     except StoreError as error:
         message = f"{error} {error.__cause__}".lower()
         if any(each in message for each in _READ_ONLY):
@@ -112,9 +114,7 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         check_csrf()
         _about_incident(source, name)
         with storing("stagelens alerts ack"):
-            found: Incident = _with_incident_errors(
-                lambda: source.incident_actions.acknowledge(name, author_name(), undo=undo)
-            )
+            found = source.incident_actions.acknowledge(name, author_name(), undo=undo)
         did = f"{author_name()} undid the acknowledgement of" if undo else f"{found.acked_by} acknowledged"
         told = found.transitions[-1].told
         sent = ", ".join(each.channel for each in found.deliveries[len(found.deliveries) - told :]) or "no channel"
@@ -127,18 +127,18 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         check_csrf()
         text = _json_fields("text").get("text", "")
         _about_incident(source, name, text)
-        with storing("add the note on a dashboard that may write"):
-            status = NOT_FOUND if source.incident_actions.incident(name) is None else 400
-            _with_incident_errors(lambda: source.incident_actions.add_note(name, author_name(), text), status=status)
+        status = NOT_FOUND if source.incident_actions.incident(name) is None else 400
+        with storing("add the note on a dashboard that may write", status):
+            source.incident_actions.add_note(name, author_name(), text)
         return json_response({"id": name, "author": author_name(), "summary": "The note is in the timeline"}, 201)
 
     def accept(name: str) -> Response:
         check_csrf()
         _about_incident(source, name)
         why = _json_fields("why").get("why", "")
-        with storing("stagelens alerts accept"):
-            status = NOT_FOUND if source.incident_actions.incident(name) is None else 409
-            by = _with_incident_errors(lambda: source.incident_actions.accept(name, author_name(), why), status=status)
+        status = NOT_FOUND if source.incident_actions.incident(name) is None else 409
+        with storing("stagelens alerts accept", status):
+            by = source.incident_actions.accept(name, author_name(), why)
         return json_response({"id": name, "acked_by": by, "summary": f"{by} accepted it as the new baseline"})
 
     def silence() -> Response:
@@ -147,10 +147,8 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         length = _silence_length(given.pop("for", _DEFAULT))
         comment = given.pop("comment", "")
         about(", ".join(f"{key} {value}" for key, value in given.items()), *silenced(given))
-        with storing("stagelens alerts silence"):
-            made = _with_incident_errors(
-                lambda: source.incident_actions.silence(given, length, by=author_name(), comment=comment), status=400
-            )
+        with storing("stagelens alerts silence", 400):
+            made = source.incident_actions.silence(given, length, by=author_name(), comment=comment)
         return json_response(made, 201)
 
     def end(name: str) -> Response:
@@ -159,7 +157,7 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         if found is not None:
             about(name, *silenced(found.matchers))
         with storing("stagelens alerts unsilence"):
-            _with_incident_errors(lambda: source.incident_actions.unsilence(name))
+            source.incident_actions.unsilence(name)
         return json_response({"id": name})
 
     of_incident, of_silence = f"{INCIDENTS_API}/<name>", f"{SILENCES_API}/<name>"
@@ -183,14 +181,6 @@ def _about_incident(source: Source, name: str, note: str = "") -> None:
 def author_name() -> str:
     """Return the name of the reader, or a generic name if readers have no names."""
     return "".join(each for each in guard.current_principal().name if each.isprintable()) or "a dashboard user"
-
-
-def _with_incident_errors(act: Any, status: int = NOT_FOUND) -> Any:
-    try:
-        return act()
-    except IncidentError as error:
-        what, _, fix = str(error).partition("; ")
-        raise BadRequestError(what, fix=fix, status=status) from error
 
 
 def _json_fields(*fields: str) -> dict[str, str]:
