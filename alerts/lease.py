@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 
@@ -64,6 +65,20 @@ def note_done(connection: Connection, name: str, now: float) -> None:
 def holder_of(connection: Connection, name: str, now: float) -> str | None:
     """Return the holder of lease *name* at *now* (Unix seconds), or None if the lease is free."""
     return connection.execute(select(leases.c.holder).where(leases.c.name == name, leases.c.until > now)).scalar()
+
+
+def remember(connection: Connection, prefix: str, content: bytes, now: float, seconds: float) -> bool:
+    """Remember *content* as a lease with the name `name_of(prefix, content)`; return whether it was not remembered yet.
+
+    Expired leases of *prefix* are deleted. Other arguments are the same as for `hold`.
+    """
+    forget(connection, prefix, now)
+    return hold(connection, name_of(prefix, content), new_holder(), now, seconds)
+
+
+def name_of(prefix: str, content: bytes) -> str:
+    """Return the name of the lease that remembers *content*; a name has at most 64 characters (schema.py)."""
+    return prefix + hashlib.sha256(content).hexdigest()[:48]
 
 
 def held(connection: Connection, prefix: str, now: float) -> set[str]:

@@ -51,6 +51,7 @@ class Store:
         self._clock = clock
         self._index = SeriesIndex(series_caps)
         self._lock = threading.Lock()
+        self._current = threading.local()
 
     @classmethod
     def open(
@@ -96,11 +97,20 @@ class Store:
     def transaction(self) -> Generator[Connection]:
         """Provide a connection in a transaction that holds the write lock; committed at the end of the block, or rolled back.
 
+        A block within a transaction of the same thread is part of that transaction.
+
         Raises:
             StoreError: The database cannot begin or commit; nothing was written.
         """
+        if (outer := getattr(self._current, "connection", None)) is not None:
+            yield outer
+            return
         with self._lock, database.writing(self.engine, "cannot write to") as connection:
-            yield connection
+            self._current.connection = connection
+            try:
+                yield connection
+            finally:
+                self._current.connection = None
 
     def write(self, batches: Sequence[Batch], finish: Callable[[Connection], None] | None = None) -> list[bool]:
         """Count *batches* in one write, which is committed on return.

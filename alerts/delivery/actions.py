@@ -29,7 +29,7 @@ _MOMENT = re.compile(r"[0-9]{1,12}")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action of a user on an incident."""
+    """Action of a user on an incident; *delivery*: id that is equal in all attempts to deliver it, "" if unknown."""
 
     verb: Verb
     incident: str
@@ -37,15 +37,17 @@ class Action:
     seconds: float = 0.0
     member: str = ""
     response_url: str = field(default="", repr=False)
+    delivery: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLinks:
-    """Links to registered domains in a message of a Slack user."""
+    """Links to registered domains in a message of a Slack user; *delivery* as of `Action`."""
 
     member: str
     urls: tuple[str, ...]
     place: Mapping[str, str]
+    delivery: str = ""
 
 
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
@@ -75,13 +77,13 @@ def parse_slack_action(body: bytes) -> Action | None:
         return None
     user = _mapping(payload.get("user"))
     person = _person(user.get("name") or user.get("username") or user.get("id"))
-    member, response_url = (_text(each) for each in (user.get("id"), payload.get("response_url")))
+    member, click = _text(user.get("id")), _text(payload.get("trigger_id"))
     for pressed in _list(payload.get("actions")):
         incident, action = pressed.get("value"), pressed.get("action_id")
         if isinstance(incident, str) and incident and isinstance(action, str) and action in _VERBS:
             verb = _VERBS[action]
             seconds = _SILENCE_SECONDS if verb == "silence" else 0.0
-            return Action(verb, incident, person, seconds, member, response_url)
+            return Action(verb, incident, person, seconds, member, _text(payload.get("response_url")), click)
     return None
 
 
@@ -101,7 +103,7 @@ def parse_slack_event(body: bytes) -> str | SharedLinks | None:
     place = {"unfurl_id": _text(event.get("unfurl_id")), "source": _text(event.get("source"))}
     if not all(place.values()):
         place = {"channel": _text(event.get("channel")), "ts": _text(event.get("message_ts"))}
-    return SharedLinks(_text(event.get("user")), urls, place)
+    return SharedLinks(_text(event.get("user")), urls, place, _text(request.get("event_id")))
 
 
 def parse_pagerduty_action(body: bytes) -> Action | None:
@@ -121,7 +123,7 @@ def parse_pagerduty_action(body: bytes) -> Action | None:
         or not incident
     ):
         return None
-    return Action("acknowledge", incident, _person(agent.get("summary")))
+    return Action("acknowledge", incident, _person(agent.get("summary")), delivery=_text(event.get("id")))
 
 
 def _equal_signatures(wanted: str, given: str) -> bool:

@@ -302,13 +302,12 @@ class RevokedSessions:
 
     def add(self, cookie: str) -> None:
         """Revoke *cookie*; if the store cannot be written, the revocation is known to this process only."""
-        name, now = _name(cookie), self._clock()
+        now = self._clock()
         with self._lock:
-            self._known.add(name)
+            self._known.add(lease.name_of(_PREFIX, cookie.encode()))
         try:
             with self._store.transaction() as connection:
-                lease.hold(connection, name, lease.new_holder(), now, LENGTH_SECONDS)
-                lease.forget(connection, _PREFIX, now)
+                lease.remember(connection, _PREFIX, cookie.encode(), now, LENGTH_SECONDS)
         except (StoreError, SQLAlchemyError):
             _log.warning("dashboard: the store cannot be written, so a restart of the dashboard forgets sign-outs")
 
@@ -318,7 +317,7 @@ class RevokedSessions:
             if not 0 <= now - self._read_at < _FRESH_SECONDS:
                 self._read_at = now
                 self._read(now)
-            return _name(cookie) in self._known
+            return lease.name_of(_PREFIX, cookie.encode()) in self._known
 
     def _read(self, now: float) -> None:
         try:
@@ -327,8 +326,3 @@ class RevokedSessions:
         except (StoreError, SQLAlchemyError):
             # Known revocations stay active; the page itself reports the error of the store.
             pass
-
-
-def _name(cookie: str) -> str:
-    # The name of a lease has at most 64 characters (alerts/schema.py).
-    return _PREFIX + hashlib.sha256(cookie.encode()).hexdigest()[:48]

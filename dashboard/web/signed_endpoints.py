@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Literal
 
 from flask import Flask, Response, abort, request
 
+from ...alerts import lease
 from ...alerts.delivery.actions import (
+    MAX_AGE_SECONDS,
     Action,
     SharedLinks,
     is_from_pagerduty,
@@ -36,7 +39,7 @@ from ...alerts.delivery.channels.slack.blocks import escape_mrkdwn
 from ...alerts.delivery.chart import CHART_PATH
 from ...alerts.incidents.journal import IncidentError
 from ...core.errors import ChannelError
-from ...store.audit import AuditEntry
+from ...store.audit import KEPT, AuditEntry
 from ..access import EVERYTHING, ForbiddenError, LiveAccess, ReaderAccess
 from ..incident_actions import IncidentActions
 from ..source import Source
@@ -54,7 +57,11 @@ HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 _MAX_BODY_BYTES = 512 * 1024
 # Number of messages whose previews are prepared at the same time; those of further messages are left out. [count]
 _MOST_UNFURLS = 4
-_ACTIONS = {"acknowledge": "acknowledge", "accept": "accept as baseline", "silence": "silence"}
+_MAX_HANDLED = 1000
+# Prefix of the leases that remember executed requests, and their time. Slack's signatures expire, but clocks of dashboards may
+# differ; those of PagerDuty do not expire. [seconds]
+_EXECUTED, _REMEMBERED = "executed:", {"slack": 12 * MAX_AGE_SECONDS, "pagerduty": KEPT.total_seconds()}
+Kind = Literal["slack", "pagerduty"]
 _log = logging.getLogger(__name__)
 
 
@@ -75,14 +82,16 @@ def add_hook_routes(
         # Buttons send forms; the Events API sends JSON.
         if request.is_json:
             return _text_response(unfurler.respond(parse_slack_event(body), channels), 200)
+        action = parse_slack_action(body)
         return _respond(
-            source, audit_log, "slack", parse_slack_action(body), lambda action: access.of_slack(action.member)
+            source, audit_log, "slack", action, lambda action: access.of_slack(action.member), content=signature
         )
 
     def pagerduty() -> Response:
         signatures, body = request.headers.get("X-PagerDuty-Signature", ""), _body()
         _signing_channels(source, "pagerduty", lambda secret: is_from_pagerduty(secret, signatures, body))
-        return _respond(source, audit_log, "pagerduty", parse_pagerduty_action(body), lambda _action: EVERYTHING)
+        action, content = parse_pagerduty_action(body), body.decode(errors="replace")
+        return _respond(source, audit_log, "pagerduty", action, lambda _action: EVERYTHING, content=content)
 
     server.add_url_rule(SLACK, "hook of slack", slack, methods=["POST"])
     server.add_url_rule(PAGERDUTY, "hook of pagerduty", pagerduty, methods=["POST"])
@@ -94,10 +103,15 @@ class _Unfurler:
     def __init__(self, source: Source, access: LiveAccess, links: PreviewLinks) -> None:
         self._source, self._access, self._links = source, access, links
         self._free = BoundedSemaphore(_MOST_UNFURLS)
+        # In this process only: a preview that is added again stays the same.
+        self._handled: deque[str] = deque(maxlen=_MAX_HANDLED)
 
     def respond(self, event: str | SharedLinks | None, channels: Sequence[ChannelEntry]) -> str:
         if event is None or isinstance(event, str):
             return event or ""
+        if event.delivery and event.delivery in self._handled:
+            return ""
+        self._handled.append(event.delivery)
         bots = [each.channel for each in channels if isinstance(each.channel, SlackBot) and each.channel.unfurls]
         reader = self._source.of_reader(self._access.of_slack(event.member))
         if bots and reader.access.grants and self._free.acquire(blocking=False):
@@ -133,43 +147,52 @@ def _signing_channels(source: Source, kind: str, is_genuine: Callable[[str], boo
 def _respond(
     source: Source,
     audit_log: AuditLog,
-    kind: Literal["slack", "pagerduty"],
+    kind: Kind,
     action: Action | None,
     access_of: Callable[[Action], ReaderAccess],
+    *,
+    content: str,
 ) -> Response:
-    if action is not None:
-        found = source.incident_actions.incident(action.incident)
-        about = (found.service, found.where.get("environment", "")) if found else ("", "")
-        entry = AuditEntry(source.now(), action.person, kind, _ACTIONS[action.verb], action.incident, *about)
-        try:
-            source.of_reader(access_of(action)).require(*about, "responder")
-            _apply(source, action)
-        except ForbiddenError as error:
-            entry = replace(entry, outcome="refused", reason=str(error))
-            # Slack waits three seconds for a response.
-            Thread(target=_refuse, args=(action, str(error)), daemon=True).start()
-        except IncidentError as error:
-            # An error status would only make the sender retry.
-            _log.info("%s: %s", kind, error)
-            entry = replace(entry, outcome="failed", reason=str(error))
-        audit_log.acted(entry)
+    """Execute *action* once, and remember it in the same transaction; *content* identifies a request without a delivery id."""
+    if action is None:
+        return _text_response("", 200)
+    delivery = f"{action.delivery} {action.verb} {action.incident}" if action.delivery else content
+    with source.store.transaction() as connection:
+        memory = f"{kind} {delivery}".encode(), source.clock(), _REMEMBERED[kind]
+        if lease.remember(connection, _EXECUTED, *memory):
+            _execute(source, audit_log, kind, action, access_of(action))
     return _text_response("", 200)
 
 
-def _apply(source: Source, action: Action) -> None:
-    if action.verb == "acknowledge":
-        source.incident_actions.acknowledge(action.incident, action.person)
-        return
-    if action.verb == "accept":
-        source.incident_actions.accept(action.incident, action.person)
-        return
+def _execute(source: Source, audit_log: AuditLog, kind: Kind, action: Action, access: ReaderAccess) -> None:
     found = source.incident_actions.incident(action.incident)
-    if found is not None:
+    about = (found.service, found.where.get("environment", "")) if found else ("", "")
+    verb = "accept as baseline" if action.verb == "accept" else action.verb
+    entry = AuditEntry(source.now(), action.person, kind, verb, action.incident, *about)
+    try:
+        source.of_reader(access).require(*about, "responder")
+        _apply(source, action)
+    except ForbiddenError as error:
+        entry = replace(entry, outcome="refused", reason=str(error))
+        # Slack waits three seconds for a response.
+        Thread(target=_refuse, args=(action, str(error)), daemon=True).start()
+    except IncidentError as error:
+        # An error status would only make the sender retry.
+        _log.info("%s: %s", kind, error)
+        entry = replace(entry, outcome="failed", reason=str(error))
+    audit_log.acted(entry)
+
+
+def _apply(source: Source, action: Action) -> None:
+    actions = source.incident_actions
+    if action.verb == "acknowledge":
+        actions.acknowledge(action.incident, action.person)
+    elif action.verb == "accept":
+        actions.accept(action.incident, action.person)
+    elif (found := actions.incident(action.incident)) is not None:
         about = {"service": found.service, "slo": found.name}
         about |= {key: name for key, name in found.where.items() if key == "environment"}
-        source.incident_actions.silence(
-            about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {found.id}"
-        )
+        actions.silence(about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {found.id}")
 
 
 def _refuse(action: Action, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import inspect
@@ -45,6 +46,20 @@ def test_a_long_or_unstorable_text_is_cut(site: Callable[..., Site]) -> None:
     one.store.add_audit_entry(entry("\0" + "é" * 1000))
 
     assert people(one) == ["\ufffd" + "é" * (audit.MAX_CHARS - 1)]
+
+
+def test_an_entry_within_a_transaction_is_part_of_it(site: Callable[..., Site]) -> None:
+    """It is undone with the rest; the next transaction stands on its own."""
+    one = site()
+    with suppress(ZeroDivisionError), one.store.transaction():
+        one.store.add_audit_entry(entry("ada"))
+        _ = 1 / 0
+    with one.store.transaction() as outer, one.store.transaction() as inner:
+        one.store.add_audit_entry(entry("bob"))
+    one.store.add_audit_entry(entry("eve"))
+
+    assert inner is outer
+    assert people(one) == ["eve", "bob"]
 
 
 def test_entries_are_deleted_after_their_retention(site: Callable[..., Site]) -> None:

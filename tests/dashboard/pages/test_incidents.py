@@ -7,17 +7,21 @@ import hmac
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from queue import Queue
 from random import Random
+from threading import Barrier
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import func, select
 
 from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
@@ -29,6 +33,7 @@ from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.schema import leases
 from stagelens.core.errors import ChannelError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
@@ -424,8 +429,8 @@ def pressed(action: str, incident: str = notified_store.OPEN, *, member: str = "
     return urlencode({"payload": json.dumps(payload)}).encode()
 
 
-def signed(body: bytes, secret: str = "s3cret") -> dict[str, str]:  # noqa: S107 - of a test
-    at = str(int(NOW.timestamp()))
+def signed(body: bytes, secret: str = "s3cret", *, after: float = 0) -> dict[str, str]:  # noqa: S107 - of a test
+    at = str(int(NOW.timestamp() + after))
     mark = hmac.new(secret.encode(), b"v0:" + at.encode() + b":" + body, hashlib.sha256).hexdigest()
     return {"X-Slack-Request-Timestamp": at, "X-Slack-Signature": f"v0={mark}"}
 
@@ -461,6 +466,98 @@ def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None
     assert response.status_code == 200
     assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
     assert audited(source) == [("ann", "slack", "silence", notified_store.OPEN, "checkout", "done")]
+
+
+def clicked(click: str = "") -> bytes:
+    """Return the body of a click on the button that silences; *click*: id of the click, which all bodies of Slack have."""
+    payload = json.loads(parse_qs(pressed(SILENCE).decode())["payload"][0])
+    return urlencode({"payload": json.dumps(payload | ({"trigger_id": click} if click else {}))}).encode()
+
+
+def silenced_by_ann(source: Source) -> list[str]:
+    """Return the ids of the active silences that clicks created."""
+    found = source.incident_actions.silences()
+    return [each.id for each in found if each.author == "ann" and each.comment.startswith("from ")]
+
+
+@pytest.mark.parametrize("click", ["", "398738663015.47445629121.803a0bc8"])
+def test_a_replayed_click_in_slack_does_nothing(store: Store, source: Source, client: FlaskClient, click: str) -> None:
+    """After the end of its silence, also at another dashboard and after a restart; the response is 200."""
+    body = clicked(click)
+    client.post("/hooks/slack", data=body, headers=signed(body))
+    (name,) = silenced_by_ann(source)
+    source.incident_actions.unsilence(name)
+    reopened = Store.open(str(store.engine.url), clock=NOW.timestamp)
+    others = [
+        build(Source(each, AlertsReader(each, source.slo_file), NOW.timestamp), DashboardConfig()).test_client()
+        for each in (store, reopened)
+        if source.slo_file is not None
+    ]
+    again = [each.post("/hooks/slack", data=body, headers=signed(body)).status_code for each in (client, *others)]
+    reopened.close()
+
+    assert again == [200] * 3
+    assert silenced_by_ann(source) == []
+    assert [row[2] for row in audited(source)] == ["silence"]
+
+
+def test_slack_may_deliver_a_click_again(source: Source, client: FlaskClient) -> None:
+    """Another attempt has another time and signature; another click is executed."""
+    first, second = clicked("1.1"), clicked("2.1")
+    retried = signed(first, after=60) | {"X-Slack-Retry-Num": "1", "X-Slack-Retry-Reason": "http_timeout"}
+    sent = [(first, signed(first)), (first, retried), (second, signed(second))]
+    statuses = [client.post("/hooks/slack", data=body, headers=headers).status_code for body, headers in sent]
+
+    assert statuses == [200] * 3
+    assert len(silenced_by_ann(source)) == 2
+
+
+def test_concurrent_replays_act_once(store: Store, source: Source, client: FlaskClient) -> None:
+    """Of equal requests at two dashboards, whose stores share the database, one is executed."""
+    other = Store.open(str(store.engine.url), clock=NOW.timestamp)
+    beside = build(Source(other, AlertsReader(other, source.slo_file), NOW.timestamp), DashboardConfig())  # type: ignore[arg-type] - it has one
+    body, together = clicked("1.1"), Barrier(8)
+
+    def send(server: Flask) -> int:
+        together.wait(60)
+        return server.test_client().post("/hooks/slack", data=body, headers=signed(body)).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(send, [client.application, beside] * 4))
+    other.close()
+
+    assert statuses == [200] * 8
+    assert len(silenced_by_ann(source)) == 1
+
+
+def test_a_click_that_could_not_be_stored_may_be_sent_again(store: Store, source: Source, client: FlaskClient) -> None:
+    """Action and memory are one transaction: the failed attempt is not remembered."""
+    body = clicked("1.1")
+    with store.transaction() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER full BEFORE INSERT ON silences BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+        )
+    failed = client.post("/hooks/slack", data=body, headers=signed(body)).status_code
+    with store.transaction() as connection:
+        connection.exec_driver_sql("DROP TRIGGER full")
+    again = client.post("/hooks/slack", data=body, headers=signed(body)).status_code
+
+    assert (failed, again) == (500, 200)
+    assert len(silenced_by_ann(source)) == 1
+
+
+def test_executed_requests_are_forgotten_when_their_signature_is_too_old(
+    store: Store, source: Source, client: FlaskClient
+) -> None:
+    """The memory does not grow with the requests of the past."""
+    for hours in range(0, 72, 6):
+        source.clock = (NOW + timedelta(hours=hours)).timestamp
+        body = clicked(f"{hours}.1")
+        assert client.post("/hooks/slack", data=body, headers=signed(body, after=3600 * hours)).status_code == 200
+    with store.engine.connect() as connection:
+        remembered = connection.execute(select(func.count()).select_from(leases)).scalar()
+
+    assert remembered == 1
 
 
 class Hook(Receiver):
@@ -556,6 +653,31 @@ def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Sourc
 
     assert (response.status_code, found.acked_by) == (200, "Bob")
     assert audited(source) == [("Bob", "pagerduty", "acknowledge", notified_store.OPEN, "checkout", "done")]
+
+
+def test_a_replayed_webhook_of_pagerduty_does_nothing(source: Source, client: FlaskClient) -> None:
+    """After an undone acknowledgement, also with one of its signatures only, and weeks later; another event is executed."""
+
+    def acked_by(event_id: str, signatures: str = "") -> str:
+        event = {
+            "id": event_id,
+            "event_type": "incident.acknowledged",
+            "agent": {"type": "user_reference", "summary": "Bob"},
+            "data": {"incident_key": notified_store.OPEN},
+        }
+        body = json.dumps({"event": event}).encode()
+        mark = signatures + "v1=" + hmac.new(b"h00k", body, hashlib.sha256).hexdigest()
+        response = client.post("/hooks/pagerduty", data=body, headers={"X-PagerDuty-Signature": mark})
+        found = source.incident_actions.incident(notified_store.OPEN)
+        assert (response.status_code, found is not None) == (200, True)
+        return found.acked_by if found is not None else ""
+
+    first = acked_by("01", "v1=00, ")
+    source.incident_actions.acknowledge(notified_store.OPEN, "ann", undo=True)
+    source.clock = (NOW + timedelta(days=30)).timestamp
+    replayed = acked_by("01"), acked_by("01", "v1=00, ")
+
+    assert (first, replayed, acked_by("02")) == ("Bob", ("", ""), "Bob")
 
 
 def test_a_webhook_needs_no_account_and_gives_no_other_access(source: Source) -> None:

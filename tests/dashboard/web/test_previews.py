@@ -277,7 +277,9 @@ def test_a_read_only_database_without_a_key_has_no_image(tmp_path: Path) -> None
     fresh.close()
 
 
-def event_of(slack: SlackWorkspace, *links: str, member: str = "U0ANN", composing: bool = False) -> bytes:
+def event_of(
+    slack: SlackWorkspace, *links: str, member: str = "U0ANN", composing: bool = False, event_id: str = ""
+) -> bytes:
     """Return the body of an event about *links* in a message, which Slack knows."""
     urls = [each.replace("&", "&amp;") for each in links]
     event: dict[str, object] = {"type": "link_shared", "user": member, "links": [{"url": url} for url in urls]}
@@ -285,7 +287,8 @@ def event_of(slack: SlackWorkspace, *links: str, member: str = "U0ANN", composin
     if not composing:
         place = {"channel": CHANNEL, "message_ts": "1795143840.000100"}
     slack.shared |= {("u-1", "composer"): urls, (CHANNEL, "1795143840.000100"): urls}
-    return json.dumps({"type": "event_callback", "event": event | place}).encode()
+    named = {"event_id": event_id} if event_id else {}
+    return json.dumps({"type": "event_callback", **named, "event": event | place}).encode()
 
 
 def send(client: FlaskClient, body: bytes, secret: str = SECRET) -> tuple[int, str]:
@@ -349,6 +352,18 @@ def test_a_member_without_rights_gets_no_preview(store: Store, slack: SlackWorks
     found = slack.unfurled.get(timeout=30)
 
     assert list(found) == [f"{BASE}/s/checkout?n=U0ADA"]
+
+
+def test_a_repeated_event_gets_no_second_preview(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
+    """Slack repeats an event after a timeout, and anybody who saw it could replay it."""
+    client = client_of(store, slo_file)
+    repeated = event_of(slack, f"{BASE}/s/checkout?n=a", event_id="Ev1")
+    sent = send(client, repeated), slack.unfurled.get(timeout=30), send(client, repeated)
+    again = send(client, event_of(slack, f"{BASE}/s/checkout?n=b", event_id="Ev2")), slack.unfurled.get(timeout=30)
+
+    assert (sent[0], sent[2], again[0]) == ((200, ""),) * 3
+    assert list(sent[1]) == [f"{BASE}/s/checkout?n=a"]
+    assert list(again[1]) == [f"{BASE}/s/checkout?n=b"]
 
 
 def test_unfurling_is_off_by_default(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
