@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import NoReturn
 
-from ..alerts.delivery import chart
+from ..alerts.delivery.chart import draw_chart, is_chart_signature
+from ..alerts.delivery.message import Finding
 from ..alerts.incidents import lifecycle, silences
 from ..alerts.incidents.journal import IncidentError, acknowledge, add_note
 from ..alerts.incidents.notification_rules import group_lead
@@ -90,19 +91,18 @@ class IncidentActions:
         alike = (each for each in self._reader.similar(about) if self._shows(each.service, _environment_of(each)))
         return self.visible([*islice(alike, _SIMILAR)])
 
-    def signed_chart(self, name: str, signature: str) -> bytes | None:
-        """Return the chart of the incident *name* as PNG; None for an invalid signature or without data."""
+    def signed_finding(self, name: str, signature: str) -> Finding | None:
+        """Return the finding of the incident *name*; None for an invalid *signature* of its chart, or an unknown incident."""
         with self._store.engine.connect() as connection:
-            is_valid = chart.is_chart_signature(connection, name, signature)
-        return self.chart(name) if is_valid else None
+            is_valid = is_chart_signature(connection, name, signature)
+            found = lifecycle.get_incident(connection, name) if is_valid else None
+        return found and found.finding
 
     def chart(self, name: str) -> bytes | None:
         """Return the chart of the incident *name* as PNG; None for an unknown incident or without data."""
-        if self.incident(name) is None:
-            return None
         with self._store.engine.connect() as connection:
-            found = lifecycle.get_incident(connection, name)
-        return None if found is None else chart.draw_chart(found.finding)
+            found = lifecycle.get_incident(connection, name) if self.incident(name) else None
+        return found and draw_chart(found.finding)
 
     def silences(self) -> list[Silence]:
         return [each for each in self._reader.silences(self._now()) if self._shows(*silenced(each.matchers))]

@@ -177,6 +177,8 @@ class QueryCache:
 
 
 def _estimated_bytes(found: Any) -> int:
+    if isinstance(found, bytes):
+        return _SMALL_BYTES + len(found)
     if hasattr(found, "nbytes"):
         return _SMALL_BYTES + found.nbytes
     if hasattr(found, "memory_usage"):

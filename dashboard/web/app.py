@@ -77,7 +77,9 @@ class Dashboard:
         )
         self._address = (config.host, int(listening.getsockname()[1]))
         # Proxy headers are evaluated in `auth`, which knows the trusted proxies.
-        self._http_server = HttpServer(Front(self.server), limits, max_body_bytes=wsgi_front.MAX_BODY_BYTES)
+        authenticator = self.server.extensions["stagelens authenticator"]
+        front = Front(self.server, authenticator)
+        self._http_server = HttpServer(front, limits, max_body_bytes=wsgi_front.MAX_BODY_BYTES)
         self._http_server.begin(listening)
 
     def stop(self) -> None:

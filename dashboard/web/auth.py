@@ -34,6 +34,7 @@ from ...core.text import is_whole_number
 from ...store import Store
 from ..access import LiveAccess, ReaderAccess
 from ..config import DashboardConfig
+from .signed_endpoints import give_way
 from .users import Users
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ _MAX_ADDRESSES = 4096
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
 _MAX_NAME = 128
+# Start of the header `Authorization` with credentials of a reader.
+_SCHEMES = ("basic ", "bearer")
 # Maximum number of page threads that check a secret at the same time, and the retry time of other requests. [seconds]
 _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
@@ -97,6 +100,18 @@ class Authenticator:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 
+    def is_known(self, request: Request) -> bool:
+        """Return whether *request* is that of a reader, as far as this is known without the store and without hashing."""
+        if not self._signs_in or self._of_proxy(request) or self._session(request):
+            return True
+        shown = request.authorization if request.headers.get("Authorization", "")[:6].lower() in _SCHEMES else None
+        if shown is None:
+            return False
+        name, secret = shown.username or "", shown.password or shown.token or ""
+        with self._lock:
+            is_remembered = self._mark(name, secret, self._signer(name) or "") in self._remembered
+        return is_remembered or (not name and self._is_right(name, secret))
+
     def access_of(self, principal: Principal) -> ReaderAccess:
         return self._access.of(principal.name, principal.groups, by_token=principal.has_token)
 
@@ -130,12 +145,14 @@ class Authenticator:
         return Principal(name, f"proxy {name}", groups=groups) if name else None
 
     def _of_cookie(self, request: Request) -> Principal | None:
+        found = self._session(request)
+        return None if found is None or found.bound_to in self._signed_out else found
+
+    def _session(self, request: Request) -> Principal | None:
         cookie = request.cookies.get(COOKIE, "")
         name = name_in(cookie)
         signer = None if name is None else self._signer(name)
         if name is None or signer is None or not is_session(cookie, signer, self._clock()):
-            return None
-        if cookie in self._signed_out:
             return None
         return Principal(name, cookie, has_token=not name)
 
@@ -171,6 +188,7 @@ class Authenticator:
             wait = self._throttle.attempt(address)
             if wait:
                 raise TooManyAttemptsError(wait)
+            give_way(request)
             if not self._is_right(name, secret):
                 return None
         finally:

@@ -31,6 +31,8 @@ from .auth import COOKIE, LENGTH_SECONDS, Authenticator, CsrfTokens, Principal, 
 
 CSRF_HEADER = "X-Stagelens-Proof"
 _SAFE = ("GET", "HEAD", "OPTIONS")
+# Larger forms would take long to parse; `next` is the longest field.
+_MAX_FORM_BYTES = 8192
 
 
 def protect(
@@ -190,6 +192,7 @@ def add_signin_routes(
     """Add `SIGN_IN` and `SIGN_OUT` to *server*."""
 
     def sign_in() -> AnyResponse:
+        request.max_content_length = _MAX_FORM_BYTES
         try:
             to = _local_path(request.values.get("next", ""))
         except ValueError:

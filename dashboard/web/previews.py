@@ -13,8 +13,8 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from html import escape, unescape
-from threading import Lock
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -31,13 +31,16 @@ from ..source import Source
 from ..view import View, parse
 from .preview_image import HEIGHT, WIDTH, ViewPreview, preview_of, preview_png, view_title, view_window
 from .routing import OF_ADMINS, context_of
-from .signed_endpoints import PREVIEW_PATH
+from .signed_endpoints import PREVIEW_PATH, SignedImage
 
 _KEY_NAME = "previews"
 _DAY = 86_400
 # Validity of a URL; rounded up to whole days, so that equal views have equal URLs. [days]
 _VALID_DAYS = 7
 _HTTPS = "https://"
+# Images of these pages show the present state; those of other pages change only while data of their window may arrive.
+_PAGES_OF_NOW = ("/incidents", "/slo")
+_CHANGING_SECONDS, _SETTLED = 60, timedelta(hours=1)
 # https://docs.slack.dev/reference/events/link_shared: number of links of one message that are answered.
 _MOST_LINKS = 5
 
@@ -47,8 +50,7 @@ class PreviewLinks:
 
     def __init__(self, source: Source, requested_url: Callable[[], str]) -> None:
         self._source, self._requested_url = source, requested_url
-        self._lock = Lock()
-        self._key: str | None = None
+        self._key = ""
 
     def base_urls(self) -> list[str]:
         """Return the base URLs of the dashboard: the configured ones, then that of the current request."""
@@ -68,15 +70,22 @@ class PreviewLinks:
         query = [("path", path), ("until", until), *(("env", name) for name in environments)]
         return f"{base}{PREVIEW_PATH}/{_signature(key, path, until, environments)}.png?{urlencode(query)}"
 
-    def image(self, signature: str, path: str, until: str, environments: Sequence[str]) -> bytes | None:
-        """Return the image of a URL; None for an invalid or expired signature, or if the view does not exist any more."""
-        key = self._key or self._stored_key()
+    def image(self, signature: str, path: str, until: str, environments: Sequence[str]) -> SignedImage | None:
+        """Return the image of a URL; None for an invalid or expired signature."""
+        key = self._key = self._key or self._stored_key()
         valid = _signature(key, path, until, environments) if key else ""
         if (
             not (valid and hmac.compare_digest(signature.encode(), valid.encode()))
             or int(until) <= self._source.clock()
         ):
             return None
+        now = self._source.now()
+        page, _, query = path.partition("?")
+        changes = page.startswith(_PAGES_OF_NOW) or parse(page, query, now).end > now - _SETTLED
+        version = now.timestamp() // (_CHANGING_SECONDS if changes else _SETTLED.total_seconds())
+        return SignedImage(("preview", path, *environments), version, lambda: self._draw(path, environments))
+
+    def _draw(self, path: str, environments: Sequence[str]) -> bytes | None:
         access = ReaderAccess(frozenset({Grant("viewer", frozenset(environments) if environments else None)}))
         found = preview_of(_context(self._source.of_reader(access), path))
         return None if found is None else preview_png(found)
@@ -115,14 +124,12 @@ class PreviewLinks:
         return made
 
     def _signing_key(self) -> str:
-        with self._lock:
-            if self._key is None:
-                try:
-                    self._key = self._stored_key() or self._new_key()
-                except (StoreError, SQLAlchemyError):
-                    # The page itself reports that the store does not respond.
-                    return ""
-            return self._key
+        try:
+            self._key = self._key or self._stored_key() or self._new_key()
+        except (StoreError, SQLAlchemyError):
+            # The page itself reports that the store does not respond.
+            return ""
+        return self._key
 
     def _stored_key(self) -> str:
         with self._source.store.engine.connect() as connection:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from threading import BoundedSemaphore, Thread
+from threading import BoundedSemaphore, Lock, Thread
 from typing import TYPE_CHECKING, Literal
 
 from flask import Flask, Response, abort, request
+from werkzeug.exceptions import ServiceUnavailable
+from werkzeug.wrappers import Request
 
 from ...alerts import lease
 from ...alerts.delivery.actions import (
@@ -36,10 +38,11 @@ from ...alerts.delivery.channels import ChannelEntry
 from ...alerts.delivery.channels.slack import SlackBot
 from ...alerts.delivery.channels.slack.api import HINTS
 from ...alerts.delivery.channels.slack.blocks import escape_mrkdwn
-from ...alerts.delivery.chart import CHART_PATH
+from ...alerts.delivery.chart import CHART_PATH, draw_chart
 from ...alerts.incidents.journal import IncidentError
 from ...core.errors import ChannelError
 from ...store.audit import KEPT, AuditEntry
+from ...store.query_cache import QueryCache
 from ..access import EVERYTHING, ForbiddenError, LiveAccess, ReaderAccess
 from ..incident_actions import IncidentActions
 from ..source import Source
@@ -49,9 +52,15 @@ if TYPE_CHECKING:
     from .previews import PreviewLinks
 
 PREVIEW_PATH = "/previews"
+SIGNED_PATHS = ("/hooks/", f"{CHART_PATH}/", f"{PREVIEW_PATH}/")
+# Key of the WSGI environ for `give_way`.
+GIVE_WAY = "stagelens.give_way"
 IMAGE_ENDPOINTS = CHART_ENDPOINT, PREVIEW_ENDPOINT = "chart of an incident", "preview of a view"
-# Cache time of an image; short, because an open incident changes. [seconds]
-_CACHE_SECONDS = 60
+# The cache time is short, because an open incident changes.
+_IMAGE_HEADERS = {"Cache-Control": "private, max-age=60", "Cross-Origin-Resource-Policy": "cross-origin"}
+_KEPT_BYTES = 32_000_000
+# Number of images that are drawn or wait to be drawn, and the retry time of further ones. [seconds]
+_MOST_WAITING, _BUSY_SECONDS = 16, 5
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # Maximum body size; a Slack payload includes the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
@@ -63,6 +72,20 @@ _MAX_HANDLED = 1000
 _EXECUTED, _REMEMBERED = "executed:", {"slack": 12 * MAX_AGE_SECONDS, "pagerduty": KEPT.total_seconds()}
 Kind = Literal["slack", "pagerduty"]
 _log = logging.getLogger(__name__)
+
+
+def give_way(waiting: Request) -> None:
+    """Let a further request run in the threads of `wsgi_front` from now on, because the request *waiting* is about to wait."""
+    waiting.environ.get(GIVE_WAY, lambda: None)()
+
+
+@dataclass(frozen=True, slots=True)
+class SignedImage:
+    """Image with a valid URL; *version*: value that differs if the image may differ."""
+
+    key: Hashable
+    version: object
+    draw: Callable[[], bytes | None]
 
 
 def add_hook_routes(
@@ -212,24 +235,51 @@ def _text_response(text: str, status: int) -> Response:
     return Response(text, status, mimetype="text/plain")
 
 
+class _Images:
+    """Images of valid URLs: each is drawn once and kept, and one is drawn at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept = QueryCache(_KEPT_BYTES)
+        self._pen, self._free = Lock(), BoundedSemaphore(_MOST_WAITING)
+
+    def get(self, image: SignedImage) -> bytes | None:
+        """Return *image* as PNG; None without data."""
+        known = self._kept.known(image.key, image.version)
+        if known is None:
+            give_way(request)
+            known = self._kept.get(image.key, image.version, lambda: self._drawn(image))
+        return known
+
+    def _drawn(self, image: SignedImage) -> bytes | None:
+        if not self._free.acquire(blocking=False):
+            raise ServiceUnavailable(retry_after=_BUSY_SECONDS)
+        try:
+            with self._pen:
+                return image.draw()
+        finally:
+            self._free.release()
+
+
 def add_image_routes(server: Flask, actions: IncidentActions, links: PreviewLinks) -> None:
     """Add incident charts and preview images to *server*; the response is 404 for an invalid signature or without data."""
+    images = _Images()
 
     def chart(incident: str, signature: str) -> Response:
-        return image(actions.signed_chart(incident, signature))
+        finding = actions.signed_finding(incident, signature)
+        return respond(finding and SignedImage(("chart", incident), finding, lambda: draw_chart(finding)))
 
     def preview(signature: str) -> Response:
         given = request.args
-        return image(links.image(signature, given.get("path", ""), given.get("until", ""), given.getlist("env")))
+        return respond(links.image(signature, given.get("path", ""), given.get("until", ""), given.getlist("env")))
 
-    def image(png: bytes | None) -> Response:
+    def respond(image: SignedImage | None) -> Response:
+        png = None if image is None else images.get(image)
         if png is None:
             return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
-        headers = {
-            "Cache-Control": f"private, max-age={_CACHE_SECONDS}",
-            "Cross-Origin-Resource-Policy": "cross-origin",
-        }
-        return Response(png, mimetype="image/png", headers=headers)
+        response = Response(png, mimetype="image/png", headers=_IMAGE_HEADERS)
+        response.add_etag()
+        response.make_conditional(request)
+        return response
 
     server.add_url_rule(f"{CHART_PATH}/<incident>/<signature>.png", CHART_ENDPOINT, chart)
     server.add_url_rule(f"{PREVIEW_PATH}/<signature>.png", PREVIEW_ENDPOINT, preview)

@@ -1,4 +1,4 @@
-"""ASGI front of the WSGI dashboard: runs pages and health probes in separate threads.
+"""ASGI front of the WSGI dashboard: runs pages, requests without sign-in and health probes in separate threads.
 
 A worker thread gets a complete request (`MAX_BODY_BYTES`), and puts the chunks of the response into a queue, so that a slow client never blocks a thread.
 
@@ -23,9 +23,12 @@ from flask import Flask, Response
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 from werkzeug.test import run_wsgi_app
+from werkzeug.wrappers import Request as WsgiRequest
 
 from ...core.errors import StagelensError
 from ..source import Source
+from .auth import Authenticator
+from .signed_endpoints import GIVE_WAY, SIGNED_PATHS
 
 LIVEZ = "/livez"
 READYZ = ("/readyz", "/healthz")
@@ -38,7 +41,7 @@ _THREADS = 8
 _QUERY = re.compile(r"/api/v1/(query|query_range|labels|series|label/.*)", re.DOTALL)
 # Queries of Grafana have threads of their own: many large ones at once neither block the pages nor multiply the memory.
 _QUERY_THREADS = 2
-_PROBE_THREADS = 2
+_PROBE_THREADS = _OPEN_THREADS = 2
 # Part of a response for ASGI, or the error of the application.
 _Made: TypeAlias = Message | BaseException
 
@@ -46,9 +49,12 @@ _Made: TypeAlias = Message | BaseException
 class Front:
     """ASGI application that runs a WSGI application in threads."""
 
-    def __init__(self, pages: Any) -> None:
+    def __init__(self, pages: Any, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
         self._queries = _Threads(pages, _QUERY_THREADS, "stagelens-query")
+        # Anybody can send requests without sign-in at any rate: they share few threads.
+        self._open = _Threads(pages, _OPEN_THREADS, "stagelens-open")
         # Liveness has its own threads, so that a slow store does not cause a restart of the process.
         readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
         self._probes = dict.fromkeys(READYZ, readiness) | {LIVEZ: _Threads(pages, _PROBE_THREADS, "stagelens-live")}
@@ -57,9 +63,8 @@ class Front:
         if scope["type"] != "http":
             return
         body = await Request(scope, receive).body()
-        pages = self._queries if _QUERY.fullmatch(scope["path"]) else self._pages
-        threads = self._probes.get(scope["path"], pages)
-        running = asyncio.ensure_future(threads.run(environ_of(scope, body), send))
+        environ = environ_of(scope, body)
+        running = asyncio.ensure_future(self._threads_of(scope["path"], environ).run(environ, send))
         leaving = asyncio.ensure_future(_disconnect(receive))
         try:
             await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,6 +73,13 @@ class Front:
         finally:
             running.cancel()
             leaving.cancel()
+
+    def _threads_of(self, path: str, environ: dict[str, Any]) -> _Threads:
+        if path in PROBE_PATHS:
+            return self._probes[path]
+        if path.startswith(SIGNED_PATHS) or not self._authenticator.is_known(WsgiRequest(environ)):
+            return self._open
+        return self._queries if _QUERY.fullmatch(path) else self._pages
 
 
 class _Threads:
@@ -80,6 +92,11 @@ class _Threads:
     async def run(self, environ: dict[str, Any], send: Send) -> None:
         await self._free.acquire()
         loop, made, left = asyncio.get_running_loop(), asyncio.Queue[_Made](), threading.Event()
+        place = threading.Lock()
+
+        def give_way() -> None:
+            if place.acquire(blocking=False):
+                call(self._free.release)
 
         def work() -> None:
             try:
@@ -90,26 +107,21 @@ class _Threads:
                         call(made.put_nowait, message)
             except BaseException as error:  # noqa: BLE001 - raised again where the response is awaited
                 call(made.put_nowait, error)
-            call(self._free.release)
+            give_way()
 
         def call(function: Callable[..., None], *arguments: _Made) -> None:
             # During shutdown the event loop is already closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function, *arguments)
 
+        environ[GIVE_WAY] = give_way
         try:
             threading.Thread(target=work, name=self._name, daemon=True).start()
         except RuntimeError:
             self._free.release()
             raise
         try:
-            more = True
-            while more:
-                message = await made.get()
-                if isinstance(message, BaseException):
-                    raise message
-                await send(message)
-                more = message["type"] != "http.response.body" or message["more_body"]
+            await _send_all(made, send)
         finally:
             left.set()
 
@@ -127,6 +139,16 @@ class _Threads:
         finally:
             getattr(parts, "close", lambda: None)()
         yield {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+async def _send_all(made: asyncio.Queue[_Made], send: Send) -> None:
+    more = True
+    while more:
+        message = await made.get()
+        if isinstance(message, BaseException):
+            raise message
+        await send(message)
+        more = message["type"] != "http.response.body" or message["more_body"]
 
 
 def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:

@@ -121,10 +121,11 @@ def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
     assert cache.get("question", 1, lambda: 5) == 5
 
 
-def test_the_cache_is_bounded_and_evicts_the_least_recently_used() -> None:
-    """A large result, one table or many small ones, evicts the least recently used ones."""
+@pytest.mark.parametrize("whole", [pd.DataFrame({"n": range(5_000)}), bytes(40_000)])
+def test_the_cache_is_bounded_and_evicts_the_least_recently_used(whole: object) -> None:
+    """A large result, one table or file or many small ones, evicts the least recently used ones."""
     cache = QueryCache(130_000)
-    large = (pd.DataFrame({"n": range(5_000)}), dict.fromkeys(range(5)))
+    large = (whole, dict.fromkeys(range(5)))
     made: list[str] = []
 
     def make(name: str) -> object:

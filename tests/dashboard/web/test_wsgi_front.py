@@ -7,8 +7,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from http.client import HTTPConnection
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from http.client import HTTPConnection, HTTPResponse
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -18,6 +20,8 @@ from stagelens.collector.server import body_reader, connections
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web import assets
 from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.auth import COOKIE
+from stagelens.dashboard.web.users import Users, add_user
 from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
@@ -123,8 +127,17 @@ def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatc
     assert received.startswith(b"HTTP/1.1 408 ")
 
 
+def post(dashboard: Dashboard, path: str, body: bytes, headers: dict[str, str]) -> HTTPResponse:
+    """Return the response to a POST, without its body."""
+    with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
+        connection.request("POST", path, body, headers)
+        return connection.getresponse()
+
+
 @contextlib.contextmanager
-def occupied(dashboard: Dashboard, path: str, *, threads: int, requests: int) -> Generator[list[str]]:
+def occupied(
+    dashboard: Dashboard, path: str, *, threads: int, requests: int, headers: dict[str, str] | None = None
+) -> Generator[list[str]]:
     """Occupy *threads* threads by requests for *path* until the end of the block; yields the paths of all requests served."""
     working, go_on, served = threading.Semaphore(0), threading.Event(), list[str]()
 
@@ -134,12 +147,14 @@ def occupied(dashboard: Dashboard, path: str, *, threads: int, requests: int) ->
             working.release()
             go_on.wait(120)
 
-    dashboard.server.before_request(work)
+    # Before authentication.
+    dashboard.server.before_request_funcs[None].insert(0, work)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     with contextlib.ExitStack() as stack:
         stack.callback(go_on.set)
         for _ in range(requests):
             connection = stack.enter_context(connected(dashboard))
-            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode())
         for _ in range(threads):
             assert working.acquire(timeout=60)
         yield served
@@ -153,6 +168,59 @@ def test_probes_respond_while_all_threads_are_busy(start: Start) -> None:
         probes = [fetch(dashboard, path)[0] for path in ("/livez", "/readyz")]
 
     assert probes == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers"),
+    [
+        ({"token": TOKEN}, {}),
+        ({"token": TOKEN}, {"Cookie": f"{COOKIE}=YWRh.99999999999.0011223344556677.{'0' * 64}"}),
+        ({"token": TOKEN}, {"Authorization": f"Bearer {TOKEN[:-1]}"}),
+        ({"token": TOKEN}, {"Authorization": "Basic YWRhOmFkYQ=="}),
+        ({"proxy_header": "X-User", "trusted_proxies": (ip_network("10.0.0.0/8"),), "token": TOKEN}, {"X-User": "ada"}),
+    ],
+)
+def test_requests_without_sign_in_take_no_thread_from_readers(
+    start: Start, settings: dict[str, Any], headers: dict[str, str]
+) -> None:
+    """Also with credentials that are not valid."""
+    dashboard = start(**settings)
+    sign_in = {"Content-Type": "application/x-www-form-urlencoded"}
+    cookie = post(dashboard, "/signin", f"secret={TOKEN}".encode(), sign_in).headers["Set-Cookie"].partition(";")[0]
+    with occupied(dashboard, "/slow", threads=1, requests=40, headers=headers):
+        pages = [fetch(dashboard, "/", each)[0] for each in ({"Cookie": cookie}, {"Authorization": f"Bearer {TOKEN}"})]
+
+    assert pages == [200, 200]
+
+
+def test_password_checks_hold_no_thread(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While as many passwords as possible are checked, a further attempt is told to retry, and the form is served."""
+    add_user(tmp_path / "users.txt", "ada", "tr0ub4dor and 3")
+    dashboard, go_on, started = start(users=tmp_path / "users.txt"), threading.Event(), threading.Semaphore(0)
+
+    def check(*_: object) -> bool:
+        started.release()
+        return go_on.wait(60)
+
+    monkeypatch.setattr(Users, "accept", check)
+    with ThreadPoolExecutor(40) as pool:
+        sign_in = {"Content-Type": "application/x-www-form-urlencoded"}
+        attempts = [pool.submit(post, dashboard, "/signin", b"name=ada&secret=x", sign_in) for _ in range(40)]
+        assert started.acquire(timeout=60)
+        form = fetch(dashboard, "/signin")[0]
+        refused = next(each.result().status for each in as_completed(attempts))
+        go_on.set()
+        statuses = {each.result().status for each in attempts}
+
+    assert (form, refused, statuses) == (200, 429, {303, 429})
+
+
+def test_a_form_with_many_fields_is_not_parsed(start: Start) -> None:
+    """Parsing a form of the largest body would take seconds."""
+    dashboard = start(token=TOKEN)
+    sign_in = {"Content-Type": "application/x-www-form-urlencoded"}
+
+    assert post(dashboard, "/signin", b"a=&" * 300_000, sign_in).status == 413
 
 
 def test_a_header_with_an_underscore_is_ignored(start: Start) -> None:
