@@ -68,10 +68,7 @@ def holder_of(connection: Connection, name: str, now: float) -> str | None:
 
 
 def remember(connection: Connection, prefix: str, content: bytes, now: float, seconds: float) -> bool:
-    """Remember *content* as a lease with the name `name_of(prefix, content)`; return whether it was not remembered yet.
-
-    Expired leases of *prefix* are deleted. Other arguments are the same as for `hold`.
-    """
+    """Remember *content* as a lease, see `hold`, and return whether it was new; delete the expired leases of *prefix*."""
     forget(connection, prefix, now)
     return hold(connection, name_of(prefix, content), new_holder(), now, seconds)
 

@@ -128,10 +128,6 @@ class DashboardConfig(Settings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings from *env*; the token may be in a file.
-
-        Raises:
-            ConfigError: Values are invalid; the message has a line for each.
-        """
+        """Read the settings from *env*; the token may be in a file."""
         token = secret_from_env(env, "STAGELENS_DASHBOARD_TOKEN", "STAGELENS_DASHBOARD_TOKEN_FILE")
         return super().from_env({**env, "STAGELENS_DASHBOARD_TOKEN": token})

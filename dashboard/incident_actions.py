@@ -125,11 +125,8 @@ class IncidentActions:
         """Return the silences that muted *about*, also past ones, each with the person who ended it early; "" for none."""
         where = _dimensions(about)
         end = about.resolved_at or self._now()
-        found = (
-            each
-            for each in self._reader.silences(self._now(), over=True)
-            if each.fits(where) and each.starts_at <= end and each.ends_at >= about.since
-        )
+        known = self._reader.silences(self._now(), over=True)
+        found = [each for each in known if each.fits(where) and each.starts_at <= end and each.ends_at >= about.since]
         return [(each, self._ended_by(each)) for each in found if self._shows(*silenced(each.matchers))]
 
     def _ended_by(self, silence: Silence) -> str:

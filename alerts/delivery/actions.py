@@ -115,13 +115,8 @@ def parse_pagerduty_action(body: bytes) -> Action | None:
     incident = _mapping(event.get("data")).get("incident_key")
     agent = _mapping(event.get("agent"))
     # An acknowledge event sent by Stagelens returns with the integration as agent, and must not acknowledge again.
-    by_person = agent.get("type") == "user_reference"
-    if (
-        event.get("event_type") != "incident.acknowledged"
-        or not by_person
-        or not isinstance(incident, str)
-        or not incident
-    ):
+    is_by_person = event.get("event_type") == "incident.acknowledged" and agent.get("type") == "user_reference"
+    if not (is_by_person and isinstance(incident, str) and incident):
         return None
     return Action("acknowledge", incident, _person(agent.get("summary")), delivery=_text(event.get("id")))
 

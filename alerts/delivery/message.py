@@ -198,13 +198,16 @@ class Finding:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Finding:
         """Parse the JSON object of a finding, also one of an older version."""
+        old: Mapping[str, Any] = raw.get("course") or {}
+        # A trend of an older version without a start cannot be drawn.
+        trend = Trend(tuple(old["values"]), old["step_seconds"], old["start"]) if "start" in old else None
         parts: dict[str, Any] = {
             "burn": raw["burn"] and Burn(**raw["burn"]),
             "shift": raw["shift"] and LatencyRegression(**raw["shift"]),
             "growth": tuple(StageGrowth(**row) for row in raw["growth"]),
             "exemplars": tuple(Exemplar(**row) for row in raw["exemplars"]),
             "overruns": tuple(BudgetOverrun(**row) for row in raw.get("overruns", ())),
-            "course": _trend_from_json(raw.get("course")),
+            "course": trend,
             "absence": None if raw.get("absence") is None else MissingTraffic(**raw["absence"]),
             "between": tuple(raw["between"]) if raw.get("between") else None,
             "functions": tuple(FunctionGrowth(**row) for row in raw.get("functions", ())),
@@ -270,8 +273,3 @@ class Message:
     @property
     def resolved(self) -> bool:
         return self.transition == "resolved"
-
-
-def _trend_from_json(raw: Mapping[str, Any] | None) -> Trend | None:
-    # A trend of an older version without a start cannot be drawn.
-    return Trend(tuple(raw["values"]), raw["step_seconds"], raw["start"]) if raw and "start" in raw else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -94,7 +94,8 @@ def create_silence(
         author=person_name(author),
         comment=storable(comment.strip())[:MAX_COMMENT_CHARS],
     )
-    connection.execute(insert(silences).values(**_to_row(silence)))
+    times = {"starts_at": starts_at.timestamp(), "ends_at": ends_at.timestamp()}
+    connection.execute(insert(silences).values(asdict(silence) | times))
     return silence
 
 
@@ -134,27 +135,15 @@ def _check_silence(matchers: Mapping[str, str], starts_at: datetime, ends_at: da
     unknown = [key for key in matchers if key not in MATCHERS]
     if unknown:
         msg = f"a silence has no field {unknown[0]!r}; write one of {', '.join(MATCHERS)}"
-        raise IncidentError(msg)
-    if not matchers:
+    elif not matchers:
         msg = f"a silence needs at least one of {', '.join(MATCHERS)}; `service: {ANY}` matches every service"
-        raise IncidentError(msg)
-    if matchers.get("severity", ANY) not in ("page", "ticket", ANY):
+    elif matchers.get("severity", ANY) not in ("page", "ticket", ANY):
         msg = f"severity is {matchers['severity']!r}; write page or ticket"
-        raise IncidentError(msg)
-    if ends_at - starts_at < timedelta(seconds=1):
+    elif ends_at - starts_at < timedelta(seconds=1):
         msg = f"the silence ends {formatting.moment(ends_at)}, which is not after its start; choose a later end"
-        raise IncidentError(msg)
-
-
-def _to_row(silence: Silence) -> dict[str, Any]:
-    return {
-        "id": silence.id,
-        "matchers": dict(silence.matchers),
-        "starts_at": silence.starts_at.timestamp(),
-        "ends_at": silence.ends_at.timestamp(),
-        "author": silence.author,
-        "comment": silence.comment,
-    }
+    else:
+        return
+    raise IncidentError(msg)
 
 
 def _from_row(row: Row[Any]) -> Silence:

@@ -48,8 +48,6 @@ _MAX_ADDRESSES = 4096
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
 _MAX_NAME = 128
-# Start of the header `Authorization` with credentials of a reader.
-_SCHEMES = ("basic ", "bearer")
 # Maximum number of page threads that check a secret at the same time, and the retry time of other requests. [seconds]
 _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
@@ -104,7 +102,8 @@ class Authenticator:
         """Return whether *request* is that of a reader, as far as this is known without the store and without hashing."""
         if not self._signs_in or self._of_proxy(request) or self._session(request):
             return True
-        shown = request.authorization if request.headers.get("Authorization", "")[:6].lower() in _SCHEMES else None
+        scheme = request.headers.get("Authorization", "").partition(" ")[0].lower()
+        shown = request.authorization if scheme in ("basic", "bearer") else None
         if shown is None:
             return False
         name, secret = shown.username or "", shown.password or shown.token or ""
@@ -194,7 +193,10 @@ class Authenticator:
         finally:
             self._hashing.release()
         self._throttle.succeeded(address)
-        self._remember(mark)
+        with self._lock:
+            self._remembered[mark] = None
+            if len(self._remembered) > _MAX_REMEMBERED:
+                self._remembered.popitem(last=False)
         return signer
 
     def _is_right(self, name: str, secret: str) -> bool:
@@ -207,12 +209,6 @@ class Authenticator:
         # The key includes the signing secret, so that a changed password is not accepted from the cache.
         text = f"{name}\n{signer}\n{secret}"
         return hmac.new(self._remember_key, text.encode(), hashlib.sha256).hexdigest()
-
-    def _remember(self, mark: str) -> None:
-        with self._lock:
-            self._remembered[mark] = None
-            if len(self._remembered) > _MAX_REMEMBERED:
-                self._remembered.popitem(last=False)
 
     def _address(self, request: Request) -> str:
         if self.is_trusted_proxy(request):

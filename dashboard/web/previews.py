@@ -13,6 +13,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from html import escape, unescape
 from typing import Any
@@ -74,12 +75,9 @@ class PreviewLinks:
         """Return the image of a URL; None for an invalid or expired signature."""
         key = self._key = self._key or self._stored_key()
         valid = _signature(key, path, until, environments) if key else ""
-        if (
-            not (valid and hmac.compare_digest(signature.encode(), valid.encode()))
-            or int(until) <= self._source.clock()
-        ):
+        is_valid, now = bool(valid) and hmac.compare_digest(signature.encode(), valid.encode()), self._source.now()
+        if not is_valid or int(until) <= now.timestamp():
             return None
-        now = self._source.now()
         page, _, query = path.partition("?")
         changes = page.startswith(_PAGES_OF_NOW) or parse(page, query, now).end > now - _SETTLED
         version = now.timestamp() // (_CHANGING_SECONDS if changes else _SETTLED.total_seconds())
@@ -124,25 +122,19 @@ class PreviewLinks:
         return made
 
     def _signing_key(self) -> str:
-        try:
-            self._key = self._key or self._stored_key() or self._new_key()
-        except (StoreError, SQLAlchemyError):
-            # The page itself reports that the store does not respond.
-            return ""
+        # The page itself reports that the store does not respond.
+        with suppress(StoreError, SQLAlchemyError):
+            self._key = self._key or self._stored_key()
+            if not self._key:
+                # The database may be read-only, or another dashboard was first.
+                with suppress(StoreError, SQLAlchemyError), self._source.store.transaction() as connection:
+                    connection.execute(insert(keys).values(name=_KEY_NAME, value=secrets.token_hex(32)))
+                self._key = self._stored_key()
         return self._key
 
     def _stored_key(self) -> str:
         with self._source.store.engine.connect() as connection:
             return connection.execute(select(keys.c.value).where(keys.c.name == _KEY_NAME)).scalar() or ""
-
-    def _new_key(self) -> str:
-        try:
-            with self._source.store.transaction() as connection:
-                connection.execute(insert(keys).values(name=_KEY_NAME, value=secrets.token_hex(32)))
-        except (StoreError, SQLAlchemyError):
-            # The database is read-only, or another dashboard was first.
-            pass
-        return self._stored_key()
 
 
 def _context(source: Source, address: str) -> Context:

@@ -64,9 +64,8 @@ _MOST_WAITING, _BUSY_SECONDS = 16, 5
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # Maximum body size; a Slack payload includes the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
-# Number of messages whose previews are prepared at the same time; those of further messages are left out. [count]
-_MOST_UNFURLS = 4
-_MAX_HANDLED = 1000
+# Number of messages whose previews are prepared at once (further ones have none), and of remembered events. [count]
+_MOST_UNFURLS, _MAX_HANDLED = 4, 1000
 # Prefix of the leases that remember executed requests, and their time. Slack's signatures expire, but clocks of dashboards may
 # differ; those of PagerDuty do not expire. [seconds]
 _EXECUTED, _REMEMBERED = "executed:", {"slack": 12 * MAX_AGE_SECONDS, "pagerduty": KEPT.total_seconds()}

@@ -18,7 +18,7 @@ from pydantic import Field
 from ....core.settings.field_types import SecretAddress
 from ...formatting import cut, line
 from ..channel import ChannelKind, ChannelSection, Refresh, encode_json, post_json
-from ..message import Finding, Message
+from ..message import Message
 from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
 
 # https://prometheus.io/docs/alerting/latest/clients/: clients repeat firing alerts
@@ -57,8 +57,10 @@ def alert_payload(message: Message, now: float) -> dict[str, Any]:
     """Return the alert for *message* at *now* (Unix seconds)."""
     finding = message.finding
     end = message.at if message.resolved else now + ENDS_AFTER_SECONDS
+    named = {"alertname": finding.name, "job": "stagelens", "service": finding.service}
+    named |= {"severity": finding.severity, "kind": finding.kind}
     alert: dict[str, Any] = {
-        "labels": _labels(finding),
+        "labels": {**{key: value for key, value in finding.where.items() if value}, **named},
         "annotations": _annotations(message),
         "startsAt": _iso(min(finding.since, message.opened_at, end)),
         "endsAt": _iso(end),
@@ -66,17 +68,6 @@ def alert_payload(message: Message, now: float) -> dict[str, Any]:
     if finding.link:
         alert["generatorURL"] = finding.link
     return alert
-
-
-def _labels(finding: Finding) -> dict[str, str]:
-    return {
-        **{key: value for key, value in finding.where.items() if value},
-        "alertname": finding.name,
-        "job": "stagelens",
-        "service": finding.service,
-        "severity": finding.severity,
-        "kind": finding.kind,
-    }
 
 
 def _annotations(message: Message) -> dict[str, str]:

@@ -108,30 +108,18 @@ def reply_blocks(message: Message) -> list[dict[str, Any]]:
 def _all_blocks(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
     heading = line(f"{message_text.icon(message)} {message_text.title(message)}", MAX_HEADER_CHARS)
     also = message.also[:MAX_ALSO]
+    shown = line(message_text.chart_in_words(message.finding), MAX_ALT_CHARS)
     return [
-        {
-            "type": "header",
-            "block_id": _block_id(message, "headline"),
-            "text": {"type": "plain_text", "text": heading, "emoji": True},
-        },
+        _block(message, "headline", "header", text={"type": "plain_text", "text": heading, "emoji": True}),
         _section(message, "cause", _cause_and_impact(message, bars=not file), MAX_STORY_CHARS),
-        _chart(message, file) if file else {},
-        {"type": "section", "block_id": _block_id(message, "numbers"), "fields": _fields(message)},
+        _block(message, "chart", "image", slack_file={"id": file}, alt_text=shown) if file else {},
+        _block(message, "numbers", "section", fields=_fields(message)),
         _section(message, "also", "\n".join(["Also:", *(f"• {escape_mrkdwn(each)}" for each in also)]) if also else ""),
         _section(message, "stages", _stage_table(message)),
         _section(message, "examples", _examples(message)),
         _buttons(message) if buttons else _section(message, "links", _links(message)),
-        {"type": "context", "block_id": _block_id(message, "promise"), "elements": _context(message)},
+        _block(message, "promise", "context", elements=_context(message)),
     ]
-
-
-def _chart(message: Message, file: str) -> dict[str, Any]:
-    return {
-        "type": "image",
-        "block_id": _block_id(message, "chart"),
-        "slack_file": {"id": file},
-        "alt_text": line(message_text.chart_in_words(message.finding), MAX_ALT_CHARS),
-    }
 
 
 def _cause_and_impact(message: Message, *, bars: bool) -> str:
@@ -198,7 +186,7 @@ def _buttons(message: Message) -> dict[str, Any]:
         if not message.acked_by:
             elements.insert(0, {**_button(ACKNOWLEDGE, "Acknowledge", message), "style": "primary"})
     shown = [element for element in elements if element]
-    return {"type": "actions", "block_id": _block_id(message, "actions"), "elements": shown} if shown else {}
+    return _block(message, "actions", "actions", elements=shown) if shown else {}
 
 
 def _button(action: str, name: str, message: Message) -> dict[str, Any]:
@@ -231,11 +219,15 @@ def _impact(message: Message) -> str:
 
 
 def _section(message: Message, part: str, text: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
-    return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(text, limit)} if text else {}
+    return _block(message, part, "section", text=_mrkdwn(text, limit)) if text else {}
 
 
 def _mrkdwn(text: str, limit: int) -> dict[str, str]:
     return {"type": "mrkdwn", "text": cut(text, limit)}
+
+
+def _block(message: Message, part: str, kind: str, **content: Any) -> dict[str, Any]:
+    return {"type": kind, "block_id": _block_id(message, part), **content}
 
 
 def _block_id(message: Message, part: str) -> str:
