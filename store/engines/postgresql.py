@@ -1,6 +1,5 @@
 """PostgreSQL: one writer at a time, readers without waits, and points in partitions that are deleted as a whole."""
 
-# ruff: noqa: D103 - `SqlDialect` describes the functions
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence

@@ -1,6 +1,5 @@
 """SQLite: one file, in write-ahead mode, one writer at a time."""
 
-# ruff: noqa: D103 - `SqlDialect` describes the functions
 from __future__ import annotations
 
 import fcntl

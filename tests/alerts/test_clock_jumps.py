@@ -109,7 +109,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
 
 @pytest.fixture
 def host(history: tuple[Path, datetime], tmp_path: Path) -> Generator[Host]:
-    one = open_host(shutil.copy(history[0], tmp_path), history[1])
+    one = open_host(Path(shutil.copy(history[0], tmp_path)), history[1])
     yield one
     one.traffic.store.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from http.client import HTTPConnection, HTTPResponse
@@ -97,7 +97,9 @@ def server(filled: Store, pen: Pen) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def concurrently(action: Callable[[str], tuple[HTTPResponse, bytes]], paths: list[str]) -> Iterator[list[Future]]:
+def concurrently(
+    action: Callable[[str], tuple[HTTPResponse, bytes]], paths: list[str]
+) -> Generator[list[Future[tuple[HTTPResponse, bytes]]]]:
     """Run *action* for all *paths* at the same time."""
     with ThreadPoolExecutor(len(paths)) as pool:
         yield [pool.submit(action, each) for each in paths]
