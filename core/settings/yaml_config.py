@@ -77,7 +77,7 @@ def parse_all(text: str) -> list[Document]:
             _note(root, (), document)
             document.value = loader.construct_document(root)
     except yaml.YAMLError as error:
-        document.problems.append(_syntax(error))
+        document.problems.append(_syntax(error, text))
     except _TooManyError:
         has_aliases = any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, _Loader))
         why, fix = ("its aliases expand to", "plain lists and keys") if has_aliases else ("it has", "fewer entries")
@@ -137,10 +137,12 @@ def _note_mapping(node: yaml.MappingNode, place: Place, document: Document) -> N
         _note(value, (*place, name), document)
 
 
-def _syntax(error: yaml.YAMLError) -> Problem:
+def _syntax(error: yaml.YAMLError, text: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         what = (error.problem or error.context or "it cannot be read").replace("in this context", "here")
-        return Problem(error.problem_mark.line + 1, f"this is not YAML: {what}; check this line and the line above")
+        # The mark of an early end is on the line after the last one.
+        line = min(error.problem_mark.line + 1, len(text.splitlines()) or 1)
+        return Problem(line, f"this is not YAML: {what}; check this line and the line above")
     return Problem(1, f"this is not YAML: {error}")
 
 

@@ -125,8 +125,12 @@ def test_the_name_of_an_import_is_retained_longer_than_batch_names(taking: Takin
     file, later, week = tmp_path / "a.json", tmp_path / "b.json", 7 * 86_400
     file.write_text(json.dumps(spans(5)))
     taking(file)
-    at = NOW + 2 * week * 10**9
-    later.write_text(json.dumps(metrics(0.1, startTimeUnixNano=str(at), timeUnixNano=str(at + 10**10))))
+    # Data after a gap delete nothing until they have arrived for a day.
+    lists = list[Any]()
+    for hours in range(0, 36, 6):
+        at = NOW + (2 * week - hours * 3600) * 10**9
+        lists += metrics(0.1, startTimeUnixNano=str(at), timeUnixNano=str(at + 10**10))["resourceMetrics"]
+    later.write_text(json.dumps({"resourceMetrics": lists}))
     store = Store.open(str(taking.store.engine.url), clock=lambda: time.time() + week)
     store.write([Batch("metrics:a retry")])
     store.close()
