@@ -207,7 +207,9 @@ def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffi
     """Hourly data are spread evenly over minutes, and the result contains the end of these data."""
     start = now.replace(minute=0) - timedelta(days=16)
     traffic(start, HOUR, {10: FAST})
-    traffic(now - HOUR, HOUR, {10: FAST})
+    # Data after a gap delete nothing until they have arrived for a day.
+    for days in (2, 1, 0):
+        traffic(now - timedelta(days=days) - HOUR, HOUR, {10: FAST})
     store.maintain()
     history = load_history(store.read, LATENCY, start - HOUR, now)
     hour = np.diff(history.total)[60:120]
@@ -215,7 +217,7 @@ def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffi
     assert hour.tolist() == [60.0] * 60
     assert history.coarse_until is not None
     assert start < history.coarse_until < start + timedelta(days=1, hours=1)
-    assert history.total[-1] == 7200
+    assert history.total[-1] == 4 * 3600
 
 
 def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Traffic, now: datetime) -> None:
