@@ -16,12 +16,15 @@ SHORT = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=6), hou
 
 
 TICK = Series("tick")
+HALF_DAY = 43_200
 
 
 def pass_time(one: Site, seconds: int) -> None:
-    """Advance the clock with data of another service, and run maintenance."""
-    one.clock.now += seconds
-    one.write([Request({"forward": 1}, int(one.clock.now) - 60, TICK)])
+    """Advance the clock with data of another service, at least twice a day, and run maintenance."""
+    end = one.clock.now + seconds
+    for left in range(seconds // HALF_DAY, -1, -1):
+        one.clock.now = end - left * HALF_DAY
+        one.write([Request({"forward": 1}, int(one.clock.now) - 60, TICK)])
     one.store.maintain()
 
 
@@ -166,13 +169,15 @@ def test_a_returning_series_is_a_new_series(site: Callable[..., Site]) -> None:
 
 
 def test_nothing_expires_without_new_data(site: Callable[..., Site]) -> None:
-    """Without new data nothing expires; data expire when new data arrive."""
+    """Without new data nothing expires; data expire when new data have arrived for a day."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1})])
     one.clock.now += 365 * 86_400
     one.store.maintain()
     before = requests(one)
     pass_time(one, 60)
+    early = one.store.read.latency(one.between(0, int(one.clock.now), service="shop")).count
+    pass_time(one, 2 * HALF_DAY + 3600)
+    late = one.store.read.latency(one.between(0, int(one.clock.now), service="shop")).count
 
-    assert (before, requests(one)) == (1, 1)
-    assert one.store.read.latency(one.around(service="tick")).count == 1
+    assert (before, early, late) == (1, 1, 0)
