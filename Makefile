@@ -82,7 +82,7 @@ fuzz: $(VENV)/stacks-$(INSTALL) ## feed INPUTS broken inputs to everything that 
 flood: $(VENV)/stacks-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
 	$(BIN)/python -m tests.chaos.flood
 
-outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector without credentials; fails if a regular reader or sender is kept out (two minutes)
+outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector without credentials; fails if a regular reader or sender is kept out (four minutes)
 	$(BIN)/python -m tests.chaos.outside
 
 upstream: | $(VENV)/bin/python ## the tests of Python and of other libraries, without and with the agent; fails if one passes only without (hours; K=WORD: those named so)
@@ -98,7 +98,7 @@ lint: $(VENV)/dev-$(INSTALL)
 	$(BIN)/lint-imports
 	$(BIN)/python tests/structure.py
 
-gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (two minutes)
+gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (four minutes)
 	$(BIN)/python benchmarks/overhead.py --gate
 
 # Else each of the processes that run tests would compile all that the tests import.

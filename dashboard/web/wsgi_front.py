@@ -39,9 +39,9 @@ _log = logging.getLogger(__name__)
 # A browser opens six connections and requests all scripts at the same time.
 _THREADS = 8
 _QUERY = re.compile(r"/api/v1/(query|query_range|labels|series|label/.*)", re.DOTALL)
-# Queries of Grafana have threads of their own: many large ones at once neither block the pages nor multiply the memory.
-_QUERY_THREADS = 2
-_PROBE_THREADS = _OPEN_THREADS = 2
+# Queries of Grafana have a thread of their own: many large ones at once neither block the pages nor multiply the memory.
+_QUERY_THREADS = 1
+_PROBE_THREADS, _OPEN_THREADS = 2, 1
 # Part of a response for ASGI, or the error of the application.
 _Made: TypeAlias = Message | BaseException
 
@@ -53,7 +53,7 @@ class Front:
         self._authenticator = authenticator
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
         self._queries = _Threads(pages, _QUERY_THREADS, "stagelens-query")
-        # Anybody can send requests without sign-in at any rate: they share few threads.
+        # Anybody can send requests without sign-in at any rate: they share one thread.
         self._open = _Threads(pages, _OPEN_THREADS, "stagelens-open")
         # Liveness has its own threads, so that a slow store does not cause a restart of the process.
         readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")

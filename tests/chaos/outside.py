@@ -1,27 +1,36 @@
-"""Attacks without credentials on a dashboard and a collector, and their effect on regular readers and senders.
+"""Attacks on a dashboard, a collector and an MCP server, and their effect on regular readers and senders.
 
 python -m tests.chaos.outside [--seconds 20]    duration of each attack; fails if a reader or sender is kept out
+
+All attackers are without credentials, except for the hostile queries: these are of a reader.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
 import http.client
 import itertools
+import json
+import multiprocessing
 import os
 import random
+import re
+import resource
+import selectors
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from stagelens.dashboard.web.users import add_user
 from tests.chaos.attacks import JSON, export, point
@@ -29,12 +38,22 @@ from tests.chaos.audit import held
 from tests.support.ports import free_port
 
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - of this attack
+_TOKEN = "0123456789abcdef" * 2
 # Limit for the response time of a page during an attack. [seconds]
-MOST_SECONDS = 2.0
+MOST_SECONDS = 1.5
+# Limit for what hostile queries add to the memory of `stagelens up`. [bytes]
+MOST_BYTES = 50_000_000
 _TIMEOUT_SECONDS = 30.0
 _HOST = "127.0.0.1"
-# Source address of the attacks, so that limits by address do not affect regular clients.
-_ATTACKER = "127.0.0.2"
+# Source addresses of the attacks, so that limits by address do not affect regular clients.
+_ATTACKERS = tuple(f"127.0.0.{number}" for number in range(2, 7))
+_ATTACKER = _ATTACKERS[0]
+# Time after which attackers replace the connections that they have lost.
+_REOPENED_SECONDS = 2.0
+# Descriptors of the MCP server: the soft limit of most systems. [count]
+_DESCRIPTORS = 1024
+_ROOT = Path(__file__).parents[2]
+_FORK = multiprocessing.get_context("fork")
 _numbers = itertools.count()
 
 
@@ -47,7 +66,8 @@ class Outcome:
         answers: Responses to the attackers by status; 0 for none. [count]
         pages: Response times of pages for a signed-in reader. [seconds]
         probes: Response times of /livez of dashboard and collector. [seconds]
-        refused: Pages, probes and regular exports with another status than 200. [count]
+        refused: Pages, probes, regular exports and MCP calls with another status than 200. [count]
+        grown: Growth of the resident memory of `stagelens up`. [bytes]
     """
 
     name: str
@@ -55,49 +75,99 @@ class Outcome:
     pages: list[float] = field(default_factory=list[float])
     probes: list[float] = field(default_factory=list[float])
     refused: Counter[str] = field(default_factory=Counter[str])
+    grown: int = 0
 
     def __str__(self) -> str:
         """Return it as a row of docs/design/reliability.md."""
         slowest = [f"{max(each, default=0):.2f} s" for each in (self.pages, self.probes)]
         counts = ", ".join(f"{status or 'none'}: {number:,}" for status, number in sorted(self.answers.items()))
-        return f"| {self.name} | {counts} | {' | '.join(slowest)} | {self.refused.total()} |"
+        return (
+            f"| {self.name} | {counts} | {' | '.join(slowest)} | {self.refused.total()} | {self.grown / 1e6:+.0f} MB |"
+        )
 
 
 class Stagelens:
-    """A running `stagelens up` with one user.
+    """A running `stagelens up` with the data of some services and one user, and `stagelens mcp --http` beside it.
 
     Args:
-        folder: Folder for its database, users file and log.
+        folder: Folder for its database, users file and logs.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/stagelens.db"
-        self.dashboard, self.collector = free_port(), free_port()
+        self._folder, self.database = folder, folder / "fleet.db"
+        self.url = f"sqlite:///{self.database}"
+        self.dashboard, self.collector, self.mcp = free_port(), free_port(), free_port()
+        fleet = [str(_ROOT / "benchmarks/fleet.py"), str(folder), "--services", "12", "--days", "3"]
+        subprocess.run([sys.executable, *fleet, "--fine-days", "1", "--present"], check=True, stdout=subprocess.DEVNULL)
         add_user(folder / "users.txt", "ada", PASSWORD)
-        settings = {
+        self._settings = os.environ | {
             "STAGELENS_DATABASE": self.url,
             "STAGELENS_COLLECTOR_PORT": str(self.collector),
             "STAGELENS_COLLECTOR_GRPC_PORT": "0",
             "STAGELENS_DASHBOARD_PORT": str(self.dashboard),
             "STAGELENS_DASHBOARD_USERS": str(folder / "users.txt"),
+            "STAGELENS_DASHBOARD_TOKEN": _TOKEN,
+            # Pages have signed images on https only; the address is never called.
+            "STAGELENS_DASHBOARD_URL": "https://stagelens.example.com",
         }
-        with (folder / "up.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stagelens", "up"], env=os.environ | settings, stdout=log, stderr=log
-            )
-        while send_request(self.dashboard, "/readyz")[0] != 200:
-            assert self._process.poll() is None, (folder / "up.log").read_text()
-            time.sleep(0.05)
+        self.start()
+        mcp = ("mcp", "--http", f"{_HOST}:{self.mcp}", "--url", f"http://{_HOST}:{self.dashboard}")
+        self._mcp = self._run(
+            *mcp, before=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+        )
+        self._wait(self._mcp, lambda: self.ask_mcp() == 200)
         fields = {"name": "ada", "secret": PASSWORD}
         connection = http.client.HTTPConnection(_HOST, self.dashboard, timeout=_TIMEOUT_SECONDS)
         connection.request("POST", "/signin", urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded"})
-        self.cookie = (connection.getresponse().getheader("Set-Cookie") or "").partition(";")[0]
+        with connection.getresponse() as response:
+            self.cookie = (response.getheader("Set-Cookie") or "").partition(";")[0]
+            response.read()
+        connection.request("GET", "/", headers={"Cookie": self.cookie})
+        page = connection.getresponse().read().decode()
         connection.close()
+        leaked = re.search(r'"og:image" content="([^"]+)"', page)
+        assert leaked is not None, page[:1000]
+        image = urlsplit(html.unescape(leaked[1]))
+        # Path and query of the signed image of the first page.
+        self.preview = f"{image.path}?{image.query}"
+
+    def start(self) -> None:
+        """Start `stagelens up`, and wait until it is ready."""
+        self._up = self._run("up")
+        self._wait(self._up, lambda: send_request(self.dashboard, "/readyz")[0] == 200)
 
     def end(self) -> None:
         """Shut down gracefully."""
-        self._process.terminate()
-        assert self._process.wait(60) == 0
+        for each in (self._mcp, self._up):
+            each.terminate()
+            assert each.wait(60) == 0
+
+    def restart(self) -> None:
+        """Kill `stagelens up` and start it again."""
+        self._up.kill()
+        self._up.wait()
+        self.start()
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of `stagelens up`, in bytes."""
+        pages = Path(f"/proc/{self._up.pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+
+    def ask_mcp(self) -> int:
+        """Return the status of a call of a tool over MCP."""
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "services", "arguments": {}}}
+        headers = JSON | {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {_TOKEN}"}
+        return send_request(self.mcp, "/mcp", json.dumps(call).encode(), headers)[0]
+
+    def _run(self, *words: str, before: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{words[0]}.log").open("ab") as log:
+            command = [sys.executable, "-m", "stagelens", *words]
+            return subprocess.Popen(command, env=self._settings, stdout=log, stderr=log, preexec_fn=before)  # noqa: PLW1509 - before any thread
+
+    def _wait(self, process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
+        while not until():
+            assert process.poll() is None, "\n".join(each.read_text() for each in self._folder.glob("*.log"))
+            time.sleep(0.05)
 
 
 Attack = Callable[[Stagelens, random.Random, float], Counter[int]]
@@ -155,14 +225,56 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     return Counter(_until(end, guess))
 
 
-def inventors(to: Stagelens, _rng: random.Random, end: float) -> Counter[int]:
-    """Send each export with a new service name."""
+def inventors(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
+    """Send each export with a new service name, from two addresses."""
 
     def invent() -> int:
         body = export([point({})], f"invented-{next(_numbers)}")
-        return send_request(to.collector, "/v1/metrics", body, JSON, _ATTACKER)[0]
+        return send_request(to.collector, "/v1/metrics", body, JSON, rng.choice(_ATTACKERS[:2]))[0]
 
     return Counter(_until(end, invent))
+
+
+def unfinished_forms(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
+    """Hold sign-ins with one byte of their body."""
+    return _unfinished(to.dashboard, "/signin", rng, end, 40)
+
+
+def unfinished_exports(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
+    """Hold exports with one byte of their body."""
+    return _unfinished(to.collector, "/v1/metrics", rng, end, 80)
+
+
+def unfinished_calls(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
+    """Hold MCP calls with one byte of their body."""
+    return _unfinished(to.mcp, "/mcp", rng, end, 100)
+
+
+def hostile_queries(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
+    """Ask as a reader for what takes much memory or time."""
+    large = r"\pL{0,90}\w{0,90}x0"
+    queries = (
+        "{" + ",".join(f'a{number}=~"{large}{number}"' for number in range(150)) + "}",
+        '{__name__=~"((a{0,50}){0,50}){0,50}"}',
+        f'{{__name__=~"{"|".join(f"{large}{number}" for number in range(100))}"}}',
+        "+".join(['{__name__=~".+"}'] * 300),
+        'topk(1000000, {__name__=~".+"})',
+        "(" * 900 + "1" + ")" * 900,
+    )
+
+    def ask() -> int:
+        now = int(time.time())
+        span = {"query": rng.choice(queries), "start": str(now - 86_400 * 3), "end": str(now), "step": "10"}
+        path, parameters = rng.choice((("query_range", span), ("query", span), ("series", {"match[]": span["query"]})))
+        address = f"/api/v1/{path}?{urlencode(parameters)}"
+        return send_request(to.dashboard, address, headers={"Cookie": to.cookie}, source=_ATTACKER)[0]
+
+    return Counter(_until(end, ask))
+
+
+def leaked_previews(to: Stagelens, _rng: random.Random, end: float) -> Counter[int]:
+    """Load the signed image of one page."""
+    return Counter(_until(end, lambda: send_request(to.dashboard, to.preview, source=_ATTACKER)[0]))
 
 
 # Each attack with its number of concurrent attackers.
@@ -171,6 +283,12 @@ ATTACKS: Sequence[tuple[Attack, int]] = (
     (large_bodies, 12),
     (guessers, 60),
     (idle_senders, 12),
+    (unfinished_forms, 12),
+    (unfinished_exports, 12),
+    (unfinished_calls, 12),
+    (hostile_queries, 8),
+    (leaked_previews, 60),
+    # The last one, because pages about more services take longer.
     (inventors, 12),
 )
 
@@ -178,15 +296,19 @@ ATTACKS: Sequence[tuple[Attack, int]] = (
 def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, acknowledged: Counter[str]) -> Outcome:
     """Run *attackers* concurrent attackers for *seconds*, beside a reader, health probes and regular senders."""
     outcome = Outcome(attack.__name__.replace("_", " "))
-    end = time.monotonic() + seconds
+    before, end = to.resident_bytes(), time.monotonic() + seconds
 
-    def go_on(number: int) -> None:
-        outcome.answers.update(attack(to, random.Random(number), end))
+    def go_on() -> None:
+        with ThreadPoolExecutor(attackers) as pool:
+            answers.put(
+                sum(pool.map(lambda number: attack(to, random.Random(number), end), range(attackers)), Counter())
+            )
 
-    threads = [threading.Thread(target=go_on, args=(number,)) for number in range(attackers)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
+    # A process of its own, whose interpreter lock does not delay the reader.
+    answers = _FORK.SimpleQueue()
+    attacker = _FORK.Process(target=go_on)
+    attacker.start()
+    while attacker.is_alive() and answers.empty():
         status, took = send_request(to.dashboard, "/", headers={"Cookie": to.cookie})
         outcome.pages.append(took)
         outcome.refused["page"] += status != 200
@@ -194,12 +316,38 @@ def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, ackn
             status, took = send_request(port, "/livez")
             outcome.probes.append(took)
             outcome.refused["probe"] += status != 200
-        name = f"honest-{next(_numbers)}" if len(acknowledged) < 50 else "honest"
-        status, _ = send_request(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON)
-        outcome.refused["export"] += status != 200
-        acknowledged[name] += 3 if status == 200 else 0
+        outcome.refused["MCP call"] += to.ask_mcp() != 200
+        # The first one is a newcomer during each attack; a service that is known must stay so.
+        for name in (f"honest-{attack.__name__}", "honest"):
+            status, _ = send_request(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON)
+            outcome.refused["export"] += status != 200
+            acknowledged[name] += 3 if status == 200 else 0
         time.sleep(0.05)
+    outcome.answers = answers.get()
+    attacker.join()
+    outcome.grown = to.resident_bytes() - before
     return outcome
+
+
+def removed_database(to: Stagelens) -> list[str]:
+    """Remove the database under the running processes, and start them again; return what was wrong."""
+    for each in to.database.parent.glob(f"{to.database.name}*"):
+        each.unlink()
+    body = export([point({})], "honest")
+    found = [
+        f"export {number}: acknowledged"
+        for number in range(6)
+        if send_request(to.collector, "/v1/metrics", body, JSON)[0] == 200
+    ]
+    found += [
+        f"/readyz of port {port}: 200"
+        for port in (to.collector, to.dashboard)
+        if send_request(port, "/readyz")[0] == 200
+    ]
+    to.restart()
+    return found + ["export after the restart: refused"] * (
+        send_request(to.collector, "/v1/metrics", body, JSON)[0] != 200
+    )
 
 
 def _until(end: float, attempt: Callable[[], int]) -> list[int]:
@@ -220,8 +368,35 @@ def _half_open(port: int, rng: random.Random, end: float, many: int) -> Counter[
                     stack.callback(connection.close)
                     connection.sendall(rng.choice((b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX: ")))
                     opened[0] += 1
-            time.sleep(min(2.0, max(0.0, end - time.monotonic())))
+            time.sleep(min(_REOPENED_SECONDS, max(0.0, end - time.monotonic())))
             stack.close()
+    return opened
+
+
+def _unfinished(port: int, path: str, rng: random.Random, end: float, many: int) -> Counter[int]:
+    """Hold *many* requests with one byte of their body, from five addresses; replace each that gets a response."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {_HOST}\r\nContent-Type: application/json\r\nContent-Length: 900000\r\n\r\n{{"
+    )
+    opened = Counter[int]()
+    with ExitStack() as stack, selectors.DefaultSelector() as held_open:
+        while time.monotonic() < end:
+            for _ in range(many - len(held_open.get_map())):
+                with suppress(OSError):
+                    connection = socket.create_connection((_HOST, port), 5, (rng.choice(_ATTACKERS), 0))
+                    stack.callback(connection.close)
+                    connection.sendall(head.encode())
+                    held_open.register(connection, selectors.EVENT_READ)
+                    opened[0] += 1
+            time.sleep(min(_REOPENED_SECONDS, max(0.0, end - time.monotonic())))
+            for ended, _ in held_open.select(0):
+                connection = ended.fileobj
+                assert isinstance(connection, socket.socket)
+                with suppress(OSError):
+                    status = connection.recv(12).rpartition(b" ")[2]
+                    opened[int(status or 0)] += bool(status)
+                held_open.unregister(connection)
+                connection.close()
     return opened
 
 
@@ -233,20 +408,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         to, acknowledged = Stagelens(Path(folder)), Counter[str]()
         print(
-            "| attack | responses to it | slowest page | slowest probe | regular requests refused |\n|---|---|---|---|---|"
+            "| attack | responses to it | slowest page | slowest probe | regular requests refused | memory |\n"
+            "|---|---|---|---|---|---|"
         )
         outcomes = list[Outcome]()
         for attack, attackers in ATTACKS:
             outcomes.append(attacked(to, attack, attackers, options.seconds, acknowledged))
             print(outcomes[-1], flush=True)
-        to.end()
+        to.restart()
         counted = held(to.url).requests
         lost = {name: number for name, number in acknowledged.items() if counted[name] != number}
         print(
             f"{acknowledged.total():,} requests of {len(acknowledged)} honest services acknowledged, lost: {lost or 'none'}"
         )
+        wrong = removed_database(to)
+        print(f"removed database: {', '.join(wrong) or 'noticed'}")
+        to.end()
         slow = max(max(each.pages) for each in outcomes) > MOST_SECONDS
-        return int(bool(lost) or slow or any(each.refused.total() for each in outcomes))
+        grown = max(each.grown for each in outcomes if each.name == "hostile queries") > MOST_BYTES
+        return int(bool(lost or wrong) or slow or grown or any(each.refused.total() for each in outcomes))
 
 
 if __name__ == "__main__":
