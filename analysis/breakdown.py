@@ -120,8 +120,8 @@ def share_bounds(window: RankWindow, counts: Ints, shares: Floats) -> tuple[Floa
 
 def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
     """Return the non-zero stage times of one row of a breakdown by stage, in seconds."""
-    values = {str(name): float(frame[name].iloc[row]) for name in frame.columns if name not in COLUMNS}
-    return {stage: seconds for stage, seconds in values.items() if seconds > 0}
+    values = frame.iloc[row].to_dict()
+    return {str(name): float(value) for name, value in values.items() if name not in COLUMNS and value > 0}
 
 
 # A waiting stage causes the tail: minimum share of p99, maximum share of p50, minimum ratio of p99 to p50.
