@@ -34,11 +34,10 @@ def run_days(world: Simulation, days: int, first: float, growth: float = 1.0) ->
 
 
 def evaluate(world: Simulation) -> None:
-    """Evaluate three times within twenty minutes, in which an incident ends that does not fire."""
-    for _ in range(3):
-        world.evaluate(2)
-        world.clock.at += 10 * MINUTE
-    world.clock.at -= 30 * MINUTE
+    """Evaluate ten times within twenty minutes, in which an incident ends that does not fire."""
+    for _ in range(10):
+        world.evaluate(1)
+        world.clock.at += 2 * MINUTE
 
 
 @pytest.fixture
