@@ -28,6 +28,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store
 from tests.alerts.conftest import NOW
+from tests.alerts.delivery.test_outbox import open_incident
 from tests.alerts.traffic import Clock, Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
@@ -188,6 +189,7 @@ def test_a_message_is_sent_whenever_the_clock_jumps(
 ) -> None:
     """A message whose receiver is down during the jump is sent within minutes after it, by the same process or another."""
     at = message.at
+    open_incident(store, message, "slo:x")
     with store.transaction() as connection:
         outbox.record_transition(connection, message, ["slack"])
     channel = Down()
