@@ -82,7 +82,7 @@ fuzz: $(VENV)/stacks-$(INSTALL) ## feed INPUTS broken inputs to everything that 
 flood: $(VENV)/stacks-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
 	$(BIN)/python -m tests.chaos.flood
 
-outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector without credentials; fails if a regular reader or sender is kept out (four minutes)
+outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard, a collector and an MCP server; fails if a regular reader or sender is kept out (four minutes)
 	$(BIN)/python -m tests.chaos.outside
 
 upstream: | $(VENV)/bin/python ## the tests of Python and of other libraries, without and with the agent; fails if one passes only without (hours; K=WORD: those named so)

@@ -58,8 +58,6 @@ class Grant:
 
 @dataclass(frozen=True)
 class ReaderAccess:
-    """Rights of one reader."""
-
     grants: frozenset[Grant]
     grantors: str = ""
 
@@ -223,7 +221,6 @@ class LiveAccess:
 
 
 def read_access_file(path: Path) -> AccessRules:
-    """Read the access file at *path*."""
     found = read_file(path, "an access file", _EXAMPLE, _AccessFile)
     default = found.default.grants
     return AccessRules(path, found.groups, default, default if found.token is None else found.token.grants)

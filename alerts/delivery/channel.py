@@ -94,8 +94,6 @@ class OutcomeUnknownError(ChannelError):
 
 @runtime_checkable
 class HeartbeatReceiver(Protocol):
-    """Interface of a receiver of heartbeats."""
-
     @property
     def name(self) -> str: ...
 

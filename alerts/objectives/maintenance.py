@@ -28,8 +28,6 @@ _MINUTES_A_DAY = 1440
 
 @dataclass(frozen=True, slots=True)
 class OneTimeWindow:
-    """One-time maintenance window."""
-
     start: datetime
     end: datetime
     why: str = ""

@@ -129,8 +129,6 @@ def _span(length: timedelta) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SloEntry:
-    """Entry of `slos` in the SLO file."""
-
     place: Place
     name: str
     slos: tuple[Slo, ...]

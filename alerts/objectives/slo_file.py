@@ -39,8 +39,6 @@ EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.9
 
 
 class RegressionSettings(Section):
-    """Settings of the regression search."""
-
     example = "ignore: [checkout]"
 
     ignore: Texts = Field(examples=["[checkout]"])
@@ -85,8 +83,6 @@ class _SloFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Content of an SLO file."""
-
     slos: tuple[Slo, ...] = ()
     channels: tuple[ChannelEntry, ...] = ()
     dashboard_url: str = ""

@@ -60,7 +60,6 @@ def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent
 
 
 def read_event(item: Any) -> ChromeEvent | None:
-    """Return *item* as an event; None if it is not a complete event."""
     if not isinstance(item, dict) or item.get("ph") != "X":
         return None
     name, start, duration = item.get("name"), _finite_number(item.get("ts")), _finite_number(item.get("dur"))

@@ -171,7 +171,6 @@ def check_interval(point: HistogramPoint, window: TimeWindow) -> tuple[int, int]
 
 
 def histogram_of(metric: str, point: HistogramPoint) -> Histogram:
-    """Return the histogram of *point* of *metric*."""
     _check_counts(point)
     timed = metric not in names.TIME_METRICS
     if timed:

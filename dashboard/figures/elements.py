@@ -153,7 +153,6 @@ def horizontal_line(y: float, colour: str, dash: str = "4px,3px") -> Shape:
 
 
 def vertical_line(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, yref: str = "y") -> Shape:
-    """Return a vertical line from *y0* to *y1*."""
     return {
         "type": "line",
         "xref": "x",

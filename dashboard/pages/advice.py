@@ -230,7 +230,6 @@ def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str,
 def advice_card(
     context: Context, advice: Advice, rank: str, notes: Sequence[str] = (), code: Node = None, *, alone: bool
 ) -> Component:
-    """Return the card of one piece of advice."""
     finding = advice.finding
     title, why = finding_text(finding)
     service = finding.facts.service

@@ -50,7 +50,6 @@ _MODEL = ("forward", "prefill")
 
 
 def render(context: Context) -> Page:
-    """Return the capacity page of one service."""
     return service_page(context, "capacity", lambda: _body(context))
 
 

@@ -206,8 +206,6 @@ def _meanings() -> Component:
 
 @dataclass(frozen=True, slots=True)
 class CollectorProblem:
-    """Problem of a collector."""
-
     text: str
     fix: str
     since: datetime | None = None
@@ -215,15 +213,12 @@ class CollectorProblem:
 
 @dataclass(frozen=True, slots=True)
 class CollectorStatus:
-    """Collector with its state and its problems."""
-
     report: Report
     state: State
     troubles: tuple[CollectorProblem, ...] = ()
 
 
 def collector_status(report: Report, now: datetime) -> CollectorStatus:
-    """Return the status of the collector that sent *report*."""
     seen = _moment(report.seen)
     if (now - seen).total_seconds() > SILENT_AFTER:
         text = f"No report for {span(now - seen)}"

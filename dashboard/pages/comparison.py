@@ -65,8 +65,6 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """Pair with its verdict at one quantile."""
-
     pair: Pair
     quantile: float
     verdict: QuantileComparison

@@ -130,8 +130,6 @@ def _row(context: Context, found: TimelineEvent) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """Entry of the timeline."""
-
     at: datetime
     kind: str
     service: str

@@ -43,7 +43,6 @@ _MIN_SHARE = 0.01
 
 
 def render(context: Context, name: str) -> Page:
-    """Return the page of the incident *name*."""
     view = context.view
     found = context.source.incident_actions.incident(name)
     trail: list[tuple[str, str | None]] = [("Incidents", view.link(incidents.PLACE))]

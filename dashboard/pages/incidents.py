@@ -203,7 +203,6 @@ def mute_reason(context: Context, found: Incident) -> list[Node]:
 
 
 def incident_pill(found: Incident) -> Component:
-    """Return the state of *found*."""
     word, kind = _STATUS_PILLS[found.status]
     return html.Span(
         pill(word, _SEVERITY_PILLS[found.severity] if found.status == "open" else kind),
@@ -212,7 +211,6 @@ def incident_pill(found: Incident) -> Component:
 
 
 def severity_pill(found: Incident) -> Component:
-    """Return the severity of *found*."""
     return pill(found.severity.capitalize(), _SEVERITY_PILLS[found.severity] if found.state == "open" else "out")
 
 
@@ -234,7 +232,6 @@ def _acknowledged_by(found: Incident) -> Node:
 
 
 def matchers_text(silence: Silence) -> str:
-    """Return what *silence* matches."""
     return ", ".join(f"{key} {value}" for key, value in silence.matchers.items())
 
 

@@ -72,8 +72,6 @@ def _stages(measures: Measures) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMeasures:
-    """Measures of one service in a window."""
-
     service: str
     model: str
     first_seen: datetime
@@ -145,7 +143,6 @@ class ServiceRow:
 
 
 def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
-    """Return the measures of the services with requests in the window of *context*, by name."""
     view = context.view
     return context.source.cached(fleet_measures, context.source.read, view.start, view.end, view.text("env"))
 

@@ -44,7 +44,6 @@ _TONES = {**COLOURS, "stale": "warn"}
 
 
 def render(context: Context) -> Page:
-    """Return the overview."""
     trail: list[tuple[str, str | None]] = [("Overview", None)]
     rows = urgent_first(context)
     if not rows:

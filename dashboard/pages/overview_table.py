@@ -372,7 +372,6 @@ def rates_by_service(context: Context) -> dict[str, list[float]]:
 
 
 def stage_time_card(context: Context, size: str) -> Component:
-    """Return the card of the time of all services by stage, over time."""
     title, source = "Where the fleet spends its time", context.source
     frame = source.cached(source.read.breakdown_over_time, context.selection, None, context.axis.step)
     axis = context.axis_of(frame)
@@ -437,8 +436,6 @@ def _no_total(_rows: Sequence[ServiceRow]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of the service table."""
-
     title: str
     value: Callable[[ServiceRow], Value]
     cell: Callable[[ServiceRow], Nodes]

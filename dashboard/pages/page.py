@@ -44,7 +44,6 @@ _HEAD: tuple[tuple[components.Node, str], ...] = (
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of *frame* as dicts."""
     return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
@@ -124,8 +123,6 @@ _PORT = 4318
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rendered page."""
-
     title: str
     trail: list[tuple[str, str | None]]
     body: list[components.Node]
@@ -324,7 +321,6 @@ def _failed(error: Exception) -> Component:
 
 
 def empty_page_card(title: str, *text: components.Node, actions: list[Component] | None = None) -> Component:
-    """Return the card of a page without content."""
     return components.card(None, components.empty(title, *text, actions=actions or []))
 
 
@@ -436,7 +432,6 @@ def installable(extra: str = "") -> str:
 
 
 def unknown_page_card(what: str, home: str) -> Component:
-    """Return the card for an unknown address."""
     return empty_page_card(
         "There is no such page", what, actions=[components.link("Overview", href=home, className="btn pri")]
     )

@@ -59,7 +59,6 @@ class Replica:
 
 
 def render(context: Context) -> Page:
-    """Return the replicas page of one service."""
     return service_page(context, "replicas", lambda: _body(context))
 
 

@@ -144,7 +144,6 @@ def menu(
     title: str | None = None,
     css: str = "menu",
 ) -> Component:
-    """Return a menu of links."""
     links = [option_link(*option, on=value == chosen) for value, option in options.items()]
     summary = html.Summary([*shown, html.I(className="ic ic-down")], className="btn", title=title)
     return html.Details([summary, html.Div([*links, more], className="pop")], className=css)

@@ -74,7 +74,6 @@ _SLOW_RANK = 0.9
 
 
 def render(context: Context) -> Page:
-    """Return the breakdown page of one service."""
     return service_page(context, "", lambda: _body(context))
 
 

@@ -70,7 +70,6 @@ def percentile_card(context: Context, size: str = "c8 fill") -> Component:
 
 
 def percentile_chart(context: Context) -> Figure:
-    """Return the figure of `percentile_card`."""
     view = context.view
     return percentile_figure(
         grid_frame(context),
@@ -155,7 +154,6 @@ def hidden_in(context: Context) -> frozenset[str]:
 
 
 def over_time_card(context: Context, size: str = "c6") -> Component:
-    """Return the card of the breakdown over time."""
     figure = over_time_chart(context)
     frame, chosen = _over_time(context), context.view.choice("t", *OVER_TIME)
     # The options are in the order from the mean to the tail; the tail is the default.
@@ -210,7 +208,6 @@ def heat_card(context: Context) -> Component:
 
 
 def heat_chart(context: Context) -> Figure:
-    """Return the figure of `heat_card`."""
     source, selection = context.source, context.selection
     cells = _cells(context)
     quantiles = source.cached(source.read.quantiles_over_time, selection, _HEAT_QUANTILES, context.axis.step)

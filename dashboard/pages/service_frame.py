@@ -44,7 +44,6 @@ _TITLES = {
 
 
 def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]) -> Page:
-    """Return one tab of the page of a service."""
     service, view = context.service or "", context.view
     title = f"{service} · {_TITLES[tab]} · Stagelens" if tab else f"{service} · Stagelens"
     trail: list[tuple[str, str | None]] = [("Services", view.link("/"))]

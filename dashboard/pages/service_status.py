@@ -29,8 +29,6 @@ COLOURS = {"burning": "bad", "at_risk": "warn"}
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """Status of a service."""
-
     state: SloState | Literal[""]
     word: str
     note: str = ""
@@ -52,7 +50,6 @@ class ServiceStatus:
 def service_status(
     view: View, slos: tuple[SloStatus, ...], incidents: tuple[Incident, ...], release: Release | None
 ) -> ServiceStatus:
-    """Return the status of a service."""
     slo = min(slos, key=lambda each: each.urgency, default=None)
     # No action is needed during a maintenance window.
     maintained = {each.slo.name for each in slos if each.state == "maintenance"}
@@ -78,7 +75,6 @@ def service_status(
 
 
 def status_of(context: Context) -> ServiceStatus:
-    """Return the status of the service of *context*."""
     service = context.service or ""
     release = next((each for each in context.once(regressions) if each.service == service and each.is_clear), None)
     return service_status(context.view, slos_of(context, service), incidents_of(context, service), release)

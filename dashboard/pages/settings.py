@@ -34,7 +34,6 @@ _CAPS = {
 
 
 def render(context: Context) -> Page:
-    """Return the settings page."""
     head = html.Div(
         html.Div(
             [

@@ -91,7 +91,6 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
 
 
 def slo_sentence(view: View, found: SloStatus) -> str:
-    """Return the status of the objective as a sentence."""
     name = found.slo.name
     if found.state == "stale":
         silence = f"the collector has not ingested or aggregated data {state_note(found, view)}"

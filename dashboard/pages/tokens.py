@@ -31,7 +31,6 @@ _GLOSSARY = {
 
 
 def render(context: Context) -> Page:
-    """Return the tokens page of one service."""
     return service_page(context, "tokens", lambda: _body(context))
 
 

@@ -263,6 +263,5 @@ class Scale:
 
 
 def span_bar(span: Mapping[str, Any], scale: Scale, **more: Any) -> Component:
-    """Return one span as a bar in a lane."""
     left, width = scale.place(span)
     return html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}, **more)

@@ -66,7 +66,6 @@ _COLUMNS: Mapping[WasteKind, _Column] = {
 
 
 def waste_of(context: Context, rows: Sequence[ServiceRow]) -> list[Waste]:
-    """Return the waste of the services of *rows* in the window."""
     view, source, costs = context.view, context.source, context.source.costs
     environment = view.text("env")
     spent = source.cached(source.read.fleet_waste, view.start, view.end, environment=environment)

@@ -147,13 +147,11 @@ def tile(name: Node, value: str, unit: str = "", below: Nodes = None, spark: Com
 
 
 def duration_tile(name: Node, seconds: float | None, below: Nodes = None, spark: Component | None = None) -> Component:
-    """Return a latency as a tile."""
     number, unit = split_duration(seconds)
     return tile(name, number, unit, below, spark)
 
 
 def tiles(each: Iterable[Component | None]) -> Component:
-    """Return the strip of tiles."""
     return html.Div([one for one in each if one is not None], className="kpis")
 
 

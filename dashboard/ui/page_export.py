@@ -172,8 +172,6 @@ def _style_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """Chart of a page."""
-
     title: str
     spoken: str
     frame: pd.DataFrame | None
@@ -181,8 +179,6 @@ class ChartData:
 
 @dataclass(frozen=True, slots=True)
 class TableData:
-    """Table of a page, as text."""
-
     name: str
     head: list[str]
     rows: list[list[str]]

@@ -53,8 +53,6 @@ _NOWHERE = "api nowhere"
 
 
 def add_api_routes(server: Flask, source: Source) -> None:
-    """Add the routes of the read API to *server*."""
-
     def view() -> Response:
         given = _query_parameters(*ORDER, *_EXPORT)
         context = _context(source, required(given, "path"), given)

@@ -79,7 +79,6 @@ def percentiles(text: str) -> tuple[float, ...]:
 
 
 def required(given: Mapping[str, str], key: str) -> str:
-    """Return the value of *key*."""
     value = given.get(key, "")
     if not value:
         refuse(f"{key} is missing", key, f"add {key}=…")
@@ -156,7 +155,6 @@ def rows(frame: pd.DataFrame) -> list[list[Any]]:
 
 
 def as_json(value: Any) -> str:
-    """Return *value* as compact JSON."""
     return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -202,7 +200,6 @@ def _column(name: str) -> dict[str, str]:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return *value* as a JSON response."""
     return Response(as_json(value), status, mimetype="application/json")
 
 
@@ -227,5 +224,4 @@ def with_json_errors(respond: Callable[..., Response]) -> Callable[..., Response
 
 
 def error_response(error: str, key: str, fix: str, status: int) -> Response:
-    """Return the JSON response for an error."""
     return json_response({"error": error, "key": key, "cure": fix}, status)

@@ -35,8 +35,6 @@ def compressed(body: bytes, encoding: Encoding, *, small: bool = False) -> bytes
 
 
 def compress_responses(server: Flask) -> None:
-    """Compress the text responses of *server*."""
-
     def after(response: Response) -> Response:
         if not _can_be_compressed(response):
             return response

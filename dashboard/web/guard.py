@@ -80,7 +80,6 @@ def _with_security_headers(response: Response) -> Response:
 
 
 def current_principal() -> Principal:
-    """Return the principal of the current request."""
     return flask.g.stagelens_asker
 
 

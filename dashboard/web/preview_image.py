@@ -51,8 +51,6 @@ _COLOUR = re.compile(r"--([\w-]+): light-dark\((#\w{6})")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Latency as a bar of stages."""
-
     name: str
     seconds: float
     stages: Mapping[str, float]
@@ -219,7 +217,6 @@ _BUILDERS: dict[tuple[str, bool], Callable[[Context], ViewPreview | None]] = {
 
 
 def preview_png(preview: ViewPreview) -> bytes:
-    """Return *preview* as PNG."""
     image = Image.new("RGB", (WIDTH, HEIGHT), SURFACE)
     pen = ImageDraw.Draw(image)
     state, tone = preview.state

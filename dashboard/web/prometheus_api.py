@@ -59,8 +59,6 @@ _DIMENSIONS = {_SERVICE: "service", **_OPTIONAL}
 
 @dataclass(frozen=True, slots=True)
 class ServedMetric:
-    """Metric of the API."""
-
     text: str
     unit: str
     labels: tuple[str, ...]
@@ -96,7 +94,6 @@ _VALUES_FROM = {
 
 
 def add_prometheus_routes(server: Flask, source: Source) -> None:
-    """Add the routes of the API of Prometheus to *server*."""
     read, both = ["GET"], ["GET", "POST"]
     routes: list[tuple[str, Callable[..., Response], list[str]]] = [
         ("query", _query, both),

@@ -54,8 +54,6 @@ def refuse(error: str, kind: str = "bad_data") -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class VectorSeries:
-    """Series of a vector."""
-
     labels: Mapping[str, str]
     values: Floats
 

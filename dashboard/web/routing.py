@@ -130,7 +130,6 @@ def render_page(context: Context) -> Page:
 
 
 def failed_page(error: Exception) -> Page:
-    """Return the page of an error."""
     retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
     why = f"{type(error).__name__}. See the log of the dashboard."
     return Page(

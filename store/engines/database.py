@@ -129,7 +129,6 @@ def location(url: URL) -> str:
 
 
 def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
-    """Return the engine of the database at *url* without opening it."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:

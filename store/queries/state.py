@@ -181,8 +181,6 @@ WHERE tbl_name <> 'points' GROUP BY 1
 
 @dataclass(frozen=True, slots=True)
 class TierStorage:
-    """Size of one tier."""
-
     seconds: int
     rows: int
     bytes: int
@@ -274,8 +272,6 @@ _LIVE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """Freshness and size of the store."""
-
     last_received: datetime | None
     instances: int
     dropped: int

@@ -43,12 +43,14 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     parts = {name.split("/")[1] for name in names if name.startswith("stagelens/")}
-    data = [path for path in ROOT.glob("dashboard/assets/**/*") if path.is_file()]
+    data = [path for path in ROOT.glob("dashboard/assets/*") if path.is_file()]
     data += [*ROOT.glob("analysis/**/*.yaml"), *ROOT.glob("store/migrations/versions/0*.py")]
     data += [*ROOT.glob("alerts/**/*.html"), *ROOT.glob("dashboard/web/*.html")]
 
     assert not parts & {"tests", "examples", "benchmarks", "helm", "docs"}
     assert {f"stagelens/{path.relative_to(ROOT)}" for path in data} <= set(names)
+    licenses = {path.name for path in ROOT.glob("dashboard/assets/licenses/*")}
+    assert licenses <= {Path(name).name for name in names if ".dist-info/licenses/" in name}
     hooks = {f"stagelens/{path.relative_to(ROOT)}" for path in ROOT.glob("instrumentors/**/sitecustomize.py")}
     assert {"stagelens/py.typed", *hooks} <= set(names)
 
