@@ -65,7 +65,7 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 # The size of a message is known only after it was received, so few are received at once. [count]
 MESSAGES_AT_ONCE = 16
 # Receiving time of a message after which it gives way to others. [seconds]
-PATIENT_SECONDS = 1.0
+MAX_UNSHARED_SECONDS = 1.0
 
 
 class _Receipts:
@@ -112,7 +112,7 @@ class _Receipts:
     async def _read(self, sender: str, read: Callable[[], Awaitable[bytes]]) -> bytes:
         reading = asyncio.ensure_future(read())
         try:
-            while not (await asyncio.wait({reading}, timeout=PATIENT_SECONDS))[0]:
+            while not (await asyncio.wait({reading}, timeout=MAX_UNSHARED_SECONDS))[0]:
                 if any(self._started[each] <= self._started[sender] for each in self._waiting.values()):
                     raise FullError(_BUSY.message)
             return reading.result()

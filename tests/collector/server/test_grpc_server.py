@@ -297,7 +297,7 @@ def test_unfinished_messages_do_not_block_senders(
 ) -> None:
     """They give way to a later message, also at the limit of calls and from the same address."""
     monkeypatch.setattr(grpc_server, "MAX_RECEIVE_SECONDS", 600.0)
-    monkeypatch.setattr(grpc_server, "PATIENT_SECONDS", 0.1)
+    monkeypatch.setattr(grpc_server, "MAX_UNSHARED_SECONDS", 0.1)
     monkeypatch.setattr(grpc_server, "MAX_CALLS", most_calls)
     served = serve(grpc_port=0)
     calls = served.collector._server._grpc._calls

@@ -24,7 +24,7 @@ from stagelens.store import Store
 from tests.dashboard.served_versions import NOW
 
 BASE = "https://lens.example.com"
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
 class Pen:
@@ -43,7 +43,7 @@ class Pen:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         self.started.release()
-        assert self.go_on.wait(PATIENCE)
+        assert self.go_on.wait(TIMEOUT_SECONDS)
         with self._lock:
             self._at_once -= 1
         return preview_png(preview)
@@ -68,7 +68,7 @@ class Server:
     def fetch(self, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
         """Return the response to a request on a connection of its own."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        with contextlib.closing(HTTPConnection(*self.dashboard.address, timeout=PATIENCE)) as connection:
+        with contextlib.closing(HTTPConnection(*self.dashboard.address, timeout=TIMEOUT_SECONDS)) as connection:
             connection.request(method, path, headers=sent)
             response = connection.getresponse()
             return response, response.read()
@@ -112,8 +112,8 @@ def test_an_image_is_drawn_once_for_concurrent_requests(server: Server, pen: Pen
     known = server.fetch(other)[1]
     pen.go_on.clear()
     with concurrently(server.fetch, [leaked] * 40) as waiting:
-        assert pen.started.acquire(timeout=PATIENCE)
-        assert pen.started.acquire(timeout=PATIENCE)
+        assert pen.started.acquire(timeout=TIMEOUT_SECONDS)
+        assert pen.started.acquire(timeout=TIMEOUT_SECONDS)
         beside = [server.fetch(path) for path in ("/", "/readyz", "/livez", other)]
         pen.go_on.set()
         responses = [each.result() for each in waiting]
@@ -140,7 +140,7 @@ def test_images_are_drawn_one_at_a_time_and_few_wait(server: Server, pen: Pen) -
         return response
 
     with concurrently(fetch, urls[1:]) as waiting:
-        assert refused.acquire(timeout=PATIENCE)
+        assert refused.acquire(timeout=TIMEOUT_SECONDS)
         beside = server.fetch(urls[0]), server.fetch("/")
         pen.go_on.set()
         responses = [each.result()[0] for each in waiting]
