@@ -42,7 +42,6 @@ def _settings_in_code() -> set[str]:
 
 
 def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
-    """docs/configuration.md lists exactly the variables the code reads."""
     documented = set(re.findall(r"`(STAGELENS_[A-Z0-9_]+)`", (ROOT / "docs" / "configuration.md").read_text()))
 
     assert documented == _settings_in_code()
@@ -64,7 +63,6 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
 def test_the_default_that_is_documented_is_the_one_that_holds(
     read: Callable[[Mapping[str, str]], object], settings: Sequence[Setting]
 ) -> None:
-    """Whoever writes a default down gets what they had."""
     written = {
         setting.variable: setting.default for setting in settings if setting.default and " " not in setting.default
     }
@@ -84,7 +82,6 @@ def test_the_default_that_is_documented_is_the_one_that_holds(
     ],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
-    """A link to a file of the repository names one that exists."""
     text = (ROOT / page).read_text()
     links = [*re.findall(r"\]\(([^)#]+)", text), *re.findall(r"^\[[^\]]+\]: ([^\s#]+)", text, re.MULTILINE)]
     targets = [target for target in links if "://" not in target]
@@ -93,7 +90,6 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
 
 
 def test_links_to_headings_name_a_heading() -> None:
-    """Each `PAGE.md#anchor` in the documentation and in product code names a heading of that page."""
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
     pages += sorted((ROOT / "docs").rglob("*.md"))
     code = [
@@ -119,7 +115,6 @@ def test_links_to_headings_name_a_heading() -> None:
 
 
 def test_anchors_follow_the_rules_of_github(tmp_path: Path) -> None:
-    """Lower case, hyphens for spaces, no punctuation; repeated headings are numbered; comments in blocks do not count."""
     page = tmp_path / "page.md"
     page.write_text("# A `b_c`, d-e\n## [Link](x.md) & more\n```sh\n# comment\n```\n## Same\n### Same\n")
 
@@ -154,7 +149,6 @@ def _numbered(slug: str) -> Iterator[str]:
 
 @pytest.mark.stacks
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """Every page is in the contents, every link, anchor and picture is there: Sphinx is strict, as in `make site`."""
     command = ("-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", str(ROOT / "docs"), str(tmp_path))
     done = subprocess.run([sys.executable, *command], check=False, capture_output=True, text=True)
 
@@ -164,7 +158,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_generated_pages_are_current() -> None:
-    """`make docs` writes them; a page cannot drift from the code."""
     there = {f"libraries/{path.name}": path.read_text() for path in (ROOT / "docs" / "libraries").glob("*.md")}
     whole = ("configuration.md", "reported.md", "python-api.md", "compatibility.md", "glossary.md")
     there |= {page: (ROOT / "docs" / page).read_text() for page in whole}
@@ -174,7 +167,6 @@ def test_generated_pages_are_current() -> None:
 
 
 def test_each_test_of_a_stack_exists() -> None:
-    """The table of servers, engines and senders names the file of each, and none without a test has a version."""
     stacks = yaml.safe_load((ROOT / "docs" / "libraries" / "stacks.yaml").read_text())
 
     assert [each["name"] for each in stacks if "test" in each and not (ROOT / each["test"]).is_file()] == []
@@ -192,7 +184,6 @@ def _generate() -> Any:
 
 
 def test_start_pages_show_each_file_of_their_example() -> None:
-    """Pages are complete on GitHub, where the directives of Sphinx are not executed."""
     for page in sorted((ROOT / "docs" / "start").glob("*.md")):
         text = page.read_text()
         folder = ROOT / "examples" / "start" / page.stem
@@ -204,7 +195,6 @@ def test_start_pages_show_each_file_of_their_example() -> None:
 
 
 def test_every_attack_names_a_test_that_tries_it() -> None:
-    """A row of the table in docs/security.md leads to code; `…::` is another test of the file before it."""
     text = (ROOT / "docs" / "security.md").read_text()
     path, missing = "", list[str]()
     for named in re.findall(r"`((?:[\w/]+\.py|…)(?:::\w+)?)`", text[text.index("## Tested attacks") :]):
@@ -218,7 +208,6 @@ def test_every_attack_names_a_test_that_tries_it() -> None:
 
 
 def test_every_test_named_in_the_documentation_exists() -> None:
-    """`docs/architecture.md` lists them by guarantee and tier."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     table = text[text.index("| promise |") : text.index("## Packages")]
     rows = [line.split("|")[2:4] for line in table.splitlines()[2:] if line]
@@ -233,7 +222,6 @@ def test_every_test_named_in_the_documentation_exists() -> None:
 
 
 def test_every_python_file_that_documents_name_is_there() -> None:
-    """Files of the project, and those of the examples, which readers are to write."""
     folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
     known = {path.name for paths in (ROOT.glob("*.py"), *(each.rglob("*.py") for each in folders)) for path in paths}
     missing = [
@@ -258,7 +246,6 @@ HEAVY = {"cv2", "onnxruntime", "sentence_transformers", "sklearn", "torch", "tor
     ],
 )
 def test_every_library_declares_what_it_times(library: Library) -> None:
-    """A reader finds each under its name, with stages that exist and the versions it was tested with, no newer than ours."""
     cls = library.load()
 
     assert cls.title
@@ -281,7 +268,6 @@ def _installed(distribution: str) -> str:
 
 
 def test_the_readme_has_short_lines_and_paragraphs() -> None:
-    """A line has at most 160 characters, a paragraph at most five lines; a table or list is no paragraph."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     paragraphs = [part.splitlines() for part in text.split("\n\n")]
 
@@ -290,7 +276,6 @@ def test_the_readme_has_short_lines_and_paragraphs() -> None:
 
 
 def test_the_headline_numbers_of_the_readme_are_those_of_the_code() -> None:
-    """Numbers that only a measurement gives are checked by `make gate`."""
     readme = " ".join((ROOT / "README.md").read_text().split())
     defaults = {setting.variable: setting.default for setting in (*schema.AGENT, *schema.STORE)}
     share, time = defaults["STAGELENS_OVERHEAD_BUDGET"].split(",")
@@ -350,7 +335,6 @@ SINGLE_VERSION = {
 
 
 def test_every_library_has_a_minimum_that_is_tested() -> None:
-    """`make test-oldest` runs it, and docs/compatibility.md has it from there."""
     oldest = _generate().oldest_versions()
     tested = {library.trigger: library.load().tested for library in LIBRARIES}
     main = {trigger: next(iter(versions)) for trigger, versions in tested.items() if versions}
@@ -363,7 +347,6 @@ def test_every_library_has_a_minimum_that_is_tested() -> None:
 
 
 def test_the_minimum_of_opentelemetry_is_tested() -> None:
-    """What the package requires is what `make test-oldest` installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = _generate().oldest_versions()
 
@@ -373,7 +356,6 @@ def test_the_minimum_of_opentelemetry_is_tested() -> None:
 
 
 def test_every_library_is_in_the_readme() -> None:
-    """Every timed library is on the front page."""
     readme = (ROOT / "README.md").read_text()
 
     assert [library.trigger for library in LIBRARIES if library.load().title not in readme] == []

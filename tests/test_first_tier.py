@@ -81,7 +81,6 @@ def first_tier() -> dict[Path, set[str]]:
 
 
 def test_it_imports_only_what_its_environment_declares() -> None:
-    """Other distributions may be there, because `make test-stacks` installs into the same environment."""
     files = first_tier()
     declared, providers = required("stagelens", "dev"), metadata.packages_distributions()
     known = OURS | sys.stdlib_module_names

@@ -62,7 +62,6 @@ THIRD = "fails the run; fix it before anything else (3 in a row)"
 
 
 def test_the_third_run_in_a_row_fails(tmp_path: Path) -> None:
-    """The first two pass, with the reason; a run without a second attempt begins anew."""
     codes, lines = zip(*(run(tmp_path, attempts) for attempts in (0, 0, 0, 1, 0)), strict=True)
     first, second, third = flaky_lines(FIRST, SECOND, THIRD)
 
@@ -71,7 +70,6 @@ def test_the_third_run_in_a_row_fails(tmp_path: Path) -> None:
 
 
 def test_runs_are_counted_of_processes_too(tmp_path: Path) -> None:
-    """As `make test` has them."""
     codes, lines = zip(*(run(tmp_path, 0, "--numprocesses", "2") for _ in range(2)), strict=True)
 
     assert codes == (0, 0)
@@ -79,5 +77,4 @@ def test_runs_are_counted_of_processes_too(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_twice_has_failed(tmp_path: Path) -> None:
-    """The test is not called flaky."""
     assert run(tmp_path, 0, "--only-rerun=nothing like it") == (1, [])

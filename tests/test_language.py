@@ -185,7 +185,6 @@ def product_texts() -> Iterator[Text]:
     ],
 )
 def test_words_are_found_in_prose(found: Text, expected: list[str]) -> None:
-    """Names, code and targets of links are not checked."""
     lines = list(complaints(found))
 
     assert len(lines) == len(expected)
@@ -193,7 +192,6 @@ def test_words_are_found_in_prose(found: Text, expected: list[str]) -> None:
 
 
 def test_docstrings_and_messages_are_read() -> None:
-    """The docstring's first line, the text of an f-string as one, and no string of two words."""
     source = '''"""Module.\n\nTold."""\nraise ValueError(f"no {x} " "here now", "two words")\n'''
 
     assert list(texts_of_module("a.py", source)) == [
@@ -203,7 +201,6 @@ def test_docstrings_and_messages_are_read() -> None:
 
 
 def test_texts_use_the_words_of_the_field() -> None:
-    """Each complaint names file, line, word and what to write instead."""
     lines = [line for found in product_texts() for line in complaints(found)]
 
     assert lines == [], "\n".join(lines)

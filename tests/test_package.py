@@ -25,27 +25,23 @@ MODULES = [
 
 
 def test_every_package_on_disk_is_in_the_wheel() -> None:
-    """A folder with an __init__.py that pyproject forgets would be missing for users."""
     folders = {path.parent.relative_to(ROOT) for part in PARTS for path in (ROOT / part).rglob("__init__.py")}
 
     assert sorted(PACKAGES) == sorted(["stagelens", *(".".join(("stagelens", *folder.parts)) for folder in folders)])
 
 
 def test_every_package_is_copied_into_the_images() -> None:
-    """Check that `.dockerignore` includes each package: an image without one of them would not start."""
     listed = (ROOT / ".dockerignore").read_text().split()
 
     assert {f"!{part}" for part in PARTS} <= set(listed)
 
 
 def test_no_stray_module_lies_in_the_root() -> None:
-    """Any other .py file would ship as part of the package."""
     assert sorted(path.name for path in ROOT.glob("*.py")) == ["__init__.py", "__main__.py", "client.py"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_import_each_other_relatively(path: Path) -> None:
-    """The root folder may have any name, so nothing inside spells it."""
     tree = ast.parse(path.read_text())
     absolute = [
         node.lineno
@@ -59,7 +55,6 @@ def test_modules_import_each_other_relatively(path: Path) -> None:
 
 
 def test_no_module_is_loaded_under_two_names() -> None:
-    """One file, one module: a second copy would have its own state."""
     names: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -73,7 +68,6 @@ def test_no_module_is_loaded_under_two_names() -> None:
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
-    """`import stagelens` in a user's process costs nothing until a name is used."""
     code = "import sys; before = set(sys.modules); import stagelens; print(*sorted(set(sys.modules) - before))"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -82,7 +76,6 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 def test_the_agent_needs_the_base_install_only() -> None:
-    """Everything inside the user's process imports the standard library and OpenTelemetry, nothing of the server."""
     code = "import sys, stagelens; stagelens.instrument(); print(*sorted({name.split('.')[0] for name in sys.modules}))"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -112,7 +105,6 @@ DOCUMENTED = [
 
 @pytest.mark.parametrize("module", DOCUMENTED)
 def test_examples_in_docstrings_are_true(module: str) -> None:
-    """The examples of docstrings return the shown results."""
     result = doctest.testmod(importlib.import_module(module))
 
     assert result.attempted > 0

@@ -55,7 +55,6 @@ def names(found: set[Path]) -> set[str]:
 )
 @pytest.mark.usefixtures("tree")
 def test_a_changed_file_has_the_tests_that_import_it_or_are_named_after_it(changed: str, expected: set[str]) -> None:
-    """Through helpers too; a file of data has those that name it, and a conftest all in its folder."""
     assert names(selection.belonging_to([PurePath(changed)])) == expected
 
 
@@ -70,13 +69,10 @@ def test_a_changed_file_has_the_tests_that_import_it_or_are_named_after_it(chang
 )
 @pytest.mark.usefixtures("tree")
 def test_a_word_is_looked_for_in_the_names_of_files_and_tests(word: str, expected: set[str]) -> None:
-    """In any case, and nowhere else in a file."""
     assert names(selection.with_word(word)) == expected
 
 
 def test_a_branch_difference_includes_changed_and_new_files(tree: Path) -> None:
-    """Not what the other branch changed since."""
-
     def git(*words: str) -> None:
         identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
         subprocess.run(["git", *identity, *words], cwd=tree, check=True, capture_output=True)
@@ -98,7 +94,6 @@ def test_a_branch_difference_includes_changed_and_new_files(tree: Path) -> None:
 
 @pytest.mark.parametrize("target", ["test K=onnxruntime", "test-changed", "test-stacks K=chromium"])
 def test_make_hands_the_choice_on(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the tier of the target."""
     monkeypatch.delenv("MAKEFLAGS", raising=False)
     done = subprocess.run(
         ["make", "--dry-run", *target.split()],

@@ -16,7 +16,6 @@ TARGETS = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_each_make_target_and_file_exists(path: Path) -> None:
-    """A renamed target would fail at the first push, or at a release."""
     workflow: dict[str, Any] = yaml.safe_load(path.read_text())
     commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     targets = {target for command in commands for target in re.findall(r"^make ([a-z-]+)", command)}
@@ -28,14 +27,12 @@ def test_each_make_target_and_file_exists(path: Path) -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_each_job_waits_for_jobs_that_exist(path: Path) -> None:
-    """GitHub refuses the whole file otherwise."""
     jobs: dict[str, Any] = yaml.safe_load(path.read_text())["jobs"]
 
     assert {job["needs"] for job in jobs.values() if "needs" in job} <= jobs.keys()
 
 
 def test_a_tag_releases_the_version_of_the_project() -> None:
-    """The release workflow looks for this line, written exactly so."""
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
     assert len(version) == 1

@@ -120,7 +120,6 @@ def host(history: tuple[Path, datetime], tmp_path: Path) -> Generator[Host]:
 def test_incidents_neither_start_nor_end_because_the_clock_of_the_host_jumps(
     host: Host, jump: timedelta, killed: bool
 ) -> None:
-    """After the jump, each service continues as before; one sends its first request only after minutes."""
     before = host.events
     assert [name for name, _ in before] == ["bad", "recovered", "recovering"]
     assert ["resolved" in events for _, events in before] == [False, True, False]
@@ -137,7 +136,6 @@ def test_incidents_neither_start_nor_end_because_the_clock_of_the_host_jumps(
 def test_one_process_acts_whatever_its_clock_and_another_takes_over(
     store: Store, now: datetime, jump: timedelta
 ) -> None:
-    """Of two processes whose clocks differ, one writes; if it dies, the other one writes within an hour."""
     seconds = 0.0
     first, second = (
         Evaluator(store, name, lease_seconds=30, stopwatch=lambda: seconds) for name in ("first", "second")
@@ -187,7 +185,6 @@ class Down:
 def test_a_message_is_sent_whenever_the_clock_jumps(
     store: Store, message: Message, jump: timedelta, back: bool
 ) -> None:
-    """A message whose receiver is down during the jump is sent within minutes after it, by the same process or another."""
     at = message.at
     open_incident(store, message, "slo:x")
     with store.transaction() as connection:
@@ -217,7 +214,6 @@ def checked(channel: Channel) -> Channel:
 
 
 def test_a_heartbeat_continues_after_the_clock_is_set_back(store: Store) -> None:
-    """The time of the next heartbeat is not awaited, if the clock was set back."""
     at, sent = 1e9, list[float]()
 
     class Receiver:
@@ -238,7 +234,6 @@ def test_a_heartbeat_continues_after_the_clock_is_set_back(store: Store) -> None
 
 @pytest.mark.parametrize("behind", [0.0, 3600.0])
 def test_an_alert_never_ends_before_its_start(message: Message, behind: float) -> None:
-    """Alertmanager refuses an alert that ends before it starts, also while the clock is behind."""
     for each in (message, replace(message, transition="resolved", at=message.at - behind)):
         payload = alert_payload(each, message.at - behind)
         assert payload["startsAt"] <= payload["endsAt"]

@@ -52,7 +52,6 @@ def run_command(database: str, now: datetime, capsys: pytest.CaptureFixture[str]
 
 
 def test_open_incidents_are_listed(run_command: Ask) -> None:
-    """An incident is one line with id, severity, opening time, owner and headline."""
     head, line = run_command("list").splitlines()
 
     assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "owner", "incident"]
@@ -61,7 +60,6 @@ def test_open_incidents_are_listed(run_command: Ask) -> None:
 
 
 def test_show_prints_a_complete_incident(run_command: Ask) -> None:
-    """`show` prints facts, history and deliveries of an incident."""
     text = run_command("show", NAME)
 
     assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
@@ -72,7 +70,6 @@ def test_show_prints_a_complete_incident(run_command: Ask) -> None:
 
 
 def test_an_incident_is_acknowledged(run_command: Ask) -> None:
-    """An incident is acknowledged with the login name or a given name, which the list shows."""
     output = run_command("ack", NAME)
     run_command("ack", NAME, "--by", "bob")
 
@@ -83,7 +80,6 @@ def test_an_incident_is_acknowledged(run_command: Ask) -> None:
 
 
 def test_a_latency_regression_is_accepted(database: str, run_command: Ask, finding: Finding, now: datetime) -> None:
-    """An accepted regression is resolved with person and reason; accepting another incident is an error with a fix."""
     name, at = "sl-00000000000000000002", now.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, name="tail", kind="tail", burn=None, shift=shift)
@@ -108,7 +104,6 @@ def test_a_latency_regression_is_accepted(database: str, run_command: Ask, findi
 
 
 def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
-    """A silence lasts two hours from now by default, and an ended one is in the list of all silences."""
     made = run_command(
         "silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "moving disks"
     )
@@ -147,7 +142,6 @@ def test_a_mistake_is_reported_with_its_fix(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An error is exit code 1 and one sentence with a fix, without a traceback."""
     monkeypatch.setenv("STAGELENS_DATABASE", database)
     code = main(["alerts", *words])
 
@@ -156,7 +150,6 @@ def test_a_mistake_is_reported_with_its_fix(
 
 
 def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing store is an error that explains how to name another one."""
     code = main(["alerts", "list", "--database", f"sqlite:///{tmp_path / 'none.db'}"])
 
     assert code == 1
@@ -167,7 +160,6 @@ def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_channel_is_tested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Testing a channel without its secret fails with the missing variable; an unknown channel is an error with a fix."""
     file = tmp_path / "slo.yaml"
     file.write_text(
         "slos: [{name: a, service: shop, objective: 0.99, window: 30d}]\nchannels: [{kind: slack, webhook_url_env: NO_SUCH_URL}]\n",

@@ -42,7 +42,6 @@ def lines(kind: str, channel: Channel) -> list[str]:
 
 
 def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
-    """Opening and end arrive at PagerDuty as one alert, and the last line reports success."""
     service = open_one(PagerDutyService(WILLING))
     output = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url))
 
@@ -56,7 +55,6 @@ def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
 
 
 def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
-    """Both messages are in one thread in Slack."""
     workspace = open_one(SlackWorkspace(WILLING))
     output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
@@ -65,7 +63,6 @@ def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
 
 
 def test_a_common_error_is_printed_with_its_fix(open_one: Open) -> None:
-    """An error of Slack is printed with its code, whether it would be retried, and the fix."""
     workspace = open_one(SlackWorkspace(WILLING))
     workspace.refuse_once = ["not_in_channel"]
     output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
@@ -77,7 +74,6 @@ def test_a_common_error_is_printed_with_its_fix(open_one: Open) -> None:
 
 
 def test_a_sample_with_unknown_outcome_is_resolved(open_one: Open) -> None:
-    """If the outcome of the opening is unknown, the resolve is still sent."""
     server = open_one(MailServer(WILLING, replies={".": ""}))
     output = lines(
         "email", EmailChannel("email", "127.0.0.1", "a@b.example", ("c@d.example",), security="none", port=server.port)
@@ -88,7 +84,6 @@ def test_a_sample_with_unknown_outcome_is_resolved(open_one: Open) -> None:
 
 
 def test_a_refused_connection_is_printed_with_a_hint() -> None:
-    """A refused connection is printed with a hint."""
     hook = SlackHook(WILLING)
     hook.close()
 
@@ -96,7 +91,6 @@ def test_a_refused_connection_is_printed_with_a_hint() -> None:
 
 
 def test_a_heartbeat_is_pinged_once() -> None:
-    """A heartbeat channel receives one ping."""
     entry = ChannelEntry("pulse", "heartbeat", None, heartbeat=Heartbeat("pulse", "http://127.0.0.1:9/x"))
 
     assert next(check_channel(entry)) == "to pulse (heartbeat): one ping"
@@ -104,7 +98,6 @@ def test_a_heartbeat_is_pinged_once() -> None:
 
 
 def test_a_missing_secret_is_printed_with_its_variable() -> None:
-    """A missing secret is printed with its variable, and nothing is sent."""
     output = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
 
     assert output == ["failed: SLACK_WEBHOOK_URL is not set, so slack cannot send; set it and try again"]

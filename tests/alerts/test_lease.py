@@ -15,7 +15,6 @@ def hold(store: Store, holder: str, at: float) -> bool:
 
 @pytest.mark.parametrize(("at", "taken"), [(29.9, False), (30.0, True)])
 def test_a_lease_is_lost_only_by_expiry(store: Store, at: float, taken: bool) -> None:
-    """Another holder can acquire a lease after its expiry, and not before."""
     first = hold(store, "a", 0.0)
 
     assert first
@@ -23,7 +22,6 @@ def test_a_lease_is_lost_only_by_expiry(store: Store, at: float, taken: bool) ->
 
 
 def test_a_renewed_lease_is_not_lost(store: Store) -> None:
-    """A lease that is renewed in time is not lost."""
     mine = [hold(store, "a", 20.0 * turn) for turn in range(10)]
 
     assert all(mine)
@@ -31,7 +29,6 @@ def test_a_renewed_lease_is_not_lost(store: Store) -> None:
 
 
 def test_a_released_lease_is_free_immediately(store: Store) -> None:
-    """A released lease is free immediately, and only its holder can release it."""
     hold(store, "a", 0.0)
     with store.transaction() as connection:
         lease.release(connection, "evaluate", "b")

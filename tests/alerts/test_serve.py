@@ -124,7 +124,6 @@ def alert_log() -> Iterator[AlertLog]:
 
 
 def test_a_high_burn_rate_is_notified(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    """Started over a store with a high burn rate, the service notifies the webhook once, with the configured dashboard URL."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=SECOND, dashboard_url="http://dash.example"), store)
     alerts.start()
@@ -136,7 +135,6 @@ def test_a_high_burn_rate_is_notified(store: Store, traffic: Traffic, slo_yaml: 
 
 
 def test_two_alert_processes_send_one_message(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    """Two services that start together over one database open one incident and send one message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     second_store = Store.open(str(store.engine.url))
     pair = [
@@ -157,7 +155,6 @@ def test_two_alert_processes_send_one_message(store: Store, traffic: Traffic, sl
 def test_an_invalid_file_at_reload_leaves_the_previous_slos(
     store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox
 ) -> None:
-    """After an invalid change of the file, the previous SLOs are evaluated and the errors are reported."""
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml), store)
     alerts.tick()
     slo_yaml.write_text("slos: [", encoding="utf-8")
@@ -172,7 +169,6 @@ def test_an_invalid_file_at_reload_leaves_the_previous_slos(
 
 
 def test_without_a_file_alerts_are_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Without an SLO file the service logs that and evaluates nothing."""
     alerts = Alerts(AlertsConfig(), store)
     with caplog.at_level(logging.INFO):
         alerts.start()
@@ -185,7 +181,6 @@ def test_without_a_file_alerts_are_idle(store: Store, caplog: pytest.LogCaptureF
 def test_messages_of_a_channel_without_its_secret_wait(
     store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
 ) -> None:
-    """Messages of a channel without its secret wait, and are sent after a restart with the secret."""
     path = tmp_path / "waiting.yaml"
     path.write_text(
         """\
@@ -211,7 +206,6 @@ channels:
 
 
 def test_a_channel_uses_its_rotated_secret(store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox) -> None:
-    """After a rotation of the URL in its file, the next message is sent to the new URL."""
     path, secret = tmp_path / "rotating.yaml", tmp_path / "url"
     secret.write_text("http://127.0.0.1:9/nobody", encoding="utf-8")
     path.write_text(
@@ -238,7 +232,6 @@ channels:
 def test_a_failing_store_is_retried(
     store: Store, slo_yaml: Path, alert_log: AlertLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure of the database is logged once, and so is the recovery."""
     real, broken = store.transaction, threading.Event()
 
     def transaction() -> Any:
@@ -261,7 +254,6 @@ def test_a_failing_store_is_retried(
 
 
 def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLO file, interval and dashboard URL are read from the environment; the default file is `slo.yaml`, if it exists."""
     monkeypatch.chdir(tmp_path)
     bare = AlertsConfig.from_env({})
     (tmp_path / "slo.yaml").touch()
@@ -295,7 +287,6 @@ def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_an_invalid_setting_names_the_fix(env: dict[str, str], complaint: str) -> None:
-    """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError, match=r".") as caught:
         AlertsConfig.from_env(env)
 
@@ -311,7 +302,6 @@ def beating(slo_yaml: Path, inbox: Inbox) -> Path:
 
 
 def test_a_heartbeat_reaches_its_receiver(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
-    """After a successful evaluation the heartbeat receiver gets a ping, and no message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(slo_file=beating, interval=SECOND), store)
     alerts.start()
@@ -325,8 +315,6 @@ def test_a_heartbeat_reaches_its_receiver(store: Store, traffic: Traffic, beatin
 def test_a_failing_evaluation_stops_the_heartbeat(
     store: Store, beating: Path, inbox: Inbox, alert_log: AlertLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the evaluation fails, the pings stop."""
-
     def broken(*_: Any) -> list[Any]:
         msg = "one SLO cannot be judged"
         raise ValueError(msg)
@@ -342,7 +330,6 @@ def test_a_failing_evaluation_stops_the_heartbeat(
 
 
 def test_a_process_without_the_lease_records_no_evaluation(store: Store, beating: Path) -> None:
-    """Only the process that holds the lease records a successful evaluation."""
     first, second = Alerts(AlertsConfig(slo_file=beating), store), Alerts(AlertsConfig(slo_file=beating), store)
     first.tick()
     with store.transaction() as connection:

@@ -62,7 +62,6 @@ def settle(store: Store, channel: str, now: datetime, error: ChannelError | None
 
 
 def test_an_empty_database_has_zero_counts(store: Store, now: datetime) -> None:
-    """An empty database has zero incidents and messages and no evaluation, so that alerts have values to compare."""
     assert exposed(store, now) == {
         'open_incidents{severity="page"}': 0,
         'open_incidents{severity="ticket"}': 0,
@@ -72,7 +71,6 @@ def test_an_empty_database_has_zero_counts(store: Store, now: datetime) -> None:
 
 
 def test_messages_are_counted_by_channel_and_state(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Messages are counted by channel and state, with the age of the oldest undelivered page."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     settle(store, "pager", now, None)
@@ -97,7 +95,6 @@ def test_messages_are_counted_by_channel_and_state(store: Store, traffic: Traffi
 
 
 def test_a_channel_has_zero_counts_before_its_first_message(store: Store, tmp_path: Path) -> None:
-    """A channel has zero counts before its first message, so that an alert sees the first refused one as an increase."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
     alerts = Alerts(AlertsConfig(slo_file=slos), store)
@@ -109,7 +106,6 @@ def test_a_channel_has_zero_counts_before_its_first_message(store: Store, tmp_pa
 def test_only_a_complete_evaluation_updates_the_time(
     store: Store, tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If an SLO cannot be evaluated, the time of the last evaluation is not updated."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0])
     at = [now, now + MINUTE]
@@ -129,7 +125,6 @@ def test_only_a_complete_evaluation_updates_the_time(
 
 
 def test_a_message_being_sent_counts_as_waiting(store: Store, traffic: Traffic, now: datetime) -> None:
-    """A message that is being sent counts as waiting."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     with store.transaction() as connection:
@@ -140,7 +135,6 @@ def test_a_message_being_sent_counts_as_waiting(store: Store, traffic: Traffic, 
 
 @pytest.mark.stacks
 def test_alert_metrics_pass_promtool(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Names, units and help are valid for `promtool check metrics`."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
     checked = prometheus_tool.run("check", "metrics", given=exposition(AlertMetrics(store)).encode())
@@ -149,7 +143,6 @@ def test_alert_metrics_pass_promtool(store: Store, traffic: Traffic, now: dateti
 
 
 def test_an_unreadable_database_leaves_other_metrics(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """While the database cannot be read, other metrics are served and the log has the error."""
     with store.transaction() as connection:
         connection.exec_driver_sql("DROP TABLE outbox")
     beside = SelfMetrics(Health())
@@ -163,7 +156,6 @@ def test_an_unreadable_database_leaves_other_metrics(store: Store, caplog: pytes
 
 
 def test_alerts_serve_metrics_on_the_configured_port(store: Store) -> None:
-    """The metrics port is open while the service runs."""
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     alerts.start()
     url = alerts.place.rpartition(" ")[2]
@@ -177,7 +169,6 @@ def test_alerts_serve_metrics_on_the_configured_port(store: Store) -> None:
 
 
 def test_probes_report_a_failure_and_its_end(store: Store, tmp_path: Path) -> None:
-    """With a failing store the service is live and not ready, until the store works."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE)
     alerts = Alerts(AlertsConfig(slo_file=slos, interval=timedelta(milliseconds=20), metrics_port=0), store)
@@ -200,7 +191,6 @@ def test_probes_report_a_failure_and_its_end(store: Store, tmp_path: Path) -> No
 
 
 def test_alerts_without_a_valid_file_are_not_ready(store: Store, tmp_path: Path) -> None:
-    """A service whose SLO file was never valid is not ready, so that a rollout stops."""
     slos = tmp_path / "slo.yaml"
     slos.write_text("slos: [{name: no-service}]\n")
     alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
@@ -214,7 +204,6 @@ def test_alerts_without_a_valid_file_are_not_ready(store: Store, tmp_path: Path)
 
 
 def test_a_stopped_evaluation_thread_fails_the_liveness_probe(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the evaluation thread stopped, the liveness probe fails."""
     monkeypatch.setattr(Alerts, "_run", lambda _alerts: None)
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     alerts.start()
@@ -230,7 +219,6 @@ def test_a_stopped_evaluation_thread_fails_the_liveness_probe(store: Store, monk
 def test_a_stopped_channel_thread_fails_the_liveness_probe(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the thread of a channel stopped, the liveness probe fails."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
     monkeypatch.setattr(AlertsThread, "_run", lambda _loop: None)
@@ -246,7 +234,6 @@ def test_a_stopped_channel_thread_fails_the_liveness_probe(
 
 
 def test_a_standby_process_is_ready(store: Store, tmp_path: Path) -> None:
-    """A process on standby is ready, and its response contains that."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0])
     first, second = (Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store) for _ in range(2))
@@ -264,7 +251,6 @@ def test_a_standby_process_is_ready(store: Store, tmp_path: Path) -> None:
 
 
 def test_probes_contain_no_database_address(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Responses of probes contain no address and no SQL, because they need no authentication; the log has both."""
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     with store.transaction() as connection:
         connection.exec_driver_sql("DROP TABLE leases")
@@ -291,7 +277,6 @@ def end_of(name: str) -> None:
 
 
 def test_a_port_in_use_is_explained(store: Store) -> None:
-    """A port in use is an error with address and setting."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(StagelensError, match=rf"127.0.0.1:{port}(.|\n)*STAGELENS_ALERTS_METRICS_PORT"):

@@ -40,7 +40,6 @@ def as_it_was(finding: Finding) -> dict[str, Any]:
 
 
 def test_an_incident_of_an_older_version_is_unchanged(store: Store, message: Message, finding: Finding) -> None:
-    """After upgrade, downgrade and upgrade, an incident of an older version and its message are equal."""
     name, finding = message.incident, replace(finding, exemplars=(), course=None)
     incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
     with store.transaction() as connection:

@@ -45,7 +45,6 @@ def url(store: Store) -> str:
 
 
 def test_every_table_has_rows(store: Store) -> None:
-    """Every table of the schema has rows in the test store, including new tables."""
     fill(store)
 
     assert [
@@ -54,7 +53,6 @@ def test_every_table_has_rows(store: Store) -> None:
 
 
 def test_an_upgraded_store_of_the_previous_schema_gives_equal_results(store: Store, url: str) -> None:
-    """All results, and all rows of the previous schema's tables and columns, are equal after the upgrade."""
     before = results_of(store)
     database.migrate(store.engine, previous_revision())
     known = columns(store)
@@ -70,7 +68,6 @@ def test_an_upgraded_store_of_the_previous_schema_gives_equal_results(store: Sto
 
 
 def test_processes_started_during_the_upgrade_wait(store: Store, url: str) -> None:
-    """Of several processes that open an old store together, one upgrades it and the others wait."""
     before = results_of(store)
     database.migrate(store.engine, previous_revision())
     together = Barrier(OPENERS)
@@ -100,7 +97,6 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str
 
 
 def test_results_of_an_earlier_version_are_equal(left: tuple[Path, dict[str, str]]) -> None:
-    """Results equal those written by the earlier version, which does not depend on downgrades of this version."""
     file, before = left
     store = Store.open(f"sqlite:///{file}", clock=clock)
     after = results_of(store)
@@ -112,7 +108,6 @@ def test_results_of_an_earlier_version_are_equal(left: tuple[Path, dict[str, str
 def test_a_backup_of_an_earlier_version_can_be_restored(
     left: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backup of an earlier version restored into an empty store of this version has the same results."""
     backup, before = left
     monkeypatch.setenv("STAGELENS_DATABASE", f"sqlite:///{tmp_path / 'new.db'}")
     code = main(["restore", str(backup)])

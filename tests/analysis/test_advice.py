@@ -46,7 +46,6 @@ def finding_of(found: Facts, stage: str, rank: str = "p99") -> StageFinding:
 
 
 def test_every_stage_has_a_family_with_complete_options() -> None:
-    """The catalog has every stage, no key twice, and no empty field."""
     assert all(family_of(stage.key) is not None for stage in STAGES)
     assert len({each.key for each in families()}) == len(families())
     for option in (option for family in families() for option in family.options):
@@ -77,7 +76,6 @@ def test_every_stage_has_a_family_with_complete_options() -> None:
 def test_the_cause_follows_from_the_stage_at_both_percentiles(
     stage: str, median: float, tail: float, cause: str
 ) -> None:
-    """The same stage has another cause if only some requests have it, or if it is much longer in the tail."""
     found = finding_of(facts_of({"decode": 40, stage: median}, {"decode": 45, stage: tail}), stage)
 
     assert found.cause == cause
@@ -95,14 +93,12 @@ def test_the_cause_follows_from_the_stage_at_both_percentiles(
     ],
 )
 def test_decode_of_long_responses_is_not_slow(tokens: tuple[float, float] | None, cause: str) -> None:
-    """Decode that is four times as long has slow tokens only if responses are not about four times as long."""
     found = facts_of({"decode": 500}, {"decode": 2000}, response_tokens=tokens)
 
     assert finding_of(found, "decode").cause == cause
 
 
 def test_unattributed_time_is_a_finding_from_15_percent_on() -> None:
-    """A smaller share is usual."""
     usual = findings(facts_of({"forward": 86, "overhead": 14}, {"forward": 86, "overhead": 14}), "p99")
     gaps = [facts_of({"forward": 84, "overhead": each}, {"forward": 84, "overhead": 20 - each}) for each in (4, 16)]
 
@@ -116,7 +112,6 @@ def test_unattributed_time_is_a_finding_from_15_percent_on() -> None:
     st.sampled_from(RANKS),
 )
 def test_findings_are_sorted_and_none_is_small(median: Stages, tail: Stages, rank: str) -> None:
-    """Each finding has at least 3 % of the ranked quantity, and the largest expected gain comes first."""
     found = findings(facts_of(median, tail), rank)
 
     assert all(each.weight(rank) >= MIN_GAIN for each in found)
@@ -125,7 +120,6 @@ def test_findings_are_sorted_and_none_is_small(median: Stages, tail: Stages, ran
 
 @pytest.mark.parametrize(("rank", "needed"), [("p99", 1000), ("p50", 20), ("ttft", 1000), ("tpot", 1000), ("cost", 20)])
 def test_findings_need_enough_requests(rank: str, needed: int) -> None:
-    """With too few requests for the ranked percentile there are no findings; a mean cost needs those of the median."""
     few, enough = (facts_of({"forward": 40}, {"forward": 90}, requests) for requests in (needed - 1, needed))
 
     assert findings(few, rank) == []
@@ -133,12 +127,10 @@ def test_findings_need_enough_requests(rank: str, needed: int) -> None:
 
 
 def test_the_rest_of_many_stages_is_no_finding() -> None:
-    """The stage that sums up rare custom stages cannot be optimized."""
     assert findings(facts_of({"forward": 10, OTHER: 90}, {"forward": 10, OTHER: 90}), "p99")[0].stage == "forward"
 
 
 def test_waiting_stages_have_no_cost() -> None:
-    """Ranked by cost, a stage that does not keep a machine busy is left out; costs follow from mean times if known."""
     median, tail = {"forward": 40.0, "queue": 80.0}, {"forward": 40.0, "queue": 300.0}
     means = {"forward": 0.06, "tokenize": 0.02, "queue": 0.1}
 
@@ -147,7 +139,6 @@ def test_waiting_stages_have_no_cost() -> None:
 
 
 def test_each_service_has_its_largest_finding() -> None:
-    """A list of services has one finding of each, from a fifth of the ranked quantity on, largest first."""
     services = [
         facts_of({"forward": 50, "queue": 0}, {"forward": 50, "queue": 30, "preprocess": 20}, service="b"),
         facts_of({"forward": 50, "queue": 0}, {"forward": 50, "queue": 50}, service="c"),
@@ -172,7 +163,6 @@ def test_each_service_has_its_largest_finding() -> None:
     ],
 )
 def test_one_version_or_route_is_slow_alone(seconds: dict[str, float | None], alone: tuple[str, str] | None) -> None:
-    """The slowest one takes at least twice as long as the next one; one without data is left out."""
     assert slow_alone(seconds) == alone
 
 
@@ -182,7 +172,6 @@ def test_one_version_or_route_is_slow_alone(seconds: dict[str, float | None], al
 def test_the_reachable_latency_is_the_ceiling_if_all_requests_are_alike(
     usual: float, uneven: bool, after: float, gain: float
 ) -> None:
-    """If limiting the stage to its median gains 1 % or less, only a faster stage helps."""
     reach = ReachableLatency("p99", 1.0, usual, 0.5)
 
     assert (reach.is_uneven, reach.after, reach.gain, reach.ceiling) == (uneven, after, pytest.approx(gain), 0.5)
@@ -193,7 +182,6 @@ def test_the_reachable_latency_is_the_ceiling_if_all_requests_are_alike(
 def test_a_prediction_never_promises_more_than_the_breakdown_allows(
     median: float, tail: float, usual: float, without: float
 ) -> None:
-    """Not below p99 minus the time of the stage at p99, and not above p99."""
     facts = facts_of({"forward": 100, "queue": 100 * median}, {"forward": 100, "queue": 100 * tail})
     finding = StageFinding(facts, "queue", next(each for each in families() if each.key == "batching"))
     p99 = facts.measures.p99 or 0.0
@@ -207,7 +195,6 @@ def test_a_prediction_never_promises_more_than_the_breakdown_allows(
 
 @pytest.mark.parametrize("median", [0.0, 1e-6, 0.1])
 def test_a_stage_of_nearly_nothing_at_p50_is_no_times_slower(median: float) -> None:
-    """A ratio to a median within the noise says nothing: only some requests have the stage."""
     found = finding_of(
         facts_of({"forward": 40, "preprocess": median}, {"forward": 45, "preprocess": 155}), "preprocess"
     )
@@ -218,12 +205,10 @@ def test_a_stage_of_nearly_nothing_at_p50_is_no_times_slower(median: float) -> N
 
 @pytest.mark.parametrize(("tail", "cause"), [(25, "steady_pace"), (50, "slow_pace")])
 def test_the_pace_of_tokens_is_a_finding_of_its_own(tail: float, cause: str) -> None:
-    """The time per output token has no other stage than decode."""
     assert finding_of(facts_of({"decode": 20}, {"decode": tail}, metric="TPOT"), "decode", "tpot").cause == cause
 
 
 def test_stages_that_are_slow_for_some_requests_come_first() -> None:
-    """Then the largest gain; advice whose ceiling is below 3 % is left out, and without a what-if the share counts."""
     found = facts_of({"forward": 80, "h2d": 20}, {"forward": 80, "h2d": 20, "queue": 50, "load": 30, "network": 20})
     reaches = {
         "forward": ReachableLatency("p99", 0.2, 0.2, 0.12),
@@ -249,7 +234,6 @@ def test_stages_that_are_slow_for_some_requests_come_first() -> None:
     ],
 )
 def test_a_mark_hides_advice(mark: Mark | None, hidden: bool) -> None:
-    """Dismissed and completed advice is hidden, snoozed advice until the snooze ends."""
     finding = finding_of(facts_of({"forward": 10}, {"forward": 10}), "forward")
 
     assert Advice(finding, None, mark).is_hidden(NOW) is hidden
@@ -266,7 +250,6 @@ def test_a_mark_hides_advice(mark: Mark | None, hidden: bool) -> None:
     ],
 )
 def test_advice_about_a_slow_replica_follows_its_machine(measures: tuple[Measure, ...], expected: str) -> None:
-    """What its machine shows decides what to do."""
     hardware = tuple(HardwareDifference(each, 2.0, 1.0) for each in measures)
     slow = ReplicaOutlier("a:1", "a", 2, 0.5, 0.2, 0.1, 500, 0, is_dated=True, growth=(), hardware=hardware)
 

@@ -64,7 +64,6 @@ def pick(rng: np.random.Generator, size: int, **shares: float) -> Texts:
     ],
 )
 def test_a_value_of_slow_requests_is_named(key: str, shares: dict[str, float], label: str) -> None:
-    """The first value is slow; another attribute is not."""
     rng, latency = noise(1, 6000)
     of = pick(rng, 6000, **shares)
     latency[of == next(iter(shares))] *= 8
@@ -86,7 +85,6 @@ def test_a_value_of_slow_requests_is_named(key: str, shares: dict[str, float], l
     ],
 )
 def test_a_range_of_numbers_is_named(key: str, start: int, is_slow: str, value: str) -> None:
-    """The range from the band on, or below it, is named with its bands, and of one attribute only one range."""
     rng, latency = noise(2, 20_000)
     numbers = (start * np.exp2(rng.normal(-3 if is_slow == "from" else 3, 2, 20_000))).astype(np.int64)
     latency[numbers >= start if is_slow == "from" else numbers < start] *= 8
@@ -98,7 +96,6 @@ def test_a_range_of_numbers_is_named(key: str, start: int, is_slow: str, value: 
 
 
 def test_the_sentence_has_the_numbers_of_the_requests() -> None:
-    """Shares are exact, latencies are within a bucket of the true percentile."""
     rng, latency = noise(3, 50_000)
     size = pick(rng, 50_000, **{"65536": 0.94, "1048576": 0.06})
     latency[size == "1048576"] *= 6
@@ -120,7 +117,6 @@ def test_the_sentence_has_the_numbers_of_the_requests() -> None:
 
 
 def test_a_value_that_contains_the_cause_comes_later() -> None:
-    """A tenant that sends all large inputs, and others, comes after the size, and is the same requests."""
     rng, latency = noise(4, 20_000)
     size = pick(rng, 20_000, **{"4096": 0.95, "1048576": 0.05})
     tenant = np.where(size == "1048576", "acme", pick(rng, 20_000, acme=0.1, globex=0.9))
@@ -132,7 +128,6 @@ def test_a_value_that_contains_the_cause_comes_later() -> None:
 
 
 def test_two_causes_are_both_named() -> None:
-    """A tenant and a replica that are slow independently of each other are distinct."""
     rng, latency = noise(5, 20_000)
     tenant, replica = pick(rng, 20_000, acme=0.05, globex=0.95), pick(rng, 20_000, a=0.06, b=0.94)
     latency[(tenant == "acme") | (replica == "a")] *= 8
@@ -142,7 +137,6 @@ def test_two_causes_are_both_named() -> None:
 
 
 def test_a_period_is_named_if_nothing_else_explains_it() -> None:
-    """Slow requests of ten minutes are named by the time, in UTC."""
     rng, latency = noise(6, 20_000)
     at = rng.integers(0, STEPS, 20_000)
     latency[(at >= 20) & (at < 30)] *= 5
@@ -154,7 +148,6 @@ def test_a_period_is_named_if_nothing_else_explains_it() -> None:
 
 
 def test_a_release_is_named_instead_of_its_time() -> None:
-    """A version that replaced another one and is slower is the cause, not the minutes since then."""
     rng, latency = noise(17, 20_000)
     at = rng.integers(0, STEPS, 20_000)
     version = np.where(at >= 40, "2", "1")
@@ -166,7 +159,6 @@ def test_a_release_is_named_instead_of_its_time() -> None:
 
 
 def test_a_cause_of_some_minutes_is_no_period() -> None:
-    """A replica that is slow from a time on is named, and the time is not."""
     rng, latency = noise(7, 20_000)
     at, replica = rng.integers(0, STEPS, 20_000), pick(rng, 20_000, a=0.1, b=0.9)
     latency[(at >= 40) & (replica == "a")] *= 8
@@ -175,7 +167,6 @@ def test_a_cause_of_some_minutes_is_no_period() -> None:
 
 
 def test_a_value_that_is_frequent_while_everything_is_slow_is_not_named() -> None:
-    """A tenant that sends most of its requests in the slow minutes is not slow itself; the time is."""
     rng, latency = noise(8, 20_000)
     at = rng.integers(0, STEPS, 20_000)
     is_slow = (at >= 20) & (at < 30)
@@ -186,7 +177,6 @@ def test_a_value_that_is_frequent_while_everything_is_slow_is_not_named() -> Non
 
 
 def test_a_service_that_is_minutes_old_has_causes() -> None:
-    """In a window of which few steps have requests, these are enough, also where some have fewer."""
     rng, latency = noise(16, 10_000)
     tenant = pick(rng, 10_000, acme=0.05, globex=0.95)
     latency[tenant == "acme"] *= 8
@@ -196,7 +186,6 @@ def test_a_service_that_is_minutes_old_has_causes() -> None:
 
 
 def test_one_burst_is_no_cause() -> None:
-    """Requests of one tenant that are slow in one minute may have met a pause."""
     rng, latency = noise(9, 6000)
     at, tenant = rng.integers(0, STEPS, 6000), pick(rng, 6000, acme=0.1, globex=0.9)
     latency[(at == 20) & (tenant == "acme")] *= 50
@@ -205,7 +194,6 @@ def test_one_burst_is_no_cause() -> None:
 
 
 def test_nothing_is_named_without_a_cause() -> None:
-    """The sentence counts the attributes that have more than one value."""
     rng, latency = noise(10, 20_000)
     values = {key: pick(rng, 20_000, a=0.1, b=0.9) for key in ("tenant", "model")}
     found = find_causes(counts_of(latency, {**values, "route": pick(rng, 20_000, a=1.0)}))
@@ -215,19 +203,16 @@ def test_nothing_is_named_without_a_cause() -> None:
 
 
 def test_no_requests_no_result() -> None:
-    """Empty counts have neither causes nor a sentence."""
     for requests in ({}, {"tenant": {}}, {"tenant": {"a": np.zeros((1, 1), np.int64)}}):
         found = find_causes(AttributeCounts(SCALE, np.arange(1), np.array([START]), requests))
         assert (found.requests, found.causes, found.sentence) == (0, (), "")
 
 
 def test_few_requests_have_a_lower_percentile() -> None:
-    """The percentile has at least 50 slow requests, as far as p90 allows."""
     assert [highest_percentile(each, 0.999) for each in (100_000, 5000, 1000, 400)] == [0.999, 0.99, 0.95, 0.9]
 
 
 def test_selected_requests_are_compared_with_all_others() -> None:
-    """The tenant of the selected latencies and minutes is named, without a percentile."""
     rng, latency = noise(11, 20_000)
     at, tenant = rng.integers(0, STEPS, 20_000), pick(rng, 20_000, acme=0.1, globex=0.9)
     latency[(at >= 20) & (at < 24) & (tenant == "acme")] = 0.6
@@ -240,7 +225,6 @@ def test_selected_requests_are_compared_with_all_others() -> None:
 
 
 def test_selected_minutes_are_compared_with_the_other_minutes() -> None:
-    """Where all latencies are selected, the tenant that is more frequent in the selected minutes is named."""
     rng, latency = noise(12, 20_000)
     at = rng.integers(0, STEPS, 20_000)
     tenant = np.where(rng.random(20_000) < np.where((at >= 20) & (at < 25), 0.6, 0.05), "acme", "globex")
@@ -252,7 +236,6 @@ def test_selected_minutes_are_compared_with_the_other_minutes() -> None:
 
 @given(order=st.permutations(range(4)), seed=st.integers(0, 3))
 def test_the_order_of_values_does_not_matter(order: list[int], seed: int) -> None:
-    """Values in any order have the same result."""
     rng, latency = noise(seed, 4000)
     tenant = rng.choice(list("abcd"), 4000, p=[0.1, 0.2, 0.3, 0.4])
     latency[tenant == "a"] *= 6
@@ -264,7 +247,6 @@ def test_the_order_of_values_does_not_matter(order: list[int], seed: int) -> Non
 
 
 def test_steps_without_slow_requests_may_be_combined() -> None:
-    """The result of the test of values does not depend on how fast requests are divided in steps."""
     rng, latency = noise(13, 20_000)
     at, tenant = rng.integers(0, 30, 20_000), pick(rng, 20_000, acme=0.1, globex=0.9)
     latency[(at < 20) & (tenant == "acme")] *= 20
@@ -283,7 +265,6 @@ def test_steps_without_slow_requests_may_be_combined() -> None:
     numbers=st.booleans(),
 )
 def test_any_counts_have_a_result(table: Ints, percentile: float, numbers: bool) -> None:
-    """No counts and no percentile raise or warn, and shares are shares."""
     key, names = ("request_size", ("0", "64", "")) if numbers else ("tenant", ("a", "", "__other__"))
     counts = AttributeCounts(
         SCALE, np.arange(5), START + STEP * np.arange(4), {key: dict(zip(names, table, strict=True))}
@@ -295,7 +276,6 @@ def test_any_counts_have_a_result(table: Ints, percentile: float, numbers: bool)
 
 
 def test_the_probability_without_a_cause_is_a_bound() -> None:
-    """Of independent requests at most 5 % have a score of log(20), whatever the share of the value."""
     rng = np.random.default_rng(14)
     for share in (0.01, 0.1, 0.5, 0.9):
         requests = rng.binomial(20, share, (500, STEPS))
@@ -310,7 +290,6 @@ def test_the_probability_without_a_cause_is_a_bound() -> None:
 
 
 def test_the_size_of_a_real_window_is_fast_and_exact() -> None:
-    """Twelve attributes of fifty values in sixty steps; the counts of the cause are those of the table."""
     rng = np.random.default_rng(15)
     requests = {f"a{place}": {str(value): rng.poisson(3, (STEPS, 60)) for value in range(50)} for place in range(12)}
     requests["a3"]["7"] = requests["a3"]["7"] * np.where(np.arange(60) > 57, 60, 1)

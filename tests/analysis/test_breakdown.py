@@ -76,7 +76,6 @@ def nearest_eight(counts: np.ndarray, shares: np.ndarray, quantile: float) -> np
 
 @pytest.mark.parametrize(("requests", "runs"), [(300, 80), (1500, 80), (50_000, 10)])
 def test_shares_are_close_to_the_truth_and_their_intervals_contain_it(requests: int, runs: int) -> None:
-    """The error is smaller than that of a fixed number of requests, and 95 % intervals contain the true share that often."""
     kinds = ("sizes", "images", "cache")
     quantiles = [each for each in QUANTILES if requests * (1 - each) >= 10]
     missed: list[float] = []
@@ -103,7 +102,6 @@ def test_shares_are_close_to_the_truth_and_their_intervals_contain_it(requests: 
 def test_shares_are_between_those_of_the_buckets_and_within_their_interval(
     counts: list[int], quantile: float, data: st.DataObject
 ) -> None:
-    """Weights add up to 1 for any counts, the bucket of the percentile has one, and a share is inside its bounds."""
     parts = np.array([[data.draw(st.floats(0, 1))] for _ in counts])
     shares, held = np.concatenate((parts, 1 - parts), axis=1), np.array(counts)
     window = RankWindow.of([quantile], [int(held.sum())], [0])
@@ -120,7 +118,6 @@ def test_shares_are_between_those_of_the_buckets_and_within_their_interval(
 
 
 def test_an_edge_of_many_requests_stays_an_edge() -> None:
-    """Where thousands of requests agree that the stages change, the percentiles on both sides do not mix."""
     counts, shares = np.full(40, 5000), np.repeat([[1.0, 0.0], [0.0, 1.0]], 20, axis=0)
     window = RankWindow.of([0.45, 0.55], [200_000] * 2, [0, 0])
 
@@ -134,7 +131,6 @@ def test_an_edge_of_many_requests_stays_an_edge() -> None:
 def test_a_percentile_is_known_with_ten_requests_beyond_it(
     requests: int, p50: float | None, p99: float | None, tail: dict[str, float]
 ) -> None:
-    """The median needs 20 requests, and p99 with its stages 1,000; the stages of the median are always known."""
     found = measures_of(requests, 4, (0.1, 0.4), ({"forward": 0.1}, {"queue": 0.3, "forward": 0.1}))
 
     assert (found.p50, found.p99, found.tail_stages) == (p50, p99, tail)
@@ -144,12 +140,10 @@ def test_a_percentile_is_known_with_ten_requests_beyond_it(
 
 
 def test_without_requests_no_share_is_known() -> None:
-    """Shares of zero requests are unknown, not zero."""
     assert (NO_REQUESTS.error_ratio, NO_REQUESTS.waiting_share) == (None, None)
 
 
 def test_the_tail_wait_is_a_waiting_stage_that_is_large_at_p99_only() -> None:
-    """A stage of work, a wait of every request, and a tail near the median are none."""
     median = {"forward": 0.1, "queue": 0.01}
 
     def wait(tail: dict[str, float], stages: dict[str, float] = median) -> str | None:
@@ -163,7 +157,6 @@ def test_the_tail_wait_is_a_waiting_stage_that_is_large_at_p99_only() -> None:
 
 
 def test_a_stage_that_is_all_of_the_time_has_an_interval() -> None:
-    """Also where the weights of its buckets add up to a little more than 1."""
     counts = np.array([3, 7, 11, 5, 2, 9, 1])
     for n in range(1, len(counts) + 1):
         window = RankWindow.of((0.5, 0.9, 0.99), (100,) * 3, (0,) * 3)

@@ -43,7 +43,6 @@ def firing(
 
 
 def test_the_tiers_of_a_month_equal_the_workbook() -> None:
-    """2 % in 1 h, 5 % in 6 h and 10 % in 3 d of 30 days are burn rates of 14.4, 6 and 1."""
     tiers = burn_rate.policy_tiers(POLICY, MONTH)
     table = [(tier.severity, round(tier.burn, 9), tier.long, tier.short) for tier in tiers]
 
@@ -56,7 +55,6 @@ def test_the_tiers_of_a_month_equal_the_workbook() -> None:
 
 
 def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
-    """Thresholds derived for a week stay at one or above."""
     assert min(tier.burn for tier in burn_rate.policy_tiers(POLICY, timedelta(days=7))) == 1.0
 
 
@@ -65,7 +63,6 @@ def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
     [(0.999, 1.0), (0.999, 0.1), (0.99, 0.5), (0.99, 0.2), (0.999, 0.0144)],
 )
 def test_the_fast_tier_fires_by_the_formula(objective: float, error_ratio: float) -> None:
-    """Detection time is (1 - objective) / error ratio * burn * long window: not a step earlier, not a step later."""
     fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
     expected = burn_rate.time_to_fire(fast, objective, error_ratio)
     assert expected is not None
@@ -78,7 +75,6 @@ def test_the_fast_tier_fires_by_the_formula(objective: float, error_ratio: float
 
 
 def test_an_error_ratio_below_the_threshold_never_fires() -> None:
-    """A tier that needs 1.44 % of errors does not fire at 1.4 %, however long."""
     fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
 
     assert burn_rate.time_to_fire(fast, 0.999, 0.014) is None
@@ -87,7 +83,6 @@ def test_an_error_ratio_below_the_threshold_never_fires() -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_tier_resets_when_its_short_window_is_clean(position: int) -> None:
-    """The long window still remembers an outage that is over; the short one decides."""
     tier = burn_rate.policy_tiers(POLICY, MONTH)[position]
     long = Counts(1e6, 0.5e6)
     over, going_on = {tier.long: long, tier.short: Counts(1e4, 0)}, {tier.long: long, tier.short: Counts(1e4, 5e3)}
@@ -97,7 +92,6 @@ def test_a_tier_resets_when_its_short_window_is_clean(position: int) -> None:
 
 
 def test_one_failure_does_not_page() -> None:
-    """At ten requests an hour and 99.9 %, one failure is a burn rate of 1000 over the hour, and no page is sent."""
     counts = windows_of(10 / 3600, 0.0, timedelta(0))
     counts = {length: Counts(max(1, round(window.total)), 1) for length, window in counts.items()}
 
@@ -106,7 +100,6 @@ def test_one_failure_does_not_page() -> None:
 
 
 def test_a_total_outage_at_low_traffic_pages() -> None:
-    """Every request of five minutes failed, and there were two: that is no accident."""
     counts = {
         length: Counts(60, 2) for length in burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
     }
@@ -126,7 +119,6 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
     ],
 )
 def test_unobserved_time_counts_as_good(seen: timedelta, expected: list[timedelta]) -> None:
-    """A total outage of a new service at 99 % pages when it would have filled a short window enough: 43 of 300 seconds."""
     lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
     counts = dict.fromkeys(lengths, Counts(100, 100))
 
@@ -134,7 +126,6 @@ def test_unobserved_time_counts_as_good(seen: timedelta, expected: list[timedelt
 
 
 def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None:
-    """A total failure is certain after five minutes, not after the first one."""
     counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(2, 2))
     found = {minutes: firing(0.99, counts, seen=timedelta(minutes=minutes)) for minutes in (4, 5)}
 
@@ -142,14 +133,12 @@ def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None
 
 
 def test_a_firing_tier_continues_after_a_budget_reset() -> None:
-    """Then it looks young again, and is not."""
     counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(100, 100))
 
     assert firing(0.99, counts, already=True, seen=timedelta(0))
 
 
 def test_27_times_at_low_traffic_is_not_missed() -> None:
-    """27 times too fast at ten requests an hour pages before the budget of the month is gone, though never within an hour."""
     rate, error_ratio = 10 / 3600, 0.027
     hours = next(
         hours
@@ -165,7 +154,6 @@ def test_27_times_at_low_traffic_is_not_missed() -> None:
 
 
 def test_27_times_pages_within_minutes_where_there_is_traffic() -> None:
-    """The same burn rate at one request a second is a page in half an hour and a bit."""
     elapsed = burn_rate.time_to_fire(burn_rate.policy_tiers(POLICY, MONTH)[0], 0.999, 0.027)
     assert elapsed is not None
 
@@ -174,7 +162,6 @@ def test_27_times_pages_within_minutes_where_there_is_traffic() -> None:
 
 
 def test_slow_tiers_stop_after_an_outage() -> None:
-    """An hour's outage that ended an hour ago is in the six-hour window, and fires nothing: the last half hour was good."""
     counts = windows_of(100, 1.0, timedelta(hours=1))
     for length in (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=1)):
         counts[length] = Counts(counts[length].total, 0)
@@ -185,7 +172,6 @@ def test_slow_tiers_stop_after_an_outage() -> None:
 
 
 def test_missing_requests_at_low_traffic_do_not_resolve() -> None:
-    """Where half an hour holds five requests, none of them bad means nothing, and the ticket stays."""
     counts = windows_of(10 / 3600, 0.027, timedelta(days=3))
     counts[timedelta(minutes=30)] = Counts(5, 0)
 
@@ -193,7 +179,6 @@ def test_missing_requests_at_low_traffic_do_not_resolve() -> None:
 
 
 def test_a_firing_tier_continues_just_below_the_threshold() -> None:
-    """A burn rate of 13.5 opens nothing and closes nothing."""
     counts = windows_of(1000, 0.0135, timedelta(hours=1))
     fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
 
@@ -202,7 +187,6 @@ def test_a_firing_tier_continues_just_below_the_threshold() -> None:
 
 
 def test_an_unreachable_tier_is_omitted() -> None:
-    """With an objective of 90 % nothing burns 14.4 times too fast; the tier would wait for ever."""
     tiers = burn_rate.policy_tiers(POLICY, MONTH)
 
     assert [burn_rate.is_reachable(tier, 0.9) for tier in tiers] == [False, True, True, True]
@@ -211,7 +195,6 @@ def test_an_unreachable_tier_is_omitted() -> None:
 
 @given(objective=objectives, total=st.integers(0, 10**9), share=st.floats(0, 1))
 def test_a_burn_rate_is_bounded(objective: float, total: int, share: float) -> None:
-    """A burn rate is never negative and never above 1 / (1 - objective); without traffic it is zero."""
     rate = burn_rate.burn_rate(share * total, total, objective)
 
     assert 0 <= rate <= 1 / (1 - objective) * (1 + 1e-9)
@@ -228,7 +211,6 @@ def test_a_burn_rate_is_bounded(objective: float, total: int, share: float) -> N
 def test_more_bad_requests_never_silence_a_tier(
     objective: float, totals: list[int], shares: list[float], position: int, more: int
 ) -> None:
-    """Turning good requests of any window into bad ones fires no tier less."""
     tiers = burn_rate.policy_tiers(POLICY, MONTH)
     lengths = burn_rate.needed_windows(POLICY, tiers)
     counts = {
@@ -245,7 +227,6 @@ def test_more_bad_requests_never_silence_a_tier(
 
 @given(objective=objectives, total=st.integers(1, 10**9), share=st.floats(0, 1), covered=st.floats(0.01, 1))
 def test_budget_and_bad_requests_left_agree(objective: float, total: int, share: float, covered: float) -> None:
-    """The unspent share of the budget times the budget is the bad requests left, whatever part of the window was seen."""
     left = burn_rate.remaining_budget(Counts(total, share * total), objective, covered=covered)
     allowed = total * (1 - objective) / covered
 
@@ -254,7 +235,6 @@ def test_budget_and_bad_requests_left_agree(objective: float, total: int, share:
 
 
 def test_the_first_minutes_of_a_service_cost_their_share_of_the_budget() -> None:
-    """Ten bad minutes of a service ten minutes old cost what ten minutes of a month cost."""
     counts = Counts(6000, 1800)
     left = burn_rate.remaining_budget(counts, 0.99, covered=timedelta(minutes=10) / MONTH).left
 
@@ -273,7 +253,6 @@ def test_the_first_minutes_of_a_service_cost_their_share_of_the_budget() -> None
     ],
 )
 def test_the_budget_exhaustion_time_follows_the_burn_rate(left: float, rate: float, expected: timedelta | None) -> None:
-    """A whole budget at a burn rate of one lasts the window; spent is spent; what takes decades is never."""
     got = burn_rate.exhausted_in(left, rate, MONTH)
 
     assert got == (pytest.approx(expected, abs=timedelta(seconds=1)) if expected is not None else None)

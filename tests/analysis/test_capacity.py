@@ -39,7 +39,6 @@ def allowed(rate: np.ndarray, latency: np.ndarray, threshold: float) -> Capacity
 def test_capacity_of_model_data_is_recovered(
     base: float, strength: float, saturation: float, top: float, at: float
 ) -> None:
-    """Wherever the objective crosses the curve near the rates seen, it is found within a few percent."""
     rate, latency = made(base, base * strength, saturation, top)
     rho = min(at, top)
     threshold = base + base * strength * rho / (1 - rho)
@@ -48,7 +47,6 @@ def test_capacity_of_model_data_is_recovered(
 
 
 def test_capacity_of_noisy_data_is_within_its_interval() -> None:
-    """With latencies that scatter by a tenth, the true capacity lies in the interval nearly always, and close by."""
     truth, threshold = 80.0, 0.05 + 0.03 * 0.8 / 0.2
     found = [allowed(*made(0.05, 0.03, 100.0, noise=0.1, seed=seed), threshold) for seed in range(30)]
 
@@ -59,7 +57,6 @@ def test_capacity_of_noisy_data_is_within_its_interval() -> None:
 @given(st.integers(0, 10_000), st.floats(0, 0.5), st.floats(0.02, 2))
 @settings(max_examples=20, deadline=None)
 def test_a_rate_served_within_the_objective_is_within_the_capacity(seed: int, noise: float, threshold: float) -> None:
-    """However the data scatters, the capacity is not below a rate at which five steps in a row stayed inside."""
     rate, latency = made(0.04, 0.05, 200.0, noise=noise, seed=seed)
     curve = fit_curve(rate, latency)
     if isinstance(curve, Refusal):
@@ -74,14 +71,12 @@ def test_a_rate_served_within_the_objective_is_within_the_capacity(seed: int, no
 
 
 def test_a_latency_above_the_objective_without_any_load_leaves_no_capacity() -> None:
-    """Where even an idle service is too slow, nothing is inside."""
     found = allowed(*made(0.2, 0.1, 100.0), 0.1)
 
     assert found.rate == 0
 
 
 def test_a_capacity_far_beyond_the_data_is_marked_as_extrapolated() -> None:
-    """A capacity that no step came near is an extrapolation."""
     rate, latency = made(0.05, 0.03, 100.0, top=0.4)
     found = allowed(rate, latency, 0.05 + 0.03 * 0.9 / 0.1)
 
@@ -92,7 +87,6 @@ def test_a_capacity_far_beyond_the_data_is_marked_as_extrapolated() -> None:
 
 @given(st.floats(0.001, 1), st.floats(0.05, 20))
 def test_the_knee_maximizes_rate_over_latency(base: float, strength: float) -> None:
-    """Rate over latency is nowhere higher than at the knee, and at a half of the saturation in an M/M/1 queue."""
     curve = Curve(base, base * strength, 100.0, 0.0, 90.0, np.zeros((0, 3)))
     rates = np.linspace(0.1, 99.9, 999)
     power = rates / curve.at(rates)
@@ -104,7 +98,6 @@ def test_the_knee_maximizes_rate_over_latency(base: float, strength: float) -> N
 @given(st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
 def test_a_reported_knee_is_accurate(seed: int) -> None:
-    """With steps on both sides of the knee, its error is about a tenth."""
     curve = fitted(*made(0.05, 0.03, 80.0, top=0.75, noise=0.06, seed=seed))
 
     assert curve.knee_is_sure
@@ -112,7 +105,6 @@ def test_a_reported_knee_is_accurate(seed: int) -> None:
 
 
 def test_steps_far_below_the_knee_report_none() -> None:
-    """They allow nearly any: a knee at twice the true rate is worse than none."""
     found = [fit_curve(*made(0.05, 0.01, 80.0, top=0.5, noise=0.1, seed=seed)) for seed in range(20)]
     reported = [each.knee for each in found if isinstance(each, Curve) and each.knee_is_sure]
     silent = [each.knee for each in found if isinstance(each, Curve) and not each.knee_is_sure]
@@ -122,7 +114,6 @@ def test_steps_far_below_the_knee_report_none() -> None:
 
 
 def test_too_few_steps_are_refused_with_a_reason() -> None:
-    """A handful of steps makes no curve."""
     rate, latency = made(0.05, 0.03, 100.0)
     found = fit_curve(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
 
@@ -130,7 +121,6 @@ def test_too_few_steps_are_refused_with_a_reason() -> None:
 
 
 def test_equal_rates_are_refused_with_a_reason() -> None:
-    """Without a range of rates there is nothing to see of their effect."""
     found = fit_curve(np.linspace(100, 140, STEPS), np.linspace(0.1, 0.2, STEPS))
 
     assert isinstance(found, Refusal)
@@ -139,7 +129,6 @@ def test_equal_rates_are_refused_with_a_reason() -> None:
 
 @pytest.mark.parametrize("slope", [0.0, -0.3])
 def test_a_latency_independent_of_the_rate_is_refused_with_a_reason(slope: float) -> None:
-    """Noise makes no curve, and neither does a latency that falls."""
     random = np.random.default_rng(4)
     rate = random.uniform(20, 100, STEPS)
     found = fit_curve(rate, (0.1 + slope * rate / 1000) * random.lognormal(0, 0.1, STEPS))

@@ -54,7 +54,6 @@ def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, floa
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 @pytest.mark.parametrize("counts", [(8, 8), (50, 600)])
 def test_intervals_contain_the_truth(quantile: float, counts: tuple[int, int]) -> None:
-    """The intervals of difference and ratio contain the truth at least as often as the confidence."""
     difference = -math.log(1 - quantile) * (0.15 - 0.1)
 
     found = simulated(quantile, counts, (0.1, 0.15))
@@ -66,14 +65,12 @@ def test_intervals_contain_the_truth(quantile: float, counts: tuple[int, int]) -
 
 @pytest.mark.parametrize("quantile", [0.5, 0.99])
 def test_equal_releases_are_the_same(quantile: float) -> None:
-    """At most one of a hundred pairs is called slower or faster."""
     found = [each.kind for each in simulated(quantile, (1000, 1000), (0.1, 0.1))]
 
     assert found.count("same") >= 0.99 * ROUNDS
 
 
 def test_twice_the_latency_is_a_regression() -> None:
-    """A thousand requests on each side show it nearly always."""
     found = [each.kind for each in simulated(0.99, (1000, 1000), (0.1, 0.2))]
 
     assert found.count("regression") >= 0.99 * ROUNDS
@@ -81,7 +78,6 @@ def test_twice_the_latency_is_a_regression() -> None:
 
 @given(LATENCIES, LATENCIES, QUANTILES)
 def test_ratio_and_difference_agree(a: list[float], b: list[float], quantile: float) -> None:
-    """The ratio is surely above 1 where the difference is surely above 0, and below 1 where that is below 0."""
     found = compare_quantile(histogram(a), histogram(b), quantile)
 
     assert found.ratio is not None
@@ -98,7 +94,6 @@ def test_ratio_and_difference_agree(a: list[float], b: list[float], quantile: fl
 
 @given(LATENCIES, LATENCIES, QUANTILES)
 def test_swapped_sides_give_the_opposite(a: list[float], b: list[float], quantile: float) -> None:
-    """B - A is the opposite of A - B, with its interval; B / A is one divided by A / B."""
     there = compare_quantile(histogram(a), histogram(b), quantile)
     back = compare_quantile(histogram(b), histogram(a), quantile)
 
@@ -109,7 +104,6 @@ def test_swapped_sides_give_the_opposite(a: list[float], b: list[float], quantil
 
 
 def test_too_few_requests_beyond_the_quantile_are_no_verdict() -> None:
-    """This holds for any difference of the sides; one more request on each is enough."""
     needed = MIN_TAIL * 100
 
     assert compare_quantile(histogram([0.1] * (needed - 1)), histogram([0.5] * needed), 0.99).kind == "not_enough"
@@ -117,14 +111,12 @@ def test_too_few_requests_beyond_the_quantile_are_no_verdict() -> None:
 
 
 def test_a_certain_change_that_is_too_small_is_the_same() -> None:
-    """Constant latencies are known exactly, up to a bucket."""
     a, b = histogram([0.1] * 5000), histogram([0.1 * (1 + MIN_CHANGE / 2)] * 5000)
 
     assert compare_quantile(a, b, 0.5).kind == "same"
 
 
 def test_a_side_without_requests_has_no_result() -> None:
-    """Nothing is known, and nothing raises."""
     found = compare_quantile(Histogram(), histogram([0.1]), 0.99)
 
     assert (found.kind, found.a_value, found.ratio) == ("not_enough", None, None)
@@ -132,7 +124,6 @@ def test_a_side_without_requests_has_no_result() -> None:
 
 
 def test_requests_without_time_have_no_ratio() -> None:
-    """If no request of A has a stage, the difference is known and the ratio is not."""
     found = compare_quantile(Histogram(zero=1000), histogram([0.1] * 1000), 0.5)
 
     assert found.ratio is None
@@ -141,7 +132,6 @@ def test_requests_without_time_have_no_ratio() -> None:
 
 @pytest.mark.parametrize("quantile", [0.01, 0.5, 0.9, 0.99, 0.999])
 def test_an_interval_needs_a_minimum_of_requests(quantile: float) -> None:
-    """With one request less, a bound is unknown."""
     enough, short = (Histogram(buckets={0: requests_needed(quantile) - missing}) for missing in (0, 1))
     found = compare_quantile(enough, enough, quantile)
 
@@ -152,7 +142,6 @@ def test_an_interval_needs_a_minimum_of_requests(quantile: float) -> None:
 
 @pytest.mark.parametrize("shares", [(0.0, 0.02), (0.01, 0.01), (0.1, 0.3)])
 def test_failure_intervals_contain_the_truth(shares: tuple[float, float]) -> None:
-    """Also where hardly any request fails."""
     rng = random.Random(20261122)
 
     def failed(count: int, share: float) -> int:
@@ -165,7 +154,6 @@ def test_failure_intervals_contain_the_truth(shares: tuple[float, float]) -> Non
 
 
 def test_the_ratio_of_means_has_the_normal_interval() -> None:
-    """Both means have the interval of a normal mean, here with the same reach on both sides."""
     values = np.random.default_rng(4).lognormal(-3, 0.4, 5000)
     found = compare_means(histogram(values.tolist()), histogram((values * 1.5).tolist()))
     reach = 2.576 * values.std() / math.sqrt(5000) / values.mean()
@@ -177,13 +165,11 @@ def test_the_ratio_of_means_has_the_normal_interval() -> None:
 
 
 def test_no_requests_have_no_mean() -> None:
-    """Nothing to compare with."""
     assert mean_latency(Histogram()) is None
     assert compare_means(Histogram(), histogram([0.1])) is None
 
 
 def test_blame_orders_stages_by_added_time() -> None:
-    """The stage that grew most comes first, and its share may exceed one where another got faster."""
     compared = pd.DataFrame(
         {"stage": ["queue", "forward", "preprocess"], "delta_seconds": [0.02, -0.03, 0.11], "share": 0.0}
     )
@@ -194,7 +180,6 @@ def test_blame_orders_stages_by_added_time() -> None:
 
 
 def test_nothing_is_blamed_when_nothing_grew() -> None:
-    """A faster whole has no culprit."""
     compared = pd.DataFrame({"stage": ["queue", "forward"], "delta_seconds": [0.01, -0.03], "share": 0.0})
 
     assert rank_stage_growth(compared) == ()

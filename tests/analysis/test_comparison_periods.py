@@ -17,8 +17,6 @@ lives = st.tuples(st.integers(0, 1000), st.integers(1, 1000)).map(
 
 @given(lives, lives, st.integers(0, 100))
 def test_compared_periods_are_within_version_lifetimes(a: ServingPeriod, b: ServingPeriod, rate: int) -> None:
-    """With requests all the time, versions that overlapped for longer than a rollout are compared over that time only."""
-
     def requests(first: ServingPeriod, second: ServingPeriod) -> int:
         return int(min((each.end - each.start).total_seconds() * rate for each in (first, second)))
 
@@ -37,7 +35,6 @@ def test_compared_periods_are_within_version_lifetimes(a: ServingPeriod, b: Serv
 
 
 def test_an_overlap_with_too_few_requests_uses_consecutive_periods() -> None:
-    """After a rollback the older version had no requests while the newer one served."""
     a, b = (
         ServingPeriod(START, START + timedelta(hours=3)),
         ServingPeriod(START + timedelta(hours=1), START + timedelta(hours=2)),

@@ -46,7 +46,6 @@ def errors_of(file: Path, text: str) -> list[str]:
 
 
 def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None:
-    """All environments cost their sum, replicas their number times one, and an unpriced service has no price."""
     file.write_text(GOOD, encoding="utf-8")
     found = Costs(file, lambda: NOW)
 
@@ -99,14 +98,12 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
     ],
 )
 def test_an_error_is_reported_with_line_key_and_fix(file: Path, wrong: str, message: str | None) -> None:
-    """An error in a price file is explained."""
     errors = errors_of(file, wrong)
 
     assert message is None or message in "\n".join(errors)
 
 
 def test_an_invalid_price_file_leaves_the_last_valid_prices_in_force(file: Path) -> None:
-    """An invalid edit while the dashboard runs removes no prices."""
     file.write_text(GOOD, encoding="utf-8")
     found = Costs(file, lambda: NOW)
     file.write_text(GOOD.replace("12.4", "twelve"), encoding="utf-8")
@@ -120,7 +117,6 @@ def test_an_invalid_price_file_leaves_the_last_valid_prices_in_force(file: Path)
 
 
 def test_a_price_file_never_valid_has_no_prices(file: Path) -> None:
-    """Without a price that can be read nothing costs anything known."""
     file.write_text("currency:", encoding="utf-8")
     found = Costs(file, lambda: NOW)
 
@@ -129,7 +125,6 @@ def test_a_price_file_never_valid_has_no_prices(file: Path) -> None:
 
 
 def test_the_setting_names_a_file_that_exists(file: Path) -> None:
-    """A path that leads nowhere is reported at the start."""
     with pytest.raises(ConfigError, match="which is not a file"):
         DashboardConfig.from_env({"STAGELENS_PRICES": "none.yaml"})
 
@@ -139,7 +134,6 @@ def test_the_setting_names_a_file_that_exists(file: Path) -> None:
 
 
 def test_a_request_costs_its_share_of_the_paid_time() -> None:
-    """Fewer requests in the same time, such as only the good ones, cost more each."""
     assert costs.cost_of_request(12.4, 3600, 1_000_000) == pytest.approx(12.4e-6)
     assert costs.cost_of_request(12.4, 3600, 500_000) == pytest.approx(24.8e-6)
     assert costs.cost_of_request(12.4, 3600, 0) is None
@@ -147,7 +141,6 @@ def test_a_request_costs_its_share_of_the_paid_time() -> None:
 
 @given(st.dictionaries(st.sampled_from(["forward", "queue", "overhead", "own"]), st.floats(0, 1e3)), st.floats(0, 1e3))
 def test_stage_costs_add_up_to_the_request_cost(stages: dict[str, float], cost: float) -> None:
-    """The cost of the busy stages adds up to the whole, and waiting costs nothing."""
     found = costs.cost_by_stage(cost, stages)
 
     assert "queue" not in found
@@ -155,7 +148,6 @@ def test_stage_costs_add_up_to_the_request_cost(stages: dict[str, float], cost: 
 
 
 def test_money_has_three_digits_and_its_sign() -> None:
-    """A sign stands before the amount, a code behind it, and what is unknown is a dash."""
     assert money(12.4, "$") == "$12.4"
     assert money(485, "€") == "€485"
     assert money(-0.91, "$") == "\u2212$0.91"
@@ -164,7 +156,6 @@ def test_money_has_three_digits_and_its_sign() -> None:
 
 
 def test_the_example_is_a_valid_price_file() -> None:
-    """The example in the documentation is valid."""
     found = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
 
     assert found.of("chat-llm", "demo")[0].per_hour == 6.2

@@ -14,7 +14,6 @@ BARE = Waste("bare", 3600.0, per_hour=50.0)
 
 
 def test_nothing_is_invented() -> None:
-    """No price, no money; no utilization, no idle cost; no number of replicas, no cost of loading."""
     assert (OCR.idle_cost, OCR.load_cost) == (8.0, 0.5)
     assert (CHAT.cost, CHAT.idle_cost, CHAT.load_cost) == (None, None, None)
     assert (BARE.cost, BARE.idle_cost, BARE.load_cost) == (50.0, None, None)
@@ -25,12 +24,10 @@ def test_nothing_is_invented() -> None:
     [("idle", ["ocr", "chat"]), ("queue", ["chat", "ocr"]), ("calls", ["chat"]), ("loads", ["ocr"])],
 )
 def test_services_are_ranked_by_each_kind(kind: WasteKind, services: list[str]) -> None:
-    """Idle time with a price precedes idle time without one; services without waste of the kind are left out."""
     assert [each.service for each in most_wasteful([BARE, CHAT, OCR], kind)] == services
 
 
 def test_the_largest_waste_is_in_money_if_any_is() -> None:
-    """Money and seconds are not compared; without money the longest time counts; without waste there is none."""
     assert largest_waste([BARE, CHAT, OCR]) == ("idle", OCR)
     assert largest_waste([BARE, CHAT]) == ("queue", CHAT)
     assert largest_waste([BARE]) is None
@@ -39,7 +36,6 @@ def test_the_largest_waste_is_in_money_if_any_is() -> None:
 
 @given(st.floats(0, 1e6), st.floats(1, 1e9), st.floats(0, 1))
 def test_idle_cost_is_a_part_of_the_cost(per_hour: float, seconds: float, busy: float) -> None:
-    """Idle machines cost at most what all machines cost."""
     waste = Waste("x", seconds, per_hour=per_hour, busy=busy)
 
     assert waste.cost is not None

@@ -41,7 +41,6 @@ def path(root: PlacedRequest) -> list[tuple[str, str, int, int]]:
 
 
 def test_the_path_enters_the_called_request() -> None:
-    """The rest of the call is network."""
     [root] = place_requests(
         [
             request("gateway", "", 0, 100, span("preprocess", 0, 20), span("dependency", 20, 90)),
@@ -60,7 +59,6 @@ def test_the_path_enters_the_called_request() -> None:
 
 
 def test_of_parallel_calls_only_the_one_that_ended_last_is_on_the_path() -> None:
-    """Two calls of equal start are matched with their requests by their lengths."""
     [root] = place_requests(
         [
             request("gateway", "", 0, 100, span("dependency", 0, 60), span("dependency", 0, 90)),
@@ -74,7 +72,6 @@ def test_of_parallel_calls_only_the_one_that_ended_last_is_on_the_path() -> None
 
 
 def test_a_request_of_another_clock_is_in_the_middle_of_its_call() -> None:
-    """The requests below it move with it."""
     [root] = place_requests(
         [
             request("gateway", "", 0, 100, span("dependency", 10, 90)),
@@ -93,7 +90,6 @@ def test_a_request_of_another_clock_is_in_the_middle_of_its_call() -> None:
 
 
 def test_a_request_with_several_possible_calls_is_in_none() -> None:
-    """A clock that differs by more than the calls cannot tell which call it was."""
     placed = place_requests(
         [
             request("gateway", "", 0, 100, span("dependency", 0, 40), span("dependency", 50, 90)),
@@ -105,7 +101,6 @@ def test_a_request_with_several_possible_calls_is_in_none() -> None:
 
 
 def test_work_after_the_caller_gave_up_is_not_on_the_path() -> None:
-    """A request that is longer than its call keeps its start."""
     [root] = place_requests(
         [
             request("gateway", "", 0, 60, span("dependency", 10, 50)),
@@ -117,7 +112,6 @@ def test_work_after_the_caller_gave_up_is_not_on_the_path() -> None:
 
 
 def test_a_message_that_is_processed_later_is_not_in_its_call() -> None:
-    """The sender did not wait for it."""
     placed = place_requests(
         [
             request("gateway", "", 0, 60, span("dependency", 10, 12, id="send")),
@@ -129,7 +123,6 @@ def test_a_message_that_is_processed_later_is_not_in_its_call() -> None:
 
 
 def test_a_call_is_found_by_its_id() -> None:
-    """Calls of other programs have ids, so that the time does not matter."""
     [root] = place_requests(
         [
             request("gateway", "", 0, 100, span("network", 0, 40, id="a"), span("network", 50, 90, id="b")),
@@ -141,7 +134,6 @@ def test_a_call_is_found_by_its_id() -> None:
 
 
 def test_a_request_whose_caller_is_not_retained_is_in_the_only_open_call() -> None:
-    """The rest of the call is not called network, because the service between the two is in it."""
     [root] = place_requests(
         [
             request("gateway", "", 0, 100, span("dependency", 10, 90)),
@@ -158,7 +150,6 @@ def test_a_request_whose_caller_is_not_retained_is_in_the_only_open_call() -> No
 
 
 def test_a_called_service_without_a_part_is_named() -> None:
-    """The collector copies the time of the called request into the call."""
     copied = span("dependency", 20, 80, attributes={"service.name": "ranker"})
     [root] = place_requests([request("gateway", "", 0, 100, span("network", 10, 90, id="a"), copied)])
 
@@ -167,7 +158,6 @@ def test_a_called_service_without_a_part_is_named() -> None:
 
 
 def test_services_that_are_called_in_other_traces_are_missing_where_a_call_is_open() -> None:
-    """A call may also be one of a database, so nothing is missing without such a trace."""
     [root] = place_requests([request("gateway", "", 0, 100, span("dependency", 10, 90))])
 
     assert missing_services(root, {"gateway": ["ranker"]}) == ["ranker"]
@@ -175,7 +165,6 @@ def test_services_that_are_called_in_other_traces_are_missing_where_a_call_is_op
 
 
 def test_the_body_of_a_response_belongs_to_its_call() -> None:
-    """The service is still busy while the caller reads the response; the time between is the caller's."""
     body = span("dependency", 60, 80, attributes={"stagelens.part": "body"})
     [root] = place_requests(
         [
@@ -195,7 +184,6 @@ def test_the_body_of_a_response_belongs_to_its_call() -> None:
 
 
 def test_a_body_that_its_call_reads_is_no_call_of_its_own() -> None:
-    """Clients that return the whole response read the body within the call."""
     body = span("dependency", 38, 40, attributes={"stagelens.part": "body"})
     [root] = place_requests([request("gateway", "", 0, 100, span("dependency", 10, 41), body)])
 
@@ -203,7 +191,6 @@ def test_a_body_that_its_call_reads_is_no_call_of_its_own() -> None:
 
 
 def test_the_stage_of_a_root_span_is_the_rest_of_the_request() -> None:
-    """Rules give a stage to the span of a request, which is not among its intervals."""
     found = TracedRequest("vllm", "a", "", 0, 10 * MS, {"queue": 2 * MS, "decode": 8 * MS}, [span("queue", 0, 2)])
 
     assert path(place_requests([found])[0]) == [("vllm", "queue", 0, 2), ("vllm", "decode", 2, 10)]
@@ -233,7 +220,6 @@ requests = st.builds(
 
 @given(st.lists(requests, max_size=8, unique_by=lambda each: each.span_id))
 def test_the_pieces_add_up_for_any_requests(found: list[TracedRequest]) -> None:
-    """Whatever the tree, the clocks and the overlaps: each request is placed once, and the path covers its time once."""
     roots = place_requests(found)
     placed = [each.request.span_id for root in roots for each in root.everything()]
 
@@ -251,7 +237,6 @@ def test_the_pieces_add_up_for_any_requests(found: list[TracedRequest]) -> None:
 
 @given(st.lists(spans, max_size=6).map(lambda found: [each for each in found if len(each) == 4]))
 def test_the_path_of_a_single_request_is_its_partition(inside: list[dict[str, Any]]) -> None:
-    """Without other services the path has the same times as the breakdown."""
     intervals = [
         (each["stage"], each["start_ns"], each["start_ns"] + each["duration_ns"]) for each in inside if each["stage"]
     ]
@@ -263,7 +248,6 @@ def test_the_path_of_a_single_request_is_its_partition(inside: list[dict[str, An
 
 
 def test_dependency_is_split_by_service_host_and_client() -> None:
-    """The service that served a call comes first, then its host, then its client; a call inside a call has the inner name, a body that of its call."""
     calls = (
         span("dependency", 0, 20),
         span("dependency", 20, 60),

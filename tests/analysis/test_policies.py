@@ -33,7 +33,6 @@ RAW = {"at": [0.5, "mean"], "windows": [WINDOW, WINDOW], "first": WINDOW, "silen
 
 
 def test_a_policy_equals_its_file() -> None:
-    """Parts within parts, lists, durations in both ways of keeping them, and defaults."""
     window = Window(120, (7, 5.5))
 
     assert read_policy_fields(Policy, RAW) == Policy((0.5, "mean"), (window, window), window, timedelta(seconds=30), 5)
@@ -41,12 +40,10 @@ def test_a_policy_equals_its_file() -> None:
 
 @pytest.mark.parametrize("wrong", [{**RAW, "patiense": "1m"}, {**RAW, "first": {"block": "2h"}}])
 def test_a_key_that_is_unknown_or_missing_is_an_error(wrong: dict[str, object]) -> None:
-    """A number that would be ignored is worse than none."""
     with pytest.raises(TypeError, match=r"patiense|required"):
         read_policy_fields(Policy, wrong)
 
 
 def test_a_duration_needs_its_unit() -> None:
-    """A number without unit is ambiguous."""
     with pytest.raises(ConfigError, match="patience is '5'"):
         read_policy_fields(Policy, {**RAW, "patience": "5"})

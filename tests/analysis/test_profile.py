@@ -41,7 +41,6 @@ MEDIAN = band({(UVICORN, PREDICT, RESIZE, PILLOW): 0.004, (UVICORN, PREDICT): 0.
 
 
 def test_a_library_counts_for_the_innermost_function_of_the_user() -> None:
-    """The time of Pillow is time of the function that called it, with its line, and callers have it in their total."""
     resize, predict = functions(TAIL, MEDIAN)
 
     assert (resize.title, resize.tail_self_ms, resize.median_self_ms) == (
@@ -56,7 +55,6 @@ def test_a_library_counts_for_the_innermost_function_of_the_user() -> None:
 
 
 def test_a_function_is_named_with_its_wait() -> None:
-    """By what it calls of a library, if it waits there for most of its time."""
     wait, lock = CodeFrame("threading", "Event.wait", "threading.py", 604), CodeFrame("_thread", "with model_lock")
     stacks = {
         (RESIZE, RESIZE, wait): 0.1,
@@ -75,7 +73,6 @@ def test_a_function_is_named_with_its_wait() -> None:
 
 
 def test_recursion_counts_once() -> None:
-    """A function that calls itself has its time once, with the line of the innermost call."""
     inner = replace_line(RESIZE, 44)
     (found,) = functions(band({(RESIZE, RESIZE, inner): 0.1}))
 
@@ -89,7 +86,6 @@ def replace_line(frame: CodeFrame, line: int) -> CodeFrame:
 
 @given(stacks=st.dictionaries(FRAMES.map(tuple), st.floats(0.001, 10), min_size=1, max_size=8))
 def test_self_times_and_trees_add_up(stacks: dict[tuple[CodeFrame, ...], float]) -> None:
-    """The self times of a stage, and the tree of its flame graph, add up to the stage for any stacks."""
     tail = band(stacks)
     found = functions(tail)
     tree = flame_graph("preprocess", tail)
@@ -108,7 +104,6 @@ def assert_children_fit(node: CodeNode) -> None:
 
 
 def test_a_flame_graph_has_both_percentiles() -> None:
-    """A flame graph has the times at the tail and at the median, and 0 where the median has none."""
     tree = flame_graph("preprocess", TAIL, MEDIAN)
     predict = tree.children[0].children[0]
     resize = predict.children[0]
@@ -126,7 +121,6 @@ def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
 
 
 def test_growth_between_two_selections_is_a_sentence() -> None:
-    """The sentence names the stage, its exact growth, and the function with most of it."""
     after = band({(PREDICT, RESIZE): 0.1856, (PREDICT,): 0.0344})
     before = band({(PREDICT, RESIZE): 0.02, (PREDICT,): 0.02})
 
@@ -159,7 +153,6 @@ CUT = CodeFrame("serve", "cut", "serve.py", 50)
 def test_the_main_function_of_a_stage(
     stacks: dict[tuple[CodeFrame, ...], float], named: tuple[str, float] | None
 ) -> None:
-    """It explains the time of the stage, and its growth from next to nothing."""
     tail = band(stacks)
     found = main_function(functions(tail), 100)
     before = band({(PREDICT,): 1e-9})
@@ -172,7 +165,6 @@ def test_the_main_function_of_a_stage(
 
 
 def test_too_few_samples_say_nothing() -> None:
-    """Below the minimum of sampled requests nothing is named, and a median without samples is unknown."""
     few = replace(TAIL, sampled=MIN_SAMPLED - 1)
 
     assert functions(few, MEDIAN) == []
@@ -199,14 +191,12 @@ def test_too_few_samples_say_nothing() -> None:
 def test_only_functions_with_an_import_name_offer_a_stage(
     module: str, function: str, stage: str, expected: str
 ) -> None:
-    """The option is offered for functions and methods that can be found by their names."""
     found = FunctionTime(stage, module, function, "serve.py", 1, False, 1, 1, None, None, 1)
 
     assert found.stage_option == expected
 
 
 def test_stacks_beyond_the_cap_are_no_function() -> None:
-    """The rest beyond a cap belongs to the stage, and is no function."""
     rest = ProfileBand(0.1, 50, {"preprocess": 0.1}, {"preprocess;:__other__": 0.1})
 
     assert functions(rest) == []
@@ -214,7 +204,6 @@ def test_stacks_beyond_the_cap_are_no_function() -> None:
 
 
 def test_the_profile_of_a_request_survives_garbage() -> None:
-    """Invalid lines of the attribute are left out, equal keys are added up."""
     text = (
         "1200 handler;serve:predict@serve.py:30\n800 handler;serve:predict@serve.py:30\n-5 a\n\nx y\n9\n"
         + "9" * 5000
@@ -225,7 +214,6 @@ def test_the_profile_of_a_request_survives_garbage() -> None:
 
 
 def test_the_growth_of_a_function_names_that_of_its_stage() -> None:
-    """In the same requests; a function that grew more than its stage says why."""
     resize = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True, quantile=0.99)
     more = replace(resize, after_ms=251.0, stage_growth_ms=142.0, quantile=0.0)
 

@@ -36,7 +36,6 @@ def simulated(traffic: Traffic, runs: int = 20) -> list[ReplicaTable]:
 
 @pytest.mark.parametrize("number", [2, 5, 12, 50])
 def test_a_slow_replica_is_named_after_three_minutes(number: int) -> None:
-    """At one request per second and replica."""
     places = pods(number)
     traffic = Traffic(places, minutes=20, slow={places[1]: (3.1, 17)}, uneven=0.2)
 
@@ -44,7 +43,6 @@ def test_a_slow_replica_is_named_after_three_minutes(number: int) -> None:
 
 
 def test_a_slow_replica_is_named_by_two_buckets_of_latency() -> None:
-    """All requests of a replica have one latency: the buckets between the two latencies are empty."""
     index, starts = np.array([0, 6]), START + MINUTE * np.arange(4)
     counts = [np.tile(each, (4, 1)) for each in ([60, 0], [0, 60])]
     replicas = [ReplicaCounts(place, each, {}) for place, each in zip(pods(2), counts, strict=True)]
@@ -53,7 +51,6 @@ def test_a_slow_replica_is_named_by_two_buckets_of_latency() -> None:
 
 
 def test_an_outlier_has_ratio_onset_and_stage() -> None:
-    """The median, the stage that grew, and the first slow minute."""
     places = pods(12)
     (table,) = simulated(Traffic(places, minutes=40, slow={places[3]: (3.1, 25)}, tail=0.0), 1)
     found = find_outlier(table)
@@ -68,7 +65,6 @@ def test_an_outlier_has_ratio_onset_and_stage() -> None:
 
 
 def test_a_slow_tail_is_named_at_its_percentile() -> None:
-    """A third of the requests of one replica is slow: its median is not."""
     places = pods(6)
     tables = simulated(Traffic(places, minutes=30, rate=3.0, tail=0.0))
     rng = np.random.default_rng(1)
@@ -83,7 +79,6 @@ def test_a_slow_tail_is_named_at_its_percentile() -> None:
 
 
 def test_equal_replicas_are_hardly_ever_named() -> None:
-    """2 to 50 replicas with heavy tails, uneven load, bursts that hit all, and pauses: at most 3 % of the runs name one."""
     rng = np.random.default_rng(7)
     named: list[str] = []
     for _ in range(RUNS):
@@ -106,7 +101,6 @@ def test_equal_replicas_are_hardly_ever_named() -> None:
 
 
 def test_load_of_slow_times_is_no_outlier() -> None:
-    """One replica has most of its requests while all are slow."""
     tables = simulated(Traffic(pods(4), minutes=30, slow=dict.fromkeys(pods(4), (4.0, 15))))
     for table in tables:
         table.replicas[0].requests[:15] //= 10
@@ -115,7 +109,6 @@ def test_load_of_slow_times_is_no_outlier() -> None:
 
 
 def test_half_of_a_fleet_on_older_machines_is_no_outlier() -> None:
-    """Six of twelve replicas are twice as slow; three of four others of the slowest are not."""
     places = pods(12)
     traffic = Traffic(places, minutes=30, slow=dict.fromkeys(places[:6], (2.0, 0)))
 
@@ -123,7 +116,6 @@ def test_half_of_a_fleet_on_older_machines_is_no_outlier() -> None:
 
 
 def test_a_replica_that_recovered_is_no_outlier() -> None:
-    """It was slow for ten minutes, half an hour ago."""
     places = pods(4)
     slow = simulated(Traffic(places, minutes=10, slow={places[0]: (4.0, 0)}))
     calm = simulated(Traffic(places, minutes=30))
@@ -136,7 +128,6 @@ def test_a_replica_that_recovered_is_no_outlier() -> None:
 
 
 def test_routes_are_compared_one_by_one() -> None:
-    """One replica serves more of a slow route, and is not slow in either."""
     places = pods(6)
     fast, slow = (simulated(Traffic(places, minutes=20, seconds=seconds, rate=2.0)) for seconds in (0.05, 0.5))
     rng = np.random.default_rng(2)
@@ -162,7 +153,6 @@ def test_routes_are_compared_one_by_one() -> None:
 
 
 def test_a_slow_machine_is_named_instead_of_its_processes() -> None:
-    """Four processes on each of three machines; then one process that is slow alone."""
     places = [f"web-{host}:{process}" for host in range(3) for process in range(4)]
     machine = simulated(Traffic(places, minutes=20, slow=dict.fromkeys(places[:4], (3.0, 10))))
     process = simulated(Traffic(places, minutes=20, slow={places[0]: (3.0, 10)}))
@@ -175,7 +165,6 @@ def test_a_slow_machine_is_named_instead_of_its_processes() -> None:
 
 
 def test_few_requests_name_nothing() -> None:
-    """One replica, no replica, and a dozen requests of each."""
     places = pods(3)
     few = simulated(Traffic(places, minutes=3, rate=0.05, slow={places[0]: (20.0, 0)}))
     (alone,) = simulated(Traffic(places[:1]), 1)
@@ -191,7 +180,6 @@ def frame(*rows: tuple[Measure, str, float]) -> pd.DataFrame:
 
 
 def test_hardware_that_differs_is_named() -> None:
-    """The lower clock and its heat; not what is equal, nor a machine that others share."""
     hosts = ("a", "b", "c")
     rows = [(GPU_CLOCK, f"{host}/gpu0", 1.0e9 if host == "a" else 1.75e9) for host in hosts]
     rows += [(GPU_HOT, f"{host}/gpu0", 0.8 if host == "a" else 0.0) for host in hosts]
@@ -210,14 +198,12 @@ def test_hardware_that_differs_is_named() -> None:
 
 
 def test_the_clock_of_an_idle_gpu_is_no_reason() -> None:
-    """A GPU lowers its clock while its replica waits for something else."""
     rows = [(GPU_CLOCK, "a/gpu0", 0.6e9), (GPU_CLOCK, "b/gpu0", 1.7e9), (GPU, "a/gpu0", 0.2), (GPU, "b/gpu0", 0.6)]
 
     assert hardware_differences(frame(*rows), "a:1", ["a:1", "b:1"], START) == ()
 
 
 def test_hardware_of_a_machine_is_the_mean_of_its_processes() -> None:
-    """Each process of the slow machine uses more of its CPUs."""
     rows = [(CPU_SHARE, f"{host}:{process}", 0.9 if host == "a" else 0.3) for host in "ab" for process in (1, 2)]
     (found,) = hardware_differences(frame(*rows), "a", ["a", "b"], START)
 
@@ -225,7 +211,6 @@ def test_hardware_of_a_machine_is_the_mean_of_its_processes() -> None:
 
 
 def test_latencies_are_sorted_by_their_ratio_to_the_others() -> None:
-    """With a value for each minute, and no percentile without enough requests."""
     places = pods(3)
     (table,) = simulated(Traffic(places, minutes=5, slow={places[2]: (3.0, 0)}), 1)
     found = latencies(table)

@@ -63,7 +63,6 @@ GUARD = default_burn_rate_policy().guard
     ],
 )
 def test_each_state_has_its_cause(changes: dict[str, Any], state: str) -> None:
-    """Each state follows from its condition, and the most severe doubt about the numbers has priority."""
     healthy: dict[str, Any] = {
         "counts": {RECENT: SOME, MONTH: SOME},
         "firing": (),
@@ -89,7 +88,6 @@ def test_each_state_has_its_cause(changes: dict[str, Any], state: str) -> None:
     ],
 )
 def test_maintenance_does_not_cover_the_window(age: timedelta, maintenance: timedelta, share: float) -> None:
-    """The covered time starts with the first request or the SLO window, and has no maintenance windows."""
     assert covered_share(age, MONTH, maintenance) == pytest.approx(share)
 
 
@@ -110,12 +108,10 @@ def test_maintenance_does_not_cover_the_window(age: timedelta, maintenance: time
 def test_the_state_of_a_tier_shows_both_windows(
     long: float | None, short: float | None, fires: bool, state: str
 ) -> None:
-    """A tier that does not fire is above its burn rate in both windows, in one, or in none."""
     assert RuleStatus(PAGE, long, short, fires).state == state
 
 
 def test_the_status_of_a_tier_has_its_burn_rates() -> None:
-    """A tier may fire soon if its short window has enough bad requests and its long window does not reach the threshold."""
     counts = {HOUR: Counts(1000, 50), FAST: Counts(100, 40)}
     soon = rule_status(PAGE, (), counts, 0.99, GUARD)
 
@@ -149,12 +145,10 @@ def test_the_status_of_a_tier_has_its_burn_rates() -> None:
 def test_the_most_severe_reason_determines_the_service(  # noqa: PLR0917 - the columns of the table
     slo: SloState | None, incident: Severity | None, pending: bool, slower: bool, state: str, reason: Reason
 ) -> None:
-    """Most urgent SLO, open incident, pending alert tier and slower release, in any combination."""
     assert service_state(slo, incident, is_pending=pending, is_slower=slower) == (state, reason)
 
 
 def test_the_most_urgent_state_is_the_first_in_the_order() -> None:
-    """Unknown states come before healthy ones, and states that need no action come last."""
     order = ["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
 
     assert sorted(URGENCY, key=lambda state: URGENCY[state]) == order
@@ -164,7 +158,6 @@ def test_the_most_urgent_state_is_the_first_in_the_order() -> None:
 
 
 def test_a_service_is_silent_after_five_minutes_with_twenty_requests_missed() -> None:
-    """Both limits count; the requests missed are those of its usual rate."""
     hour = timedelta(hours=1)
 
     assert missed_requests(timedelta(minutes=5), hour, 240) == pytest.approx(20)

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.stacks
 
 
 def test_killed_processes_count_every_request_once_in_a_file() -> None:
-    """One collector on a file, killed four times among other troubles."""
     with on_sqlite(seed=7) as deployment:
         outcome = run(deployment, Plan(kills=4, longest_seconds=0.3, clients=("agent", "sdk", "raw", "spans")), print)
 
@@ -21,7 +20,6 @@ def test_killed_processes_count_every_request_once_in_a_file() -> None:
 
 
 def test_killed_processes_count_every_request_once_with_two_collectors(postgresql_server: Server) -> None:
-    """Two collectors behind one address: retries land on the other one, and it knows what the first had committed."""
     with on_postgresql(7, postgresql_server) as deployment:
         outcome = run(deployment, Plan(kills=4, longest_seconds=0.3, clients=("agent", "raw", "grpc_spans")), print)
 
@@ -36,7 +34,6 @@ def _assert_that_it_was_hard(outcome: Outcome, kills: int) -> None:
 
 
 def test_an_agent_with_a_full_buffer_counts_the_lost_requests() -> None:
-    """While the collector is down more data arrive than the buffer holds: requests are counted or reported as lost."""
     with on_sqlite(seed=8) as deployment:
         # One export of it takes about 2 kB.
         deployment.send("agent", "shop", {"STAGELENS_BUFFER_SIZE": "10kB"})

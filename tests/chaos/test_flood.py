@@ -28,7 +28,6 @@ def collector(tmp_path: Path) -> Generator[Collector]:
 
 
 def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(collector: Collector) -> None:
-    """Under floods a regular sender succeeds, refused ones get a retry delay, and the collector recovers."""
     with honest(collector) as acknowledged:
         outcomes = [
             flood(collector, attack, 0.5, 1) for attack in (gzip_bombs, huge_attributes, new_series, slow_readers)
@@ -45,7 +44,6 @@ def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(co
 
 
 def test_requests_without_waiting_for_responses_do_not_accumulate(collector: Collector) -> None:
-    """A few thousand of the smallest requests in one packet would take a hundred times its size."""
     received = b""
     # It ends with a reset where the collector has not read all of it.
     with (

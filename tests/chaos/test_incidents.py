@@ -34,7 +34,6 @@ def receivers() -> Generator[Receivers]:
 def test_notifications_arrive_exactly_once_while_processes_die_or_are_suspended(
     store: Store, receivers: Receivers, tmp_path: Path
 ) -> None:
-    """An incident opens and resolves while processes die or are suspended and half of all deliveries fail."""
     watch = Watch(store, tmp_path / "slo.yaml", receivers.channels)
     try:
         outcome = run(watch, receivers, incidents=1, seed=6)

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.soak
 
 
 def test_attacks_do_not_block_readers_or_senders(tmp_path: Path) -> None:
-    """Pages, health probes and exports succeed during every attack, and every acknowledged request is in the store."""
     to, acknowledged = Stagelens(tmp_path), Counter[str]()
     outcomes = [attacked(to, attack, attackers, 2, acknowledged) for attack, attackers in ATTACKS]
     to.end()

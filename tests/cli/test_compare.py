@@ -99,7 +99,6 @@ LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")
 def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1; the first sentence names the result and the reason."""
     code = compare(runs / "base.json", runs / "slow.json", *LIMITS, "--percentile", "p90")
     output = capsys.readouterr().out
 
@@ -113,7 +112,6 @@ def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
 def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One stage may be slower while the total varies too much for a result."""
     for name, queue in (("a", 2), ("b", 12)):
         varied_file(tmp_path / name, queue_ms=queue)
 
@@ -122,7 +120,6 @@ def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal
 
 
 def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0, and no stage is to blame."""
     assert compare(runs / "base.json", runs / "same.json", *LIMITS) == 0
     output = capsys.readouterr().out
     assert "No significant difference at p90." in output
@@ -133,7 +130,6 @@ def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_run_compared_with_itself_has_no_difference(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not even where a file is compressed: all differences are none."""
     packed = tmp_path / "base.json.gz"
     packed.write_bytes(gzip.compress((runs / "base.json").read_bytes()))
 
@@ -144,7 +140,6 @@ def test_a_run_compared_with_itself_has_no_difference(
 
 
 def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file of `stagelens run --save` contains every request, in the same buckets."""
     saved = tmp_path / "saved.json"
     with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
         import_file(runs / "base.json", store, TimeWindow(0, 2**40))
@@ -158,7 +153,6 @@ def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Times are within the thresholds, and the failure rate is not, which is always reported."""
     sound, failing = (failing_file(tmp_path / f"{failed}.json", failed=failed) for failed in (5, 100))
     where = tmp_path / "found.json", tmp_path / "junit.xml"
 
@@ -190,12 +184,10 @@ def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.Cap
     ],
 )
 def test_too_few_requests_differ_from_a_broken_threshold(runs: Path, words: tuple[str, ...], code: int) -> None:
-    """Where they are too few for an interval of p99, or fewer than asked for."""
     assert compare(runs / "fast.json", runs / "slow.json", *words) == code
 
 
 def test_the_json_has_all_numbers(runs: Path, tmp_path: Path) -> None:
-    """The stages add up to the latency on both sides; what is not known is null."""
     file = tmp_path / "found.json"
 
     assert compare(runs / "base.json", runs / "short.json", "--percentile", "p90", "--json", file) == 0
@@ -214,7 +206,6 @@ def test_the_json_has_all_numbers(runs: Path, tmp_path: Path) -> None:
 def test_a_stage_missing_on_one_side_counts_as_no_time(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new stage may break a threshold; an unknown stage name is an error."""
     without = run_file(tmp_path / "a.json", queue_ms=1e-6)
     limit = ("--fail-on", "stage:queue:p50:+1ms")
 
@@ -226,7 +217,6 @@ def test_a_stage_missing_on_one_side_counts_as_no_time(
 
 
 def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A comparison of different traffic mixes reports the difference, and can be narrowed by route."""
     other = run_file(tmp_path / "b.json", route="/large")
 
     assert compare(runs / "base.json", other) == 0
@@ -238,7 +228,6 @@ def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: p
 def test_markdown_and_junit_equal_the_terminal_output(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever files are called."""
     odd = tmp_path / "base|<b>.json"
     odd.write_bytes((runs / "base.json").read_bytes())
     markdown, junit = tmp_path / "latency.md", tmp_path / "latency.xml"
@@ -264,7 +253,6 @@ def test_markdown_and_junit_equal_the_terminal_output(
 def test_a_terminal_of_80_columns_shows_every_number(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Columns that do not fit are below."""
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
         monkeypatch.setenv(name, value)
 
@@ -276,7 +264,6 @@ def test_a_terminal_of_80_columns_shows_every_number(
 
 
 def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a pipe."""
     compare(runs / "base.json", runs / "slow.json", "--markdown", "-")
 
     assert capsys.readouterr().out.startswith("### B is slower")
@@ -306,7 +293,6 @@ def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest
 def test_wrong_usage_is_explained_and_exits_with_2(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
 ) -> None:
-    """Exit code 2, which argparse uses, too."""
     monkeypatch.chdir(runs)
 
     assert compare(*words) == 2
@@ -314,8 +300,6 @@ def test_wrong_usage_is_explained_and_exits_with_2(
 
 
 def test_ctrl_c_exits_with_130(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 130, as a shell has it, and no traceback."""
-
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -326,7 +310,6 @@ def test_ctrl_c_exits_with_130(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_a_file_without_requests_exits_with_3(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 3: a load test that asked nothing must not pass."""
     empty = tmp_path / "empty.json"
     empty.write_text('{"resourceMetrics": [], "resourceSpans": []}')
 
@@ -337,7 +320,6 @@ def test_a_file_without_requests_exits_with_3(runs: Path, tmp_path: Path, capsys
 def test_several_services_need_the_service_option(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And where each file has one, they may be called otherwise."""
     both = tmp_path / "both.json"
     lines = [run_file(tmp_path / "x", service=service, seed=9).read_text() for service in ("shop", "search")]
     both.write_text("\n".join(lines))
@@ -364,7 +346,6 @@ def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 50
 
 
 def test_times_to_tokens_are_compared_with_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A slower first token is detected although total latencies are equal."""
     a = vllm_file(tmp_path / "a.json", first_ms=50, gap_ms=20)
     b = vllm_file(tmp_path / "b.json", first_ms=65, gap_ms=15, seed=2)
     markdown, numbers = tmp_path / "latency.md", tmp_path / "latency.json"
@@ -382,7 +363,6 @@ def test_times_to_tokens_are_compared_with_thresholds(tmp_path: Path, capsys: py
 
 
 def test_missing_token_times_exit_with_3(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 3, also with --strict: a run that streamed nothing must not pass."""
     streamed = vllm_file(tmp_path / "a.json", first_ms=50)
     limit = ("--fail-on", "ttft:+10%", "--strict")
 
@@ -393,7 +373,6 @@ def test_missing_token_times_exit_with_3(runs: Path, tmp_path: Path, capsys: pyt
 
 
 def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Common definitions are compared, and the excluded ones are reported."""
     now = NOW - NOW % 10
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with closing(Store.open(url)) as made:
@@ -436,7 +415,6 @@ def store(tmp_path: Path) -> str:
 
 
 def test_versions_are_compared_over_their_last_requests(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A version that ended an hour ago can be compared; an unknown one is an error with the known ones."""
     where = ("--database", store, "--service", "shop")
 
     assert compare(*where, "--versions", "1.0", "1.1", "--window", "5m", "--fail-on", "p99:+50%") == 1
@@ -468,7 +446,6 @@ def profiled(tmp_path: Path) -> Path:
 
 
 def test_the_first_sentence_names_the_function_that_grew(profiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A slower run names the stage and the function, in text and in JSON; a faster one names no function."""
     assert compare(profiled / "a", profiled / "b") == 0
     assert "% of that in resize (serve.py:41)." in " ".join(capsys.readouterr().out.split())
     assert compare(profiled / "a", profiled / "b", "--json", profiled / "found.json") == 0
@@ -484,7 +461,6 @@ def test_the_first_sentence_names_the_function_that_grew(profiled: Path, capsys:
 def test_overlapping_versions_are_compared_over_the_common_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The canary was resolved at an hour, the other version goes on and got slow since; both times are printed."""
     url, now = f"sqlite:///{tmp_path / 'store.db'}", NOW - NOW % 10
     with closing(Store.open(url)) as made:
         points: list[Point] = []
@@ -513,7 +489,6 @@ def _iso(at: int) -> str:
 
 
 def test_windows_are_compared_and_a_wrong_one_is_explained(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Windows are in ISO 8601, UTC without a time zone."""
     now = NOW - NOW % 10
 
     def window(start: int, end: int) -> str:

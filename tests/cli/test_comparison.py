@@ -35,7 +35,6 @@ def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, floa
 
 @pytest.mark.parametrize("quantile", [0.5, 0.99])
 def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: float) -> None:
-    """A threshold of +0 % fails at most 0.5 of a hundred times; one of the simulated runs may."""
     (limit,) = read_thresholds(f"p{quantile * 100:g}:+0%")
 
     found = [evaluate_threshold(limit, each, strict=False) for each in simulated(quantile, (600, 600), (0.1, 0.1))]
@@ -45,7 +44,6 @@ def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: f
 
 
 def test_a_slower_run_breaks_the_threshold() -> None:
-    """Twice the latency is detected from 500 requests in nearly all runs."""
     (limit,) = read_thresholds("p50:+10%")
 
     found = [evaluate_threshold(limit, each, strict=False) for each in simulated(0.5, (500, 500), (0.1, 0.2))]
@@ -75,7 +73,6 @@ def values(count: int, seconds: float) -> Histogram:
 def test_a_threshold_breaks_only_beyond_chance(
     counts: tuple[int, int], seconds: tuple[float, float], limit: str, outcome: str, strict: str
 ) -> None:
-    """Without enough requests for an interval there is no result; --strict reports it as broken."""
     (threshold,) = read_thresholds(limit)
     found = compare_quantile(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
 
@@ -98,7 +95,6 @@ def test_a_threshold_breaks_only_beyond_chance(
 def test_thresholds_are_parsed(
     text: str, about: tuple[str, str], quantile: float, limit: float, is_relative: bool
 ) -> None:
-    """A stage or a measure without a percentile means its p99."""
     (found,) = read_thresholds(text)
 
     assert (found.stage, found.measure, found.is_relative) == (*about, is_relative)
@@ -128,7 +124,6 @@ def test_thresholds_are_parsed(
     ],
 )
 def test_an_invalid_threshold_is_named_with_the_allowed_form(text: str, why: str) -> None:
-    """Every other way to write one."""
     with pytest.raises(ConfigError, match="such as p99") as raised:
         read_thresholds(f"p50:+1%,{text}")
 
@@ -138,7 +133,6 @@ def test_an_invalid_threshold_is_named_with_the_allowed_form(text: str, why: str
 
 @given(st.text(alphabet="p0919.:+-%msu,stage: queue", max_size=30))
 def test_any_threshold_text_is_parsed_or_refused(text: str) -> None:
-    """No other error comes of it."""
     try:
         found = read_thresholds(text)
     except ConfigError:

@@ -32,7 +32,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_of_a_killed_process_are_removed_at_the_next_start(place: Path) -> None:
-    """A killed process does not remove its files."""
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert len(list(place.glob("stagelens-run-*/run.db"))) == 1
@@ -43,7 +42,6 @@ def test_files_of_a_killed_process_are_removed_at_the_next_start(place: Path) ->
 
 
 def test_files_in_use_and_foreign_files_are_not_removed(place: Path) -> None:
-    """Two runs beside each other; a link leads to something else; an empty folder may have been made this moment."""
     (place / "theirs").mkdir()
     (place / "theirs" / "kept").touch()
     (place / "stagelens-run-link").symlink_to("theirs", target_is_directory=True)
@@ -58,7 +56,6 @@ def test_files_in_use_and_foreign_files_are_not_removed(place: Path) -> None:
 
 
 def test_without_a_temporary_directory_the_fix_is_shown(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    """Python looks in several; here there is none."""
     monkeypatch.setattr(tempfile, "tempdir", str(place / "nowhere"))
 
     with pytest.raises(StagelensError, match="set TMPDIR"), temporary_folder("run"):

@@ -41,14 +41,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.usefixtures("installed")
 def test_uvx_makes_an_environment_with_the_extra() -> None:
-    """Of the same version, with the same words."""
     command = command_with("server", ["up", "--port", "1"], {"UV": "/bin/uv"}, UVX)
 
     assert command == ["/bin/uv", "tool", "run", "--from", "stagelens[server]==9.9", "stagelens", "up", "--port", "1"]
 
 
 def test_pipx_makes_an_environment_with_the_extra(pipx: tuple[dict[str, str], Path], installed: dict[str, str]) -> None:
-    """From the wheel that it was given."""
     installed["direct_url.json"] = json.dumps({"url": "file:///wheels/stagelens.whl"})
     env, prefix = pipx
 
@@ -67,5 +65,4 @@ def test_pipx_makes_an_environment_with_the_extra(pipx: tuple[dict[str, str], Pa
     ],
 )
 def test_other_environments_stay_as_they_are(env: dict[str, str], prefix: Path) -> None:
-    """Nothing is installed into an environment that someone keeps, nor twice."""
     assert command_with("server", ["up"], env, prefix) is None

@@ -43,7 +43,6 @@ def requests(saved: Path) -> Counter[str]:
 def test_a_service_with_a_model_is_summarized_saved_and_shown(
     run: Run, tmp_path: Path, free_port: int, browser: Browser
 ) -> None:
-    """One run of uvicorn with ONNX Runtime: a summary on stderr, a file that counts, a page that opens offline."""
     (tmp_path / "service.py").write_text(programs.SERVICE)
     (tmp_path / "driver.py").write_text(programs.DRIVER)
     server = ("uvicorn", "service:app", "--port", str(free_port), "--log-level", "critical")
@@ -88,7 +87,6 @@ def test_a_service_with_a_model_is_summarized_saved_and_shown(
 
 
 def test_late_workers_and_foreign_spans_are_counted(run: Run, tmp_path: Path, free_port: int) -> None:
-    """Workers of gunicorn send what they have when they end, after the driver; spans of others need not wait for more."""
     for name, text in (("app", programs.FLASK), ("driver", programs.DRIVER), ("foreign", programs.FOREIGN)):
         (tmp_path / f"{name}.py").write_text(text)
     server = f"gunicorn --workers 2 --bind 127.0.0.1:{free_port} --log-level critical app:app"
@@ -102,7 +100,6 @@ def test_late_workers_and_foreign_spans_are_counted(run: Run, tmp_path: Path, fr
 
 
 def test_a_run_without_requests_is_explained_and_preserves_the_exit_code(run: Run) -> None:
-    """A program that does nothing we know of, and fails; what it prints is its own."""
     done = run("--summary", "--", sys.executable, "-c", "print('out'); raise SystemExit(7)")
 
     assert (done.returncode, done.stdout) == (7, "out\n")
@@ -114,7 +111,6 @@ def test_a_run_without_requests_is_explained_and_preserves_the_exit_code(run: Ru
     ("words", "code"), [(["--", "sh", "-c", "exit 3"], 3), (["--summary", "--", "no-such-program"], 127)]
 )
 def test_closed_standard_streams_do_not_fail(tmp_path: Path, words: list[str], code: int) -> None:
-    """A daemon may be started with nothing open; what we open must not become its place."""
     line = f"exec {shlex.join([*RUN, *words])} <&- >&- 2>&-"
     done = subprocess.run(["sh", "-c", line], env=environment(tmp_path), cwd=tmp_path, check=False)
 
@@ -122,7 +118,6 @@ def test_closed_standard_streams_do_not_fail(tmp_path: Path, words: list[str], c
 
 
 def test_a_command_that_cannot_start_prints_only_its_error(run: Run) -> None:
-    """The output has the fix and the exit code of a shell."""
     done = run("--summary", "--", "no-such-program")
 
     assert done.returncode == 127
@@ -135,7 +130,6 @@ def test_a_command_that_cannot_start_prints_only_its_error(run: Run) -> None:
 def test_an_unwritable_output_is_refused_before_the_start(
     run: Run, tmp_path: Path, option: str, place: str, wrong: str
 ) -> None:
-    """A long run without a place for its result would be lost."""
     done = run(option, place, "--", "touch", "started")
 
     assert done.returncode == 1
@@ -145,7 +139,6 @@ def test_an_unwritable_output_is_refused_before_the_start(
 
 
 def test_a_device_is_not_replaced_and_a_link_is_preserved(run: Run, tmp_path: Path) -> None:
-    """A privileged process in a container would otherwise replace /dev/null."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "latest.json").symlink_to("today.json")
 
@@ -162,7 +155,6 @@ def test_a_device_is_not_replaced_and_a_link_is_preserved(run: Run, tmp_path: Pa
 
 @pytest.mark.parametrize("words", [["--save"], ["--report="], ["--save", "--", "touch", "started"]])
 def test_an_option_without_its_file_is_refused(run: Run, tmp_path: Path, words: list[str]) -> None:
-    """Nothing is taken for a file that is none."""
     done = run(*words)
 
     assert done.returncode == 1
@@ -171,7 +163,6 @@ def test_an_option_without_its_file_is_refused(run: Run, tmp_path: Path, words: 
 
 
 def test_without_the_server_extra_its_options_are_refused(tmp_path: Path) -> None:
-    """And what was not asked for is as it always was: the command, and nothing of the server."""
     hidden = "import sys; sys.modules['rich'] = None; from stagelens.__main__ import main; sys.exit(main())"
     asked = [sys.executable, "-c", hidden, "run", "--summary", "--", "touch", "started"]
     refused = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -183,7 +174,6 @@ def test_without_the_server_extra_its_options_are_refused(tmp_path: Path) -> Non
 
 
 def test_the_command_continues_when_stagelens_is_killed(tmp_path: Path) -> None:
-    """The command continues without a collector."""
     code = """if True:
         import os, stagelens, sys
         with stagelens.request("job"):
@@ -212,7 +202,6 @@ def test_the_command_continues_when_stagelens_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -> None:
-    """Without a word about it; stdout stays the command's own, and colours are those of the stages."""
     with socket.socket() as tried:
         if tried.connect_ex(("127.0.0.1", 4318)) == 0:
             pytest.skip("a collector listens on this machine")
@@ -232,7 +221,6 @@ def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -
 
 
 def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -> None:
-    """Requests from before and after its start are sent, and the run is summarized."""
     with socket.socket() as tried:
         if tried.connect_ex(("127.0.0.1", 4318)) == 0:
             pytest.skip("a collector listens on this machine")
@@ -264,7 +252,6 @@ def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -
     [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_SDK_DISABLED", "true")],
 )
 def test_a_run_in_a_terminal_with_a_configured_collector_has_no_summary(tmp_path: Path, name: str, value: str) -> None:
-    """The process is replaced by the command, because an endpoint or a disabled SDK is configured."""
     words = [*RUN, sys.executable, "-c", "import os; print(os.getpid())"]
     with Terminal(words, environment(tmp_path, **{name: value}), apart=True) as terminal:
         assert terminal.process.stdout is not None

@@ -41,7 +41,6 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("code", [0, 1, 126, 255])
 def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
-    """Callers get the exit code of the command."""
     done = run("sh", "-c", f"exit {code}")
 
     assert (done.returncode, done.stdout) == (code, "begun\n")
@@ -49,7 +48,6 @@ def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL])
 def test_a_signal_that_ends_the_command_ends_stagelens(number: signal.Signals, tmp_path: Path) -> None:
-    """A shell sees what it would see without us; there is one core at most, the command's own."""
     done = subprocess.run(
         parent("sh", "-c", f"kill -{number.value} $$"), cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -74,7 +72,6 @@ LISTENER = script(
 
 
 def test_signals_to_stagelens_reach_the_command() -> None:
-    """Each of them once, and we live on: what supervisors send is for the command."""
     names = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTERM"]
     with subprocess.Popen(parent(sys.executable, "-c", LISTENER), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -89,7 +86,6 @@ def test_signals_to_stagelens_reach_the_command() -> None:
 
 
 def test_signals_that_are_ignored_stay_ignored() -> None:
-    """`nohup stagelens run …` outlives its terminal, and so does its command."""
     code = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, signal.pthread_sigmask(0, []))"
     done = run("nohup", sys.executable, "-c", code)
     # What a library has blocked in this process is inherited all the way down.
@@ -99,7 +95,6 @@ def test_signals_that_are_ignored_stay_ignored() -> None:
 
 
 def test_ctrl_c_reaches_the_command_once() -> None:
-    """The terminal sends the signal to both processes, so it is not repeated."""
     with Terminal(parent(sys.executable, "-c", LISTENER)) as terminal:
         terminal.read_until("ready")
         terminal.type("\x03")
@@ -113,7 +108,6 @@ def test_ctrl_c_reaches_the_command_once() -> None:
 
 
 def test_the_command_has_the_terminal(tmp_path: Path) -> None:
-    """The command reads typed text, and Ctrl-Z suspends both processes and returns to the shell."""
     (tmp_path / "parent.py").write_text(PARENT)
     (tmp_path / "echo.py").write_text("while True:\n    print('heard', input().upper(), flush=True)\n")
     with Terminal(["bash", "--norc", "--noediting", "-i"]) as terminal:
@@ -136,7 +130,6 @@ def test_the_command_has_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_child_processes_of_the_command_are_waited_for(patient: bool) -> None:
-    """Child processes may still export data; the wait can be interrupted without harm."""
     command = parent("sh", "-c", "exec 3<&0; (read line <&3; echo last) & exit 3")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -154,7 +147,6 @@ def test_child_processes_of_the_command_are_waited_for(patient: bool) -> None:
 
 
 def test_a_missing_command_does_not_start() -> None:
-    """And its place ends with what `become` has returned, or an error."""
     done = run("no-such-program")
 
     assert done.stdout == "not begun\n"

@@ -91,7 +91,6 @@ def line(lines: list[str], start: str) -> str:
 
 
 def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """The same number on a page and here, and how sure it is."""
     store.write([Batch("a", PointAggregator().points(many(2000)))])
     latency = store.read.latency(Selection(*EVER))
     lines = summary_lines()
@@ -108,7 +107,6 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lin
 
 
 def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """A route of 90 characters and a long interval are truncated, and no number is."""
     long = Series("shop", route="/items/" + "x" * 83)
     retained = trace(long, name="a model of some name " * 5)
     store.write([Batch("a", PointAggregator().points([*many(2000), *many(1500, long)]), traces=[retained])])
@@ -119,7 +117,6 @@ def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Ca
 
 
 def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """One in fifty waits in a queue: that is p99, and none of p50."""
     store.write([Batch("a", PointAggregator().points(many(2000)))])
     lines = summary_lines()
     queue = line(lines, "Queue").split()
@@ -144,7 +141,6 @@ def write_profiled(store: Store, requests: int) -> None:
 
 
 def test_the_summary_names_the_function_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """The function of the slow requests has a line with its place, and the option that measures it."""
     write_profiled(store, 2000)
     lines = summary_lines()
 
@@ -158,7 +154,6 @@ def test_the_summary_names_the_function_of_the_tail(store: Store, summary_lines:
 def test_the_page_has_the_functions_at_the_highest_percentile(
     store: Store, tmp_path: Path, requests: int, at: str
 ) -> None:
-    """The page has the table of the service page, with the option that makes a function a stage."""
     write_profiled(store, requests)
     write_page(store, tmp_path / "run.html", RUN)
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
@@ -168,7 +163,6 @@ def test_the_page_has_the_functions_at_the_highest_percentile(
 
 
 def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """With 30 requests there is a median, and a notice what p95 and p99 need; with 5 there is a mean."""
     store.write([Batch("a", PointAggregator().points(many(30)))])
     some = summary_lines()
     store.write([Batch("b", PointAggregator().points(many(5, Series("few"))))])
@@ -182,7 +176,6 @@ def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lin
 
 
 def test_errors_routes_and_losses_are_reported(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """Every route that has requests, the busiest first, and what could not be counted."""
     routes = [many(60 - number, Series("shop", route=f"/{number}")) for number in range(10)]
     failed = many(15, Series("shop", route="/0", status="error"))
     points = PointAggregator().points([each for own in routes for each in own] + failed)
@@ -199,7 +192,6 @@ def test_errors_routes_and_losses_are_reported(store: Store, summary_lines: Call
 
 
 def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """Each interval where it was in time; of many the longest, and how many more there are."""
     store.write([Batch("a", PointAggregator().points(many(20)), [trace(spans=20)])])
     lines = summary_lines()
     rows = [each for each in lines[lines.index(line(lines, "The slowest")) :] if each.startswith("Forward")]
@@ -212,7 +204,6 @@ def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callabl
 
 
 def test_a_run_without_requests_is_explained(summary_lines: Callable[[], list[str]]) -> None:
-    """Why that may be, and what to do."""
     text = "\n".join(summary_lines())
 
     assert "No request was recorded in 1 m 15 s" in text
@@ -220,7 +211,6 @@ def test_a_run_without_requests_is_explained(summary_lines: Callable[[], list[st
 
 
 def test_a_page_of_several_services_has_a_section_for_each(store: Store, tmp_path: Path) -> None:
-    """Charts have names of their own, and scripts find one table that follows a chart."""
     services = [Series(f"service-{number}", route="/x") for number in range(2)]
     for service in services:
         store.write([Batch(service.service, PointAggregator().points(many(200, service)), [])])
@@ -237,7 +227,6 @@ def test_a_page_of_several_services_has_a_section_for_each(store: Store, tmp_pat
 
 
 def test_a_page_without_requests_has_a_notice(store: Store, tmp_path: Path) -> None:
-    """The file that was asked for is there, whatever came."""
     run = Run(["python", "<script>"], RUN.start, RUN.start + timedelta(seconds=1), 3)
     write_page(store, tmp_path / "run.html", run)
     text = (tmp_path / "run.html").read_text()

@@ -160,7 +160,6 @@ def test_every_query_is_equal_in_a_store_that_ingests_the_run(
     traces: list[KeptTrace],
     dropped: int,
 ) -> None:
-    """Counts, sums, quantiles, breakdowns and retained requests are neither lost nor duplicated."""
     path = tmp_path_factory.mktemp("run") / "run.json"
     one, other = new_store(), new_store()
     half = len(asked) // 2
@@ -176,7 +175,6 @@ def test_every_query_is_equal_in_a_store_that_ingests_the_run(
 
 
 def test_expired_fine_buckets_are_saved_as_hours(new_store: Callable[..., Store], tmp_path: Path) -> None:
-    """The 10 s of a long run are gone after a day: its hours are saved, each request once."""
     path = tmp_path / "run.json"
     clock = [float(NOON)]
     store = Store.open(f"sqlite:///{tmp_path / 'long.db'}", clock=lambda: clock[0])
@@ -195,7 +193,6 @@ def test_expired_fine_buckets_are_saved_as_hours(new_store: Callable[..., Store]
 
 
 def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], tmp_path: Path) -> None:
-    """The file is posted twice unchanged, by any HTTP client."""
     now = int(datetime.now(UTC).timestamp())
     saved, path = new_store(now), tmp_path / "run.json"
     saved.write([Batch("a", PointAggregator().points([Request({"forward": NS}, at=now - 60)] * 7))])
@@ -223,7 +220,6 @@ def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], t
 
 
 def test_a_file_that_cannot_be_written_is_unchanged(new_store: Callable[..., Store], tmp_path: Path) -> None:
-    """A run that was saved before is better than half of this one."""
     path = tmp_path / "run.json"
     path.write_text("before")
     (tmp_path / "sub").mkdir()

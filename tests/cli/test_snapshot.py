@@ -36,7 +36,6 @@ def signed_in(running: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_snapshot_writes_the_image_of_a_page(signed_in: str, tmp_path: Path) -> None:
-    """A path and a complete URL select the same page; the options select its window."""
     files = [tmp_path / f"{name}.png" for name in "abc"]
     codes = [
         main(["snapshot", "/s/service-007?p=50", str(files[0]), "--url", signed_in]),
@@ -51,7 +50,6 @@ def test_snapshot_writes_the_image_of_a_page(signed_in: str, tmp_path: Path) -> 
 
 
 def test_snapshot_writes_to_standard_output(signed_in: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """The file - is standard output."""
     assert main(["snapshot", "/", "-", "--url", signed_in]) == 0
     assert capsysbinary.readouterr().out.startswith(b"\x89PNG")
 
@@ -68,7 +66,6 @@ def test_snapshot_writes_to_standard_output(signed_in: str, capsysbinary: pytest
 def test_snapshot_explains_what_fails(
     signed_in: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str, error: str
 ) -> None:
-    """The exit code is 1, the error names the reason, and no file is written."""
     code = main(["snapshot", page, str(tmp_path / "x.png"), "--url", signed_in])
 
     assert code == 1
@@ -77,7 +74,6 @@ def test_snapshot_explains_what_fails(
 
 
 def test_snapshot_needs_the_token(running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error names the fix; a URL that is none is an error, too."""
     codes = [main(["snapshot", "/", str(tmp_path / "x.png"), "--url", url]) for url in (running, "nonsense")]
     errors = capsys.readouterr().err
 

@@ -25,7 +25,6 @@ def run(*words: str, redirected: str = "", **environment: str) -> subprocess.Com
 
 @pytest.mark.parametrize("environment", [ASCII, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_the_help_is_printed_in_every_encoding(environment: dict[str, str]) -> None:
-    """Characters that the terminal does not have are replaced by similar ones."""
     ran = run("--help", **environment)
 
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -34,7 +33,6 @@ def test_the_help_is_printed_in_every_encoding(environment: dict[str, str]) -> N
 
 @pytest.mark.parametrize("command", [*COMMANDS, "alerts", "up", "event", "collector", "dashboard"])
 def test_the_help_of_every_command_is_printed_in_ascii(command: str) -> None:
-    """No command ends in an error of the terminal."""
     ran = run(command, "--help", **ASCII)
 
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -43,7 +41,6 @@ def test_the_help_of_every_command_is_printed_in_ascii(command: str) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["doctor", "--help"], ["check", "missing.yaml"]])
 def test_a_closed_stream_is_no_error(words: list[str]) -> None:
-    """A service manager may start a command without any."""
     open_streams, closed = run(*words), run(*words, redirected=">&-")
     silent = run(*words, redirected="2>&- >&-")
 
@@ -53,7 +50,6 @@ def test_a_closed_stream_is_no_error(words: list[str]) -> None:
 
 
 def test_the_command_of_a_run_gets_the_streams_of_stagelens_unchanged() -> None:
-    """Their encoding and their errors are those of its own interpreter, and a closed one stays closed."""
     code = "import sys; print(sys.stdout.encoding, sys.stdout.errors, sys.stdin, file=sys.stderr)"
     plain = subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, **ASCII}, check=True)
     closed = run(

@@ -81,7 +81,6 @@ GEVENT = "from gevent import monkey; monkey.patch_all()"
 
 @pytest.mark.parametrize("before", ["", GEVENT], ids=["threads", "greenlets"])
 def test_an_agent_over_its_budget_counts_requests_only_and_reports_it(served: Served, before: str) -> None:
-    """Beyond the budget requests are counted as untimed, and their number and the overhead are reported."""
     env = os.environ | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
         "OTEL_SERVICE_NAME": "shop",

@@ -50,7 +50,6 @@ def finished(rng: random.Random) -> records.Record:
 
 @pytest.mark.parametrize("exports", [1, 3])
 def test_counts_of_an_agent_are_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch, exports: int) -> None:
-    """Every request is in the store with its latency bucket and series, every trace is stored, and none is refused."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}, keep=SamplingLimits(slow=100, errors=100)))
     rng = random.Random(exports)
@@ -92,7 +91,6 @@ for line in sys.stdin:
 def test_an_idle_process_reports_its_gauges(
     served: Served, until: Callable[[Callable[[], object]], None], setting: str, expected: set[str]
 ) -> None:
-    """An idle process reports its CPU, memory and threads after its first request, or nothing if disabled."""
     env = {
         **os.environ,
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
@@ -127,7 +125,6 @@ def test_an_idle_process_reports_its_gauges(
 
 
 def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start time, loads, cold requests and age of a replica are stored once each."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")
     now = records.clock()
@@ -159,7 +156,6 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
 
 
 def test_reports_within_one_second_are_in_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at the end of a process: the requests that were open are not open after the report that counts them."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}))
     marks: list[Any] = [records.OPEN, records.clock(), 0, records.ARRIVAL, 0, 0]
@@ -196,7 +192,6 @@ threading.Event().wait()
 def test_a_killed_process_with_open_requests_is_known(
     served: Served, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one that ends by SIGTERM, nor one without open requests."""
     monkeypatch.setattr(self_metrics, "STOPPED_AFTER", 0)
     processes = served.collector.metrics.processes
     environment = {

@@ -55,7 +55,6 @@ def folding(
 
 
 def test_foreign_spans_become_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
-    """Spans of other programs are in the inbox when acknowledged, and become requests with a trace, at the latest at shutdown."""
     served = serve()
     response = served.post("/v1/traces", spans(bodies.now_ns))
     waiting = served.store.waiting()
@@ -73,7 +72,6 @@ def test_foreign_spans_become_requests_with_stages(serve: Callable[..., Any], ah
 
 
 def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies: Any) -> None:
-    """While too many spans wait, spans are refused with a retry delay, and other data are accepted."""
     served = serve(spans_waiting_bytes=10)
     refused = served.post("/v1/traces", spans(bodies.now_ns))
     taken = served.post("/v1/metrics", bodies.metrics(bodies.point()))
@@ -85,7 +83,6 @@ def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies
 
 
 def test_capacity_is_freed_after_processing(store: Store, ahead: Any) -> None:
-    """Capacity is free after processing, also of spans from other collectors."""
     thread = folding(store, Health(), 100)
     store.write([Batch("another's", spans=bytes(80))])
     thread.run_once()
@@ -100,7 +97,6 @@ def test_capacity_is_freed_after_processing(store: Store, ahead: Any) -> None:
 
 
 def test_capacity_is_freed_during_a_backlog(store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capacity becomes free during the processing of a backlog, which may take long."""
     parcel = encode_spans(Spans(np.zeros(0, ROW), [], []))
     thread = folding(store, Health(), 3 * len(parcel), InboxLimits(due_bytes=0))
     store.write([Batch(name, spans=parcel) for name in "abc"])
@@ -125,7 +121,6 @@ def test_capacity_is_freed_during_a_backlog(store: Store, ahead: Any, monkeypatc
 
 
 def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the processing is reported, and the processing is repeated until the store works."""
     health = Health()
     thread = folding(store, health)
 
@@ -143,7 +138,6 @@ def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: 
 
 
 def test_a_setting_retains_all_requests(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
-    """A setting retains all requests as traces; an invalid value is an error."""
     served = serve(keeps_all_traces=True)
     served.post("/v1/traces", spans(bodies.now_ns))
     ahead.seconds = 20
@@ -159,7 +153,6 @@ def test_a_setting_retains_all_requests(store: Store, ahead: Any, bodies: Any, s
 
 
 def test_metrics_report_the_processing_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
-    """The metrics show processed spans, waiting spans and their age."""
     served = serve()
     served.post("/v1/traces", spans(bodies.now_ns))
     ahead.seconds = 20

@@ -57,7 +57,6 @@ def status_probe(store: Store) -> StatusProbe:
 
 
 def test_rates_cover_the_last_minute(status_probe: StatusProbe) -> None:
-    """Rates cover the last minute, by signal and, for refusals, by status."""
     status_probe()
     for _ in range(30):
         status_probe.metrics.request("metrics", 200)
@@ -73,7 +72,6 @@ def test_rates_cover_the_last_minute(status_probe: StatusProbe) -> None:
 
 
 def test_commit_time_is_its_99th_percentile(status_probe: StatusProbe) -> None:
-    """Commit time is an upper bound of its 99th percentile; None without commits."""
     quiet = status_probe().vitals
     for seconds in [0.002] * 98 + [0.3] * 2:
         status_probe.metrics.committed([Batch("b")], [False], seconds)
@@ -83,7 +81,6 @@ def test_commit_time_is_its_99th_percentile(status_probe: StatusProbe) -> None:
 
 
 def test_a_commit_beyond_all_buckets_is_the_last_bound(status_probe: StatusProbe) -> None:
-    """A commit beyond all buckets is reported with the last bound instead of infinity."""
     status_probe()
     status_probe.metrics.committed([Batch("b")], [False], 99.0)
 
@@ -91,7 +88,6 @@ def test_a_commit_beyond_all_buckets_is_the_last_bound(status_probe: StatusProbe
 
 
 def test_failures_are_reported_with_their_start(status_probe: StatusProbe) -> None:
-    """An error is reported with the time of its first occurrence, until it is resolved."""
     status_probe.health.failed("committing", "disk full")
     status_probe()
     status_probe.health.failed("committing", "disk still full")
@@ -103,7 +99,6 @@ def test_failures_are_reported_with_their_start(status_probe: StatusProbe) -> No
 
 
 def test_reported_targets_are_bounded(status_probe: StatusProbe) -> None:
-    """The number of reported targets is limited."""
     status_probe.targets = [TargetState(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
     status_probe.targets += [
         TargetState("http://up/", "s", state="up"),
@@ -117,8 +112,6 @@ def test_reported_targets_are_bounded(status_probe: StatusProbe) -> None:
 
 
 def test_a_restarted_process_replaces_its_row(store: Store) -> None:
-    """A restarted process replaces its previous row; two machines with the same name have two rows."""
-
     def report(name: str, seen: float) -> Report:
         return Report(name, "pod:4318", "1", START, seen)
 
@@ -134,7 +127,6 @@ def test_a_restarted_process_replaces_its_row(store: Store) -> None:
 
 
 def test_rows_of_stopped_processes_are_deleted_after_a_day(store: Store) -> None:
-    """Rows of stopped processes are deleted after a day by other reporters."""
     with store.transaction() as connection:
         write_report(connection, Report("old", "a:1", "1", START, START))
         write_report(connection, Report("new", "b:1", "1", START, START + FORGOTTEN_AFTER + 1))
@@ -143,7 +135,6 @@ def test_rows_of_stopped_processes_are_deleted_after_a_day(store: Store) -> None
 
 
 def test_status_reports_round_trip_across_versions(store: Store) -> None:
-    """Unknown fields of a newer collector are ignored by an older dashboard."""
     vitals = Vitals({"metrics": 1.5}, {"429": 0.1}, {"metrics x": 2}, failing=(("a", "b", 1.0),), file_errors=("e",))
     with store.transaction() as connection:
         write_report(connection, Report("a", "a:1", "1", START, START, vitals))
@@ -154,7 +145,6 @@ def test_status_reports_round_trip_across_versions(store: Store) -> None:
 
 
 def test_a_stopped_collector_has_no_row_and_a_killed_one_has(store: Store) -> None:
-    """Only an orderly shutdown deletes the row; that of a killed process remains."""
     with store.transaction() as connection:
         write_report(connection, Report("stopped", "a:1", "1", START, START))
         write_report(connection, Report("killed", "b:1", "1", START, START))
@@ -166,7 +156,6 @@ def test_a_stopped_collector_has_no_row_and_a_killed_one_has(store: Store) -> No
 def test_a_running_collector_has_a_row_until_it_stops(
     serve: Callable[..., Any], store: Store, until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """A running collector has a row with its host and port until it stops."""
     served = serve()
     until(store.read.collectors)
     (report,) = store.read.collectors()
@@ -219,7 +208,6 @@ def senders(tmp_path: Path) -> Senders:
 
 
 def test_a_process_that_misses_its_reports_is_named(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
-    """Not one that ended by itself, sends to another collector, was idle, or has another clock."""
     for _ in range(3):
         senders.wait()
         for name in ("killed", "ended", "moved"):
@@ -239,7 +227,6 @@ def test_a_process_that_misses_its_reports_is_named(senders: Senders, caplog: py
 
 
 def test_a_process_that_reports_again_has_not_stopped(senders: Senders) -> None:
-    """As after a partition of the network, or if it was frozen."""
     senders.send("frozen", 1.0)
     senders.wait(STOPPED_AFTER + 10)
     noticed = senders.stopped()
@@ -251,7 +238,6 @@ def test_a_process_that_reports_again_has_not_stopped(senders: Senders) -> None:
 
 
 def test_stopped_processes_are_bounded(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
-    """Many of one service are one line of the log, and the last hundred are stored."""
     for number in range(MAX_STOPPED + 10):
         senders.send(str(number), 1.0)
     senders.wait(STOPPED_AFTER + 10)

@@ -45,7 +45,6 @@ def check(capsys: Run, *options: str) -> tuple[int, str, str]:
 
 
 def test_the_check_describes_a_valid_collector_without_secrets(capsys: Run, tmp_path: Path) -> None:
-    """A valid configuration is printed with addresses, access, destinations and targets, without secrets; nothing is created."""
     code, output, errors = check(capsys, "--collector-host", "0.0.0.0")
 
     assert (code, errors) == (0, "")
@@ -65,7 +64,6 @@ def test_the_check_describes_a_valid_collector_without_secrets(capsys: Run, tmp_
 def test_all_errors_are_reported_together(
     capsys: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Errors in settings, file and store are reported together with key or line, and without secrets."""
     monkeypatch.setenv("STAGELENS_MAX_BODY", "much")
     monkeypatch.setenv("STAGELENS_COLLECTOR_TOKEN", "hunter2")
     settings.write_text(f"access:\n  tokens:\n    - {{name: a, token: {SECRET}}}\nscrap: {{}}\n")
@@ -86,7 +84,6 @@ def test_all_errors_are_reported_together(
 
 
 def test_an_open_collector_is_an_error(capsys: Run, settings: Path) -> None:
-    """A collector that would be open to other machines is an error with fixes; with an explicit permission it is valid."""
     settings.write_text("")
 
     assert "STAGELENS_COLLECTOR_TOKEN" in check(capsys, "--collector-host", "0.0.0.0")[2]
@@ -94,7 +91,6 @@ def test_an_open_collector_is_an_error(capsys: Run, settings: Path) -> None:
 
 
 def test_certificates_are_checked(capsys: Run, settings: Path, authority: Authorities) -> None:
-    """A key that does not match its certificate is an error."""
     own, other = authority("servers").sign("own"), authority("servers").sign("other")
     text = f"access:\n  tls: {{certificate: {own.certificate}, key: KEY, client_ca: {authority('clients').file}}}\n"
     settings.write_text(text.replace("KEY", str(other.key)))
@@ -109,7 +105,6 @@ def test_certificates_are_checked(capsys: Run, settings: Path, authority: Author
 
 
 def test_an_unknown_setting_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown setting is a warning, except variables that Kubernetes creates."""
     monkeypatch.setenv("STAGELENS_COLLECTOR_OPNE", "true")
     monkeypatch.setenv("STAGELENS_COLLECTOR_PORT_4318_TCP_ADDR", "10.0.0.1")
     code, output, _ = check(capsys)
@@ -121,7 +116,6 @@ def test_an_unknown_setting_is_a_warning(capsys: Run, monkeypatch: pytest.Monkey
 
 @pytest.mark.stacks
 def test_an_unavailable_database_is_reported(capsys: Run, postgresql_server: Server) -> None:
-    """An unavailable database is an error without its password; an available one stays unchanged."""
     url = postgresql_server.new_database()
     dead = "postgresql://u:hunter2@127.0.0.1:1/d"
     code, _, errors = check(capsys, "--database", dead)

@@ -64,7 +64,6 @@ def grpc_address(served: Any) -> str:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_the_python_sdk_can_send_our_metrics_over_grpc(serve: Serve, compression: grpc.Compression) -> None:
-    """A delta exponential histogram sent by the Python SDK over gRPC is stored exactly."""
     served = serve(grpc_port=0)
     export_requests(
         GrpcMetrics(grpc_address(served), insecure=True, compression=compression, preferred_temporality=DELTA), 100
@@ -75,7 +74,6 @@ def test_the_python_sdk_can_send_our_metrics_over_grpc(serve: Serve, compression
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_python_sdk_can_send_spans(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Spans of a program without Stagelens are acknowledged."""
     served = serve(grpc_port=0)
     exporter = (
         GrpcSpans(grpc_address(served), insecure=True)
@@ -94,7 +92,6 @@ def test_the_python_sdk_can_send_spans(serve: Serve, protocol: str, caplog: pyte
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_python_sdk_can_send_logs(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Log records are acknowledged and not stored."""
     served = serve(grpc_port=0)
     exporter = (
         GrpcLogs(grpc_address(served), insecure=True) if protocol == "grpc" else HttpLogs(f"{served.url}/v1/logs")
@@ -117,7 +114,6 @@ def test_the_python_sdk_retries_after_the_given_delay(
     monkeypatch: pytest.MonkeyPatch,
     protocol: str,
 ) -> None:
-    """The SDK waits for the given delay while the store fails; its retry is acknowledged and counts once."""
     served = serve_slow(grpc_port=0)
     # Nearly twice the first delay of the SDK.
     monkeypatch.setitem(model.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
@@ -170,7 +166,6 @@ def javascript() -> dict[str, str]:
 
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
 def test_the_javascript_sdk_can_send_spans_and_metrics(serve: Serve, javascript: dict[str, str], protocol: str) -> None:
-    """Compressed exports of the JavaScript SDK are acknowledged, and a histogram is stored exactly."""
     served = serve(grpc_port=0)
     endpoint = grpc_address(served) if protocol == "grpc" else served.url
     command = ["node", str(HERE / "client.js"), protocol, endpoint, names.REQUEST_DURATION]

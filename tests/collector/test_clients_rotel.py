@@ -73,7 +73,6 @@ def waiting_spans(store: Store) -> int:
 def test_rotel_can_send_spans_and_metrics(
     serve: Callable[..., Any], until: Callable[..., None], protocol: str, compression: str
 ) -> None:
-    """All spans and metrics that pass through Rotel arrive, and count once."""
     served = serve(grpc_port=0)
     endpoint = served.url if protocol == "http" else f"http://127.0.0.1:{served.collector.grpc_port}"
     with rotel(endpoint, protocol, compression) as url:

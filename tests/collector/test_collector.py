@@ -39,7 +39,6 @@ from stagelens.store import Batch, Selection, Store
 
 
 def test_an_acknowledged_export_is_in_the_store(served: Any, bodies: Any) -> None:
-    """An export acknowledged with 200 is in the store."""
     response = served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))))
 
     assert (response.status_code, response.json(), served.counted()) == (200, {}, 2)
@@ -50,7 +49,6 @@ def test_an_acknowledged_export_is_in_the_store(served: Any, bodies: Any) -> Non
 
 @pytest.mark.parametrize("compression", [Compression.Gzip, Compression.NoCompression])
 def test_the_opentelemetry_sdk_can_send_our_metrics(served: Any, compression: Compression) -> None:
-    """A histogram of the OpenTelemetry SDK sent in protobuf is stored exactly."""
     exporter = OTLPMetricExporter(
         f"{served.url}/v1/metrics",
         compression=compression,
@@ -74,7 +72,6 @@ def test_the_opentelemetry_sdk_can_send_our_metrics(served: Any, compression: Co
 
 
 def test_the_opentelemetry_sdk_gets_the_reason_of_refused_points(served: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Cumulative temporality, the default of the SDK, is a partial success with a reason and changes nothing."""
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{served.url}/v1/metrics"), export_interval_millis=1e9)
     view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
     provider = MeterProvider([reader], views=[view])
@@ -87,7 +84,6 @@ def test_the_opentelemetry_sdk_gets_the_reason_of_refused_points(served: Any, ca
 
 
 def test_the_opentelemetry_sdk_can_send_spans(served: Any) -> None:
-    """Spans of the SDK are accepted and counted."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{served.url}/v1/traces")))
     with provider.get_tracer("mine").start_as_current_span("work"):
@@ -118,7 +114,6 @@ with stagelens.request("chat"):
 
 
 def test_all_data_of_the_agent_are_accepted(served: Any, tmp_path: Path) -> None:
-    """All data of the agent are accepted: each request is counted, by batch size too, and traces are stored."""
     environment = {
         "PATH": os.environ["PATH"],
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
@@ -135,7 +130,6 @@ def test_all_data_of_the_agent_are_accepted(served: Any, tmp_path: Path) -> None
 
 
 def test_a_streaming_request_is_stored_completely(served: Any, tmp_path: Path) -> None:
-    """A streaming request has first tokens by definition, stages before the first token, and the nested request in its trace."""
     environment = {"PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "chat"}
     subprocess.run([sys.executable, "-c", STREAMING], env=environment, cwd=tmp_path, check=True, timeout=60)
     now = datetime.now(UTC)
@@ -166,7 +160,6 @@ def test_a_streaming_request_is_stored_completely(served: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("headers", [{"x_stagelens_batch": "pod-1:7"}, {}])
 def test_a_batch_delivered_twice_counts_once(served: Any, bodies: Any, headers: dict[str, str]) -> None:
-    """A retry, detected by batch name or body, gets the response of the first attempt and changes nothing."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     first = served.post("/v1/metrics", body, **headers)
     again = served.post("/v1/metrics", gzip.compress(body), content_encoding="gzip", **headers)
@@ -175,7 +168,6 @@ def test_a_batch_delivered_twice_counts_once(served: Any, bodies: Any, headers: 
 
 
 def test_one_name_serves_both_signals(served: Any, bodies: Any) -> None:
-    """The same batch name for metrics and traces does not make them duplicates."""
     served.post("/v1/metrics", bodies.metrics(bodies.point()), x_stagelens_batch="pod-1:7")
     served.post("/v1/traces", bodies.spans(*bodies.trace({"forward": 5})), x_stagelens_batch="pod-1:7")
 
@@ -184,7 +176,6 @@ def test_one_name_serves_both_signals(served: Any, bodies: Any) -> None:
 
 
 def test_many_senders_at_once_are_counted_exactly(served: Any, bodies: Any) -> None:
-    """Concurrent batches, some of them duplicates, are counted once each."""
     body = json.dumps(bodies.metrics(bodies.point((0.1, 0.2, 0.3)))).encode()
     names_twice = [f"pod:{number}" for number in range(100)] * 2
     with ThreadPoolExecutor(16) as pool:
@@ -199,7 +190,6 @@ def test_many_senders_at_once_are_counted_exactly(served: Any, bodies: Any) -> N
 def test_late_batches_count_while_their_names_are_retained(
     serve: Callable[..., Any], bodies: Any, hours: int, counted: int
 ) -> None:
-    """Late data count while batch names are retained, 24 h, even if the 10 s tier is not."""
     served = serve(retention_10s=timedelta(hours=1))
     late = bodies.now_ns - hours * 3600 * 1_000_000_000
     point = bodies.point(startTimeUnixNano=str(late - 10_000_000_000), timeUnixNano=str(late))
@@ -212,7 +202,6 @@ def test_late_batches_count_while_their_names_are_retained(
 def test_a_duplicate_waits_for_the_commit_of_the_first(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
-    """A retry during the first attempt is acknowledged after the commit of both."""
     served = serve_slow()
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -231,7 +220,6 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
 
 
 def test_stopping_acknowledges_accepted_batches(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """A request in progress during shutdown is committed and acknowledged; then the port is closed."""
     served = serve_slow()
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -247,7 +235,6 @@ def test_stopping_acknowledges_accepted_batches(serve_slow: Any, slow: Any, bodi
 
 
 def test_stopping_does_not_wait_for_a_failing_store(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """Batches that cannot be committed during shutdown are dropped; they were not acknowledged."""
     served = serve_slow()
     slow.failure = StoreError("the disk is full")
     response = served.post("/v1/metrics", bodies.metrics(bodies.point()))
@@ -258,7 +245,6 @@ def test_stopping_does_not_wait_for_a_failing_store(serve_slow: Any, slow: Any, 
 
 
 def test_an_unstarted_collector_can_be_stopped(store: Store) -> None:
-    """Stopping a collector before its start is permitted, and it has no address."""
     collector = Collector(CollectorConfig(port=0), store)
     collector.stop()
     with pytest.raises(StagelensError, match="before its start"):
@@ -266,8 +252,6 @@ def test_an_unstarted_collector_can_be_stopped(store: Store) -> None:
 
 
 def test_a_server_that_cannot_start_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stops during its start is an error, and leaves no thread."""
-
     async def end(*_: object) -> None:
         raise SystemExit(3)
 
@@ -281,7 +265,6 @@ def test_a_server_that_cannot_start_is_an_error(store: Store, monkeypatch: pytes
 
 
 def test_a_stopping_writer_refuses_batches(store: Store) -> None:
-    """A batch during shutdown is refused, so that its sender retries."""
     health = Health()
     writer = Writer(store, max_batches=1, max_bytes=1, health=health, metrics=SelfMetrics(health))
     writer.start()
@@ -293,8 +276,6 @@ def test_a_stopping_writer_refuses_batches(store: Store) -> None:
 def test_a_failed_writer_fails_the_probes(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """After an unexpected error of the writer, /readyz and /livez fail and ask for a restart."""
-
     def broken(*_: object) -> None:
         raise ArithmeticError
 
@@ -314,8 +295,6 @@ def test_a_failed_writer_fails_the_probes(
 def test_a_failed_scraper_fails_the_liveness_probe(
     serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """After an unexpected error of the scraper, /livez fails and asks for a restart."""
-
     def broken(_self: TaskSupervisor[Any]) -> None:
         raise ArithmeticError
 
@@ -327,13 +306,11 @@ def test_a_failed_scraper_fails_the_liveness_probe(
 
 
 def test_a_port_in_use_is_reported_with_the_fix(served: Any, store: Store) -> None:
-    """A port in use is an error with the port and a fix."""
     _, port = served.collector.address
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{port} .*in use[\s\S]*STAGELENS_COLLECTOR_PORT"):
         Collector(CollectorConfig(port=port), store).start()
 
 
 def test_an_address_of_another_machine_is_an_error(store: Store) -> None:
-    """An address of another machine is an error with the address and a fix."""
     with pytest.raises(StagelensError, match=r"cannot listen on 192\.0\.2\.1:0"):
         Collector(CollectorConfig(host="192.0.2.1", port=0, is_open=True), store).start()

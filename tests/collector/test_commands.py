@@ -116,7 +116,6 @@ def counted_at(url: str) -> dict[str, object]:
 
 
 def test_storage_prints_the_size_by_tier_and_table(tmp_path: Path, store: Store) -> None:
-    """`stagelens storage` prints every tier, the largest tables, and the forecast."""
     result = stagelens(tmp_path, "storage")
 
     assert (result.returncode, result.stderr) == (0, "")
@@ -127,7 +126,6 @@ def test_storage_prints_the_size_by_tier_and_table(tmp_path: Path, store: Store)
 
 
 def test_services_are_deleted_by_name(tmp_path: Path, store: Store) -> None:
-    """All data of a named service are deleted in every tier; others stay, and the ledger is correct."""
     before = counted(store)
     mistaken = stagelens(tmp_path, "storage", "forget", "service-1", "nobody-*")
     literal = stagelens(tmp_path, "storage", "forget", "service-[12]")
@@ -152,7 +150,6 @@ def test_services_are_deleted_by_name(tmp_path: Path, store: Store) -> None:
 
 
 def test_storage_prints_no_early_forecast(tmp_path: Path) -> None:
-    """While a tier is empty, no forecast is printed."""
     young = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     young.write([batch("young", int(time.time()) - 10)])
     young.close()
@@ -164,7 +161,6 @@ def test_storage_prints_no_early_forecast(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
-    """A closed output pipe, as in `stagelens storage | head`, causes no traceback."""
     reading, writing = os.pipe()
     # Closed before the start, because the whole output fits into the buffer of a pipe.
     os.close(reading)
@@ -184,7 +180,6 @@ def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
 
 
 def test_storage_creates_no_store(tmp_path: Path) -> None:
-    """`stagelens storage` of a missing store is an error and creates none."""
     result = stagelens(tmp_path, "storage")
 
     assert result.returncode == 1
@@ -193,7 +188,6 @@ def test_storage_creates_no_store(tmp_path: Path) -> None:
 
 
 def test_a_foreign_database_is_unchanged(tmp_path: Path) -> None:
-    """A database with other tables is refused and stays unchanged."""
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE mine (id INTEGER)")
     other.close()
@@ -208,7 +202,6 @@ def test_a_foreign_database_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> None:
-    """A backup during writes contains whole batches only, and the restored store has the same results."""
     started, ended = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -246,7 +239,6 @@ def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> N
 
 
 def test_a_backup_overwrites_no_file(tmp_path: Path, store: Store) -> None:
-    """An existing file is not overwritten, except the incomplete file of a killed backup."""
     (tmp_path / "kept.db").write_text("mine")
     (tmp_path / "backup.db.part").write_text("half of an old one")
     refused = stagelens(tmp_path, "backup", "kept.db")
@@ -261,7 +253,6 @@ def test_a_backup_overwrites_no_file(tmp_path: Path, store: Store) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_a_backup_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    """A backup is readable by its owner only."""
     assert stagelens(tmp_path, "backup", "backup.db").returncode == 0
     assert stat.S_IMODE((tmp_path / "backup.db").stat().st_mode) == 0o600
 
@@ -275,7 +266,6 @@ def test_a_backup_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     ],
 )
 def test_a_backup_with_views_or_triggers_is_refused(tmp_path: Path, store: Store, computing: str) -> None:
-    """A backup with views or triggers is refused and names them, because they may execute unwanted statements."""
     stagelens(tmp_path, "backup", "backup.db")
     with sqlite3.connect(tmp_path / "backup.db") as connection:
         connection.executescript(computing)
@@ -292,7 +282,6 @@ def test_a_backup_with_views_or_triggers_is_refused(tmp_path: Path, store: Store
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, command: str) -> None:
-    """A file name such as `q?timeout=5` is refused, because it would be parsed as settings."""
     result = stagelens(tmp_path, command, "q?timeout=5")
 
     assert result.returncode == 1
@@ -300,7 +289,6 @@ def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, comman
 
 
 def test_a_backup_needs_an_existing_directory(tmp_path: Path, store: Store) -> None:
-    """A missing folder is an error that names it."""
     result = stagelens(tmp_path, "backup", "absent/backup.db")
 
     assert store.read.revision()
@@ -311,7 +299,6 @@ def test_a_backup_needs_an_existing_directory(tmp_path: Path, store: Store) -> N
 def test_a_backup_without_disk_space_does_not_start(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Insufficient disk space is an error with the required and the available space."""
     monkeypatch.setattr(commands.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 1024))
     environment = {"STAGELENS_DATABASE": str(store.engine.url)}
     with pytest.raises(StoreError, match=rf"needs about \d+ KiB, and the disk of {tmp_path} has 3 KiB left; free some"):
@@ -335,7 +322,6 @@ def test_a_backup_without_disk_space_does_not_start(
     ],
 )
 def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list[str], message: str) -> None:
-    """An error is one message with a fix, without traceback and password, and existing data stay unchanged."""
     (tmp_path / "notes.txt").write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
     (tmp_path / "empty.db").touch()
     before = counted(store)
@@ -352,7 +338,6 @@ def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list
 
 @pytest.mark.stacks
 def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, postgresql_server: Server) -> None:
-    """After a migration to PostgreSQL results are equal; a second migration into the same database is refused."""
     url = postgresql_server.new_database()
     there = stagelens(tmp_path, "migrate", "--to", url)
     storage = stagelens(tmp_path, "storage", "--database", url)
@@ -371,7 +356,6 @@ def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, post
 
 @pytest.mark.stacks
 def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
-    """Points are migrated to ClickHouse over HTTP, with a file for the rest; the startup text contains no password."""
     with clickhouse_server() as form:
         points = form.format(new_database()).replace("//127", "//u:secret@127") + "&ttl=off"
         result = stagelens(tmp_path, "migrate", "--to", "sqlite:///rest.db", "--to-points", points)
@@ -387,7 +371,6 @@ def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
 
 
 def test_a_killed_migration_continues(tmp_path: Path, store: Store) -> None:
-    """After kill -9 during a migration, servers refuse the incomplete store, and the same command completes it."""
     words = ["migrate", "--to", "sqlite:///target.db"]
     killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=TIMEOUT_SECONDS)
     server, again = (

@@ -11,7 +11,6 @@ from stagelens.core.errors import ConfigError
 
 
 def test_settings_come_from_the_environment() -> None:
-    """Every setting is read from its environment variable; missing or empty ones have defaults."""
     config = CollectorConfig.from_env(
         {
             "STAGELENS_DATABASE": "sqlite:////data/s.db",
@@ -43,7 +42,6 @@ def test_settings_come_from_the_environment() -> None:
 
 @pytest.mark.parametrize("value", ["0", "none", " None "])
 def test_a_store_may_have_no_budget(value: str) -> None:
-    """Without a size budget the store grows as required by its retention."""
     assert CollectorConfig.from_env({"STAGELENS_STORAGE_BUDGET": value}).retention.budget_bytes is None
 
 
@@ -67,6 +65,5 @@ def test_a_store_may_have_no_budget(value: str) -> None:
     ],
 )
 def test_an_invalid_setting_names_key_value_and_fix(key: str, value: str) -> None:
-    """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError, match=rf"{key} is '{value[:20]}.*(write|must)"):
         CollectorConfig.from_env({key: value})

@@ -36,20 +36,17 @@ def edit(file: Path, text: str) -> None:
 
 
 def test_without_a_file_the_environment_is_used() -> None:
-    """Without a file, settings are from the environment."""
     assert read_collector_file(None, {}) == CollectorFile()
     assert names(read_collector_file(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
 
 
 def test_an_empty_file_has_no_settings(file: Path) -> None:
-    """An empty file is valid and has no settings."""
     file.write_text("# later\n")
 
     assert read_collector_file(file, {}) == CollectorFile()
 
 
 def test_the_environment_token_is_valid_beside_those_of_the_file(file: Path) -> None:
-    """The token in the environment is valid in addition to those in the file."""
     (file.with_name("empty.yaml")).touch()
 
     assert names(read_collector_file(file.with_name("empty.yaml"), {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
@@ -57,7 +54,6 @@ def test_the_environment_token_is_valid_beside_those_of_the_file(file: Path) -> 
 
 
 def test_all_errors_are_reported_together_with_their_lines(file: Path) -> None:
-    """All errors are reported together with their lines."""
     file.write_text(
         f"acces: {{}}\naccess:\n  tokens:\n    - {{name: a, token: {SECRET}}}\n    - {{name: b, token_env: X}}\n"
     )
@@ -71,7 +67,6 @@ def test_all_errors_are_reported_together_with_their_lines(file: Path) -> None:
 
 @pytest.mark.parametrize("text", ["access: [", "- access", "a\0b", "access: {tokens: [{}]}", "access: &a [*a]"])
 def test_any_text_is_parsed_or_an_error(file: Path, text: str) -> None:
-    """Any text as a file is parsed or an error."""
     file.write_text(text)
 
     with pytest.raises(ConfigError, match=r"collector\.yaml"):
@@ -79,13 +74,11 @@ def test_any_text_is_parsed_or_an_error(file: Path, text: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A missing file is an error, because a failed mount must not leave a collector open."""
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
         LiveConfig(tmp_path / "nowhere.yaml", {})
 
 
 def test_a_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A changed file is reloaded; an invalid one is logged, and the last valid one stays in effect."""
     live = LiveConfig(file, ENV)
     before = names(live.current)
     edit(file, TWO)
@@ -106,7 +99,6 @@ def test_a_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog
 
 
 def test_an_emptied_file_changes_nothing(tmp_path: Path) -> None:
-    """A full disk leaves an empty file; the targets are still scraped, and the error is shown."""
     file = tmp_path / "collector.yaml"
     file.write_text("scrape: {targets: [{service: shop, url: 'http://127.0.0.1:8000/metrics'}]}\n")
     live = LiveConfig(file, {})
@@ -120,7 +112,6 @@ def test_an_emptied_file_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# all gone", "access:", "access: {tokens: []}", "access: {anonymous: {}}"])
 def test_a_file_that_removes_all_authentication_is_refused(file: Path, text: str) -> None:
-    """A file that removes all authentication is refused, because it may be incomplete while it is saved."""
     live = LiveConfig(file, ENV)
     edit(file, text)
     live.refresh()
@@ -130,7 +121,6 @@ def test_a_file_that_removes_all_authentication_is_refused(file: Path, text: str
 
 
 def test_tls_settings_need_a_restart(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A change of TLS settings has no effect until a restart."""
     live = LiveConfig(file, ENV)
     (tmp_path / "a.pem").touch()
     tls = f"  tls: {{certificate: {tmp_path}/a.pem, key: {tmp_path}/a.pem, client_ca: {tmp_path}/a.pem}}\n"
@@ -144,7 +134,6 @@ def test_tls_settings_need_a_restart(file: Path, tmp_path: Path, caplog: pytest.
 def test_a_watched_file_is_reloaded(
     file: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """A watched file is reloaded automatically."""
     monkeypatch.setattr("stagelens.collector.config._CHECK_SECONDS", 0.01)
     live = LiveConfig(file, ENV)
     live.start()

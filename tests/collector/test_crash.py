@@ -97,7 +97,6 @@ def in_store(url: str) -> tuple[set[str], int]:
 
 
 def test_killing_the_collector_neither_loses_nor_duplicates(tmp_path: Path, bodies: Any) -> None:
-    """After each kill -9 every acknowledged batch is stored; after all are sent again, each is stored once."""
     url = f"sqlite:///{tmp_path}/stagelens.db"
     generator = random.Random(1)
     sizes = {f"pod:{number}": 1 + number % 7 for number in range(1500)}

@@ -56,7 +56,6 @@ def read(body: bytes) -> dict[str, Any]:
 
 @given(st.lists(st.floats(1e-5, 1e4) | st.just(0.0), max_size=60))
 def test_a_native_histogram_equals_the_counted_histogram(durations: list[float]) -> None:
-    """The spans and deltas of a native histogram equal the counted buckets, by upper bound."""
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
@@ -76,7 +75,6 @@ def test_a_native_histogram_equals_the_counted_histogram(durations: list[float])
 
 @given(st.text(max_size=20))
 def test_any_service_name_is_escaped_in_both_formats(service: str) -> None:
-    """Any service name is escaped in both formats; an invalid character becomes a question mark."""
     counted = counters_of(Histogram(buckets={0: 1}), service).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
     native = read(protobuf.write_protobuf([], counted))[NAME].metric[0]
@@ -86,7 +84,6 @@ def test_any_service_name_is_escaped_in_both_formats(service: str) -> None:
 
 
 def test_classic_buckets_are_equal_in_both_formats() -> None:
-    """Classic buckets are equal in the text format and beside native ones in protobuf."""
     counted = counters_of(Histogram(buckets={-40: 3, 0: 2, 500: 1}, zero=4)).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
     written = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
@@ -99,7 +96,6 @@ def test_classic_buckets_are_equal_in_both_formats() -> None:
 
 
 def test_plain_metrics_are_equal_in_both_formats() -> None:
-    """The collector's own metrics are equal in both formats."""
     registry = CollectorRegistry()
     Counter("a", "Counted.", ("by",), registry=registry).labels("x").inc(3)
     Gauge("b", "Shown.", registry=registry).set(-1.5)
@@ -133,7 +129,6 @@ def test_plain_metrics_are_equal_in_both_formats() -> None:
     ],
 )
 def test_the_format_follows_the_accept_header(accept: str, expected: str) -> None:
-    """Protobuf is sent only if the Accept header prefers it; an invalid header gets text."""
     assert exposition.negotiate(accept) == expected
 
 
@@ -141,7 +136,6 @@ HOSTILE = 'a "b" \\ {}\n# TYPE x counter\r\t\0推論'
 
 
 def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
-    """Special characters of labels are escaped, and other services are unaffected."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.3))))
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,)), service=HOSTILE))
     page = served.client.get("/metrics")
@@ -158,7 +152,6 @@ def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
 
 @pytest.mark.stacks
 def test_the_exposition_passes_promtool(served: Any, bodies: Any) -> None:
-    """Names, units and help of all metrics are valid for promtool, for any service name."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,)), service=HOSTILE))
     page = served.client.get("/metrics")
 
@@ -168,7 +161,6 @@ def test_the_exposition_passes_promtool(served: Any, bodies: Any) -> None:
 def test_both_formats_come_with_their_media_types(
     served: Any, bodies: Any, until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """Each format has its content type."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,))))
 
     def asked(accept: str) -> httpx.Response:

@@ -34,7 +34,6 @@ def exposed_names(served: Any, store: Store) -> set[str]:
 
 
 def test_every_metric_is_documented_with_an_action(exposed_names: set[str]) -> None:
-    """Every metric is in a table of the page with meaning, threshold and action."""
     rows = [line for line in PAGE.splitlines() if line.startswith("| `stagelens_")]
     described = {name for row in rows for name in NAME.findall(row.split("|")[1])}
 
@@ -43,7 +42,6 @@ def test_every_metric_is_documented_with_an_action(exposed_names: set[str]) -> N
 
 
 def test_other_pages_name_existing_metrics(exposed_names: set[str]) -> None:
-    """Metrics named on other pages, mainly in the runbook, exist."""
     # `stagelens_collector_forward_…` stands for all names with that prefix.
     named = {
         page.name: {name for name in NAME.findall(page.read_text()) if not name.endswith("_")}
@@ -55,7 +53,6 @@ def test_other_pages_name_existing_metrics(exposed_names: set[str]) -> None:
 
 
 def test_every_histogram_is_on_the_page_about_prometheus() -> None:
-    """The Prometheus page has exactly the exported histograms."""
     page = (DOCS / "prometheus.md").read_text().partition("\n## Exported histograms\n")[2].partition("\n## ")[0]
 
     assert set(re.findall(r"^\| `(stagelens_\w+_seconds)`", page, re.MULTILINE)) == {each.name for each in FAMILIES}
@@ -63,7 +60,6 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
 
 @pytest.mark.stacks
 def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path, exposed_names: set[str]) -> None:
-    """The rules about Stagelens are valid and refer to existing metrics."""
     written = export.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
     file.write_text(written)
@@ -75,7 +71,6 @@ def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path,
 
 
 def test_counters_used_by_alerts_exist_from_the_start(served: Any, store: Store) -> None:
-    """A counter in an alert on its increase exists from the start, because the first increase would be missed otherwise."""
     destinations = DestinationStates()
     destinations.waiting({"tempo": Backlog()})
     for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
@@ -91,7 +86,6 @@ def test_counters_used_by_alerts_exist_from_the_start(served: Any, store: Store)
 
 
 def test_the_initial_exposition_is_valid(served: Any) -> None:
-    """The exposition is valid before the first request, when it has no histograms."""
     families = list(text_string_to_metric_families(served.client.get("/metrics").text))
 
     assert {each.name for each in families}.isdisjoint(each.name for each in FAMILIES)

@@ -55,7 +55,6 @@ def full(clock: Clock, **settings: object) -> Counters:
 
 @given(durations=st.lists(SECONDS, min_size=1, max_size=50), scale=st.integers(0, 5))
 def test_the_count_at_a_standard_bound_is_never_too_high(durations: list[float], scale: int) -> None:
-    """The count at a standard bound is never too high, and exact at the default scale; coarser buckets count at their end."""
     clock = Clock()
     counters = Counters(clock=clock)
     counters.count(points(*durations, scale=scale))
@@ -71,7 +70,6 @@ def test_the_count_at_a_standard_bound_is_never_too_high(durations: list[float],
 
 @given(durations=st.lists(st.floats(0.01, 10), min_size=1, max_size=50), bound=st.floats(0.01, 10))
 def test_the_error_at_a_custom_bound_is_within_its_bucket(durations: list[float], bound: float) -> None:
-    """The count at a custom bound is split within its bucket, and is off by at most the requests of that bucket."""
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
@@ -87,7 +85,6 @@ def test_the_error_at_a_custom_bound_is_within_its_bucket(durations: list[float]
 
 
 def test_all_counts_of_a_service_add_up() -> None:
-    """Points of several batches, dominant stages and unselected routes are one histogram."""
     clock = Clock()
     counters = Counters(clock=clock)
     counters.count(PointColumns.join([points(0.1, 0.2, route="/a"), points(0.0, stage="queue", route="/b")]))
@@ -98,7 +95,6 @@ def test_all_counts_of_a_service_add_up() -> None:
 
 
 def test_labels_are_the_configured_ones() -> None:
-    """Labels are service and status, then the selected ones in configured order, and the stage last."""
     clock = Clock()
     counters = full(clock, labels=("route",))
     counters.count(points(0.1, metric=names.STAGE_DURATION, stage="queue", route="/a"))
@@ -108,7 +104,6 @@ def test_labels_are_the_configured_ones() -> None:
 
 
 def test_a_histogram_starts_empty() -> None:
-    """A new histogram is first exposed without counts, so that Prometheus sees its first increase."""
     clock = Clock()
     counters = Counters(clock=clock)
     counters.count(points(0.1))
@@ -120,7 +115,6 @@ def test_a_histogram_starts_empty() -> None:
 
 
 def test_unused_series_are_removed_and_restart_at_zero() -> None:
-    """A histogram without increase is removed, and starts at zero when it returns."""
     clock = Clock()
     counters = full(clock, histograms=1)
     counters.count(points(0.1, version="1"))
@@ -134,7 +128,6 @@ def test_unused_series_are_removed_and_restart_at_zero() -> None:
 
 
 def test_series_over_the_limit_are_aggregated() -> None:
-    """Series beyond the limit are counted in `__other__` by status."""
     clock = Clock()
     counters = full(clock, histograms=2)
     for number in range(5):
@@ -153,7 +146,6 @@ def test_series_over_the_limit_are_aggregated() -> None:
 
 
 def test_every_metric_counts_beyond_the_limit() -> None:
-    """With the limit used up, each metric and status still counts."""
     clock = Clock()
     counters = full(clock, histograms=1)
     for family in FAMILIES:
@@ -166,7 +158,6 @@ def test_every_metric_counts_beyond_the_limit() -> None:
 
 
 def test_changed_labels_restart_at_zero() -> None:
-    """After a change of labels, histograms start at zero."""
     settings = [PrometheusSettings()]
     clock = Clock()
     counters = Counters(lambda: settings[0], clock)
@@ -179,7 +170,6 @@ def test_changed_labels_restart_at_zero() -> None:
 
 
 def test_histograms_zero_counts_nothing() -> None:
-    """With `histograms: 0` nothing is counted."""
     clock = Clock()
     counters = full(clock, histograms=0)
     counters.count(points(0.1))
@@ -188,7 +178,6 @@ def test_histograms_zero_counts_nothing() -> None:
 
 
 def test_values_outside_the_range_count_at_its_ends() -> None:
-    """A nanosecond and a week count in the first and last bucket."""
     clock = Clock()
     counters = Counters(clock=clock)
     counters.count(points(1e-9, 7 * 86_400.0))

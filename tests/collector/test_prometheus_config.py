@@ -29,7 +29,6 @@ def written(folder: Path, section: str) -> Path:
     ],
 )
 def test_written_settings_are_in_force(tmp_path: Path, section: str, expected: PrometheusSettings) -> None:
-    """Labels have a fixed order, and bounds are sorted without duplicates."""
     assert read_collector_file(written(tmp_path, section), {}).prometheus == expected
 
 
@@ -50,7 +49,6 @@ def test_written_settings_are_in_force(tmp_path: Path, section: str, expected: P
     ],
 )
 def test_an_error_is_named_with_its_fix(tmp_path: Path, section: str, message: str) -> None:
-    """An error has file, line, key, value and allowed values."""
     path = written(tmp_path, section)
     with pytest.raises(ConfigError) as raised:
         read_collector_file(path, {})

@@ -62,7 +62,6 @@ def query_value(server: Prometheus, expression: str) -> float:
 def test_prometheus_quantiles_equal_stagelens_quantiles(
     served: Any, bodies: Any, scraping: Scraping, until: Until
 ) -> None:
-    """Native histograms have quantiles within their buckets of 2.2 %, classic ones within a doubling bucket."""
     served.post("/v1/metrics", bodies.metrics(bodies.point(tuple(SAMPLES))))
     with scraping(served.collector.address, flags=NATIVE) as native, scraping(served.collector.address) as classic:
         until(lambda: native.number(f"histogram_count({NAME})") == len(SAMPLES))
@@ -85,7 +84,6 @@ def test_prometheus_quantiles_equal_stagelens_quantiles(
 
 
 def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
-    """Each batch is exposed by the collector that counted it, and a duplicate once."""
     first, second = serve(), serve()
     twice = bodies.metrics(bodies.point((0.1, 0.2)))
     for served in (first, second):
@@ -99,8 +97,6 @@ def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scr
 
 
 def test_a_restarted_collector_is_a_counter_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
-    """A restart of the collector is a counter reset for Prometheus, and later requests are added."""
-
     def post(served: Any, name: str, *durations: float) -> None:
         served.post("/v1/metrics", bodies.metrics(bodies.point(durations)), x_stagelens_batch=name)
 

@@ -77,7 +77,6 @@ def around(recorded: float) -> Selection:
 def test_requests_of_recorded_spans_are_counted(
     serve: Callable[..., Any], ahead: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Number, errors, time and service are those of the recorded spans."""
     monkeypatch.setattr(servers, "_FOLD_SECONDS", 0.05)
     recorded = spans_of(name)
     ended = max(span.end_time_unix_nano for span in recorded) / 1e9
@@ -98,7 +97,6 @@ def test_requests_of_recorded_spans_are_counted(
 
 @pytest.mark.parametrize("name", METRICS)
 def test_recorded_metrics_are_acknowledged(serve: Callable[..., Any], ahead: Any, name: str) -> None:
-    """Our metric counts exactly, and all others are ignored; none is refused."""
     points = points_of(name)
     ours = [point for metric, point in points if metric == names.REQUEST_DURATION]
     recorded = points[0][1].time_unix_nano / 1e9

@@ -7,7 +7,6 @@ from typing import Any
 
 
 def test_the_size_of_the_store_is_a_metric(serve_slow: Callable[..., Any], until: Callable[..., None]) -> None:
-    """After each maintenance, size, budget (0 without one) and number of capped dimensions are exposed."""
     served = serve_slow()
     until(lambda: served.metric("stagelens_collector_store_bytes") > 0)
 

@@ -58,14 +58,12 @@ def status_of(body: bytes) -> tuple[int, str]:
 
 @pytest.mark.parametrize("content_type", ["application/json", "Application/JSON; charset=utf-8"])
 def test_json_requests_get_json_responses(served: Any, bodies: Any, content_type: str) -> None:
-    """A JSON export gets an empty JSON message, with any parameters of the content type."""
     response = served.post("/v1/metrics", bodies.metrics(bodies.point()), content_type=content_type)
 
     assert (response.status_code, response.headers["content-type"], response.json()) == (200, "application/json", {})
 
 
 def test_protobuf_requests_get_protobuf_responses(served: Any) -> None:
-    """A protobuf export gets an empty protobuf message."""
     response = served.post("/v1/metrics", ExportMetricsServiceRequest().SerializeToString(), content_type=PROTOBUF)
 
     assert (response.status_code, response.headers["content-type"], response.content) == (200, PROTOBUF, b"")
@@ -73,7 +71,6 @@ def test_protobuf_requests_get_protobuf_responses(served: Any) -> None:
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip", "GZIP", "x-gzip", "zstd", "Zstd"])
 def test_compressed_bodies_are_decompressed(served: Any, bodies: Any, encoding: str) -> None:
-    """A body compressed by gzip or zstd is accepted."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pack = {"identity": bytes, "zstd": zstandard.compress}.get(encoding.lower(), gzip.compress)
     sent = pack(body)
@@ -83,7 +80,6 @@ def test_compressed_bodies_are_decompressed(served: Any, bodies: Any, encoding: 
 
 
 def test_a_chunked_body_is_read(served: Any, bodies: Any) -> None:
-    """A chunked body without Content-Length is accepted."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pieces = iter([body[:10], body[10:]])
     response = served.client.post("/v1/metrics", content=pieces, headers={"content-type": "application/json"})
@@ -92,7 +88,6 @@ def test_a_chunked_body_is_read(served: Any, bodies: Any) -> None:
 
 
 def test_partial_success_is_reported_in_json(served: Any, bodies: Any) -> None:
-    """Refused points are counted and named in JSON, and the others are stored."""
     response = served.post("/v1/metrics", bodies.metrics(bodies.point(), bodies.point(scale=99)))
     partial = response.json()["partialSuccess"]
 
@@ -101,7 +96,6 @@ def test_partial_success_is_reported_in_json(served: Any, bodies: Any) -> None:
 
 
 def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
-    """Refused points are counted and named in protobuf, and the others are stored."""
     request = ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="inference.request.duration")
     metric.exponential_histogram.data_points.add(count=5)
@@ -113,7 +107,6 @@ def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
 
 
 def test_agent_traces_and_foreign_spans_are_stored_together(served: Any, bodies: Any) -> None:
-    """Retained traces of agents and spans of other programs are stored together; a malformed span is refused."""
     body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
     other = bodies.trace({"forward": 5})
     body["resourceSpans"] += bodies.spans(*other, other[0] | {"spanId": "00"}, scope="other")["resourceSpans"]
@@ -125,7 +118,6 @@ def test_agent_traces_and_foreign_spans_are_stored_together(served: Any, bodies:
 
 
 def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
-    """A malformed span is refused with a partial success in protobuf."""
     # A ResourceSpans with a ScopeSpans that contains an empty span.
     response = served.post("/v1/traces", b"\x0a\x04\x12\x02\x12\x00", content_type=PROTOBUF)
 
@@ -157,7 +149,6 @@ def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
 def test_unreadable_bodies_are_refused_with_a_reason(
     shared: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
-    """A malformed, truncated or wrongly labelled body gets its status and a reason as a google.rpc.Status."""
     response = shared.post("/v1/metrics", body, **headers)
     protobuf = headers.get("content_type") == PROTOBUF
     code, message = status_of(response.content) if protobuf else (response.json()["code"], response.json()["message"])
@@ -168,7 +159,6 @@ def test_unreadable_bodies_are_refused_with_a_reason(
 
 
 def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
-    """A body beyond the limit is refused, and its sender can read the response although it is still sending."""
     served = serve(max_body_bytes=1000)
     response = served.post("/v1/metrics", b"x" * 3000)
 
@@ -189,7 +179,6 @@ def named(encoding: str, service: str = "prompts") -> bytes:
 
 
 def test_refused_exports_are_counted_by_service_or_sender(serve: Callable[..., Any], bodies: Any) -> None:
-    """The head of a body that is too large names its service; a sender without a name is counted by its address."""
     served = serve(max_body_bytes=8000)
     in_json = json.dumps(bodies.metrics(bodies.point(), service="from json")).encode()
     partly = bodies.metrics(bodies.point(), bodies.point(count="7"), service="partly")
@@ -222,7 +211,6 @@ def test_refused_exports_are_counted_by_service_or_sender(serve: Callable[..., A
 
 
 def test_an_endless_body_is_cut_off(serve: Callable[..., Any]) -> None:
-    """A sender that does not stop is disconnected."""
     served = serve(max_body_bytes=1000)
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -233,7 +221,6 @@ def test_an_endless_body_is_cut_off(serve: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
 def test_a_decompression_bomb_is_refused(serve: Callable[..., Any], encoding: str) -> None:
-    """A small body that decompresses to more than the limit is refused."""
     served = serve(max_inflated_bytes=1_000_000)
     response = served.post("/v1/metrics", BOMBS[encoding](bytes(100_000_000)), content_encoding=encoding)
 
@@ -243,7 +230,6 @@ def test_a_decompression_bomb_is_refused(serve: Callable[..., Any], encoding: st
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
 def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
-    """A body of exactly the limit is accepted, compressed or not."""
     assert inflate(b"x" * 100, "", 100) == inflate(BOMBS[encoding](b"x" * 100), encoding, 100) == b"x" * 100
     for body, packed in ((b"x" * 101, ""), (BOMBS[encoding](b"x" * 101), encoding)):
         with pytest.raises(BodyTooLargeError):
@@ -253,7 +239,6 @@ def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=300_000), st.integers(1, 22), st.sampled_from(list(BOMBS)))
 def test_decompression_returns_the_original(body: bytes, level: int, encoding: str) -> None:
-    """Any compressed body is decompressed correctly, or refused for its window."""
     packed = gzip.compress(body, level % 10) if encoding == "gzip" else zstandard.compress(body, level)
 
     assert inflate(packed, encoding, 300_000) == body
@@ -261,7 +246,6 @@ def test_decompression_returns_the_original(body: bytes, level: int, encoding: s
 
 @pytest.mark.parametrize("media_type", ["application/json", PROTOBUF])
 def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str) -> None:
-    """Logs are acknowledged with a partial success that explains how to disable them, and counted."""
     request = ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
     records.add()
@@ -279,7 +263,6 @@ def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str
 
 @pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"resourceLogs": 1}', b'{"resourceLogs": [{"scopeLogs": [0]}]}'])
 def test_invalid_logs_are_refused(shared: Any, body: bytes) -> None:
-    """Invalid logs are an error."""
     assert shared.post("/v1/logs", body).status_code == 400
     assert shared.post("/v1/logs", b"\xff" + body, content_type=PROTOBUF).status_code == 400
     assert shared.post("/v1/logs", body, content_type="text/plain").status_code == 415
@@ -298,7 +281,6 @@ def test_invalid_logs_are_refused(shared: Any, body: bytes) -> None:
     ],
 )
 def test_a_wrong_address_gets_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
-    """An unknown path or method is an error with the right one."""
     response = shared.client.request(method, path)
 
     assert response.status_code == status
@@ -307,7 +289,6 @@ def test_a_wrong_address_gets_a_hint(shared: Any, method: str, path: str, status
 
 
 def test_the_front_page_describes_the_collector(serve: Callable[..., Any]) -> None:
-    """The front page describes the collector and links to the dashboard."""
     served = serve(dashboard_url="http://stagelens.example")
     response = served.client.get("/")
 
@@ -317,14 +298,12 @@ def test_the_front_page_describes_the_collector(serve: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 def test_a_healthy_collector_returns_200(shared: Any, path: str) -> None:
-    """Probes return 200 while threads run and commits succeed."""
     response = shared.client.get(path)
 
     assert (response.status_code, response.text) == (200, "ok\n")
 
 
 def test_an_early_disconnect_is_harmless(served: Any, bodies: Any, until: Callable[..., None]) -> None:
-    """A connection that closes within a body causes no error."""
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(
             b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
@@ -337,7 +316,6 @@ def test_an_early_disconnect_is_harmless(served: Any, bodies: Any, until: Callab
 def test_bodies_in_transfer_are_bounded_together(
     serve: Callable[..., Any], bodies: Any, until: Callable[..., None]
 ) -> None:
-    """Bodies being received are limited together: a second sender gets a retry delay, and is served later."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     served = serve(queue_bytes=len(body) + 100)
     with socket.create_connection(served.collector.address, timeout=60) as connection:
@@ -354,8 +332,6 @@ def test_bodies_in_transfer_are_bounded_together(
 
 
 def test_an_internal_error_is_a_500_without_details(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unexpected error is a google.rpc.Status without details, and the next request succeeds."""
-
     def broken(*_: object) -> None:
         msg = "secret"
         raise ArithmeticError(msg)
@@ -369,7 +345,6 @@ def test_an_internal_error_is_a_500_without_details(served: Any, bodies: Any, mo
 
 
 def test_invalid_http_is_refused(served: Any) -> None:
-    """Data that are not HTTP get a 400."""
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00 this is TLS, or worse\r\n\r\n")
 
@@ -377,7 +352,6 @@ def test_invalid_http_is_refused(served: Any) -> None:
 
 
 def test_collector_metrics_add_up(served: Any, bodies: Any) -> None:
-    """The metrics count requests, points, refusals by reason, ignored points, dropped requests and duplicates."""
     dropped = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": [{"asInt": 4}]}
     body = bodies.metrics(bodies.point(), bodies.point(scale=99))
     body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"] += [
@@ -403,7 +377,6 @@ def test_collector_metrics_add_up(served: Any, bodies: Any) -> None:
 
 
 def test_metrics_are_valid_for_prometheus(served: Any) -> None:
-    """The exposition is valid and has its content type."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - used here only
 
     response = served.client.get("/metrics")

@@ -80,7 +80,6 @@ def cut(body: bytes) -> list[bytes]:
 
 
 def test_a_request_has_the_stages_that_triton_timed() -> None:
-    """Queue, the three parts of compute, and transfers are exact to the nanosecond; the rest is overhead."""
     read = Read(capture("single"))
     (trace,) = read.traces
 
@@ -111,7 +110,6 @@ def test_a_request_has_the_stages_that_triton_timed() -> None:
 
 
 def test_a_batched_request_has_its_wait_as_queue() -> None:
-    """Three requests of one batch are three requests, each with its queue time."""
     read = Read(capture("batched"))
 
     assert [trace.series.model for trace in read.traces] == ["batched"] * 3
@@ -121,7 +119,6 @@ def test_a_batched_request_has_its_wait_as_queue() -> None:
 
 
 def test_an_ensemble_is_one_request_of_all_its_models() -> None:
-    """An ensemble is one request with the ensemble's model name, and its steps are not counted again."""
     read = Read(capture("ensemble"))
     (trace,) = read.traces
 
@@ -132,7 +129,6 @@ def test_an_ensemble_is_one_request_of_all_its_models() -> None:
 
 
 def test_a_stream_is_counted_up_to_its_first_response() -> None:
-    """A streaming request has a first token by the server's definition, and the longest wait between two responses."""
     read = Read(capture("decoupled"))
     first, gap = read.histograms(names.FIRST_TOKEN), read.histograms(names.STREAM_GAP)
 
@@ -141,7 +137,6 @@ def test_a_stream_is_counted_up_to_its_first_response() -> None:
 
 
 def test_both_encodings_give_equal_results() -> None:
-    """An export forwarded by an OpenTelemetry Collector as protobuf gives the same result as Triton's JSON."""
     root = json.loads(capture("ensemble"))
     for resource in root["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -155,21 +150,18 @@ def test_both_encodings_give_equal_results() -> None:
 
 @pytest.mark.parametrize("kind", ["single", "batched", "ensemble", "decoupled"])
 def test_a_request_can_span_several_exports(kind: str) -> None:
-    """A request whose spans arrive in several exports, split in any way, gives the same result."""
     pieces, whole = Read(*cut(capture(kind))), Read(capture(kind))
 
     assert {trace.span_id: trace for trace in pieces.traces} == {trace.span_id: trace for trace in whole.traces}
 
 
 def test_a_duplicate_request_counts_once() -> None:
-    """A request that is in two merged batches counts once."""
     read = Read(capture("single"), capture("single"))
 
     assert read.histograms(names.REQUEST_DURATION)["forward"].count == 1
 
 
 def test_a_request_refused_before_its_model_has_no_stages() -> None:
-    """A request that Triton refused before its model is counted as unattributed time."""
     *_, root = cut(capture("single"))
     (trace,) = Read(root).traces
 
@@ -177,7 +169,6 @@ def test_a_request_refused_before_its_model_has_no_stages() -> None:
 
 
 def test_times_of_an_invalid_clock_are_ignored() -> None:
-    """Events with the largest possible time or without a time are ignored."""
     body = json.loads(capture("single"))
     compute, model, root = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     model["events"][1]["timeUnixNano"] = "0"
@@ -195,7 +186,6 @@ damage = st.sampled_from(["parentSpanId", "spanId", "startTimeUnixNano", "endTim
 @given(st.lists(st.tuples(st.integers(0, 5), damage, st.sampled_from(["", "0", "9" * 18, "c0039793258d9055"]))))
 @settings(max_examples=60)
 def test_damaged_spans_never_raise(changes: list[tuple[int, str, str]]) -> None:
-    """A damaged trace is refused or counted, and counted stages add up."""
     body: dict[str, Any] = json.loads(capture("ensemble"))
     spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     for index, key, value in changes:
@@ -212,7 +202,6 @@ def test_damaged_spans_never_raise(changes: list[tuple[int, str, str]]) -> None:
 
 
 def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, until: Callable[..., None]) -> None:
-    """A running collector stores Triton's JSON in the inbox and then counts its requests."""
     shift = bodies.now_ns - 1795197799952871197
     body = json.loads(capture("single"))
     for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:

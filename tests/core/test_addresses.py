@@ -26,7 +26,6 @@ _ANY = st.text(st.characters(codec="utf-8"), min_size=1)
 
 @pytest.mark.parametrize(("host", "opened"), [("::1", "::1"), ("0.0.0.0", "localhost")])
 def test_every_address_that_is_printed_at_the_start_opens(host: str, opened: str, tmp_path: Path) -> None:
-    """Of the collector, the metrics of the alerts and the dashboard; an IPv6 address needs brackets."""
     names = ("STAGELENS_COLLECTOR", "STAGELENS_DASHBOARD", "STAGELENS_ALERTS_METRICS")
     env = {f"{name}_{key}": value for name in names for key, value in (("HOST", host), ("PORT", "0"))}
     env |= {
@@ -50,7 +49,6 @@ def test_every_address_that_is_printed_at_the_start_opens(host: str, opened: str
 
 
 def test_the_error_of_a_port_in_use_has_an_address_with_brackets(tmp_path: Path) -> None:
-    """As the reader would write it."""
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     first = Dashboard(DashboardConfig(host="::1", port=0), store)
     first.start()
@@ -64,13 +62,11 @@ def test_the_error_of_a_port_in_use_has_an_address_with_brackets(tmp_path: Path)
 
 
 def test_the_address_that_an_agent_proposes_has_brackets() -> None:
-    """For an endpoint that speaks another protocol."""
     assert explain(OSError("refused"), "http://[::1]:4317/v1/metrics")[1] == "http://[::1]:4318"
 
 
 @given(_ANY)
 def test_any_name_survives_as_a_segment(name: str) -> None:
-    """Also percent-encoded, decoded once by a proxy, and cut at slashes."""
     segment = path_segment(name)
 
     assert name_of_segment(segment) == name

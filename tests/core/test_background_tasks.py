@@ -14,7 +14,6 @@ async def nothing(_: str) -> None:
 
 
 def test_a_thread_stopped_before_its_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that is stopped before its first step ends, as when a collector stops because its port is in use."""
     joining = threading.Event()
     run, join = vars(TaskSupervisor)["_run"], threading.Thread.join
 

@@ -29,5 +29,4 @@ def test_any_text_can_be_split(text: str) -> None:
 
 
 def test_a_line_number_of_any_length_is_read() -> None:
-    """`int` raises for more than 4,300 digits."""
     assert split_stack_key(f"handler;serve:resize@serve.py:{'1' * 5000}")[1][0].line == 0

@@ -55,7 +55,6 @@ def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_the_host_header_is_unchanged(served: scrape_target.Served, leads: Callable[..., None]) -> None:
-    """The connection uses the address, and the Host header contains the host name and port of the URL."""
     leads(["127.0.0.1"])
 
     assert get(f"http://llm.example:{served.port}/metrics").text == "here"
@@ -63,7 +62,6 @@ def test_the_host_header_is_unchanged(served: scrape_target.Served, leads: Calla
 
 
 def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable[..., None]) -> None:
-    """If the first address of a host refuses the connection, the next one is used."""
     leads(["127.0.0.2", "127.0.0.1"])
 
     assert get(f"http://llm.example:{served.port}/metrics").text == "here"
@@ -83,7 +81,6 @@ def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable
     ],
 )
 def test_no_notation_of_a_metadata_address_is_called(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decimal, hexadecimal, octal, short and mapped notations of a metadata address are refused, as parsed by the C library."""
     real = socket.getaddrinfo
 
     def no_names(host: Any, *arguments: Any, **options: Any) -> Any:
@@ -101,7 +98,6 @@ def test_no_notation_of_a_metadata_address_is_called(url: str, monkeypatch: pyte
 
 
 def test_dns_rebinding_is_prevented_by_one_lookup(served: scrape_target.Served, leads: Callable[..., None]) -> None:
-    """Against DNS rebinding, one lookup serves check and connection, and the next request is checked again."""
     leads(["127.0.0.1"], ["169.254.169.254"])
     url = f"http://rebound.example:{served.port}/metrics"
 
@@ -111,7 +107,6 @@ def test_dns_rebinding_is_prevented_by_one_lookup(served: scrape_target.Served, 
 
 
 def test_one_refused_address_refuses_the_host(leads: Callable[..., None]) -> None:
-    """A host is refused if one of its addresses is, because the DNS server chooses the order."""
     leads(["127.0.0.1", "169.254.169.254"])
 
     with pytest.raises(EgressDeniedError):
@@ -119,14 +114,12 @@ def test_one_refused_address_refuses_the_host(leads: Callable[..., None]) -> Non
 
 
 def test_redirects_are_not_followed(served: scrape_target.Served) -> None:
-    """Redirects are not followed."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
     assert get(served.url).status_code == 302
 
 
 def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -> None:
-    """If a caller follows redirects, each target is checked."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
     with pytest.raises(EgressDeniedError):
@@ -135,7 +128,6 @@ def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -
 
 @pytest.mark.parametrize("host", [f"{'a' * 64}.example", "no.such.host.invalid"])
 def test_an_unknown_host_name_raises_the_httpx_error(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown host name raises the error of httpx, so that callers handle one error."""
     real = socket.getaddrinfo
 
     def no_names(host: str, *arguments: Any, **options: Any) -> Any:
@@ -150,7 +142,6 @@ def test_an_unknown_host_name_raises_the_httpx_error(host: str, monkeypatch: pyt
 
 
 def test_a_proxied_host_is_checked(served: scrape_target.Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a proxy, which resolves names, the host of the URL is still checked."""
     monkeypatch.setenv("http_proxy", served.url.removesuffix("/metrics"))
     monkeypatch.setenv("no_proxy", "inside.example")
     served.bodies["http://far.example/x"] = b"from far"
@@ -166,7 +157,6 @@ def test_a_proxied_host_is_checked(served: scrape_target.Served, monkeypatch: py
 
 
 def test_an_allow_list_excludes_the_local_machine(served: scrape_target.Served) -> None:
-    """An allow-list without the local machine refuses connections to it."""
     egress_policy = EgressPolicy.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
 
     with pytest.raises(EgressDeniedError):

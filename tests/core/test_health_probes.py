@@ -45,7 +45,6 @@ def test_known_probers() -> None:
 
 
 def test_only_a_request_without_a_body_is_a_probe() -> None:
-    """The route of a probe is its own; without one, or by the User-Agent alone, all probes have one route in common."""
     policy = ProbePolicy()
 
     assert policy.route_of("/ping", "POST") is None
@@ -60,7 +59,6 @@ def test_only_a_request_without_a_body_is_a_probe() -> None:
 
 
 def test_the_setting_adds_and_removes_paths() -> None:
-    """STAGELENS_PROBES adds paths with wildcards, removes known ones, or turns all off."""
     policy = ProbePolicy.parse("/status, /internal/*,!/ping")
 
     assert [path for path in ("/status", "/internal/db", "/ping", "/healthz") if policy.route_of(path, "GET")] == [

@@ -26,7 +26,6 @@ def histogram_of(values: list[float], scale: int = 5) -> Histogram:
 
 @given(SAMPLES, st.floats(min_value=0, max_value=1))
 def test_quantile_is_within_the_stated_error_of_the_exact_order_statistic(values: list[float], quantile: float) -> None:
-    """Any quantile of any samples is within 1.1 % of the sample at that rank, which is within the error bounds."""
     exact = sorted(values)[rank_of(quantile, len(values)) - 1]
 
     estimate = histogram_of(values).quantile(quantile)
@@ -37,13 +36,11 @@ def test_quantile_is_within_the_stated_error_of_the_exact_order_statistic(values
 
 
 def test_the_stated_error_is_at_most_one_point_one_percent() -> None:
-    """The documented relative error follows from the constant."""
     assert MAX_RELATIVE_ERROR <= 0.011
 
 
 @given(st.lists(ANY_VALUE, max_size=50), st.lists(ANY_VALUE, max_size=50), st.lists(ANY_VALUE, max_size=50))
 def test_merge_is_commutative_associative_and_loses_nothing(a: list[float], b: list[float], c: list[float]) -> None:
-    """Merging in any order and grouping equals recording all values into one histogram."""
     left = histogram_of(a)
     left.merge(histogram_of(b))
     left.merge(histogram_of(c))
@@ -60,7 +57,6 @@ def test_merge_is_commutative_associative_and_loses_nothing(a: list[float], b: l
 
 @given(SAMPLES, st.integers(min_value=-10, max_value=5))
 def test_downscaling_equals_recording_at_the_coarser_scale(values: list[float], scale: int) -> None:
-    """Downscaling a histogram equals recording at the coarser scale."""
     histogram = histogram_of(values)
     histogram.downscale(scale)
 
@@ -72,7 +68,6 @@ def test_downscaling_equals_recording_at_the_coarser_scale(values: list[float], 
 
 @given(SAMPLES, SAMPLES)
 def test_histograms_of_different_scales_merge_to_the_coarser(fine: list[float], coarse: list[float]) -> None:
-    """Merging histograms of different scales gives the coarser scale and all counts."""
     merged = histogram_of(fine)
     merged.merge(histogram_of(coarse, scale=2))
 
@@ -82,7 +77,6 @@ def test_histograms_of_different_scales_merge_to_the_coarser(fine: list[float], 
 
 @given(ANY_VALUE)
 def test_every_finite_value_is_counted_inside_its_bucket(value: float) -> None:
-    """Zero, the smallest subnormal and the largest float are counted within the bounds of their bucket."""
     histogram = histogram_of([value])
     estimate = histogram.quantile(0.5)
 
@@ -94,7 +88,6 @@ def test_every_finite_value_is_counted_inside_its_bucket(value: float) -> None:
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, -math.inf])
 def test_values_that_cannot_be_durations_are_refused(value: float) -> None:
-    """A negative or non-finite value raises an error and is not counted."""
     histogram = Histogram()
 
     with pytest.raises(ValueError, match="finite values from 0 up"):
@@ -104,7 +97,6 @@ def test_values_that_cannot_be_durations_are_refused(value: float) -> None:
 
 @given(SAMPLES, DURATIONS)
 def test_count_above_a_threshold_is_within_its_bounds(values: list[float], threshold: float) -> None:
-    """The exact number of slow requests is within the error bounds, which are one bucket wide."""
     exact = sum(value > threshold for value in values)
 
     estimate = histogram_of(values).count_above(threshold)
@@ -115,7 +107,6 @@ def test_count_above_a_threshold_is_within_its_bounds(values: list[float], thres
 
 @given(st.lists(ANY_VALUE, max_size=100))
 def test_otlp_form_round_trips(values: list[float]) -> None:
-    """A histogram converted to OTLP and back is equal."""
     histogram = histogram_of([value for value in values if value < 1e100])
     point = histogram.to_otlp()
 
@@ -132,7 +123,6 @@ def test_otlp_form_round_trips(values: list[float]) -> None:
 
 
 def test_a_finer_scale_of_another_client_is_downscaled() -> None:
-    """Points of OpenTelemetry SDKs, which start at scale 20, are downscaled and merged."""
     values = [random.Random(1).lognormvariate(-3, 1) for _ in range(100)]
     fine = histogram_of(values, scale=12)
     first = min(fine.buckets)
@@ -148,7 +138,6 @@ def test_a_finer_scale_of_another_client_is_downscaled() -> None:
     [("scale", 21), ("scale", -11), ("zero", -1), ("counts", [-1]), ("offset", 1 << 40), ("total", math.nan)],
 )
 def test_impossible_otlp_fields_are_refused(field: str, value: object) -> None:
-    """A data point with fields outside of the OTLP specification raises an error."""
     point: dict[str, object] = {"scale": 5, "zero": 0, "offset": 0, "counts": [1], "total": 1.0, field: value}
 
     with pytest.raises(ValueError, match=r"scale|counts|offset|sum"):
@@ -156,12 +145,10 @@ def test_impossible_otlp_fields_are_refused(field: str, value: object) -> None:
 
 
 def test_an_empty_histogram_has_no_quantile() -> None:
-    """A quantile of an empty histogram is None, not zero."""
     assert Histogram().quantile(0.99) is None
     assert Histogram().fraction_below(1.0) is None
 
 
 def test_a_percentage_given_as_quantile_is_explained() -> None:
-    """A percentage instead of a quantile is an error with a fix."""
     with pytest.raises(ValueError, match=r"write p99 as 0\.99"):
         Histogram().quantile(99)

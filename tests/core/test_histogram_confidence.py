@@ -13,7 +13,6 @@ from stagelens.core.histogram import CONFIDENCE, Estimate, Histogram, confidence
 
 
 def test_the_interval_contains_the_true_quantile() -> None:
-    """In at least 95 % of samples the true quantile is within the interval, at the median and in the tail."""
     rng = random.Random(5)
     for quantile, true in ((0.5, 0.5), (0.95, 0.95), (0.99, 0.99)):
         held = 0
@@ -33,7 +32,6 @@ def test_the_interval_contains_the_true_quantile() -> None:
     quantile=st.floats(0.01, 0.99),
 )
 def test_the_interval_encloses_the_value(values: list[float], quantile: float) -> None:
-    """For any samples low <= value <= high, and higher confidence never gives a narrower interval."""
     histogram = Histogram()
     for value in values:
         histogram.record(value)
@@ -47,7 +45,6 @@ def test_the_interval_encloses_the_value(values: list[float], quantile: float) -
 
 
 def test_a_bound_beyond_the_sample_is_unknown() -> None:
-    """With too few requests on one side of the quantile that bound is unknown; without requests there is no interval."""
     histogram = Histogram()
     for step in range(1, 11):
         histogram.record(step)
@@ -60,7 +57,6 @@ def test_a_bound_beyond_the_sample_is_unknown() -> None:
 
 
 def test_zero_values_have_zero_bounds() -> None:
-    """Values below a nanosecond are zero, also as bounds."""
     histogram = Histogram()
     histogram.record(0.0, 1000)
     found = confidence_interval(histogram, 0.5)
@@ -72,7 +68,6 @@ def test_zero_values_have_zero_bounds() -> None:
 @given(st.integers(1, 5000), st.floats(0.01, 0.999))
 @settings(deadline=None)
 def test_the_ranks_are_the_closest_for_the_confidence(count: int, quantile: float) -> None:
-    """The ranks are the closest ones that reach the confidence by the exact binomial distribution of scipy."""
     from scipy.stats import binom  # noqa: PLC0415 - installed only for the second tier of tests
 
     if count * quantile * (1 - quantile) > 1000:
@@ -89,5 +84,4 @@ def test_the_ranks_are_the_closest_for_the_confidence(count: int, quantile: floa
     [(0, 0.99, False), (999, 0.99, False), (1000, 0.99, True), (19, 0.5, False), (20, 0.5, True)],
 )
 def test_a_quantile_needs_ten_requests_beyond_it(count: int, quantile: float, *, enough: bool) -> None:
-    """A quantile needs ten requests beyond it, whatever the rounding error of 1 - 0.99."""
     assert has_enough_samples(count, quantile) is enough

@@ -20,7 +20,6 @@ def bounds(name: str) -> tuple[int, int | None]:
 @KINDS
 @given(size=st.integers(1, 2**40))
 def test_a_size_is_in_the_bucket_named_by_its_bounds(buckets: SizeBuckets, size: int) -> None:
-    """Every size is in exactly one bucket, whose name contains its bounds."""
     low, high = bounds(buckets.bucket_of(size))
 
     assert low <= size
@@ -29,7 +28,6 @@ def test_a_size_is_in_the_bucket_named_by_its_bounds(buckets: SizeBuckets, size:
 
 @KINDS
 def test_size_buckets_have_no_gaps(buckets: SizeBuckets) -> None:
-    """Buckets start at one and follow without gaps, and the last one has no upper bound."""
     edges = [bounds(name) for name in buckets.names]
 
     assert [low for low, _ in edges] == [1, *(high + 1 for _, high in edges[:-1] if high)]
@@ -37,7 +35,6 @@ def test_size_buckets_have_no_gaps(buckets: SizeBuckets) -> None:
 
 
 def test_size_buckets_sort_by_size() -> None:
-    """Buckets sort by size, and other names come last."""
     assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
         "1",
         "8-15",

@@ -46,7 +46,6 @@ def objects(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_json_line_has_every_field() -> None:
-    """A JSON line has time, level, logger, message, fields and exception; a message of several lines stays one line."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     try:
         _fail()
@@ -71,7 +70,6 @@ def _fail() -> None:
 
 @given(st.text())
 def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
-    """Line breaks, quotes, control characters and unpaired surrogates give one valid JSON object per record."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     LOG.warning("%s", message)
 
@@ -80,7 +78,6 @@ def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
 
 @given(st.text())
 def test_a_log_text_cannot_imitate_another_record(message: str) -> None:
-    """In text format, continuation lines are indented, and control characters cannot move the cursor of a terminal."""
     stream = logged({"STAGELENS_LOG_FORMAT": "text"})
     LOG.warning("%s", f"{message}\r\n2026-11-26 00:00:00 ERROR forged\x1b[2K")
     first, *more = stream.getvalue().removesuffix("\n").split("\n")
@@ -92,7 +89,6 @@ def test_a_log_text_cannot_imitate_another_record(message: str) -> None:
 
 @pytest.mark.parametrize(("level", "seen"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
 def test_nothing_below_the_level_is_written(level: str, seen: int) -> None:
-    """Records below the configured level are not written."""
     stream = logged({"STAGELENS_LOG_LEVEL": level})
     for write in (LOG.debug, LOG.info, LOG.warning, LOG.error):
         write("here")
@@ -102,7 +98,6 @@ def test_nothing_below_the_level_is_written(level: str, seen: int) -> None:
 
 @pytest.mark.parametrize("form", logs.FORMATS)
 def test_no_secret_is_written(form: str) -> None:
-    """Passwords in URLs and values of secret environment variables are redacted in messages and tracebacks."""
     database = "postgresql://stagelens:p%40ssw0rd/1@db/stagelens"
     env = {
         "STAGELENS_LOG_FORMAT": form,
@@ -132,7 +127,6 @@ def test_no_secret_is_written(form: str) -> None:
     ],
 )
 def test_an_invalid_setting_names_the_allowed_values(env: dict[str, str], error: str) -> None:
-    """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError) as raised:
         logs.configure_logging(env)
 
@@ -140,7 +134,6 @@ def test_an_invalid_setting_names_the_allowed_values(env: dict[str, str], error:
 
 
 def test_startup_messages_are_json_in_json_format(capsys: pytest.CaptureFixture[str]) -> None:
-    """In JSON format, startup messages of a command are also JSON, because container output is one stream."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     CommandOutput(is_json=True).print_lines(
         "stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318\n  OTLP/gRPC  http://127.0.0.1:4317"
@@ -158,7 +151,6 @@ def test_startup_messages_are_json_in_json_format(capsys: pytest.CaptureFixture[
 
 
 def test_a_command_writes_only_json_lines(tmp_path: Path) -> None:
-    """Standard output and standard error of a collector together contain only JSON lines."""
     command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--collector-port", "0"]
     started = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert started.stdout is not None
@@ -179,7 +171,6 @@ def test_a_command_writes_only_json_lines(tmp_path: Path) -> None:
 
 
 def test_a_fatal_error_is_json(tmp_path: Path) -> None:
-    """An error that ends a command is a JSON line, with passwords redacted."""
     command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--database"]
     url = "postgresql://stagelens:never-to-be-seen@127.0.0.1:1/x"
     ended = subprocess.run([*command, url], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -193,7 +184,6 @@ def test_a_fatal_error_is_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_secret_of_several_lines_is_hidden(form: str) -> None:
-    """A secret of several lines, such as a private key, is redacted."""
     key = "-----BEGIN KEY-----\nbm90aGluZw\nc2VjcmV0\n-----END KEY-----"
     stream = logged({"STAGELENS_LOG_FORMAT": form, "STAGELENS_COLLECTOR_TOKEN": key})
     LOG.error("no key: %s", key)

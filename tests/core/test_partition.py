@@ -61,7 +61,6 @@ def _holds(outer: Interval, inner: Interval) -> bool:
 
 @given(requests)
 def test_the_parts_add_up_to_the_request_and_none_is_negative(request: list[Interval]) -> None:
-    """For any intervals, parts are disjoint and complete in whole nanoseconds."""
     own = partition(request, T0, T1)
 
     assert sum(own.values()) == T1 - T0
@@ -70,7 +69,6 @@ def test_the_parts_add_up_to_the_request_and_none_is_negative(request: list[Inte
 
 @given(requests)
 def test_every_instant_is_assigned_by_the_partition_rule(request: list[Interval]) -> None:
-    """The sweep assigns each instant to the same stage as the definition."""
     expected = {OVERHEAD: 0}
     for stage, start, end in request:
         if start <= end and start <= T1 and end >= T0:
@@ -83,7 +81,6 @@ def test_every_instant_is_assigned_by_the_partition_rule(request: list[Interval]
 
 @given(requests)
 def test_nested_intervals_give_the_same_result_without_the_sweep(request: list[Interval]) -> None:
-    """Whether or not they are nested and in the order of their end."""
     swept = {OVERHEAD: 0} | dict.fromkeys(
         (stage for stage, start, end in request if start <= end and start <= T1 and end >= T0), 0
     )
@@ -97,7 +94,6 @@ def test_nested_intervals_give_the_same_result_without_the_sweep(request: list[I
 
 @given(requests, st.randoms(use_true_random=False))
 def test_the_order_of_recording_does_not_matter(request: list[Interval], rng: random.Random) -> None:
-    """The order in which threads record intervals does not change the result."""
     shuffled = rng.sample(request, len(request))
 
     assert partition(shuffled, T0, T1) == partition(request, T0, T1)
@@ -105,7 +101,6 @@ def test_the_order_of_recording_does_not_matter(request: list[Interval], rng: ra
 
 @given(requests, st.integers(-(2**70), 2**70))
 def test_the_clock_origin_does_not_matter(request: list[Interval], offset: int) -> None:
-    """Only differences between times count, also for times beyond the precision of a float."""
     moved = [(stage, start + offset, end + offset) for stage, start, end in request]
 
     assert partition(moved, T0 + offset, T1 + offset) == partition(request, T0, T1)
@@ -113,7 +108,6 @@ def test_the_clock_origin_does_not_matter(request: list[Interval], offset: int) 
 
 @given(requests)
 def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None:
-    """A request with equal start and end has zero time in all parts."""
     own = partition(request, T0, T0)
 
     assert set(own.values()) == {0}
@@ -121,7 +115,6 @@ def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None
 
 @given(requests)
 def test_unattributed_time_is_the_time_without_intervals(request: list[Interval]) -> None:
-    """The unattributed time equals the time without any interval."""
     covered = {instant for _, start, end in request for instant in range(max(start, T0), min(end, T1))}
 
     assert partition(request, T0, T1)[OVERHEAD] == T1 - T0 - len(covered)
@@ -129,7 +122,6 @@ def test_unattributed_time_is_the_time_without_intervals(request: list[Interval]
 
 @given(requests)
 def test_no_stage_gets_more_than_the_time_it_was_active(request: list[Interval]) -> None:
-    """A stage has at most the time in which it was active, however its intervals overlap or nest."""
     own = partition(request, T0, T1)
     for stage in own.keys() - {OVERHEAD}:
         active = {
@@ -141,13 +133,11 @@ def test_no_stage_gets_more_than_the_time_it_was_active(request: list[Interval])
 
 @given(requests)
 def test_recording_the_same_twice_changes_nothing(request: list[Interval]) -> None:
-    """A duplicate interval changes nothing."""
     assert partition(request * 2, T0, T1) == partition(request, T0, T1)
 
 
 @given(requests, st.sampled_from(STAGES))
 def test_an_outer_stage_gets_the_unattributed_time(request: list[Interval], around: str) -> None:
-    """A stage around the whole request gets exactly the unattributed time."""
     # For stages of equal length the order of stages decides.
     assume(not any(start <= T0 and end >= T1 for _, start, end in request))
     before = partition(request, T0, T1)
@@ -157,14 +147,12 @@ def test_an_outer_stage_gets_the_unattributed_time(request: list[Interval], arou
 
 
 def test_the_overlap_of_parallel_stages_belongs_to_the_last_to_end() -> None:
-    """The overlap of two parallel stages belongs to the one that ends last, because the request waited for it."""
     own = partition([("queue", 10, 25), ("forward", 20, 40)], T0, T1)
 
     assert own == {"overhead": 0, "queue": 10, "forward": 20}
 
 
 def test_a_fully_covered_stage_has_zero_time() -> None:
-    """A stage that is fully covered by an inner stage has zero time."""
     own = partition([("preprocess", 10, 40), ("tokenize", 10, 40), ("tokenize", 10, 30), ("forward", 30, 40)], T0, T1)
 
     assert own["tokenize"] + own["forward"] == T1 - T0
@@ -172,7 +160,6 @@ def test_a_fully_covered_stage_has_zero_time() -> None:
 
 
 def test_recursive_intervals_count_once() -> None:
-    """A nested interval of the same stage adds no time."""
     own = partition([("forward", 10, 40), ("forward", 15, 30), ("forward", 20, 25)], T0, T1)
 
     assert own == {"overhead": 0, "forward": 30}
@@ -249,7 +236,6 @@ def operations(times: list[tuple[int, int]], size: int) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_work_grows_like_a_sort(shape: str) -> None:
-    """Eight times the intervals take about eight times the steps plus a logarithmic factor, for any shape."""
     small, large = 256, 2048
     steps, more_steps = (operations(SHAPES[shape](size), size) for size in (small, large))
 
@@ -257,7 +243,6 @@ def test_the_work_grows_like_a_sort(shape: str) -> None:
 
 
 def test_a_hundred_thousand_intervals_take_linear_time() -> None:
-    """A deep stack and a long sequence take one sweep each; quadratic time would exceed the timeout."""
     deep: list[Interval] = [("forward", start, 200_000 - start) for start in range(100_000)]
     row: list[Interval] = [("queue", 2 * start, 2 * start + 1) for start in range(100_000)]
 

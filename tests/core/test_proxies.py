@@ -49,7 +49,6 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("proxies", PROXIES, ids=str)
 @pytest.mark.parametrize("no_proxy", NO_PROXY)
 def test_a_proxy_is_that_of_requests(proxies: dict[str, str], no_proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By scheme, host, suffix, port, address and network; not for a header `Proxy:` of a CGI script."""
     for name, value in {**proxies, "NO_PROXY": no_proxy}.items():
         monkeypatch.setenv(name, value)
 
@@ -59,7 +58,6 @@ def test_a_proxy_is_that_of_requests(proxies: dict[str, str], no_proxy: str, mon
 
 
 def test_an_address_with_a_port_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a network of IPv6, which requests does not read."""
     monkeypatch.setenv("HTTP_PROXY", "http://a:1")
     monkeypatch.setenv("no_proxy", "10.0.0.1:4318, fd00::/8")
 
@@ -71,7 +69,6 @@ def test_an_address_with_a_port_is_excluded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_socks_proxy_is_an_error_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the variables to change."""
     monkeypatch.setenv("ALL_PROXY", "socks5h://ada:s3c/ret@proxy:1080")
 
     with pytest.raises(ProxyError, match="the proxy socks5h://proxy:1080 is not supported") as failed:

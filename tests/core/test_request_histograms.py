@@ -31,7 +31,6 @@ def taken(histograms: AttributeHistograms) -> dict[str, dict[str, Histogram]]:
 
 @given(st.lists(REQUESTS, max_size=5))
 def test_the_values_of_each_attribute_divide_all_requests(exports: list[list[tuple[dict[str, str], int]]]) -> None:
-    """In each export, from the moment the attribute is sent, by latency; and no value has a request of another."""
     histograms = AttributeHistograms(AttributeLimits())
     sent: set[str] = set()
     for requests in exports:
@@ -60,7 +59,6 @@ def add(histograms: AttributeHistograms, **values: str) -> None:
 
 
 def test_an_automatic_attribute_is_sent_from_its_second_value_on() -> None:
-    """Also if a request has the first one and no value before; what the user names is sent at once."""
     histograms = AttributeHistograms(AttributeLimits())
     add(histograms, request_size="4", tenant="acme")
 
@@ -81,7 +79,6 @@ def test_an_automatic_attribute_is_sent_from_its_second_value_on() -> None:
 
 
 def test_values_beyond_the_limit_are_counted_together() -> None:
-    """The limit holds for the process, so each value has the same name in every series."""
     limits = AttributeLimits()
     shown = [limits.value("tenant", str(number)) for number in range(MAX_VALUES + 2)]
 
@@ -90,7 +87,6 @@ def test_values_beyond_the_limit_are_counted_together() -> None:
 
 
 def test_the_values_of_all_series_are_limited() -> None:
-    """Their export would be large; a series beyond the limit still counts all of its requests."""
     limits = AttributeLimits()
     limits.cells = MAX_CELLS - 1
     histograms = AttributeHistograms(limits)
@@ -101,7 +97,6 @@ def test_the_values_of_all_series_are_limited() -> None:
 
 
 def test_a_process_has_its_latency_and_its_time_by_stage() -> None:
-    """The same requests as in the series, at the scale of attributes; nothing without requests."""
     histograms, counts = AttributeHistograms(AttributeLimits()), RequestHistograms()
 
     assert not [*histograms.take()]

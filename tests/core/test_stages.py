@@ -6,7 +6,6 @@ from stagelens.core.stages import OVERHEAD, STAGES, label, position
 
 
 def test_sorting_by_position_gives_the_fixed_order() -> None:
-    """Any set of stages sorts into the chart order, with custom stages just below the unattributed time."""
     keys = [stage.key for stage in STAGES]
 
     ordered = sorted([*reversed(keys), "zebra", "apple"], key=position)
@@ -15,5 +14,4 @@ def test_sorting_by_position_gives_the_fixed_order() -> None:
 
 
 def test_an_unknown_stage_is_shown_unchanged() -> None:
-    """An unregistered stage is shown with its name."""
     assert label("rerank") == "rerank"

@@ -64,7 +64,6 @@ def refusal(client: Client, path: str, **parameters: str) -> ApiError:
 
 
 def test_every_query_has_a_method(client: Client) -> None:
-    """A query of the API without a method would be missing for notebooks."""
     arguments = {name: {"service": "vision-api"} for name, query in QUERIES.items() if query.about_one}
     arguments["budgets"] = {"name": "vision-latency"}
     frames = {name: getattr(client, name)(**arguments.get(name, {})) for name in QUERIES}
@@ -74,7 +73,6 @@ def test_every_query_has_a_method(client: Client) -> None:
 
 
 def test_a_breakdown_is_in_seconds_and_adds_up(client: Client) -> None:
-    """The percentiles are ratios, each stage is a column, and the rest of the response is in the attributes."""
     frame = client.breakdown("vision-api", percentiles=[0.5, 0.999], version="1.0.0", start="now-1h")
     stages = frame.iloc[:, list(frame.columns).index("high_seconds") + 1 :]
 
@@ -88,7 +86,6 @@ def test_a_breakdown_is_in_seconds_and_adds_up(client: Client) -> None:
 
 
 def test_times_are_utc_timestamps(client: Client) -> None:
-    """Of services and requests, and in a table without rows; a column without values is a column of numbers if it has a unit."""
     services, traces = client.services(), client.traces("vision-api")
 
     assert services["first_seen"].dtype == services["last_seen"].dtype == traces["at"].dtype == UTC_TIME
@@ -97,7 +94,6 @@ def test_times_are_utc_timestamps(client: Client) -> None:
 
 
 def test_a_window_of_datetimes_is_that_of_texts(client: Client) -> None:
-    """With a zone, without one (UTC), as a pandas timestamp, and as text."""
     texts = client.latency("vision-api", start="2026-11-20T11:30:00Z", end="2026-11-20T11:40:00Z")
     start = datetime(2026, 11, 20, 11, 30, tzinfo=UTC)
     zoned = client.latency("vision-api", start=start, end=pd.Timestamp(start + timedelta(minutes=10)))
@@ -108,7 +104,6 @@ def test_a_window_of_datetimes_is_that_of_texts(client: Client) -> None:
 
 
 def test_arguments_select_requests(client: Client) -> None:
-    """Of the filters of traces, and whether cold requests count."""
     slow = client.traces(
         "vision-api",
         dominant="queue",
@@ -132,7 +127,6 @@ def test_arguments_select_requests(client: Client) -> None:
 
 
 def test_comparison_and_causes(client: Client) -> None:
-    """The verdict and the sentence are attributes of the frame, and a percentile is one number."""
     compared = client.compare("vision-api", "2.0.0", "1.0.0", percentiles=0.99)
     shared = client.shared("vision-api", percentiles=0.99)
 
@@ -143,7 +137,6 @@ def test_comparison_and_causes(client: Client) -> None:
 
 
 def test_objectives_are_rows(client: Client) -> None:
-    """Name, target and status of an objective are one row; an unknown name is an error."""
     frame = client.slo("vision-api")
 
     assert list(frame.iloc[0][["name", "service", "objective"]]) == ["vision-latency", "vision-api", 0.99]
@@ -153,7 +146,6 @@ def test_objectives_are_rows(client: Client) -> None:
 
 
 def test_a_trace_is_a_table_of_its_spans(client: Client) -> None:
-    """The first row is the request; times are timestamps and offsets."""
     row = client.traces("vision-api").iloc[0]
     spans = client.trace(f"{row['trace_id']}-{row['span_id']}")
 
@@ -166,7 +158,6 @@ def test_a_trace_is_a_table_of_its_spans(client: Client) -> None:
 
 
 def test_an_incident_is_found_by_its_id(client: Client) -> None:
-    """The columns of times are timestamps also without incidents; an unknown id is an error."""
     frame = client.incidents(state="open")
 
     assert frame.empty
@@ -176,7 +167,6 @@ def test_an_incident_is_found_by_its_id(client: Client) -> None:
 
 
 def test_charts_and_tables_of_a_page(client: Client) -> None:
-    """By the address of the page as the browser shows it; units are in the names of columns."""
     over = client.view("/s/vision-api?from=now-1h", chart="over")
     slow = client.view("/s/vision-api", table="Slow exemplars", start="now-1h")
 
@@ -191,7 +181,6 @@ def test_charts_and_tables_of_a_page(client: Client) -> None:
 
 
 def test_an_event_is_stored(tmp_path: Path) -> None:
-    """With the token of the dashboard."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
     served = Dashboard(DashboardConfig(port=0, token=TOKEN), store, clock=NOW.timestamp)
     served.start()
@@ -207,7 +196,6 @@ def test_an_event_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_refusal_has_the_parameter_and_the_fix(client: Client) -> None:
-    """As attributes, and in the text."""
     unknown = refusal(client, "query/latency", service="nobody")
     wrong = refusal(client, "query/latency", service="vision-api", colour="red")
 
@@ -220,7 +208,6 @@ def test_a_refusal_has_the_parameter_and_the_fix(client: Client) -> None:
 
 
 def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address and the token, as the dashboard reads them; without a token the error says how to give one."""
     monkeypatch.setenv("STAGELENS_DASHBOARD_URL", f"{url}/")
     with connect() as client:
         assert refusal(client, "names").status == 401
@@ -231,7 +218,6 @@ def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.Monkey
 
 
 def test_a_name_and_a_password_sign_in(filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a dashboard with users; a token of the environment is not sent."""
     monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
     add_user(tmp_path / "users", "ada", "a password of ada")
     served = Dashboard(DashboardConfig(port=0, users=tmp_path / "users"), filled, clock=NOW.timestamp)
@@ -246,7 +232,6 @@ def test_a_name_and_a_password_sign_in(filled: Store, tmp_path: Path, monkeypatc
 
 
 def test_a_slow_response_is_given_up() -> None:
-    """A server that accepts connections and sends nothing; the error has the timeout and what to change."""
     silent = socket.create_server(("127.0.0.1", 0))
     with silent, connect(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05) as client:
         late = refusal(client, "names")
@@ -258,7 +243,6 @@ def test_a_slow_response_is_given_up() -> None:
 def test_the_documented_example_runs(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the address of this dashboard."""
     example = (ROOT / "docs" / "client.md").read_text().split("```python\n")[1].partition("```")[0]
     monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
     exec(example.replace("http://127.0.0.1:8600", url), {})  # noqa: S102 - the code of the documentation
@@ -267,7 +251,6 @@ def test_the_documented_example_runs(
 
 
 def test_no_dashboard_at_the_address() -> None:
-    """Nothing listens, or the address has no scheme."""
     with connect("http://127.0.0.1:1") as client:
         unreachable = refusal(client, "names")
     with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:8600"):
@@ -278,7 +261,6 @@ def test_no_dashboard_at_the_address() -> None:
 
 
 def test_an_unusable_proxy_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of a kind that is not supported, and one that is down."""
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with connect("http://dashboard.example") as client:
@@ -326,7 +308,6 @@ def sign_in_page(certificate: Pem | None = None) -> Generator[str]:
 
 
 def test_a_sign_in_page_is_no_response() -> None:
-    """Neither a redirect to it nor the page itself, whatever it says it is."""
     with sign_in_page() as address, connect(address) as client:
         redirected, page, broken = (refusal(client, path) for path in ("names", "services", "query/map"))
 
@@ -337,7 +318,6 @@ def test_a_sign_in_page_is_no_response() -> None:
 
 
 def test_tls_errors_name_their_fix(url: str, authority: Authorities, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server without TLS at an https address, and a certificate of an authority that has to be added."""
     with connect(url.replace("http:", "https:")) as client:
         plain = refusal(client, "names")
     private = authority("private CA")
@@ -355,7 +335,6 @@ def test_tls_errors_name_their_fix(url: str, authority: Authorities, monkeypatch
 
 @pytest.mark.parametrize("missing", ["httpx", "pandas"])
 def test_a_missing_library_is_named_with_its_extra(missing: str) -> None:
-    """Without the extra, the error says how to install it."""
     code = f"import sys; sys.modules[{missing!r}] = None; import stagelens.client"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
@@ -364,7 +343,6 @@ def test_a_missing_library_is_named_with_its_extra(missing: str) -> None:
 
 
 def test_the_client_loads_nothing_of_the_server() -> None:
-    """It works where only its extra is installed."""
     code = "import sys, stagelens.client; print(*[name for name in sys.modules if name.startswith('stagelens.')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 

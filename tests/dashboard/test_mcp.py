@@ -105,8 +105,6 @@ def table(text: str, first: str) -> list[dict[str, str]]:
 
 
 def test_an_assistant_finds_a_slow_function_from_a_cold_start(base: str) -> None:
-    """Over stdio, knowing no name: service, stage, release, function with its line, and a request that proves it."""
-
     async def run() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "stagelens", "mcp", "--url", base])
         async with McpClient(command) as opened:
@@ -128,7 +126,6 @@ def test_an_assistant_finds_a_slow_function_from_a_cold_start(base: str) -> None
 
 
 def test_an_assistant_finds_a_slow_replica(tmp_path: Path) -> None:
-    """The answer names the replica of twelve that is slow."""
     store = slow_replica.store_of(tmp_path, slow_replica.traffic())
 
     async def use(ask: Calls) -> None:
@@ -141,8 +138,6 @@ def test_an_assistant_finds_a_slow_replica(tmp_path: Path) -> None:
 
 
 def test_the_stages_of_an_answer_add_up(base: str) -> None:
-    """To the percentiles in the sentence above them."""
-
     async def use(ask: Calls) -> None:
         text = await ask("why_slow", service="vision-api", percentile=95)
         head = text.partition(" ms. The stages add up")[0]
@@ -155,8 +150,6 @@ def test_the_stages_of_an_answer_add_up(base: str) -> None:
 
 
 def test_every_tool_answers(burning: str) -> None:
-    """About incidents, objectives, capacity, advice, two windows, and the measurement itself."""
-
     async def use(ask: Calls) -> None:
         service = table(await ask("list_services"), "service")[0]["service"]
         incident = table(await ask("incidents", state="all"), "id")[0]
@@ -174,7 +167,6 @@ def test_every_tool_answers(burning: str) -> None:
 
 
 def test_the_documentation_lists_every_tool() -> None:
-    """In its order, the changing ones in the text."""
     text = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
     tools = Tools(lambda _headers: nullcontext(connect()))
 
@@ -198,8 +190,6 @@ def test_the_documentation_lists_every_tool() -> None:
     ],
 )
 def test_an_error_names_the_next_call(base: str, tool: str, given: dict[str, Any], helps: str) -> None:
-    """An assistant that made a mistake can correct it without a person."""
-
     async def use(ask: Calls) -> None:
         assert helps in await ask.refused(tool, **given)
 
@@ -207,8 +197,6 @@ def test_an_error_names_the_next_call(base: str, tool: str, given: dict[str, Any
 
 
 def test_a_dashboard_that_does_not_answer_is_named() -> None:
-    """With the command that starts one."""
-
     async def use(ask: Calls) -> None:
         assert "stagelens up" in await ask.refused("list_services")
 
@@ -217,7 +205,6 @@ def test_a_dashboard_that_does_not_answer_is_named() -> None:
 
 @pytest.mark.usefixtures("burning_store")
 def test_tools_change_incidents_only_with_the_flag(burning_folder: Path, tmp_path: Path) -> None:
-    """Without it they do not exist; without a token the dashboard refuses them."""
     with (
         closing(sqlite3.connect(tmp_path / "own.db")) as copy,
         closing(sqlite3.connect(burning_folder / "burning.db")) as of,
@@ -275,7 +262,6 @@ def status_over_http(url: str, body: object = LIST_TOOLS, **headers: str) -> int
 
 
 def test_unfinished_bodies_do_not_block_assistants(over_http: str) -> None:
-    """More of them than the process may have open files; a body that is too large is refused."""
     where = httpx2.URL(over_http)
     head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n{"
     with ExitStack() as unfinished:
@@ -293,7 +279,6 @@ def test_unfinished_bodies_do_not_block_assistants(over_http: str) -> None:
     ("host", "own"), [("127.0.0.1", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"]), ("0.0.0.0", ["lens.example"])]
 )
 def test_only_own_pages_may_call(filled: Store, host: str, own: list[str]) -> None:
-    """Host and Origin are compared as servers: scheme, host and port."""
     with serving(filled, token=TOKEN) as dashboard, serving_http(dashboard, host) as url:
         port = httpx2.URL(url).port
         foreign = [
@@ -321,8 +306,6 @@ def test_only_own_pages_may_call(filled: Store, host: str, own: list[str]) -> No
 
 
 def test_over_http_the_token_of_the_caller_counts(over_http: str) -> None:
-    """The server has no token of its own to lend."""
-
     async def call(headers: Mapping[str, str]) -> tuple[bool, str]:
         async with (
             httpx2.AsyncClient(headers=headers) as http,
@@ -342,13 +325,11 @@ def test_over_http_the_token_of_the_caller_counts(over_http: str) -> None:
 
 
 def test_an_open_dashboard_is_not_served_to_the_network(base: str) -> None:
-    """Everyone could read it through the MCP server."""
     with pytest.raises(StagelensError, match="responds without a token"):
         main(["--url", base, "--http", "0.0.0.0:0"])
 
 
 def test_an_address_without_a_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """With an example."""
     with pytest.raises(SystemExit):
         main(["--http", "localhost"])
     assert "such as 127.0.0.1:8700" in capsys.readouterr().err
@@ -356,7 +337,6 @@ def test_an_address_without_a_port_is_refused(capsys: pytest.CaptureFixture[str]
 
 @given(lines=st.lists(st.text("ab,", max_size=MAX_CHARS // 3), min_size=1, max_size=40))
 def test_pages_have_every_row_once_and_fit(lines: list[str]) -> None:
-    """Each page repeats the names of the columns and says how to get the next one."""
     shown: list[str] = []
     page = 1
     while True:

@@ -46,7 +46,6 @@ def of(service: str | None) -> Selection:
 
 
 def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
-    """Results about one service are valid until that service writes; results about all until any write."""
     source = Source(store, None, NOW.timestamp)
     asked: list[Selection] = []
 
@@ -65,7 +64,6 @@ def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
 
 
 def test_cached_results_of_two_services_expire_when_either_writes(store: Store) -> None:
-    """As a comparison is."""
     source = Source(store, None, NOW.timestamp)
 
     def both(a: Selection, b: Selection) -> int:
@@ -78,7 +76,6 @@ def test_cached_results_of_two_services_expire_when_either_writes(store: Store) 
 
 
 def test_concurrent_equal_queries_run_once() -> None:
-    """The second waits for the first one's."""
     cache, started, goes_on = QueryCache(CAPACITY), Event(), Event()
     made: list[int] = []
 
@@ -98,7 +95,6 @@ def test_concurrent_equal_queries_run_once() -> None:
 
 
 def test_different_queries_do_not_wait_for_each_other() -> None:
-    """Two different questions are worked out side by side."""
     cache, meet = QueryCache(CAPACITY), Barrier(2)
 
     with ThreadPoolExecutor(2) as pool:
@@ -108,7 +104,6 @@ def test_different_queries_do_not_wait_for_each_other() -> None:
 
 
 def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
-    """The next caller runs the query again."""
     cache = QueryCache(CAPACITY)
 
     def fails() -> int:
@@ -123,7 +118,6 @@ def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
 
 @pytest.mark.parametrize("whole", [pd.DataFrame({"n": range(5_000)}), bytes(40_000)])
 def test_the_cache_is_bounded_and_evicts_the_least_recently_used(whole: object) -> None:
-    """A large result, one table or file or many small ones, evicts the least recently used ones."""
     cache = QueryCache(130_000)
     large = (whole, dict.fromkeys(range(5)))
     made: list[str] = []

@@ -17,7 +17,6 @@ WHOLE = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
 def test_the_default_window_is_the_last_six_hours_to_the_last_whole_bucket() -> None:
-    """A bucket that still fills would look like a drop."""
     view = parse("/", "", NOW)
 
     assert (view.start, view.end, view.live) == (WHOLE - timedelta(hours=6), WHOLE, True)
@@ -40,7 +39,6 @@ def test_the_default_window_is_the_last_six_hours_to_the_last_whole_bucket() -> 
     ],
 )
 def test_a_window_is_relative_or_from_moment_to_moment(search: str, start: datetime, end: datetime) -> None:
-    """Presets, dragged windows and typed ones."""
     view = parse("/", search, NOW)
 
     assert (view.start, view.end) == (start, end)
@@ -48,7 +46,6 @@ def test_a_window_is_relative_or_from_moment_to_moment(search: str, start: datet
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_an_invalid_window_falls_back_to_the_default(start: str, end: str) -> None:
-    """A mistyped address still shows a page."""
     view = parse("/", address("/", {"from": start, "to": end}).partition("?")[2], NOW)
 
     assert timedelta() < view.end - view.start <= timedelta(days=400)
@@ -68,7 +65,6 @@ def test_an_invalid_window_falls_back_to_the_default(start: str, end: str) -> No
     ],
 )
 def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
-    """Stores and charts cannot count as far as dates can: such a window is the default one."""
     view = parse("/", address("/", {"from": moment, "to": moment}).partition("?")[2], NOW)
 
     assert (view.start, view.end) == (WHOLE - timedelta(hours=6), WHOLE)
@@ -85,13 +81,11 @@ def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
     ],
 )
 def test_a_window_reports_whether_it_was_requested(search: str, expected: bool) -> None:
-    """A page shows the default window instead; the API returns an error."""
     assert parse("/", search, NOW).is_as_asked is expected
 
 
 @given(st.text())
 def test_characters_no_database_stores_are_replaced(text: str) -> None:
-    """NUL and halves of characters, in names and in values."""
     view = parse(f"/s/{text}", "q=" + quote(text, errors="surrogatepass"), NOW)
 
     assert not any("\0" in each for each in (*view.parts, *view.query.values()))
@@ -99,14 +93,12 @@ def test_characters_no_database_stores_are_replaced(text: str) -> None:
 
 
 def test_unknown_keys_are_ignored_and_the_order_is_fixed() -> None:
-    """Equal views have equal addresses."""
     view = parse("/s/a", "?to=now&utm_source=x&y=share&p=95", NOW)
 
     assert view.here() == "/s/a?p=95&y=share&to=now"
 
 
 def test_another_list_starts_at_its_first_page() -> None:
-    """A filter or an order is another list; a link without a change stays on the page."""
     view = parse("/traces", "?n=3&dom=queue", NOW)
 
     assert (view.here(dom="load"), view.here(n="4")) == ("/traces?dom=load", "/traces?dom=queue&n=4")
@@ -123,7 +115,6 @@ def test_another_list_starts_at_its_first_page() -> None:
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
 def test_any_attributes_survive_their_address(pairs: list[tuple[str, str]]) -> None:
-    """Commas, colons and percent signs in keys and values; at most eight, without the space around them."""
     stripped = [(storable(key.strip()), storable(value.strip())) for key, value in pairs]
     expected = tuple(pair for pair in stripped if pair[0])[:8]
     query = parse("/traces", "", NOW).here(at=attributes_text(pairs)).partition("?")[2]
@@ -132,7 +123,6 @@ def test_any_attributes_survive_their_address(pairs: list[tuple[str, str]]) -> N
 
 
 def test_typed_attributes_need_no_escapes() -> None:
-    """A reader types keys and values, or a key alone; what is no pair is ignored."""
     assert parse("/traces", "?at=tenant: acme , tier,:x,,cpu:50%25", NOW).attributes == (
         ("tenant", "acme"),
         ("tier", ""),
@@ -141,7 +131,6 @@ def test_typed_attributes_need_no_escapes() -> None:
 
 
 def test_a_link_preserves_the_window_and_drops_page_parameters() -> None:
-    """From a service to its traces the time stays, the axis does not."""
     view = parse("/s/a", "?from=now-1h&y=share&v=2.0", NOW)
 
     assert view.link("/traces", svc="a") == "/traces?svc=a&from=now-1h"
@@ -149,7 +138,6 @@ def test_a_link_preserves_the_window_and_drops_page_parameters() -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
 def test_any_service_name_survives_its_address(name: str) -> None:
-    """Slashes, spaces, question marks and letters of any script."""
     assert parse(service_path(name), "", NOW).parts == ("s", name)
 
 
@@ -158,7 +146,6 @@ def test_any_service_name_survives_its_address(name: str) -> None:
     [("95", 0.95), ("99.9", 0.999), ("x", 0.99), ("100", 0.99), ("-1", 0.99), ("0.99", 0.99), ("0", 0)],
 )
 def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) -> None:
-    """p100 would describe a single request."""
     assert parse("/s/a", f"?p={text}", NOW).percentile == pytest.approx(percentile)
 
 
@@ -166,14 +153,12 @@ def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) 
     ("zone", "hour"), [("Europe/Berlin", 13), ("Nowhere/Land", 12), ("../etc/passwd", 12), (None, 12)]
 )
 def test_times_are_in_the_reader_s_zone_where_it_is_known(zone: str | None, hour: int) -> None:
-    """The browser sends its time zone; an invalid one is UTC."""
     view = parse("/", "", NOW, zone)
 
     assert view.now.astimezone(view.zone).hour == hour
 
 
 def test_a_window_names_its_clocks_where_they_change() -> None:
-    """The hour from two to three exists twice that night: from 02:30 to 02:10 is forty minutes."""
     view = parse("/", "?from=2026-10-25T00:30Z&to=2026-10-25T01:10Z", NOW, "Europe/Berlin")
 
     assert view.window_label == "25 Oct 02:30 CEST to 02:10 CET"

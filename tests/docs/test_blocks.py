@@ -49,7 +49,6 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_block_is_found_with_its_mark(page: Path) -> None:
-    """Also in a list; a comment counts only right before the fence."""
     found = [(block.line, block.language, block.mark, block.is_ours) for block in blocks.blocks(page)]
 
     assert found == [
@@ -61,7 +60,6 @@ def test_every_block_is_found_with_its_mark(page: Path) -> None:
 
 
 def test_commands_are_distinguished_from_their_output(page: Path) -> None:
-    """A command over several lines is one; of a session only what follows the prompt."""
     shell, session, *_ = blocks.blocks(page)
 
     assert shell.commands == [
@@ -72,7 +70,6 @@ def test_commands_are_distinguished_from_their_output(page: Path) -> None:
 
 
 def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
-    """An indented Markdown block has no language and no mark."""
     assert list(blocks.unfenced(page)) == ["    make test"]
 
 
@@ -88,12 +85,10 @@ def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
     ],
 )
 def test_the_required_words_of_a_command_exclude_values(command: str, words: set[str]) -> None:
-    """The words are the command and its options, without addresses, files and values."""
     assert blocks.distinguishing(command) == words
 
 
 def test_the_output_of_commands_is_the_text_after_them(page: Path) -> None:
-    """A file that the page shows is no output; numbers are not compared."""
     page.write_text(
         "```sh\nstagelens up\n```\n\n```text\nstagelens 0.2.0\n  alerts  …\n```\n\n"
         "```sh\ncat a.txt\n```\n<!-- file: a.txt -->\n```text\nno output\n```\n"
@@ -113,7 +108,6 @@ def test_the_output_of_commands_is_the_text_after_them(page: Path) -> None:
     ],
 )
 def test_a_printed_line_matches_whatever_its_numbers(printed: str, is_expected: bool) -> None:
-    """White space does not count, and `…` is any text."""
     expected = [blocks.normalized(line) for line in ("stagelens 0.2.0", "alerts …")]
 
     assert any(blocks.matches(line, blocks.normalized(printed)) for line in expected) == is_expected

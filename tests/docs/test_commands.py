@@ -128,19 +128,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_every_block_has_a_language(block: Block) -> None:
-    """A fence without a language may contain untested commands."""
     assert block.language, f"{block}: write ```sh for commands, ```console for a session, ```text for what is neither"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_command_is_in_an_indented_block(page: Path) -> None:
-    """Only fenced blocks can be found, and be run."""
     assert list(unfenced(page)) == []
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.commands and not block.is_ours], ids=str)
 def test_unrun_commands_have_a_reason_or_another_test(block: Block) -> None:
-    """The named tests are there and have the words of the command; a reason is one of a few."""
     how, _, what = block.mark.partition(": " if block.mark.startswith("not run") else " by ")
     if how == "not run":
         assert what.partition(",")[0] in REASONS, f"{block}: {what!r} is none of {sorted(REASONS)}"
@@ -156,7 +153,6 @@ def test_unrun_commands_have_a_reason_or_another_test(block: Block) -> None:
 
 
 def test_every_start_has_a_program_and_vice_versa() -> None:
-    """Each page is about the folder of its name."""
     starts = {page.stem for page in (ROOT / "docs" / "start").glob("*.md")} - TEXTS
 
     assert starts == {folder.name for folder in START.iterdir()}
@@ -180,7 +176,6 @@ def followed(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", OURS)
 def test_the_commands_of_a_page_work(page: str, followed: dict[str, Future[None]]) -> None:
-    """They run from the first to the last, as a reader would run them, and what is to be seen then is there."""
     followed[page].result()
 
 

@@ -183,7 +183,6 @@ def containers(tmp_path: Path, ports: dict[int, int]) -> Generator[Containers]:
 
 @pytest.mark.stacks
 def test_the_compose_file_is_valid() -> None:
-    """It has the form of the Compose specification, and its paths exist."""
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     done = subprocess.run([*check, EXAMPLE / "compose.yaml"], check=False, capture_output=True, text=True)
 
@@ -200,7 +199,6 @@ def test_the_compose_file_is_valid() -> None:
 
 @pytest.mark.stacks
 def test_the_dockerfile_of_the_service_is_clean() -> None:
-    """Ignored: packages without a version, and `--from` with a context of the Compose file, which hadolint does not know."""
     ignored = ("--ignore", "DL3013", "--ignore", "DL3022")
     done = subprocess.run([HADOLINT, *ignored, EXAMPLE / "Dockerfile"], check=False, capture_output=True, text=True)
 
@@ -209,7 +207,6 @@ def test_the_dockerfile_of_the_service_is_clean() -> None:
 
 
 def test_ports_are_published_on_loopback_and_the_open_collector_is_not() -> None:
-    """Other machines reach nothing, and this one reaches no port that asks for no token, but the service's."""
     published = [port for container in (SERVER, SERVICE) for port in container["ports"]]
 
     assert published == ["127.0.0.1:8600:8600", "127.0.0.1:8000:8000"]
@@ -220,7 +217,6 @@ def test_ports_are_published_on_loopback_and_the_open_collector_is_not() -> None
 def test_the_commands_of_the_page_work(
     tmp_path: Path, ports: dict[int, int], containers: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They run as the page shows them; `docker compose` starts the containers as processes."""
     monkeypatch.delenv("STAGELENS_DASHBOARD_TOKEN", raising=False)
     clone = tmp_path / "clone"
     (clone / "examples" / "start" / "docker-compose").mkdir(parents=True)

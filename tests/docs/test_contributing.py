@@ -32,7 +32,6 @@ channels.KINDS["ntfy"] = ntfy.KIND
 
 
 def test_the_examples_pass_their_own_tests(tmp_path: Path) -> None:
-    """Each Python block is the file in its first line, complete."""
     examples = [block for block in BLOCKS if block.language == "python"]
     for block in examples:
         file = tmp_path / path_in_first_line(block)
@@ -51,7 +50,6 @@ def test_the_examples_pass_their_own_tests(tmp_path: Path) -> None:
 
 
 def test_the_changes_of_the_examples_fit_the_files() -> None:
-    """Each line that a diff keeps or removes is in the file in its first line."""
     missing = [
         f"{block}: {line}"
         for block in BLOCKS

@@ -28,14 +28,12 @@ def _used_images() -> dict[str, set[Path]]:
 
 
 def test_every_image_of_a_page_exists() -> None:
-    """A page names files of the repository."""
     missing = [f"{page}: {path.name}" for page, used in _used_images().items() for path in used if not path.exists()]
 
     assert missing == []
 
 
 def test_every_image_is_on_a_page() -> None:
-    """A picture that no page shows is removed from docs/screenshots.py or docs/pictures.py."""
     used = {path for paths in _used_images().values() for path in paths}
     unused = [path.name for path in sorted(IMAGES.iterdir()) if path != RECORDED and path.resolve() not in used]
 
@@ -43,14 +41,12 @@ def test_every_image_is_on_a_page() -> None:
 
 
 def test_every_picture_has_its_text_recorded() -> None:
-    """`make pictures` writes both."""
     drawn = {path.stem for path in IMAGES.glob("*.png")}
 
     assert drawn == set(json.loads(RECORDED.read_text(encoding="utf-8")))
 
 
 def test_pictures_use_the_words_of_the_field() -> None:
-    """A word that we do not use is on the page, in the message or in the data of the picture."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     found = [
         line

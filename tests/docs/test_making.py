@@ -20,14 +20,12 @@ TARGETS = sorted(
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_make_target_of_a_page_exists(target: str) -> None:
-    """The dry run succeeds; the target itself is not executed."""
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=False, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
 
 
 def test_the_hooks_can_be_installed(tmp_path: Path) -> None:
-    """`pre-commit install` takes our file of hooks, and puts itself where git looks."""
     shutil.copy(ROOT / ".pre-commit-config.yaml", tmp_path)
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     for command in ("validate-config", "install"):

@@ -8,7 +8,6 @@ from tests.docs.blocks import ROOT
 
 
 def test_pictures_equal_the_output_of_the_script() -> None:
-    """A picture cannot drift from the numbers it is drawn from, nor from the partition that it shows."""
     spec = importlib.util.spec_from_file_location("stagelens_pictures", ROOT / "docs" / "pictures.py")
     assert spec is not None
     assert spec.loader is not None

@@ -29,7 +29,6 @@ def screenshots() -> ModuleType:
 
 
 def test_pictures_show_the_texts_of_todays_pages(screenshots: ModuleType) -> None:
-    """Pages, payloads for Slack and PagerDuty, and the terminal summary have the texts that were drawn."""
     recorded = json.loads(screenshots.RECORDED.read_text(encoding="utf-8"))
     with screenshots.data() as (fleet, run):
         shown = screenshots.texts(fleet, run)

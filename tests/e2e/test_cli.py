@@ -19,7 +19,6 @@ def stagelens(*words: str, folder: Path | None = None) -> subprocess.CompletedPr
 
 
 def test_help_names_every_command() -> None:
-    """A newcomer sees the two first steps and all commands."""
     result = stagelens("--help")
 
     assert result.returncode == 0
@@ -45,7 +44,6 @@ def test_help_names_every_command() -> None:
     "command", ["run", "check", "up", "collector", "alerts", "dashboard", "storage", "backup", "restore", "migrate"]
 )
 def test_every_command_has_help(command: str) -> None:
-    """Asking a command for help never starts it."""
     result = stagelens(command, "--help")
 
     assert result.returncode == 0
@@ -65,7 +63,6 @@ def test_every_command_has_help(command: str) -> None:
     ],
 )
 def test_an_error_names_what_was_wrong(words: list[str], expected: str, tmp_path: Path) -> None:
-    """The output is one message with the wrong value or setting, without a traceback."""
     result = stagelens(*words, folder=tmp_path)
 
     assert result.returncode != 0
@@ -74,7 +71,6 @@ def test_an_error_names_what_was_wrong(words: list[str], expected: str, tmp_path
 
 
 def test_a_port_in_use_is_explained(tmp_path: Path) -> None:
-    """The error of a second start names the port and the option."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

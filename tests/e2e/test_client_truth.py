@@ -18,7 +18,6 @@ _DIFFERENCE = re.compile(r"^\| (?P<pair>(?:client|server): .*?) \| p[0-9]+ \| .*
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not all(each.is_dir() for each in _NEEDED), reason="make vllm truth: one of them is not installed")
 def test_percentiles_are_within_two_percent_of_those_of_guidellm() -> None:
-    """Each percentile of each pair of one definition, over equal numbers of requests."""
     command = [sys.executable, "benchmarks/client_truth.py", "--requests", "120", "--gate"]
     done = subprocess.run(command, cwd=_ROOT, check=False, capture_output=True, text=True)
 

@@ -113,14 +113,12 @@ def page(browser: Browser) -> Generator[Page]:
 
 
 def test_the_alert_names_the_planted_stage(demo: Demo) -> None:
-    """Whoever is woken reads what burns, and in which stage."""
     alert = demo.wait_for(BLAMED)[1]
 
     assert "latency SLO burning" in alert
 
 
 def test_the_overview_says_what_is_wrong_and_where_to_click(page: Page, url: str) -> None:
-    """Its first card is a sentence about the planted stage, and leads to what it is about; version 2.0.0 is named too."""
     page.goto(url)
     card = page.locator(".ins").first
     expect(card).to_contain_text(re.compile(r"Slow requests since .* more in Preprocess"), timeout=30_000)
@@ -133,7 +131,6 @@ def test_the_overview_says_what_is_wrong_and_where_to_click(page: Page, url: str
 
 
 def test_the_service_page_shows_the_stage_table(page: Page, url: str) -> None:
-    """The planted stage is the first row of the tail."""
     page.goto(f"{url}/s/magika?v=2.0.0")
     rows = page.locator(".insp .nm")
     expect(rows.first).to_contain_text("Preprocess", timeout=30_000)
@@ -145,7 +142,6 @@ def test_the_service_page_shows_the_stage_table(page: Page, url: str) -> None:
 
 
 def test_comparing_the_two_versions_is_a_regression(page: Page, url: str) -> None:
-    """The verdict is on the page a link in the alert can open cold. At p90, because few of 260 requests are beyond p95."""
     page.goto(f"{url}/compare?svc=magika&a=1.0.0&b=2.0.0&p=90")
     expect(page.locator(".verdict")).to_contain_text("Regression", timeout=30_000)
     page.screenshot(path=ARTIFACTS / "demo-compare.png", full_page=True)
@@ -154,7 +150,6 @@ def test_comparing_the_two_versions_is_a_regression(page: Page, url: str) -> Non
 
 
 def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
-    """From the service page one click leads to one slow request and its stages."""
     page.goto(f"{url}/s/magika?v=2.0.0")
     link = page.locator("#root a[href^='/traces/']").first
     expect(link).to_be_visible(timeout=30_000)
@@ -167,7 +162,6 @@ def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
 
 
 def test_it_prints_what_the_readme_shows(demo: Demo) -> None:
-    """Numbers may be others, and so may the text of the alert."""
     (expected, *_) = expected_output(list(blocks(ROOT / "README.md"))).values()
     demo.wait_for("the first card")
 
@@ -176,7 +170,6 @@ def test_it_prints_what_the_readme_shows(demo: Demo) -> None:
 
 @pytest.mark.parametrize("body", [b"\x80", b"{", b"[]", b"{}"])
 def test_what_is_no_alert_is_refused(demo: Demo, temporary: Path, body: bytes) -> None:
-    """The receiver of the alerts has a port, which anything on the machine may post to."""
     (slo,) = temporary.glob("*/slo.yaml")
     channel = re.search(r"kind: webhook\n +url: (\S+)", slo.read_text())
 
@@ -187,7 +180,6 @@ def test_what_is_no_alert_is_refused(demo: Demo, temporary: Path, body: bytes) -
 
 
 def test_ctrl_c_leaves_nothing_behind(demo: Demo, clone: Path, temporary: Path) -> None:
-    """No process, no temporary file, and in the clone only what an installation leaves."""
     children = _descendants(demo.process.pid)
 
     demo.stop()

@@ -56,7 +56,6 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_the_dashboard_serves_a_read_only_copy(folder: Path) -> None:
-    """The pages have the data of the copy, and no request fails."""
     dashboard = Printing([sys.executable, "-m", "stagelens", "dashboard"], env=environment(folder), cwd=folder.parent)
     try:
         url = dashboard.wait_for(r"dashboard +(http\S+)", 120)[1]
@@ -74,7 +73,6 @@ def test_the_dashboard_serves_a_read_only_copy(folder: Path) -> None:
 
 @pytest.mark.parametrize("command", ["collector", "alerts", "up"])
 def test_a_command_that_writes_names_the_fix(folder: Path, command: str) -> None:
-    """The command ends with one message, which names the file and the missing right."""
     result = subprocess.run(
         [sys.executable, "-m", "stagelens", command],
         env=environment(folder),

@@ -57,7 +57,6 @@ def replica(folder: Path, collector: str, work: float) -> Generator[tuple[str, i
 
 
 def test_the_slow_one_of_two_replicas_is_named_within_three_minutes(tmp_path: Path) -> None:
-    """20 ms and 60 ms of work, at two requests per second each."""
     (tmp_path / "app.py").write_text(_APP)
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     collector = Collector(CollectorConfig(port=0), store)

@@ -82,7 +82,6 @@ def router(folder: Path, port: int, servers: list[str]) -> Generator[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not (_VLLM.is_dir() and _ROUTER.is_dir()), reason="make vllm router: one of them is not installed")
 def test_the_slow_one_of_two_vllm_servers_is_named_within_three_minutes(tmp_path: Path) -> None:
-    """By the spans of vLLM and by its metrics, each as a service of its own."""
     ports, names = [free_port(), free_port()], list(_LAYERS)
     file = tmp_path / "collector.yaml"
     file.write_text(_TARGETS.format(*ports))

@@ -112,7 +112,6 @@ def showing(store: Store, reader: AlertsReader) -> Generator[str]:
 
 
 def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, browser: Browser) -> None:
-    """Half an hour of version 1, and five minutes of version 2, whose preprocess takes 400 ms: both are named."""
     now = datetime.now(UTC)
     file = tmp_path / "slo.yaml"
     file.write_text(SLO_FILE)

@@ -130,7 +130,6 @@ def everything() -> Selection:
 
 
 def test_scraped_means_equal_the_log_of_the_server(torchserve: TorchServe, tmp_path: Path) -> None:
-    """Clients that wait for the worker are in its queue. A failed request counts, but TorchServe adds no time for it."""
     target = ScrapeTarget(url=torchserve.metrics, service="sums", every=timedelta(seconds=1))
     store = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     scraper = Scraper(store, lambda: (target,), {})
@@ -153,7 +152,6 @@ def test_scraped_means_equal_the_log_of_the_server(torchserve: TorchServe, tmp_p
 
 
 def test_the_model_in_the_worker_is_timed(torchserve: TorchServe) -> None:
-    """Each request of a client is one of the handler; the model runs in all but those that fail before."""
     read = torchserve.store.read
     statuses = [torchserve.send(numbers) for numbers in ([1, 2], [3, 4], ["x", 1])]
     sent = int(float(httpx.get(torchserve.metrics).text.split("ts_inference_requests_total{")[1].split()[1]))

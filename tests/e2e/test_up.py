@@ -62,7 +62,6 @@ def running(folder: Path) -> Generator[Server]:
 
 
 def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path) -> None:
-    """Two servers would send every notification twice; the second exits, and can start after the first."""
     with running(tmp_path) as first:
         first.url("dashboard")
         words = [*STAGELENS, "up", "--database", f"sqlite:///{tmp_path / 'store.db'}", "--collector-port", "0"]
@@ -129,7 +128,6 @@ def counted(folder: Path) -> int:
 
 
 def test_metrics_include_alerts_and_sigterm_drains(tmp_path: Path) -> None:
-    """Prometheus needs one address for collector and alerts; acknowledged data are in the file, and the exit code is 0."""
     with running(tmp_path) as server:
         url = server.url("OTLP/HTTP")
         with urllib.request.urlopen(f"{url}/metrics") as response:
@@ -154,7 +152,6 @@ def get(url: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("is_back", [False, True])
 def test_nothing_is_acknowledged_without_the_file_of_a_restart(tmp_path: Path, *, is_back: bool) -> None:
-    """After `rm store.db*` senders keep their data, probes and the log say it, and a restart or the same files continue."""
     away = tmp_path / "away"
     away.mkdir()
     with running(tmp_path) as server:
@@ -207,7 +204,6 @@ sys.exit(main())
 
 
 def test_sigterm_ends_the_server_in_any_thread(tmp_path: Path) -> None:
-    """The kernel chooses a thread for a signal; Python handles it in the main one, which must not wait for ever."""
     ended = subprocess.run(
         [sys.executable, "-c", ASTRAY, "alerts", "--database", f"sqlite:///{tmp_path / 'store.db'}"],
         cwd=tmp_path,
@@ -219,7 +215,6 @@ def test_sigterm_ends_the_server_in_any_thread(tmp_path: Path) -> None:
 
 
 def test_collector_dashboard_and_alerts_run_separately_over_one_file(tmp_path: Path) -> None:
-    """Collector, alerts and dashboard started side by side share the file and stop cleanly."""
     collector = Server(tmp_path, "collector")
     status = post(collector.url("OTLP/HTTP"), batch(3), "b:1")
     others = [

@@ -59,7 +59,6 @@ def retained(old: Any, new: Any) -> Any:
 
 @pytest.mark.parametrize("address", ANSWERS)
 def test_an_old_database_gives_the_same_answers(client: FlaskClient, address: str) -> None:
-    """Percentiles, breakdown, comparison, traces, objectives, incidents and events."""
     old = ANSWERS[address]
 
     found = retained(old, client.get(f"/api/v1/{address}").json)
@@ -68,7 +67,6 @@ def test_an_old_database_gives_the_same_answers(client: FlaskClient, address: st
 
 
 def test_exports_of_an_old_agent_are_counted(tmp_path: Path) -> None:
-    """All 300 requests with their stages, each once, though one export is repeated."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=lambda: EXPORTED)
     collector = Collector(CollectorConfig(port=0), store, clock=lambda: EXPORTED)
     collector.start()

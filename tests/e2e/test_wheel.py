@@ -39,7 +39,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
-    """No tests, no examples; assets, policies, migrations and the autoload hook are there."""
     names = zipfile.ZipFile(wheel).namelist()
 
     parts = {name.split("/")[1] for name in names if name.startswith("stagelens/")}
@@ -56,7 +55,6 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
 
 
 def test_the_wheel_is_small(wheel: Path) -> None:
-    """It is part of the images of services."""
     assert wheel.stat().st_size < MAX_BYTES
 
 
@@ -64,7 +62,6 @@ def test_the_wheel_is_small(wheel: Path) -> None:
     "command", [["uv", "tool", "run", "--from"], ["pipx", "run", "--no-cache", "--spec"]], ids=["uvx", "pipx"]
 )
 def test_a_fresh_machine_runs_the_wheel_without_installing_it(wheel: Path, tmp_path: Path, command: list[str]) -> None:
-    """`uvx stagelens up` and `pipx run stagelens up` bring what the server needs."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("STAGELENS_", "PYTHON"))}
     environment |= {"PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])}
     environment |= {"PIPX_HOME": str(tmp_path / "pipx"), "STAGELENS_DATABASE": f"sqlite:///{tmp_path / 'own.db'}"}
@@ -84,7 +81,6 @@ def test_a_fresh_machine_runs_the_wheel_without_installing_it(wheel: Path, tmp_p
 
 
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
-    """In a venv of its own, away from the clone, the command line and the agent work."""
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -74,7 +74,6 @@ def repository(tmp_path: Path) -> tuple[Path, str]:
 
 
 def test_gitlab_runs_the_commands_of_github() -> None:
-    """With the variables of GitLab: the next test runs those of GitHub."""
     variables, steps, _ = github()
     job = _read("gitlab.yml")["latency"]
     own = {"$CI_PROJECT_DIR/../base": "$RUNNER_TEMP/base", "$CI_MERGE_REQUEST_DIFF_BASE_SHA": "$BASE"}
@@ -86,7 +85,6 @@ def test_gitlab_runs_the_commands_of_github() -> None:
 
 
 def test_a_slower_head_does_not_pass_and_an_equal_one_does(repository: tuple[Path, str]) -> None:
-    """The gate names the stage; with the same run on both sides the same command passes."""
     folder, base = repository
     variables, steps, always = github()
     assert read_thresholds(variables["LIMITS"])

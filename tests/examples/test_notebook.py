@@ -40,7 +40,6 @@ def outputs(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def test_the_notebook_runs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without outputs of its own; executed, it shows frames, a chart with a bar per stage, and the regression."""
     monkeypatch.setenv("STAGELENS_DASHBOARD_URL", url)
     monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)

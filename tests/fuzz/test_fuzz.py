@@ -19,14 +19,12 @@ CORPUS = sorted(FOLDER.glob("corpus/*/*"))
 
 
 def test_valid_inputs_are_parsed() -> None:
-    """The inputs that all others are made from are themselves fine."""
     for target in TARGETS.values():
         for data in target.seeds():
             target.check(data)
 
 
 def test_the_corpus_is_parsed_or_refused() -> None:
-    """So is everything a long run has found."""
     for path in CORPUS:
         TARGETS[path.parent.name].check(path.read_bytes())
 
@@ -35,14 +33,12 @@ def test_the_corpus_is_parsed_or_refused() -> None:
 @settings(max_examples=50, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_mutated_inputs_are_parsed_or_refused(name: str, rng: random.Random) -> None:
-    """Values, fields and bytes replaced, doubled, swapped and left out end in a value or in the error it documents."""
     target = TARGETS[name]
     target.check(target.draw(rng))
 
 
 @pytest.mark.soak
 def test_a_short_fuzz_run_finds_no_failure(tmp_path: Path) -> None:
-    """The command of the long run, over two of its targets: no crash, no hang, nothing left behind."""
     options = (
         "--inputs",
         "2000",

@@ -96,7 +96,6 @@ def schemas_read_once() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_helm_lint_passes(name: str) -> None:
-    """`helm lint --strict`; that it has no icon is of no weight."""
     report = chart.lint(CHART, EXAMPLES[name], strict=True)
 
     assert report["errors"] == []
@@ -105,7 +104,6 @@ def test_helm_lint_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_object_is_valid_for_kubernetes(manifests: Manifests, name: str) -> None:
-    """By the schemas of Kubernetes, strictly, so that a misspelt field is a mistake; and of the two operators."""
     made = manifests(EXAMPLES[name])
 
     assert made
@@ -119,7 +117,6 @@ def test_every_object_is_valid_for_kubernetes(manifests: Manifests, name: str) -
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_chart_renders_like_the_golden_files(rendered: Render, name: str) -> None:
-    """A change of the chart is looked at; `STAGELENS_GOLDENS=accept` then takes it."""
     found = "\n".join(f"# {path}\n{text.strip()}\n" for path, text in sorted(rendered(EXAMPLES[name]).items()))
     golden = GOLDENS / f"{name}.yaml"
     if os.environ.get("STAGELENS_GOLDENS") == "accept":
@@ -132,12 +129,10 @@ def test_the_chart_renders_like_the_golden_files(rendered: Render, name: str) ->
 
 
 def test_golden_files_belong_to_existing_examples() -> None:
-    """A golden file without an example would never be compared."""
     assert {path.stem for path in GOLDENS.glob("*.yaml")} == set(EXAMPLES)
 
 
 def test_the_proxy_removes_forwarded_paths_of_visitors() -> None:
-    """With --reverse-proxy a header contains the requested path, also without authentication: CVE-2026-76835."""
     (proxy,) = EXAMPLES["oidc"]["dashboard"]["sidecars"]
     options = {argument.partition("=")[0] for argument in proxy["args"]}
 
@@ -150,7 +145,6 @@ PAGES = ("../../docs/kubernetes.md", "README.md", "values.yaml", "templates/_che
 
 @pytest.mark.parametrize("page", PAGES)
 def test_documented_values_exist(page: str) -> None:
-    """Values are documented with their section: `store.volume.keep`."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     named = re.findall(r"(?<![\w./$-])([a-zA-Z]+(?:\.\w+)+)(?!\w|/|\.\w)", (CHART / page).read_text())
     paths = [name.split(".") for name in named]
@@ -162,7 +156,6 @@ def test_documented_values_exist(page: str) -> None:
 
 
 def test_the_chart_is_of_the_version_it_installs(tmp_path: Path) -> None:
-    """The archive people install has the version of the package, and all that is in the folder."""
     package = chart.package(CHART, destination=tmp_path)
     pyproject = (HELM.parent / "pyproject.toml").read_text()
     metadata = chart.Chart.load(package).metadata

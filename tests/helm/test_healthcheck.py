@@ -54,7 +54,6 @@ def answering(status: int) -> Generator[str]:
 def test_container_health_covers_all_its_processes(
     collector: int | None, dashboard: int | None, code: int, output: str
 ) -> None:
-    """A part that is not there is not missed, as long as there is one."""
     with answering(collector or 200) as one, answering(dashboard or 200) as other, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = str(closed.getsockname()[1])

@@ -133,7 +133,6 @@ def plain_python(tmp_path: Path) -> str:
 
 
 def test_the_dockerfile_is_clean() -> None:
-    """By hadolint, with nothing ignored."""
     hadolint = Path(sys.executable).parent / "hadolint"
     found = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
 
@@ -141,14 +140,12 @@ def test_the_dockerfile_is_clean() -> None:
 
 
 def test_the_build_contains_the_whole_package() -> None:
-    """A package excluded by .dockerignore would be missing in the image."""
     rooms = {name.split(".")[1] for name in PROJECT["tool"]["setuptools"]["packages"] if "." in name}
 
     assert rooms <= set(CONTEXT)
 
 
 def test_the_image_runs_an_existing_command_as_an_unprivileged_user() -> None:
-    """As a user with a number, which Kubernetes can see is not root."""
     server = dict(steps("server"))
 
     assert server["ENTRYPOINT"] == '["stagelens"]'
@@ -157,7 +154,6 @@ def test_the_image_runs_an_existing_command_as_an_unprivileged_user() -> None:
 
 
 def test_images_have_a_version_label() -> None:
-    """The label of both is the package's."""
     versions = [
         rest for stage in ("instrumentation", "server") for _, rest in steps(stage) if rest.startswith("VERSION=")
     ]
@@ -166,7 +162,6 @@ def test_images_have_a_version_label() -> None:
 
 
 def test_pinned_versions_satisfy_the_package_requirements() -> None:
-    """All that gets into an image, also what others bring along, has its version, and one that they allow."""
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [*PROJECT["project"]["dependencies"], *extras["server"], *extras["postgres"], *extras["clickhouse"]]
     waiting, seen = [Requirement(each) for each in asked], set[str]()
@@ -194,7 +189,6 @@ def is_for_image(requirement: Requirement, extras: set[str]) -> bool:
 def test_requests_of_a_plain_service_arrive(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
-    """Nothing of the service is changed: the folder is there, and the environment is the operator's."""
     (tmp_path / "service.py").write_text(SERVICE)
     store = Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     collector = Collector(CollectorConfig(port=0), store)
@@ -220,7 +214,6 @@ def test_requests_of_a_plain_service_arrive(
 def test_packages_of_the_workload_have_priority(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
-    """Packages of Stagelens come after those of the workload, and its sitecustomize runs unchanged."""
     site = next((tmp_path / "plain" / "lib").glob("python*/site-packages"))
     (site / "typing_extensions.py").unlink()
     (site / "typing_extensions.py").write_text("OWN = True\n")
@@ -234,7 +227,6 @@ def test_packages_of_the_workload_have_priority(
 def test_an_incompatible_workload_runs_and_logs_it(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
-    """Its OpenTelemetry may be too old: one log line reports that nothing is timed; child processes log nothing."""
     environment = workload()
     (tmp_path / MOUNT / "stagelens" / "__init__.py").write_text("raise ImportError('too old')\n")
     code = "import subprocess, sys; print('works', flush=True); subprocess.run([sys.executable, '-c', 'print(1)'])"

@@ -18,7 +18,6 @@ MAX_BYTES = 200_000_000
 
 @pytest.mark.timeout(900)
 def test_the_server_image_is_below_250_megabytes_and_lists_its_packages(tmp_path: Path) -> None:
-    """The layers of a registry are compressed archives."""
     (tmp_path / "src").mkdir()
     run_stage("wheel", tmp_path)
     run_stage("packages", tmp_path)

@@ -33,7 +33,6 @@ def test_pod_settings_are_accepted_by_their_readers(  # noqa: PLR0917 - fixtures
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`stagelens collector --check`, `stagelens check` and the settings of the others, with the files as they are mounted."""
     made = manifests(EXAMPLES[name])
     for pod in [each["spec"]["template"] for each in made if "template" in each.get("spec", {})]:
         container = pod["spec"]["containers"][0]

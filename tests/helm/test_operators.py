@@ -23,12 +23,10 @@ def one(made: list[Manifest], kind: str, name: str = "stagelens") -> dict[str, A
 
 
 def test_chart_rules_equal_the_exported_rules() -> None:
-    """To renew them: stagelens export itself -o helm/stagelens/rules.yaml."""
     assert (CHART / "rules.yaml").read_text() == export.write_self_monitoring_rules()
 
 
 def test_chart_rules_link_to_the_configured_runbook(manifests: Manifests) -> None:
-    """As `--runbook` of the command has it."""
     where = "https://docs.example.com/runbook.html"
     found = one(manifests({"prometheusRule": {"enabled": True, "runbook": where}}), "PrometheusRule")
 
@@ -37,7 +35,6 @@ def test_chart_rules_link_to_the_configured_runbook(manifests: Manifests) -> Non
 
 @pytest.mark.parametrize("mode", [{}, SPLIT])
 def test_network_policy_permits_prometheus_and_senders(manifests: Manifests, mode: Values) -> None:
-    """Metrics and exports share a port, so a rule for senders must not block Prometheus."""
     values = {"networkPolicy": {"collectorFrom": [INFERENCE], "metricsFrom": [MONITORING]}}
     policy = one(manifests(merged(mode, values)), "NetworkPolicy", f"stagelens-{'collector' if mode else 'single'}")
 
@@ -46,21 +43,18 @@ def test_network_policy_permits_prometheus_and_senders(manifests: Manifests, mod
 
 
 def test_a_prometheus_selector_does_not_restrict_senders(manifests: Manifests) -> None:
-    """A setting for Prometheus does not exclude other senders."""
     policy = one(manifests({"networkPolicy": {"metricsFrom": [MONITORING]}}), "NetworkPolicy", "stagelens-single")
 
     assert all("from" not in door for door in policy["ingress"])
 
 
 def test_a_blocked_prometheus_is_reported(rendered: Render) -> None:
-    """Prometheus would only show a target that is down."""
     values = {"serviceMonitor": {"enabled": True}, "networkPolicy": {"collectorFrom": [INFERENCE]}}
 
     assert "networkPolicy.metricsFrom" in rendered(values)["NOTES.txt"]
 
 
 def test_workloads_use_the_chart_image_and_token(manifests: Manifests) -> None:
-    """An unavailable image, or a key without a name, would prevent the start of other pods."""
     values = {
         "image": {"repository": "registry.example.com/stagelens", "digest": f"sha256:{'0' * 64}"},
         "instrumentation": {"enabled": True, "token": {"secret": "theirs"}},

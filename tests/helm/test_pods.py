@@ -42,7 +42,6 @@ def containers(made: list[Manifest]) -> Iterator[tuple[Manifest, Manifest]]:
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
 def test_pods_have_no_unneeded_privileges(manifests: Manifests, given_values: Values) -> None:
-    """The rules of the Kubernetes profile `restricted`, and more, apply to every container."""
     for pod, container in containers(manifests(given_values)):
         spec, security = pod["spec"], container["securityContext"]
         own = {mount["name"] for mount in container.get("volumeMounts", [])}
@@ -61,7 +60,6 @@ def test_pods_have_no_unneeded_privileges(manifests: Manifests, given_values: Va
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
 def test_every_selector_matches_an_object(manifests: Manifests, given_values: Values) -> None:
-    """Services, policies and workloads find pods; monitors find a Service that has their ports."""
     made = manifests(given_values)
     labels = [pod["metadata"]["labels"] for pod in pods(made)]
     ports = {port["name"] for _, container in containers(made) for port in container.get("ports", [])}
@@ -87,7 +85,6 @@ def test_every_selector_matches_an_object(manifests: Manifests, given_values: Va
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
 def test_every_reference_exists(manifests: Manifests, given_values: Values) -> None:
-    """Files and volumes of pods, what grows, where an ingress leads; and nothing is made twice."""
     made = manifests(given_values)
     named = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made}
 
@@ -109,7 +106,6 @@ def test_every_reference_exists(manifests: Manifests, given_values: Values) -> N
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
 def test_no_secret_is_created_or_rendered(manifests: Manifests, given_values: Values) -> None:
-    """They are named, and the cluster puts them in; what our settings hold is no address with a password."""
     made = manifests(given_values)
 
     assert "Secret" not in {manifest["kind"] for manifest in made}
@@ -122,7 +118,6 @@ def test_no_secret_is_created_or_rendered(manifests: Manifests, given_values: Va
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
 def test_pod_environment_variables_exist_in_the_code(manifests: Manifests, given_values: Values) -> None:
-    """Each variable is a documented setting, given once, and each command is one of the command line."""
     for _, container in containers(manifests(given_values)):
         if container["name"] != "stagelens":
             continue

@@ -97,7 +97,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("values", "error"), WRONG)
 def test_invalid_values_are_refused_with_the_fix(rendered: Render, values: Values, error: str) -> None:
-    """Before anything is installed, and no secret is repeated."""
     with pytest.raises(HelmError) as refused:
         rendered(values)
 

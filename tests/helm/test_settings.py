@@ -35,13 +35,11 @@ def environment_values(manifests: Manifests, values: Values) -> dict[str, str]:
 
 
 def test_chart_settings_equal_the_server_settings() -> None:
-    """A new setting is in the schema, and a removed one is not."""
     assert set(LISTED) == {setting.variable for setting in SERVERS}
 
 
 @pytest.mark.parametrize("values", [*EXAMPLES.values(), *chain(*CHOICES)], ids=str)
 def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, values: Values) -> None:
-    """A value set by the chart would be set twice; the schema names the value that determines it."""
     assert not FREE & environment_values(manifests, values | {"settings": {}}).keys()
 
 
@@ -55,7 +53,6 @@ def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, value
     ],
 )
 def test_an_ineffective_setting_is_refused(manifests: Manifests, name: str, error: str) -> None:
-    """A misspelt one, before it is installed, with what to do."""
     with pytest.raises(HelmError) as refused:
         manifests({"settings": {name: "all"}})
 
@@ -65,14 +62,12 @@ def test_an_ineffective_setting_is_refused(manifests: Manifests, name: str, erro
 
 @pytest.mark.parametrize(("given", "written"), [(2_000_000, "2000000"), ("64MiB", "64MiB"), (True, "true")])
 def test_a_setting_is_rendered_unchanged(manifests: Manifests, given: object, written: str) -> None:
-    """Helm has floats where numbers were, and would write 2e+06."""
     found = environment_values(manifests, {"settings": {"STAGELENS_QUEUE_BATCHES": given}})
 
     assert found["STAGELENS_QUEUE_BATCHES"] == written
 
 
 def test_a_secret_used_twice_in_one_pod_is_rendered_once(manifests: Manifests) -> None:
-    """Twice the same name is refused by the server-side apply that Helm 4 does."""
     key = {"name": "SHARED_KEY", "secret": "shared", "key": "key"}
     made = manifests({"collector": {"secretEnv": [key]}, "alerts": {"slo": "slos: []", "secretEnv": [key]}})
     (pod,) = (each["spec"]["template"]["spec"] for each in made if each["kind"] == "StatefulSet")

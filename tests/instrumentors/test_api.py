@@ -27,7 +27,6 @@ def breakdown(record: records.Record) -> dict[str, int]:
 
 
 def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: Finished) -> None:
-    """Each planted stage is there with its time, less what ran inside it; with overhead they make the whole request."""
     with stagelens.request("planted"):
         with stagelens.stage("preprocess"):
             time.sleep(0.02)
@@ -44,7 +43,6 @@ def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: 
 
 
 def test_facts_of_an_inner_request_are_recorded_on_the_outer_one(finished: Finished) -> None:
-    """A nested request is not counted, and its facts and times are recorded on the outer one."""
     with (
         stagelens.request("outer", device="cpu"),
         stagelens.request("inner", model="resnet50", model_version="2", batch=8),
@@ -61,7 +59,6 @@ def test_facts_of_an_inner_request_are_recorded_on_the_outer_one(finished: Finis
 
 
 def test_an_exception_propagates_and_names_the_error(finished: Finished) -> None:
-    """The stage and the request are recorded, and the caller sees the exception."""
     with pytest.raises(KeyError), stagelens.request("failing"), stagelens.stage("forward"):
         raise KeyError
 
@@ -70,7 +67,6 @@ def test_an_exception_propagates_and_names_the_error(finished: Finished) -> None
 
 
 def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None:
-    """There is nothing to add it to."""
     with stagelens.stage("forward"):
         pass
 
@@ -79,7 +75,6 @@ def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None
 
 
 def test_a_stage_name_cannot_be_a_fact(finished: Finished) -> None:
-    """The sign of a fact is taken off the name of a stage."""
     with stagelens.request("named"):
         for name in ("@model", "@"):
             with stagelens.stage(name):
@@ -89,7 +84,6 @@ def test_a_stage_name_cannot_be_a_fact(finished: Finished) -> None:
 
 
 def test_a_manual_request_passes_its_traceparent_and_kind(finished: Finished) -> None:
-    """A consumer of messages passes the header it got."""
     with stagelens.request("job", traceparent="00-a-b-01"):
         pass
 
@@ -128,7 +122,6 @@ async def async_generator(count: int) -> AsyncGenerator[int, int]:
 
 
 def test_decorated_functions_preserve_their_metadata() -> None:
-    """Frameworks look at what they are given: kind, name, documentation and signature are the original's."""
     assert inspect.iscoroutinefunction(coroutine)
     assert inspect.isgeneratorfunction(generator)
     assert inspect.isasyncgenfunction(async_generator)
@@ -137,8 +130,6 @@ def test_decorated_functions_preserve_their_metadata() -> None:
 
 
 def test_a_decorated_function_and_coroutine_are_timed(finished: Finished) -> None:
-    """Each call is one interval."""
-
     @stagelens.request("doubling")
     async def handle() -> int:
         return plain(2) + await coroutine(3)
@@ -148,8 +139,6 @@ def test_a_decorated_function_and_coroutine_are_timed(finished: Finished) -> Non
 
 
 def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None:
-    """The consumer's time between two steps is not the stage's; what is sent, returned and raised passes through."""
-
     @stagelens.request("stream")
     def handle() -> Generator[int, int, str]:
         return (yield from generator(2))
@@ -172,8 +161,6 @@ def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None
 
 
 def test_a_timed_generator_keeps_nothing_of_what_goes_through() -> None:
-    """An argument that it deletes, and an item that its consumer deletes."""
-
     @stagelens.stage("decode")
     def one_by_one(first: set[int]) -> Iterator[set[int]]:
         yield first
@@ -205,7 +192,6 @@ def test_a_timed_generator_keeps_nothing_of_what_goes_through() -> None:
 
 
 def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: Finished) -> None:
-    """A consumer that leaves is no failure of the service."""
     stream = stagelens.request("stream")(generator)(5)
     next(stream)
     stream.close()
@@ -214,7 +200,6 @@ def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: 
 
 
 def test_an_exception_thrown_into_a_generator_reaches_it(finished: Finished) -> None:
-    """`throw` is passed on, and the request records the error."""
     seen: list[str] = []
 
     @stagelens.request("stream")
@@ -236,8 +221,6 @@ def test_an_exception_thrown_into_a_generator_reaches_it(finished: Finished) -> 
 
 
 def test_an_async_generator_is_timed_step_by_step(finished: Finished) -> None:
-    """As a generator; no request is attached to the context of the consumer between two steps."""
-
     async def consume() -> list[Any]:
         stream = stagelens.request("stream")(async_generator)(2)
         items: list[Any] = [await anext(stream), records.current.get(), await stream.asend(4)]
@@ -252,7 +235,6 @@ def test_an_async_generator_is_timed_step_by_step(finished: Finished) -> None:
 def test_an_async_generator_that_is_stopped_runs_its_cleanup_and_is_recorded_once(
     finished: Finished, ending: str
 ) -> None:
-    """Closed by its consumer, hit by an exception, or cancelled while it waits."""
     cleaned: list[str] = []
 
     @stagelens.request("stream")
@@ -288,8 +270,6 @@ def test_an_async_generator_that_is_stopped_runs_its_cleanup_and_is_recorded_onc
 
 
 def test_an_inner_request_is_part_of_its_starting_outer_request(finished: Finished) -> None:
-    """A decorated generator that ends in another request is not a child of that one."""
-
     @stagelens.request("inner")
     def inner() -> Generator[int]:
         yield 1

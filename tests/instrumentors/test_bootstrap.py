@@ -24,7 +24,6 @@ print(before, loaded())
 
 
 def test_an_instrumentor_is_loaded_with_its_library() -> None:
-    """A process that imports none of the libraries pays for none of our modules."""
     completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
 
     assert completed.stdout == "[False, False] [True, False]\n"
@@ -33,7 +32,6 @@ def test_an_instrumentor_is_loaded_with_its_library() -> None:
 def test_a_failing_instrumentor_does_not_affect_the_import(
     reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The library loads unchanged, and one log line names what is not timed."""
     (tmp_path / "a_library_of_nobody.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(instrumentor, "_hooks", {})
@@ -51,7 +49,6 @@ def test_a_failing_instrumentor_does_not_affect_the_import(
 
 @pytest.mark.parametrize("broken", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
 def test_a_log_that_cannot_be_written_raises_nothing_into_the_host(broken: str) -> None:
-    """A daemon closes its streams, and logging cannot report that either."""
     code = f"""
 import logging, os, sys
 import stagelens

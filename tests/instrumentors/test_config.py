@@ -14,7 +14,6 @@ from stagelens.instrumentors.config import AgentConfig, ClientTlsFiles, Sampling
 
 
 def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first try needs no configuration; the service is called after its script."""
     monkeypatch.setattr(sys, "argv", ["/srv/shop.py"])
     config = AgentConfig.from_env({})
 
@@ -25,7 +24,6 @@ def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.Monkey
 
 
 def test_settings_of_opentelemetry_and_stagelens_are_read(tmp_path: Path) -> None:
-    """One environment serves the user's OpenTelemetry SDK and us."""
     for name in ("ca.pem", "own.pem", "own.key"):
         (tmp_path / name).touch()
     config = AgentConfig.from_env(
@@ -65,7 +63,6 @@ def test_settings_of_opentelemetry_and_stagelens_are_read(tmp_path: Path) -> Non
 def test_a_client_certificate_without_key_is_ignored(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A certificate without its key, or a key without its certificate, cannot be shown; the agent goes on without."""
     (tmp_path / "half.pem").touch()
     config = AgentConfig.from_env({f"OTEL_EXPORTER_OTLP_{name}": str(tmp_path / "half.pem")})
 
@@ -97,7 +94,6 @@ def test_a_client_certificate_without_key_is_ignored(
 def test_an_invalid_value_is_logged_once_and_its_default_used(
     key: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line has the key, the value and what to write."""
     assert AgentConfig.from_env({key: value}) == AgentConfig.from_env({})
     assert [message.startswith(f"stagelens: {key} is {value!r}") for message in caplog.messages] == [True]
 
@@ -106,7 +102,6 @@ def test_an_invalid_value_is_logged_once_and_its_default_used(
     "value", ["hunter2", "x-key=hunter2%0d%0aHost: elsewhere", "x key=hunter2", "x-key=hunter2\u00e9"]
 )
 def test_a_broken_header_is_reported_without_its_value(value: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The header is likely a key; and a line break in it must not create another header."""
     config = AgentConfig.from_env({"OTEL_EXPORTER_OTLP_HEADERS": value})
 
     assert config.headers == {}
@@ -125,7 +120,6 @@ KEYS = [
 
 @given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=30)))
 def test_no_environment_value_stops_the_host_process(environment: dict[str, str]) -> None:
-    """Whatever the values are, there is a configuration."""
     assert AgentConfig.from_env(environment).interval_seconds > 0
 
 
@@ -134,12 +128,10 @@ def test_no_environment_value_stops_the_host_process(environment: dict[str, str]
     [("/srv/app/serve.py", "serve"), ("/lib/uvicorn/__main__.py", "uvicorn"), ("-c", "python"), ("", "python")],
 )
 def test_a_service_without_a_name_is_named_after_its_script(path: str, name: str) -> None:
-    """The command as a person knows it."""
     assert script_name([path]) == name
 
 
 def test_a_name_that_is_not_utf8_is_made_valid() -> None:
-    """As a shell in another locale writes it; with half a character in it every export would be refused."""
     environment = {
         "OTEL_SERVICE_NAME": os.fsdecode(b"caf\xe9"),
         "OTEL_RESOURCE_ATTRIBUTES": f"team={os.fsdecode(bytes([255]))}",

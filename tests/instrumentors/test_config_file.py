@@ -65,7 +65,6 @@ with stagelens.request("work"), trace.get_tracer("own").start_as_current_span("o
 
 
 def test_the_file_replaces_the_variables_of_opentelemetry(tmp_path: Path) -> None:
-    """Endpoint, headers, TLS, resource; variables of Stagelens stay."""
     (tmp_path / "ca.pem").touch()
     path = tmp_path / "otel.yaml"
     path.write_text(WHOLE.replace("CA}", f"{tmp_path / 'ca.pem'}}}"))
@@ -91,7 +90,6 @@ def test_the_file_replaces_the_variables_of_opentelemetry(tmp_path: Path) -> Non
 
 
 def test_headers_of_one_exporter_are_not_sent_to_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They may have a token: traces go to the receiver of metrics instead."""
     path = tmp_path / "otel.yaml"
     path.write_text(WHOLE.replace("            tls: {ca_file: CA}\n", "").rpartition("            headers_list")[0])
 
@@ -103,7 +101,6 @@ def test_headers_of_one_exporter_are_not_sent_to_another(tmp_path: Path, caplog:
 
 
 def test_one_exporter_gives_the_address_of_both_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service without a name in the file is named after its script."""
     path = tmp_path / "otel.yaml"
     path.write_text(TRACES_ONLY.replace("ADDRESS", "http://one.example:4318").partition("resource:")[0])
     monkeypatch.setattr(sys, "argv", ["/srv/shop.py"])
@@ -128,7 +125,6 @@ def test_one_exporter_gives_the_address_of_both_signals(tmp_path: Path, monkeypa
 def test_a_file_that_cannot_be_read_is_named_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, complaint: str
 ) -> None:
-    """The variables count then."""
     path = tmp_path / "otel.yaml"
     if text is not None:
         path.write_text(text)
@@ -148,7 +144,6 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(
     ],
 )
 def test_the_log_has_no_value_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    """A value that is not valid may be a secret. The reader of OpenTelemetry logs its error, too, and with the line."""
     path = tmp_path / "otel.yaml"
     path.write_text(text)
 
@@ -162,7 +157,6 @@ def test_the_log_has_no_value_of_a_file(tmp_path: Path, caplog: pytest.LogCaptur
 def test_without_the_package_the_log_names_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SDK does not start then; the service must."""
     monkeypatch.setitem(sys.modules, "opentelemetry.configuration", None)
 
     assert apply_config_file({"OTEL_CONFIG_FILE": str(tmp_path), "A": "b"}, warns=True) == {"A": "b"}
@@ -170,7 +164,6 @@ def test_without_the_package_the_log_names_it(
 
 
 def test_a_file_without_an_http_exporter_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The agent sends OTLP over HTTP only."""
     path = tmp_path / "grpc.yaml"
     path.write_text(
         "file_format: '1.0'\ndisabled: true\ntracer_provider: {processors: [{batch: {exporter: {otlp_grpc: {}}}}]}"
@@ -184,7 +177,6 @@ def test_a_file_without_an_http_exporter_is_named(tmp_path: Path, caplog: pytest
 
 
 def test_a_run_saved_here_keeps_the_name_but_not_the_address(tmp_path: Path) -> None:
-    """`stagelens run --summary` collects what the process sends, also that of its SDK."""
     path = tmp_path / "otel.yaml"
     path.write_text(TRACES_ONLY.replace("ADDRESS", "http://one.example:4318"))
 
@@ -196,7 +188,6 @@ def test_a_run_saved_here_keeps_the_name_but_not_the_address(tmp_path: Path) -> 
 
 
 def test_the_agent_and_the_sdk_send_to_the_same_place(tmp_path: Path, sink: Sink) -> None:
-    """Under the same name."""
     path, program = tmp_path / "otel.yaml", tmp_path / "program.py"
     path.write_text(TRACES_ONLY.replace("ADDRESS", sink.address))
     program.write_text(PROGRAM)

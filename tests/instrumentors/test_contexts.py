@@ -145,7 +145,6 @@ def expected(name: str, steps: list[Step]) -> Iterator[str]:
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(programs, min_size=1, max_size=4))
 def test_every_stage_is_recorded_on_its_own_request(finished: Finished, requests: list[list[Step]]) -> None:
-    """Requests at once, each a random program over tasks, threads, pools, callbacks and generators: none is lost or mixed up."""
     finished.clear()
 
     async def serve() -> None:
@@ -164,8 +163,6 @@ def test_every_stage_is_recorded_on_its_own_request(finished: Finished, requests
 
 
 def test_a_recursive_stage_has_an_interval_per_call(finished: Finished) -> None:
-    """Recursion, plain and awaited, leaves one interval a call, each inside the one before."""
-
     @stage("forward")
     def factorial(number: int) -> int:
         return 1 if number == 0 else number * factorial(number - 1)
@@ -188,8 +185,6 @@ def test_a_recursive_stage_has_an_interval_per_call(finished: Finished) -> None:
 
 
 def test_a_recursive_request_is_counted_once(finished: Finished) -> None:
-    """The outermost call is the request."""
-
     @request("recursive")
     def descend(depth: int) -> int:
         return depth if depth == 0 else descend(depth - 1)
@@ -200,8 +195,6 @@ def test_a_recursive_request_is_counted_once(finished: Finished) -> None:
 
 
 def test_every_loop_callback_is_part_of_its_request(finished: Finished) -> None:
-    """Soon, later, at the end of a task, and from a thread."""
-
     async def handle() -> None:
         loop = asyncio.get_running_loop()
         async with request("callbacks"):
@@ -220,8 +213,6 @@ def test_every_loop_callback_is_part_of_its_request(finished: Finished) -> None:
 
 
 def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finished) -> None:
-    """A task that goes on after its request adds nothing to it, and begins requests of its own."""
-
     async def work(jobs: asyncio.Queue[asyncio.Event]) -> None:
         while True:
             job = await jobs.get()
@@ -243,7 +234,6 @@ def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finishe
 
 
 def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> None:
-    """A stage remembers the request it began in."""
     with request("handed over"):
         handed = stage("forward")
         handed.__enter__()
@@ -255,8 +245,6 @@ def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> No
 
 
 def test_a_generator_consumed_in_many_contexts_is_one_request(finished: Finished) -> None:
-    """Each step in another context, one in another thread, the last in another request: nothing stays behind in any."""
-
     @request("stream")
     def stream() -> Generator[int]:
         for number in range(3):
@@ -280,8 +268,6 @@ def test_a_generator_consumed_in_many_contexts_is_one_request(finished: Finished
 
 
 def test_an_abandoned_generator_ends_its_request_when_freed(finished: Finished) -> None:
-    """When a generator that is never closed is freed, in any context, the request is counted once without an error."""
-
     @request("stream")
     def stream() -> Generator[int]:
         yield 1
@@ -297,7 +283,6 @@ def test_an_abandoned_generator_ends_its_request_when_freed(finished: Finished) 
 
 
 def test_an_abandoned_async_generator_ends_in_a_task_of_the_loop(finished: Finished) -> None:
-    """The loop closes it in a separate task, whose context does not contain the request."""
     closed: list[object] = []
 
     @request("stream")
@@ -326,8 +311,6 @@ def test_an_abandoned_async_generator_ends_in_a_task_of_the_loop(finished: Finis
 
 
 def test_an_async_generator_left_over_at_the_end_of_the_loop_is_counted(finished: Finished) -> None:
-    """`shutdown_asyncgens` closes what the program still holds."""
-
     @request("stream")
     async def stream() -> AsyncGenerator[int]:
         yield 1
@@ -344,8 +327,6 @@ def test_an_async_generator_left_over_at_the_end_of_the_loop_is_counted(finished
 
 
 def test_a_with_around_a_yield_ending_in_another_context_is_counted(finished: Finished) -> None:
-    """Not as it should be written, but it must not hurt: the token is of another context."""
-
     def stream() -> Generator[int]:
         with request("stream"):
             yield 1
@@ -359,8 +340,6 @@ def test_a_with_around_a_yield_ending_in_another_context_is_counted(finished: Fi
 
 
 def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) -> None:
-    """The cancellation passes, names the error, and nothing of the request stays in the loop."""
-
     @request("cancelled")
     async def handle() -> None:
         with stage("dependency"):
@@ -381,7 +360,6 @@ def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) ->
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_client_disconnect_ends_request_and_generator(finished: Finished, kind: str) -> None:
-    """The steps so far are there, the generator is closed, and the next request is another one."""
     asgi = StarletteInstrumentor()
     asgi.instrument()
     closed = threading.Event()

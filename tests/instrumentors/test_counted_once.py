@@ -64,7 +64,6 @@ def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("instrumented", "finished", "recorded")
 def test_an_outer_span_is_marked_as_counted(exported: InMemorySpanExporter) -> None:
-    """Whether it is the root or not: the collector goes on from it, up and down."""
     with span("consumer", kind=api.SpanKind.CONSUMER), span("around"), stagelens.request("job"), span("inside"):
         pass
 
@@ -73,7 +72,6 @@ def test_an_outer_span_is_marked_as_counted(exported: InMemorySpanExporter) -> N
 
 @pytest.mark.usefixtures("instrumented", "finished", "recorded")
 def test_an_inner_server_span_is_marked_as_counted(exported: InMemorySpanExporter) -> None:
-    """An instrumentation that opens it inside the application, called from elsewhere or from nowhere."""
     remote = api.SpanContext(7, 8, is_remote=True, trace_flags=api.TraceFlags(1))
     caller = api.set_span_in_context(api.NonRecordingSpan(remote))
     with stagelens.request("job"):
@@ -87,7 +85,6 @@ def test_an_inner_server_span_is_marked_as_counted(exported: InMemorySpanExporte
 
 @pytest.mark.usefixtures("instrumented", "finished")
 def test_uninstrumented_requests_are_not_marked(exported: InMemorySpanExporter) -> None:
-    """Before and after it, and in a process of ours that sees no request at all."""
     with stagelens.request("job"):
         pass
     with span("theirs", kind=api.SpanKind.SERVER):
@@ -100,7 +97,6 @@ def test_uninstrumented_requests_are_not_marked(exported: InMemorySpanExporter) 
 def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
     finished: Finished, exported: InMemorySpanExporter
 ) -> None:
-    """They are counted, and come to the collector by the agent itself."""
     with span("around"), stagelens.request("job"), stagelens.stage("forward"):
         pass
     record = finished[0]
@@ -115,7 +111,6 @@ def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
 def test_a_span_without_attributes_is_unaffected(
     finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their span starts and ends as before, and the request is counted."""
     from opentelemetry.sdk.trace import Span  # noqa: PLC0415 - it is broken for this test
 
     def broken(*_: object) -> None:

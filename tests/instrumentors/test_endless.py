@@ -64,7 +64,6 @@ def read(streams: list[socket.socket], many: int) -> None:
 def test_endless_streams_take_bounded_memory(
     serve: Callable[..., Service], sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
-    """Ten endless streams with endless stages: memory is constant, other requests are counted, and SIGTERM ends the service."""
     (tmp_path / "endless.py").write_text(APP)
     service = serve("endless:app", "--timeout-graceful-shutdown", "1", cwd=tmp_path)
     service.send_request("/memory")

@@ -22,7 +22,6 @@ print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wr
 
 
 def test_opentelemetry_instrument_loads_the_instrumentors(tmp_path: Path) -> None:
-    """`opentelemetry-instrument python app.py` is enough; each library is patched once."""
     (tmp_path / "app.py").write_text(PROGRAM)
     launcher = Path(sys.executable).parent / "opentelemetry-instrument"
     env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
@@ -34,7 +33,6 @@ def test_opentelemetry_instrument_loads_the_instrumentors(tmp_path: Path) -> Non
 
 
 def test_both_launchers_together_patch_each_library_once(tmp_path: Path) -> None:
-    """Both launchers in one command, in either order, still patch once."""
     (tmp_path / "app.py").write_text(PROGRAM)
     launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
     ours = [sys.executable, "-m", "stagelens", "run", "--"]
@@ -48,7 +46,6 @@ def test_both_launchers_together_patch_each_library_once(tmp_path: Path) -> None
 
 
 def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> None:
-    """Its `sitecustomize` hides that of Stagelens and does not handle `--stage`: the named stages are still timed."""
     (tmp_path / "steps.py").write_text("def prepare(): ...\n")
     (tmp_path / "app.py").write_text("import steps; print('enter' in str(steps.prepare.__code__.co_consts))")
     ours = [sys.executable, "-m", "stagelens", "run", "--stage", "preprocess=steps:prepare", "--"]
@@ -62,7 +59,6 @@ def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> No
 
 
 def test_every_library_module_is_an_entry_point() -> None:
-    """A module that is registered with us and not with pip would be missing for half of the users."""
     found = {point.load() for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value}
 
     assert found == {FunctionInstrumentor, *(library.load() for library in LIBRARIES)}

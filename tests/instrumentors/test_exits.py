@@ -65,7 +65,6 @@ time.sleep(300)""",
 @pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 @pytest.mark.parametrize("case", SIGNALLED)
 def test_a_signal_with_its_default_action_ends_the_process_after_its_report(case: str, sink: Sink) -> None:
-    """Whatever the main thread does."""
     number = signal.SIGHUP if case == "a wait" else signal.SIGTERM
     with start(SIGNALLED[case], sink) as process:
         assert process.stdout is not None
@@ -103,7 +102,6 @@ ENDED = {
 def test_a_process_ends_as_without_us_after_its_report(
     case: str, sink: Sink, until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """With the same exit status and the same last line of code."""
     script, status, count = ENDED[case]
     with start(script, sink) as process:
         assert process.stdout is not None
@@ -116,7 +114,6 @@ def test_a_process_ends_as_without_us_after_its_report(
 @pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(0)", "return"])
 def test_requests_that_are_open_at_the_end_count_as_failed(end: str, sink: Sink) -> None:
-    """Once, with their route; those that are open in a parent process stay there."""
     script = f"""
 import threading
 opened = threading.Event()
@@ -140,7 +137,6 @@ os.wait()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 def test_a_second_signal_costs_no_report(sink: Sink) -> None:
-    """`timeout` sends one to the process and one to its group; a collector that does not respond delays the end by a second."""
     with start("ready()\ntime.sleep(300)", sink) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -157,7 +153,6 @@ def test_a_second_signal_costs_no_report(sink: Sink) -> None:
     ["os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()", "os.read(0, 1)", "if os.fork(): sys.exit(os.wait()[1])"],
 )
 def test_a_host_that_closes_all_files_ends_as_without_us(end: str, sink: Sink) -> None:
-    """What it opens then has the numbers of our sockets, and stays open."""
     script = f"""
 assert stagelens.flush(60)
 os.closerange(3, 256)
@@ -173,7 +168,6 @@ while is_caught(): pass
 
 
 def test_a_flush_that_is_not_acknowledged_says_so(sink: Sink) -> None:
-    """Nothing listens there."""
     address = "http://127.0.0.1:1"
     with start(
         "sys.exit(stagelens.flush(60) + stagelens.flush(0))", sink, OTEL_EXPORTER_OTLP_ENDPOINT=address

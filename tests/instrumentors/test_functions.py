@@ -47,7 +47,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
 
 
 def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> None:
-    """By their names alone, in the order they end."""
     with stagelens.request("job"):
         results = work.prepare(), work.model.predict()
 
@@ -57,7 +56,6 @@ def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> N
 
 @pytest.mark.stacks
 def test_a_function_that_is_sent_by_value_needs_no_stagelens(work: Any) -> None:
-    """As to a worker of Ray or joblib, which may be in another environment."""
     import cloudpickle  # noqa: PLC0415 - installed for the second tier
 
     cloudpickle.register_pickle_by_value(work)
@@ -70,7 +68,6 @@ def test_a_function_that_is_sent_by_value_needs_no_stagelens(work: Any) -> None:
 
 @pytest.mark.usefixtures("finished")
 def test_a_callable_object_is_not_wrapped(caplog: pytest.LogCaptureFixture, request: Any) -> None:
-    """A function in its place would lack everything but the call; the log has the fix."""
     with caplog.at_level(logging.WARNING, "stagelens"):
         work = request.getfixturevalue("work")
 

@@ -86,7 +86,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ToyInstrum
 
 @pytest.mark.usefixtures("toy")
 def test_missing_or_inherited_methods_are_not_patched() -> None:
-    """Another version of a library may have moved a method: the rest is patched."""
     library: Any = importlib.import_module("toy_library")
 
     assert hasattr(library.Model.wrapped, "__wrapped__")
@@ -96,7 +95,6 @@ def test_missing_or_inherited_methods_are_not_patched() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_library_that_cannot_be_patched_still_loads(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
-    """The import succeeds, and one log line names what is not timed."""
     with caplog.at_level(logging.WARNING, "stagelens"):
         extra: Any = importlib.import_module("toy_library_extra")
         importlib.reload(extra)
@@ -107,7 +105,6 @@ def test_a_library_that_cannot_be_patched_still_loads(reported: set[str], caplog
 
 
 def test_a_later_patch_survives_uninstrumentation(toy: ToyInstrumentor) -> None:
-    """To take ours out from under it would take theirs away; instrumenting again does not put a second one in."""
     library: Any = importlib.import_module("toy_library")
     ours = library.Model.wrapped
 
@@ -123,7 +120,6 @@ def test_a_later_patch_survives_uninstrumentation(toy: ToyInstrumentor) -> None:
 
 
 def test_a_function_under_a_later_patch_keeps_one_probe(toy: ToyInstrumentor, finished: Finished) -> None:
-    """And has none after uninstrumentation, whatever is around it."""
     library: Any = importlib.import_module("toy_library")
     ours = library.Model.run
     library.Model.run = functools.lru_cache(ours)
@@ -141,7 +137,6 @@ def test_a_function_under_a_later_patch_keeps_one_probe(toy: ToyInstrumentor, fi
 
 
 def test_a_reloaded_library_is_patched_again(toy: ToyInstrumentor) -> None:
-    """Reloading makes new classes and functions, and each is patched once."""
     library: Any = importlib.import_module("toy_library")
     for _ in range(2):
         library = importlib.reload(library)
@@ -184,8 +179,6 @@ def is_interrupted_in_ours() -> None:
 
 @pytest.mark.parametrize("work", [ends_in_c, collects, is_interrupted_in_ours])
 def test_what_a_signal_handler_raises_reaches_the_host(work: Callable[[], object], reported: set[str]) -> None:
-    """Such as a time limit, or the exit of a worker: it is raised wherever Python looks for signals next."""
-
     def limit(*_: object) -> None:
         raise TimeLimitError
 
@@ -225,8 +218,6 @@ class Handler:
 
 @pytest.mark.parametrize("handler", [resets_itself, functools.partial(resets_itself), Handler(), Handler().__call__])
 def test_every_kind_of_signal_handler_is_known(handler: Any, reported: set[str]) -> None:
-    """A function, a method, an object, and one that is no handler any more when it raises."""
-
     def is_interrupted() -> None:
         try:
             signal.raise_signal(signal.SIGVTALRM)
@@ -242,8 +233,6 @@ def test_every_kind_of_signal_handler_is_known(handler: Any, reported: set[str])
 
 
 def test_a_class_ends_although_its_method_is_timed(toy: ToyInstrumentor) -> None:
-    """A library may be told of classes that are made in a function."""
-
     def made() -> weakref.ref[type]:
         class Model:
             def run(self) -> None:
@@ -259,7 +248,6 @@ def test_a_class_ends_although_its_method_is_timed(toy: ToyInstrumentor) -> None
 
 
 def test_an_import_has_no_frame_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that warns at its import names who imports it, and a traceback has the same frames as without us."""
     (tmp_path / "toy_old.py").write_text(
         "import warnings\nwarnings.warn('old', DeprecationWarning, 2)\nraise ImportError"
     )
@@ -276,8 +264,6 @@ def test_an_import_has_no_frame_of_ours(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_loader_that_cannot_be_changed_loads(toy: ToyInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its module is not patched."""
-
     class Fixed(importlib.machinery.SourceFileLoader):
         def __setattr__(self, name: str, value: object) -> None:
             if name == "exec_module":
@@ -300,8 +286,6 @@ def test_a_loader_that_cannot_be_changed_loads(toy: ToyInstrumentor, monkeypatch
 
 
 def test_a_property_is_patched_and_restored() -> None:
-    """Its getter is replaced; setter and documentation are unchanged."""
-
     class Owner:
         held = 1
 
@@ -333,7 +317,6 @@ def test_a_property_is_patched_and_restored() -> None:
 
 
 def test_a_class_that_may_not_change_is_skipped() -> None:
-    """Such as the events of gevent, which are those of `threading` in a patched process."""
     before = vars(dict)["get"]
     ToyInstrumentor().replace(dict, "get", lambda original: original)
 
@@ -342,7 +325,6 @@ def test_a_class_that_may_not_change_is_skipped() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished) -> None:
-    """Results and exceptions come through; outside a request nothing is recorded."""
     library: Any = importlib.import_module("toy_library")
     outside = library.Model().run(1), asyncio.run(library.fetch(2))
     opened = recorder.begin()
@@ -360,7 +342,6 @@ def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished)
 
 
 def test_a_hook_waits_for_a_module_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first import may be what registers the hook: what the hook replaces is defined later."""
     (tmp_path / "half_imported.py").write_text("import first_import\nready = True\n")
     (tmp_path / "first_import.py").write_text("")
     (tmp_path / "last_import.py").write_text("")

@@ -46,7 +46,6 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callabl
 
 
 def test_a_later_import_calls_the_hook_with_the_complete_module(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """The hook runs after the last line of the module and before the import returns."""
     (tmp_path / "later_one.py").write_text("VALUE = 1\nimport math\nVALUE = 2\n")
     seen = hooked("later_one")
 
@@ -61,7 +60,6 @@ def test_a_later_import_calls_the_hook_with_the_complete_module(hooked: Callable
 
 
 def test_an_earlier_import_calls_the_hook_at_once(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """The module is there already."""
     (tmp_path / "earlier_one.py").write_text("VALUE = 1\n")
     importlib.import_module("earlier_one")
 
@@ -69,7 +67,6 @@ def test_an_earlier_import_calls_the_hook_at_once(hooked: Callable[..., Seen], t
 
 
 def test_a_reload_calls_the_hook_again(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """A reloaded module has lost what we put into it."""
     (tmp_path / "again_one.py").write_text("VALUE = 1\n")
     seen = hooked("again_one")
     importlib.reload(importlib.import_module("again_one"))
@@ -78,7 +75,6 @@ def test_a_reload_calls_the_hook_again(hooked: Callable[..., Seen], tmp_path: Pa
 
 
 def test_finding_a_module_spec_loads_nothing(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """Programs ask whether a library is there without importing it."""
     (tmp_path / "asked_one.py").write_text("VALUE = 1\n")
     seen = hooked("asked_one", "absent_one")
 
@@ -90,7 +86,6 @@ def test_finding_a_module_spec_loads_nothing(hooked: Callable[..., Seen], tmp_pa
 
 
 def test_a_module_import_error_is_unchanged(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """The hook sees no broken module, and a second try is a fresh one."""
     (tmp_path / "broken_one.py").write_text("raise OSError('theirs')\n")
     seen = hooked("broken_one")
     for _ in range(2):
@@ -101,7 +96,6 @@ def test_a_module_import_error_is_unchanged(hooked: Callable[..., Seen], tmp_pat
 
 
 def test_modules_of_one_archive_are_distinguished(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """All modules of a zip file share one loader: only the hooked ones call, each once."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("zipped_outer.py", "import zipped_plain, zipped_inner\nVALUE = zipped_inner.VALUE + 1\n")
         archive.writestr("zipped_inner.py", "VALUE = 1\n")
@@ -119,7 +113,6 @@ def test_modules_of_one_archive_are_distinguished(hooked: Callable[..., Seen], t
 
 
 def test_a_lazy_module_stays_lazy(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """Importlib's LazyLoader puts loading off to the first attribute; so is the hook."""
     (tmp_path / "lazy_one.py").write_text("VALUE = 1\n")
     seen = hooked("lazy_one")
     spec = importlib.util.find_spec("lazy_one")
@@ -135,7 +128,6 @@ def test_a_lazy_module_stays_lazy(hooked: Callable[..., Seen], tmp_path: Path) -
 
 
 def test_a_finder_that_calls_all_finders_does_not_recurse(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    """Other tracers hook imports the same way; together they still find the module once."""
     (tmp_path / "shared_one.py").write_text("VALUE = 1\n")
 
     class Other(MetaPathFinder):
@@ -165,7 +157,6 @@ def test_a_finder_that_calls_all_finders_does_not_recurse(hooked: Callable[..., 
 
 
 def test_removing_the_last_hook_removes_the_finder(tmp_path: Path) -> None:
-    """After uninstrumentation the import system is unchanged."""
     before = list(sys.meta_path)
     script = tmp_path / "gone.py"
     script.write_text("")

@@ -76,7 +76,6 @@ def phases_of(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
 
 @given(st.lists(phases, max_size=4))
 def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
-    """Each has its own; what is noted is all there was."""
     now, made = Time(), LoadLog()
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(module, "clock", now)
@@ -99,7 +98,6 @@ def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
 
 
 def test_a_discarded_phase_counts_as_time_of_the_outer_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that was not moved, a first run that failed: what was in them keeps its own."""
     now, made = Time(), LoadLog()
     monkeypatch.setattr(module, "clock", now)
     monkeypatch.setattr(module, "worked", Time())
@@ -117,7 +115,6 @@ def test_a_discarded_phase_counts_as_time_of_the_outer_phase(monkeypatch: pytest
 
 
 def test_load_time_is_split_into_read_and_deserialise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that waits for its file, and then makes something of it; the copy inside it is neither."""
     wall, work = Time(), Time()
     monkeypatch.setattr(module, "clock", wall)
     monkeypatch.setattr(module, "worked", work)
@@ -135,7 +132,6 @@ def test_load_time_is_split_into_read_and_deserialise(monkeypatch: pytest.Monkey
 
 
 def test_short_and_excess_phases_are_omitted() -> None:
-    """Under a millisecond, and past the first two hundred of a process."""
     made = LoadLog()
     for number in range(MAX_LOADS + 10):
         made.note("read", str(number), "", 0, MIN_LOAD_NS)
@@ -156,14 +152,12 @@ class Refusing:
 
 @pytest.mark.parametrize("values", [[Refusing()], [7, None, "text"], [np.float32(1)]])
 def test_an_input_without_a_shape_has_no_shape_text(values: list[Any]) -> None:
-    """A scalar, and an object that raises on access."""
     assert shapes_of(values) == ""
 
 
 def test_a_torch_model_has_phases_also_before_the_first_request(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
-    """Read by its file's name, copied, run with a shape; a second run, and a first that fails, are none."""
     instrumenting(TorchInstrumentor())
     net, file = torch.nn.Linear(4, 2), str(tmp_path / "weights.pt")
     torch.save(net.state_dict(), file)
@@ -179,7 +173,6 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
 def test_compilation_is_excluded_from_the_first_run(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
 ) -> None:
-    """Compilation is inside the first run with a separate time; the request has one cold start."""
     instrumenting(TorchInstrumentor())
     net: Any = torch.compile(torch.nn.Linear(4, 2), backend="eager")
     net(torch.zeros(3, 4))
@@ -194,7 +187,6 @@ def test_compilation_is_excluded_from_the_first_run(
 def test_a_session_of_onnx_runtime_has_phases(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None]
 ) -> None:
-    """Made from a file, and run for the first time."""
     instrumenting(OnnxRuntimeInstrumentor())
     session: Any = onnxruntime.InferenceSession(str(MODEL))
     (wanted,) = session.get_inputs()
@@ -209,7 +201,6 @@ def test_a_session_of_onnx_runtime_has_phases(
 def test_a_repository_load_is_named_after_the_repository(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
-    """Configuration, model and what is in them add up; nothing is named by the folder above."""
     tiny_models.llama().save_pretrained(tmp_path / "tiny-llama")
     instrumenting(TransformersInstrumentor())
     type(tiny_models.llama()).from_pretrained(str(tmp_path / "tiny-llama"))
@@ -220,7 +211,6 @@ def test_a_repository_load_is_named_after_the_repository(
 
 
 def test_a_process_reports_its_start_with_its_first_request(noted: Callable[[], list[LoadRecord]]) -> None:
-    """From its birth to the beginning of its first request; what it loaded meanwhile was sent with it or before."""
     assert noted() == []
     spans = LoadSpans()
     loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
@@ -235,7 +225,6 @@ def test_a_process_reports_its_start_with_its_first_request(noted: Callable[[], 
 def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(
     noted: Callable[[], list[LoadRecord]],
 ) -> None:
-    """Weights that were read before the fork are in the child, too."""
     assert noted() == []
     loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
     parent, (reader, writer) = module.born, os.pipe()

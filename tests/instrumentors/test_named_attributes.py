@@ -41,7 +41,6 @@ def recorded(finished: Finished) -> dict[str, Any]:
 
 
 def test_an_attribute_belongs_to_the_current_request(finished: Finished) -> None:
-    """The last value of a name counts, and a name is the same in any case."""
     with stagelens.request("outer"):
         stagelens.attribute("Tenant", "first")
         stagelens.attribute("tenant", "acme")
@@ -52,7 +51,6 @@ def test_an_attribute_belongs_to_the_current_request(finished: Finished) -> None
 
 
 def test_an_attribute_outside_a_request_has_no_effect(finished: Finished) -> None:
-    """Neither for an earlier request."""
     stagelens.attribute("tenant", "acme")
     with stagelens.request("r"):
         pass
@@ -73,7 +71,6 @@ def test_nothing_raises(finished: Finished) -> None:
 
 
 def test_a_rejected_name_is_logged_once(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """With the reason: an invalid name, a name of ours, and one too many."""
     with caplog.at_level(logging.WARNING, "stagelens"), stagelens.request("r"):
         for _ in range(2):
             stagelens.attribute("my tenant", 1)
@@ -91,7 +88,6 @@ def test_a_rejected_name_is_logged_once(finished: Finished, caplog: pytest.LogCa
 
 
 def test_names_of_stagelens_are_reserved() -> None:
-    """All of them, so that no attribute has two meanings."""
     assert {attribute_name(key) for key in BY_KEY} == {""}
 
 
@@ -110,17 +106,14 @@ def test_names_of_stagelens_are_reserved() -> None:
     ],
 )
 def test_a_wrong_setting_is_an_error(text: str) -> None:
-    """It names the variable and shows the form."""
     with pytest.raises(ConfigError, match="STAGELENS_ATTRIBUTES has"):
         parse(text)
 
 
 def test_an_empty_setting_has_no_sources() -> None:
-    """As with a comma at the end."""
     assert parse(" , ") == ()
 
 
 @pytest.mark.parametrize("header", ["", "plan", "plan;a=1", "=x", "plans=1", ",,=,;", "PLAN=1", "%70lan=1"])
 def test_baggage_without_the_member_has_no_value(header: str) -> None:
-    """Keys are case-sensitive and not encoded."""
     assert baggage_member(header, "plan") == ""

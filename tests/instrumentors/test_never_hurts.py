@@ -124,7 +124,6 @@ def harmless(*trigger: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
 def test_an_instrumented_library_behaves_unchanged(trigger: str) -> None:
-    """Whatever is patched takes the same calls and looks the same; it is patched once, quietly, and all comes back."""
     found = harmless(trigger)
     broken = {what: set(where) - ALLOWED.get(what, set()) for what, where in found["broken"].items()}
 
@@ -135,7 +134,6 @@ def test_an_instrumented_library_behaves_unchanged(trigger: str) -> None:
 
 @pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger.values[0] not in ALONE | GROWS])
 def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
-    """As `stagelens run` does it, for all libraries of the tier in one process."""
     together = harmless(*LIGHT) if trigger in LIGHT else harmless()
     # Classes in C, which are replaced while nobody has them yet.
     later = [place for place in together[trigger] if not place.startswith("gevent._gevent_cqueue.")]
@@ -145,7 +143,6 @@ def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
 
 @pytest.mark.stacks
 def test_all_libraries_in_one_process_behave_unchanged() -> None:
-    """Those of the first tier are patched in the same way beside all others; one instrumentor is that of all servers."""
     every, light = harmless(), harmless(*LIGHT)
     own = {library.trigger for library in LIBRARIES if library.module != "servers"}.intersection(LIGHT)
 

@@ -55,7 +55,6 @@ def namespaces() -> None:
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundings: str) -> None:
-    """Batches wait in memory; containers often have a read-only file system."""
     completed = run(surroundings, PROGRAM, sink.environment())
 
     assert (completed.returncode, completed.stdout, completed.stderr) == (0, "done\n", "")
@@ -64,7 +63,6 @@ def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundi
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_a_run_without_storage_does_not_start(sink: Sink, surroundings: str) -> None:
-    """With --summary the program is not started: one line has the reason and the fix."""
     completed = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
     assert (completed.returncode, completed.stdout) == (1, "")
@@ -73,7 +71,6 @@ def test_a_run_without_storage_does_not_start(sink: Sink, surroundings: str) -> 
 
 
 def test_a_full_disk_loses_the_summary_not_the_run(sink: Sink) -> None:
-    """The program is not affected; the summary names the failure and gives no advice on instrumentation."""
     completed = run(_SMALL.format("2m"), FILLING, sink.environment(), "--summary")
 
     assert completed.stdout == "done\nNo space left on device\n"

@@ -31,7 +31,6 @@ def _is_listening(port: int) -> bool:
 def test_planted_stages_are_reported(
     sink: Sink, serve: Callable[..., Service], until: Callable[..., None], kind: str
 ) -> None:
-    """Each stage is within 2 ms + 2 % of what the service measured, and the stages of a trace are its duration."""
     service = serve("planted_service:app", STAGELENS_TRUSTED_PROXIES="127.0.0.1")
     # The first request does not wait for the start of the server.
     until(lambda: _is_listening(service.port), "the server")

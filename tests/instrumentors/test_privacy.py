@@ -350,7 +350,6 @@ CALLS_ONLY = {
 
 
 def test_every_instrumentor_recorded_requests(seen: Seen) -> None:
-    """Each library was instrumented, and what it did was counted: without that, finding no secret would prove nothing."""
     stages = seen.stages()
     missing = {route: expected - stages.get(("fastapi", route), set()) for route, expected in STAGES.items()}
 
@@ -370,28 +369,24 @@ def test_every_instrumentor_recorded_requests(seen: Seen) -> None:
 
 
 def test_every_forced_request_is_retained(seen: Seen) -> None:
-    """The secret of the forced trace was understood, and is nowhere."""
     because = [span["attributes"].get(names.KEPT_BECAUSE) for _, span in seen.spans()]
 
     assert because.count("forced") > len(CALLS) * len(COMMANDS)
 
 
 def test_intended_attributes_are_exported(seen: Seen) -> None:
-    """The name of a model's file or folder: the search finds it in the exports and in the database."""
     assert any(found(sent.body, VISIBLE) for sent in seen.exports)
     assert {"series", "traces"} <= {table for table, content in seen.rows() if found(content, VISIBLE)}
     assert found(seen.spans_of_theirs, VISIBLE)
 
 
 def test_no_secret_is_exported(seen: Seen) -> None:
-    """Neither in what is posted nor in what is handed to the user's own OpenTelemetry SDK."""
     for sent in seen.exports:
         assert found(sent.head + sent.raw + sent.body) == ""
     assert found(seen.spans_of_theirs) == ""
 
 
 def test_no_secret_is_in_the_database(seen: Seen) -> None:
-    """Neither in a row nor in what is packed into one, nor where a row was before."""
     assert {(table, found(content)) for table, content in seen.rows() if found(content)} == set()
     for file in seen.database.parent.glob(f"{seen.database.name}*"):
         assert found(file.read_bytes()) == ""
@@ -399,7 +394,6 @@ def test_no_secret_is_in_the_database(seen: Seen) -> None:
 
 
 def test_no_secret_is_in_a_stagelens_log_line(seen: Seen) -> None:
-    """Logs of the services are ignored; log lines of Stagelens contain only exported names."""
     for name, lines in seen.logs.items():
         assert (name, found(lines)) == (name, "")
 
@@ -407,7 +401,6 @@ def test_no_secret_is_in_a_stagelens_log_line(seen: Seen) -> None:
 def test_an_agent_failure_does_not_log_exceptions_of_the_host(
     reported: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Log lines during an exception of the host contain only the agent's own exception."""
     with pytest.raises(ValueError, match=secret("message")):
         _fail_while_theirs_passes()
 
@@ -430,7 +423,6 @@ def _fail_while_theirs_passes() -> None:
     "address", ["user:{}@collector:4318", "http://user:{}@collector:0", "http://user:{} @collector"]
 )
 def test_an_invalid_address_is_logged_without_its_password(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The line names the variable."""
     config = AgentConfig.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": address.format(secret("password"))})
 
     assert config == AgentConfig.from_env({})

@@ -66,8 +66,6 @@ def with_probe(function: Any, probe: Probe) -> Any:
 
 
 def test_what_a_function_takes_returns_and_raises_is_recorded(log: Log) -> None:
-    """A parameter that an inner function uses, too, and one with a default."""
-
     def half(value: float, by: int = 2) -> float:
         while True:
             inner = [value / by for _ in range(1)]
@@ -88,8 +86,6 @@ def test_what_a_function_takes_returns_and_raises_is_recorded(log: Log) -> None:
 
 
 def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> None:
-    """Returned, failed at once or later, cancelled, closed before it started, and closed while it waits."""
-
     async def work(how: str) -> str:
         if how == "fails at once":
             raise ValueError
@@ -134,8 +130,6 @@ def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> Non
 
 
 def test_the_caller_sees_the_same_function_and_no_frame_of_ours() -> None:
-    """Caller, warnings, tracebacks, signature and source."""
-
     def asks(how: str) -> Any:
         if how == "warn":
             warnings.warn("look here", stacklevel=2)
@@ -161,8 +155,6 @@ def test_the_caller_sees_the_same_function_and_no_frame_of_ours() -> None:
 
 
 def test_a_debugger_stops_at_the_same_lines() -> None:
-    """No line is added to those that are run."""
-
     def counts(most: int) -> int:
         found = 0
         while found < most:
@@ -190,8 +182,6 @@ def test_a_debugger_stops_at_the_same_lines() -> None:
 
 
 def test_a_function_has_a_line_while_its_probe_runs() -> None:
-    """Whoever describes the stack meanwhile, such as a signal handler, may compute with it."""
-
     def lines() -> int | None:
         return sys._getframe(2).f_lineno  # pyright: ignore[reportPrivateUsage]
 
@@ -212,8 +202,6 @@ class Big:
 
 
 def test_arguments_and_exceptions_end_when_they_do_without_a_probe() -> None:
-    """An argument that the function deletes is gone at once, and a failure leaves no cycle."""
-
     def deletes(value: Any) -> bool:
         end = weakref.ref(value)
         del value
@@ -239,7 +227,6 @@ def test_arguments_and_exceptions_end_when_they_do_without_a_probe() -> None:
 
 
 def test_the_tests_of_python_pass_with_a_probe_in_every_function() -> None:
-    """Half a million calls, each with one end, in code of all shapes."""
     pytest.importorskip("test.test_json", reason="this Python came without its tests")
     completed = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=False)
 
@@ -273,7 +260,6 @@ print(local(), [(each.filename, each.lineno) for each in warned])
 
 
 def test_libraries_that_look_at_their_caller_find_it() -> None:
-    """Pydantic reads the types of forward references there, and warnings of NumPy name each line once."""
     code = [sys.executable, "-W", "default", "-c", LOOKS_AT_ITS_CALLER]
     completed = subprocess.run(code, capture_output=True, text=True, check=False)
 

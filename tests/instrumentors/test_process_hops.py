@@ -33,7 +33,6 @@ def check(finished: Finished) -> None:
 
 
 def test_a_process_pool_passes_tickets(finished: Finished) -> None:
-    """`Pool.apply`, one request after the other through one process."""
     with processes.Pool(1) as pool:
         for number in range(3):
             with request("asks"):
@@ -46,7 +45,6 @@ def test_a_process_pool_passes_tickets(finished: Finished) -> None:
 
 
 def test_a_multiprocessing_queue_passes_tickets(finished: Finished) -> None:
-    """Two requests wait in one `multiprocessing` queue at once; each result goes back to its own ticket."""
     jobs, results = processes.Queue(), processes.Queue()
     worker = processes.Process(target=process_hops.work, args=(jobs, results))
     worker.start()

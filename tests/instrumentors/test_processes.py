@@ -207,7 +207,6 @@ def reporters(sink: Sink) -> dict[str, int]:
 def test_every_child_reports_only_its_own_requests(
     case: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
-    """Each request is counted exactly once, by the process that began it."""
     script, expected = CASES[case]
     done = run(HEAD + script + TAIL, tmp_path, sink)
     until(lambda: sum(counted(sink).values()) >= sum(expected.values()), "every request")
@@ -219,7 +218,6 @@ def test_every_child_reports_only_its_own_requests(
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
 def test_a_process_without_requests_forks_with_one_thread(tmp_path: Path, sink: Sink) -> None:
-    """As gunicorn does: Python 3.12 and later warn of a fork of several threads."""
     script = """
     import flask, queue, urllib.request
     with warnings.catch_warnings(record=True) as caught:
@@ -264,7 +262,6 @@ FORKS_UNDER_LOAD = """
 def test_a_fork_during_an_export_loses_nothing_and_does_not_deadlock(
     tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
-    """While threads record, aggregate and export, children are forked in sequence."""
     done = run(HEAD + FORKS_UNDER_LOAD + TAIL, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
     served = int(done.stdout)
 
@@ -299,7 +296,6 @@ FIRST_USE = """
 
 
 def test_a_fork_during_the_first_use_does_not_deadlock(tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
-    """A child would wait for ever for the thread that loads a module of ours: it has no such thread."""
     done = run(HEAD + FIRST_USE + TAIL, tmp_path, sink)
     until(lambda: sum(counted(sink).values()) >= 2, "both requests")
 
@@ -314,7 +310,6 @@ HANGS = """
 
 
 def test_the_first_request_is_reported_while_it_hangs(tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
-    """Nothing else starts the background thread, and the request counts once, when it ends."""
     script = tmp_path / "hangs.py"
     script.write_text(HEAD + HANGS + TAIL)
     with subprocess.Popen([sys.executable, script], env=sink.environment(), stdin=subprocess.PIPE) as process:
@@ -338,7 +333,6 @@ THREADS = """
 
 
 def test_there_is_no_thread_before_the_first_request(tmp_path: Path, sink: Sink) -> None:
-    """Neither in an instrumented process nor in a child that was forked from one that has served."""
     done = run(HEAD + THREADS + TAIL, tmp_path, sink)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -365,7 +359,6 @@ def test_there_is_no_thread_before_the_first_request(tmp_path: Path, sink: Sink)
 def test_a_process_without_a_collector_exits_unchanged(
     tmp_path: Path, sink: Sink, ending: str, code: int, last: str
 ) -> None:
-    """The exit code is unchanged, stderr is empty, and the exit is much faster than a POST timeout."""
     script = HEAD + f"    serve('last', 300)\n    {ending}\n" + TAIL
     done = run(
         script, tmp_path, sink, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", OTEL_EXPORTER_OTLP_TIMEOUT="600000"
@@ -417,7 +410,6 @@ PATCH = "monkey.patch_all()"
 
 @pytest.mark.parametrize("order", ["patched before", "patched after"])
 def test_requests_of_greenlets_do_not_mix(order: str, tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
-    """Requests on one thread, and their threads and pools, whether gevent has patched the process before us or after."""
     before, after = ("", f"{PATCH}\n{IMPORT}") if order == "patched before" else (IMPORT, PATCH)
     done = run(GEVENT.format(before=before, after=after), tmp_path, sink)
 
@@ -455,7 +447,6 @@ recorder.flush(30)
 
 
 def test_a_forked_child_does_not_run_greenlets_of_its_parent(tmp_path: Path, sink: Sink) -> None:
-    """With gevent a child inherits threads: the parent reports their counts, and the child its own."""
     done = run(INHERITED, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 def test_a_nested_request_does_not_start_a_record(finished: Finished) -> None:
-    """The outer request is counted, once."""
     opened = recorder.begin()
 
     assert opened is not None
@@ -44,7 +43,6 @@ def test_a_nested_request_does_not_start_a_record(finished: Finished) -> None:
 
 
 def test_a_worker_outliving_its_starting_request_starts_new_requests(finished: Finished) -> None:
-    """The context of a long-lived task still holds the finished request; new requests in it are counted."""
     with request("first"):
         context = contextvars.copy_context()
     context.run(request("second")(lambda: None))
@@ -55,7 +53,6 @@ def test_a_worker_outliving_its_starting_request_starts_new_requests(finished: F
 def test_a_request_that_ends_during_the_last_report_is_reported(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client sends the signal as soon as it has the response."""
     last = request("last")
     last.__enter__()
     reported: list[str] = []
@@ -73,7 +70,6 @@ def test_a_request_that_ends_during_the_last_report_is_reported(
 
 
 def test_records_over_the_limit_are_counted_as_dropped(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full queue retains its content; the rest is reported as dropped."""
     monkeypatch.setattr(recorder, "MAX_PENDING", 3)
     # An agent of a later test would record less because of them.
     monkeypatch.setattr(recorder, "dropped", recorder.Counter())
@@ -86,7 +82,6 @@ def test_records_over_the_limit_are_counted_as_dropped(finished: Finished, monke
 
 
 def test_a_counter_counts_every_addition_of_every_thread() -> None:
-    """No addition is lost, and reading does not disturb the count."""
     tally = recorder.Counter()
 
     def add() -> None:
@@ -101,7 +96,6 @@ def test_a_counter_counts_every_addition_of_every_thread() -> None:
 
 
 def test_threads_with_a_copied_context_record_on_one_request(finished: Finished) -> None:
-    """Every stage of every thread is recorded, and no triple is interleaved with another."""
     with request("parallel"), ThreadPoolExecutor(4) as pool:
         for number in range(4):
             work = stage(f"stage-{number}")(lambda: None)
@@ -117,8 +111,6 @@ def _repeat(work: Callable[[], None]) -> None:
 
 
 def test_to_thread_and_gather_carry_the_request(finished: Finished) -> None:
-    """Tasks and threads of asyncio get its context, and the request with it."""
-
     @stage("dependency")
     async def call() -> None:
         await asyncio.sleep(0)
@@ -134,7 +126,6 @@ def test_to_thread_and_gather_carry_the_request(finished: Finished) -> None:
 
 @pytest.mark.usefixtures("finished")
 def test_every_request_is_open_until_it_ends() -> None:
-    """A request with and without stages, on any thread; not what has ended, was abandoned or can never end."""
     before = records.clock()
     with request("outer"):
         contextvars.Context().run(lambda: ThreadPoolExecutor(1).submit(_open_one).result())
@@ -161,7 +152,6 @@ def _open_one() -> None:
 
 @pytest.mark.usefixtures("finished")
 def test_a_forked_child_has_no_open_requests_of_its_parent() -> None:
-    """The parent reports them."""
     with request("outer"):
         child = os.fork()
         if child == 0:
@@ -170,7 +160,6 @@ def test_a_forked_child_has_no_open_requests_of_its_parent() -> None:
 
 
 def test_the_oldest_requests_are_forgotten_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A background thread that has died must not cost memory."""
     monkeypatch.setattr(recorder, "started", deque(maxlen=3))
     opened = [contextvars.Context().run(recorder.begin) for _ in range(5)]
 
@@ -179,8 +168,6 @@ def test_the_oldest_requests_are_forgotten_beyond_the_limit(monkeypatch: pytest.
 
 
 def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
-    """Each task has its own record."""
-
     async def handle(name: str) -> None:
         async with request(name):
             for _ in range(3):
@@ -197,7 +184,6 @@ def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
 
 
 def test_the_background_thread_starts_with_the_first_record_and_restarts() -> None:
-    """Nothing runs before; a thread that ended is replaced."""
     runs = threading.Semaphore(0)
     background = recorder.Background(runs.release)
 
@@ -212,7 +198,6 @@ def test_the_background_thread_starts_with_the_first_record_and_restarts() -> No
 
 
 def test_a_running_thread_is_signalled_not_duplicated() -> None:
-    """Two wakes start one thread; the second one signals it."""
     stop = threading.Event()
 
     def run() -> None:
@@ -227,7 +212,6 @@ def test_a_running_thread_is_signalled_not_duplicated() -> None:
 
 
 def test_an_overloaded_thread_is_signalled_once() -> None:
-    """Requests over the limit signal repeatedly, and memory does not grow."""
     asked, signalled = threading.Event(), queue.SimpleQueue[bool]()
 
     def run() -> None:
@@ -244,7 +228,6 @@ def test_an_overloaded_thread_is_signalled_once() -> None:
 
 
 def test_the_wake_queue_is_created_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue from before gevent patched the process would stop all of its greenlets."""
     made: list[object] = []
     background = recorder.Background(lambda: None)
     monkeypatch.setattr(queue, "SimpleQueue", lambda: made.append(object()))
@@ -257,7 +240,6 @@ def test_the_wake_queue_is_created_with_its_thread(monkeypatch: pytest.MonkeyPat
 
 
 def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:
-    """`stagelens run` puts the package into every Python process of a command."""
     script = (
         "import sys, threading, stagelens; stagelens.request, stagelens.stage\n"
         "heavy = {'http.client', 'gzip', 'json', 'ssl', 'numpy', 'torch', 'opentelemetry'} & set(sys.modules)\n"
@@ -269,7 +251,6 @@ def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:
 
 
 def test_consecutive_intervals_of_one_stage_are_joined() -> None:
-    """A model that runs ten thousand times in a request takes bounded memory, and its time is not lost to overhead."""
     marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(30_000):
         assert records.has_capacity(marks)
@@ -283,7 +264,6 @@ def test_consecutive_intervals_of_one_stage_are_joined() -> None:
 
 
 def test_facts_of_a_compacted_record_are_the_same() -> None:
-    """A call that failed again, and as many tokens again, are no repetition."""
     marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(records.MAX_MARKS // 9):
         marks.extend(("@model", "gpt", 0, "@device", "cpu", 0, "@tokens_in", 5, 0))
@@ -301,7 +281,6 @@ def test_facts_of_a_compacted_record_are_the_same() -> None:
 
 
 def test_stages_beyond_the_limit_of_a_record_are_counted(finished: Finished) -> None:
-    """A stream of thousands of tokens does not hide what comes after it."""
     with request("tokens"):
         for _ in range(5000):
             with stage("decode"):
@@ -328,7 +307,6 @@ STAGES = ["own", *(stage.key for stage in stages.STAGES if stage.key != stages.O
     st.integers(1, 10),
 )
 def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], threads: int) -> None:
-    """Any sequence of stages has the totals that it has without a limit; side by side, they never exceed the time."""
     marks: records.Marks = [records.OPEN, 0, 0]
     unlimited: list[Interval] = []
     together: records.Marks = [records.OPEN, 0, 0]
@@ -347,7 +325,6 @@ def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], t
 
 
 def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_exact() -> None:
-    """Where a long request began is not merged."""
     unlimited: list[Interval] = [("queue", 0, 50), ("tokenize", 60, 90)]
     for number in range(9000):
         unlimited += [("decode", 100 + 10 * number, 104 + 10 * number), ("own", 105 + 10 * number, 108 + 10 * number)]
@@ -362,7 +339,6 @@ def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_
 
 
 def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
-    """Only what a period of 1/256 of the request holds may move between a stage and those inside it."""
     marks: records.Marks = [records.OPEN, 0, 0]
     unlimited: list[Interval] = []
     for number in range(20_000):
@@ -380,7 +356,6 @@ def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
 
 
 def test_hundreds_of_own_stages_are_one_other_stage_in_a_full_record() -> None:
-    """As they are on the pages."""
     marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(30_000):
         assert records.has_capacity(marks)
@@ -393,7 +368,6 @@ def test_hundreds_of_own_stages_are_one_other_stage_in_a_full_record() -> None:
 
 
 def test_a_record_full_of_facts_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Each failed call counts, so its time has no place: that is logged, once for the process."""
     records.report_limit.cache_clear()
     marks: records.Marks = [records.OPEN, 0, 0]
     while records.has_capacity(marks):
@@ -406,7 +380,6 @@ def test_a_record_full_of_facts_says_so(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_threads_that_write_while_a_record_is_compacted_lose_nothing() -> None:
-    """One of them compacts it; what the others add meanwhile stays."""
     marks: records.Marks = [records.OPEN, 0, 0]
 
     def write() -> None:

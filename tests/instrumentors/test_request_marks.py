@@ -20,7 +20,6 @@ def own_times(*triples: tuple[str, int, int]) -> dict[str, int]:
 
 
 def test_body_reads_do_not_overlap_reported_server_stages() -> None:
-    """For any number of reads, reported server stages have their length, and the reader's work is its own."""
     waits = [
         ("dependency", 0, 10),
         ("dependency@body", 10, 40),
@@ -41,7 +40,6 @@ def test_body_reads_do_not_overlap_reported_server_stages() -> None:
 
 
 def test_a_call_inside_reported_server_stages_is_recorded() -> None:
-    """The call is to another server, whose headers arrive meanwhile."""
     assert own_times(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
 
 
@@ -49,7 +47,6 @@ def test_a_call_inside_reported_server_stages_is_recorded() -> None:
 def test_a_body_read_without_server_stages_is_a_dependency(
     bodies: list[tuple[int, int]], reported: list[tuple[int, int]]
 ) -> None:
-    """Instant by instant, however they overlap."""
     decoded = {at for start, end in reported for at in range(start, end)}
     waited = {at for start, end in bodies for at in range(start, end)} - decoded
     expected = {"decode": len(decoded), "dependency": len(waited), "overhead": WALL - len(decoded | waited)}

@@ -48,12 +48,10 @@ def record(*devices: Device) -> records.Record:
 
 
 def test_a_request_without_deferred_marks_does_not_wait() -> None:
-    """The request is aggregated immediately."""
     assert not DeferredRecords().holds(record(), 0)
 
 
 def test_available_marks_are_added_immediately() -> None:
-    """Nothing waits where there is nothing to wait for."""
     request = record(Device(known=True))
 
     assert not DeferredRecords().holds(request, 0)
@@ -61,7 +59,6 @@ def test_available_marks_are_added_immediately() -> None:
 
 
 def test_a_request_waits_for_all_deferred_marks() -> None:
-    """Each of its devices is asked for its marks once."""
     waiting, first, second = DeferredRecords(), Device(known=True), Device()
     request = record(first, second)
 
@@ -76,7 +73,6 @@ def test_a_request_waits_for_all_deferred_marks() -> None:
 
 
 def test_deferred_marks_are_dropped_after_the_timeout() -> None:
-    """The request is counted with what is known of it."""
     waiting = DeferredRecords()
     request = record(Device())
 
@@ -86,7 +82,6 @@ def test_deferred_marks_are_dropped_after_the_timeout() -> None:
 
 
 def test_the_number_of_waiting_requests_is_limited() -> None:
-    """The oldest go first, and none is lost."""
     waiting = DeferredRecords()
     requests = [record(Device()) for _ in range(MAX_WAITING + 5)]
     held = [waiting.holds(request, 0) for request in requests]
@@ -97,7 +92,6 @@ def test_the_number_of_waiting_requests_is_limited() -> None:
 
 
 def test_a_device_that_fails_loses_only_its_own_marks(reported: set[str]) -> None:
-    """The request is still counted."""
     request = record(Broken(), Device(known=True))
 
     assert not DeferredRecords().holds(request, 0)
@@ -106,8 +100,6 @@ def test_a_device_that_fails_loses_only_its_own_marks(reported: set[str]) -> Non
 
 
 def test_a_step_of_the_handler_that_begins_while_a_worker_works_is_what_it_waits_for() -> None:
-    """Such as one of the generator of a response that gets the next token of a queue."""
-
     class Work:
         def ready(self) -> bool:
             return True

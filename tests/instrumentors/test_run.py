@@ -39,7 +39,6 @@ def stagelens_run(*words: str, cwd: Path | None = None, **variables: str) -> sub
 
 
 def test_a_command_is_instrumented_with_unchanged_arguments() -> None:
-    """Nothing is changed in the words after the command, whatever they look like."""
     code = f"import sys; {PATCHED}; print(sys.argv[1:])"
     completed = stagelens_run("--", sys.executable, "-c", code, "--", "--stage", "-h", "a b")
 
@@ -47,32 +46,27 @@ def test_a_command_is_instrumented_with_unchanged_arguments() -> None:
 
 
 def test_the_separator_is_optional() -> None:
-    """`stagelens run python …` is what people type."""
     assert stagelens_run(sys.executable, "-c", PATCHED).stdout == "True\n"
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
 def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
-    """The command has replaced us."""
     assert stagelens_run("--", "sh", "-c", f"exit {code}").returncode == code
 
 
 def test_a_signal_of_the_command_is_passed_through() -> None:
-    """A shell sees the signal that ended the command, as it would without us."""
     completed = stagelens_run("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
 
     assert completed.returncode == -signal.SIGTERM
 
 
 def test_instrumentation_survives_exec_and_shells() -> None:
-    """A start script that ends in `exec python` is the rule in containers."""
     completed = stagelens_run("--", "sh", "-c", f'exec env A=1 "{sys.executable}" -c "{PATCHED}"')
 
     assert completed.stdout == "True\n"
 
 
 def test_a_nested_run_is_one_run() -> None:
-    """`stagelens run -- stagelens run -- …` puts our folder on the path once."""
     code = "import os; print(os.environ['PYTHONPATH'])"
     completed = stagelens_run("--", sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-c", code)
 
@@ -80,7 +74,6 @@ def test_a_nested_run_is_one_run() -> None:
 
 
 def test_pythonpath_and_sitecustomize_of_the_user_are_preserved(tmp_path: Path) -> None:
-    """A sitecustomize of the user's own runs under its name, with everything beside it importable."""
     (tmp_path / "sitecustomize.py").write_text("import beside\nprint('theirs', __name__, beside.VALUE)\n")
     (tmp_path / "beside.py").write_text("VALUE = 42\n")
     code = f"import sitecustomize; print(sitecustomize.__file__); {PATCHED}"
@@ -92,7 +85,6 @@ def test_pythonpath_and_sitecustomize_of_the_user_are_preserved(tmp_path: Path) 
 
 
 def test_a_failing_sitecustomize_of_the_user_fails_unchanged(tmp_path: Path) -> None:
-    """Python reports it and goes on, and so it does with us in front."""
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
     completed = stagelens_run("--", sys.executable, "-c", PATCHED, PYTHONPATH=str(tmp_path))
 
@@ -101,7 +93,6 @@ def test_a_failing_sitecustomize_of_the_user_fails_unchanged(tmp_path: Path) -> 
 
 
 def test_an_interpreter_without_stagelens_runs_with_a_hint(tmp_path: Path) -> None:
-    """The command may bring its own environment: it runs, with one hint; a helper that a shell starts stays quiet."""
     venv.create(tmp_path / "other", with_pip=False)
     python = str(tmp_path / "other" / "bin" / "python")
     direct = stagelens_run("--", python, "-c", "print('works')")
@@ -118,7 +109,6 @@ def test_an_interpreter_without_stagelens_runs_with_a_hint(tmp_path: Path) -> No
 
 
 def test_a_bundle_that_ignores_the_environment_is_named(tmp_path: Path) -> None:
-    """A PEX and a program of PyInstaller, also inside of a shell; quiet where they have Stagelens."""
     frozen, with_us = tmp_path / "frozen", tmp_path / "with_us"
     cookie = b"MEI\014\013\012\013\016" + bytes(80)
     frozen.write_bytes(b"#!/bin/true\n" + cookie)
@@ -137,7 +127,6 @@ def test_a_bundle_that_ignores_the_environment_is_named(tmp_path: Path) -> None:
 
 
 def test_a_stagelens_failure_does_not_stop_the_program(tmp_path: Path) -> None:
-    """Whatever is wrong with us, the program starts."""
     (tmp_path / "stagelens").mkdir()
     (tmp_path / "stagelens" / "__init__.py").write_text("raise RuntimeError('ours')\n")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(run.AUTOLOAD), str(tmp_path)])}
@@ -150,7 +139,6 @@ def test_a_stagelens_failure_does_not_stop_the_program(tmp_path: Path) -> None:
 
 
 def test_the_start_imports_no_heavy_modules() -> None:
-    """Every Python process of the command pays for what we load, so we load next to nothing."""
     code = "import sys; print(*sorted(sys.modules))"
     completed = stagelens_run("--", sys.executable, "-c", code)
     heavy = {"opentelemetry", "http", "json", "gzip", "asyncio", "ssl", "starlette", "torch", "onnxruntime", "numpy"}
@@ -176,7 +164,6 @@ def test_the_start_imports_no_heavy_modules() -> None:
 def test_an_invalid_command_is_reported_with_the_fix(
     tmp_path: Path, words: tuple[str, ...], code: int, fix: str
 ) -> None:
-    """Exit codes as a shell has them, and what to do."""
     for name in ("script.py", "plain.sh"):
         (tmp_path / name).write_text("")
     completed = stagelens_run(*words, cwd=tmp_path)
@@ -187,7 +174,6 @@ def test_an_invalid_command_is_reported_with_the_fix(
 
 
 def test_help_shows_the_usage() -> None:
-    """The help of the command the README begins with."""
     completed = stagelens_run("--help")
 
     assert completed.returncode == 0
@@ -195,7 +181,6 @@ def test_help_shows_the_usage() -> None:
 
 
 def test_stages_named_on_the_command_line_join_those_of_the_environment() -> None:
-    """Both ways of naming functions add up, and are read before the command starts."""
     env = run.environment({"STAGELENS_STAGES": "tokenize=a:b"}, ["preprocess=c:d", "postprocess=e:F.g"])
 
     assert env["STAGELENS_STAGES"] == "tokenize=a:b,preprocess=c:d,postprocess=e:F.g"
@@ -206,7 +191,6 @@ def test_stages_named_on_the_command_line_join_those_of_the_environment() -> Non
 @pytest.mark.parametrize("stage", [["--stage", "queue=a:b"], ["--stage=queue=a:b"]])
 @pytest.mark.parametrize("other", [["--summary"], ["--report", "r.html"], ["--report=r.html"]])
 def test_options_end_at_the_command(stage: list[str], other: list[str]) -> None:
-    """A value is a word of its own or stands behind the "="; what follows is the command's, options of the same name too."""
     command = ["python", "serve.py", "--stage", "x"]
 
     assert run.split([*stage, *other, *command])[2] == command
@@ -217,14 +201,12 @@ def test_options_end_at_the_command(stage: list[str], other: list[str]) -> None:
     ("before", "after"), [(None, []), ("", []), ("/a:/b", ["/a", "/b"]), ("/a::/b:", ["/a", "", "/b", ""])]
 )
 def test_pythonpath_entries_are_preserved(before: str | None, after: list[str]) -> None:
-    """An empty entry among others is the working directory, and stays."""
     env = run.environment({} if before is None else {"PYTHONPATH": before})
 
     assert env["PYTHONPATH"].split(os.pathsep) == [str(run.AUTOLOAD), *after]
 
 
 def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path, until: Callable[..., None]) -> None:
-    """`--stage` times a function of a program that knows nothing of us."""
     (tmp_path / "work.py").write_text("def prepare(): return sum(range(10**6))\n")
     (tmp_path / "main.py").write_text("import stagelens, work\nwith stagelens.request('job'): work.prepare()\n")
     words = ["-m", "stagelens", "run", "--stage", "preprocess=work:prepare", "--", sys.executable, "main.py"]
@@ -237,7 +219,6 @@ def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path,
 def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
     sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
-    """`python serve.py` has no import name; stages that were not found are reported at exit."""
     source = "import stagelens\ndef prepare(): return sum(range(10**6))\nwith stagelens.request('job'): prepare()\n"
     (tmp_path / "serve.py").write_text(source)
     named = ["--stage", "preprocess=serve:prepare", "--stage", "load=elsewhere:fetch"]
@@ -254,7 +235,6 @@ def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
 
 @pytest.mark.parametrize(("own", "message"), [(True, "is Python 3.10 and Stagelens needs 3.11."), (False, "")])
 def test_an_older_python_gets_the_required_version(own: bool, message: str) -> None:
-    """One line of what is wrong and what to do, from the command itself and from none of the scripts that it starts."""
     older = f"import os, sys; sys.version_info = (3, 10, 0); {'' if own else 'os.getpid = lambda: 0; '}"
     older += f"os.environ['STAGELENS_RUN_PID'] = str({'os.getpid()' if own else '1'}); exec(open({str(run.AUTOLOAD / 'sitecustomize.py')!r}).read(), {{'__file__': {str(run.AUTOLOAD / 'sitecustomize.py')!r}}})"
     ended = subprocess.run([sys.executable, "-c", older], check=True, capture_output=True, text=True)
@@ -265,7 +245,6 @@ def test_an_older_python_gets_the_required_version(own: bool, message: str) -> N
 
 
 def test_a_start_that_fails_without_streams_does_not_stop_the_program(tmp_path: Path) -> None:
-    """Nothing can be reported, and the program runs."""
     broken = tmp_path / "stagelens"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ValueError('ours')")
@@ -279,7 +258,6 @@ def test_a_start_that_fails_without_streams_does_not_stop_the_program(tmp_path: 
 def test_each_uvicorn_worker_reports_its_requests(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:
-    """Uvicorn spawns two processes; both find us on their path, and every request is counted once."""
     (tmp_path / "work.py").write_text(APP)
     # A worker that does not answer uvicorn for five seconds is killed otherwise, also while it loads.
     service = serve("work:app", "--workers", "2", "--timeout-worker-healthcheck", "120", cwd=tmp_path)
@@ -299,7 +277,6 @@ def test_each_uvicorn_worker_reports_its_requests(
 def test_a_reloaded_service_reports_before_and_after(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:
-    """The child of a reloader is instrumented, and so is the one that replaces it."""
     source = tmp_path / "work.py"
     source.write_text(APP)
     service = serve("work:app", "--reload", cwd=tmp_path)
@@ -323,7 +300,6 @@ def test_a_reloaded_service_reports_before_and_after(
 def test_the_last_requests_before_sigterm_are_reported(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:
-    """A service that is stopped long before its next report leaves none of its requests behind."""
     (tmp_path / "work.py").write_text(APP)
     service = serve("work:app", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="30000d")
     for _ in range(3):
@@ -334,7 +310,6 @@ def test_the_last_requests_before_sigterm_are_reported(
 
 
 def test_the_exit_of_a_service_is_unchanged(tmp_path: Path, serve: Callable[..., Service]) -> None:
-    """SIGTERM drains uvicorn; neither threads nor exit handlers of ours hold it up or change its exit code."""
     (tmp_path / "work.py").write_text(APP)
     service = serve("work:app", cwd=tmp_path)
     service.send_request("/work")

@@ -62,7 +62,6 @@ def requests_of(code: str) -> list[str]:
 
 
 def test_each_model_run_of_a_script_is_a_request() -> None:
-    """The first run warms the model up."""
     assert requests_of(SESSION + "for _ in range(3): magika.identify_bytes(b'import os\\n' * 9)") == [
         "internal standard_v3_3 - load",
         "internal standard_v3_3 - forward",
@@ -80,7 +79,6 @@ def test_each_model_run_of_a_script_is_a_request() -> None:
     ],
 )
 def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
-    """Model calls outside of its requests are warm-ups or background work."""
     assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
 
 
@@ -119,7 +117,6 @@ child.join()
     ],
 )
 def test_calls_before_the_start_of_a_server_are_warm_ups(sink: Sink, tmp_path: Path, rest: str, requests: int) -> None:
-    """A process that never serves loses none of its requests, however it ends."""
     (tmp_path / "program.py").write_text(WARM_UP + rest)
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "program.py"]
     subprocess.run(command, cwd=tmp_path, env=sink.environment(), check=False)
@@ -128,7 +125,6 @@ def test_calls_before_the_start_of_a_server_are_warm_ups(sink: Sink, tmp_path: P
 
 
 def test_warm_ups_are_no_requests_of_an_unknown_server() -> None:
-    """Which is reported, although requests were counted before."""
     call = "magika.identify_bytes(b'import os\\n' * 9)\n"
     serve = "import socket\nport = socket.create_server(('127.0.0.1', 0))\n"
     # The search for ports is not repeated at once.
@@ -138,7 +134,6 @@ def test_warm_ups_are_no_requests_of_an_unknown_server() -> None:
 
 
 def test_a_port_for_other_purposes_is_no_service() -> None:
-    """Such as the pipe of a process, or the ports of a notebook."""
     unix = "import socket, tempfile; pipe = socket.socket(socket.AF_UNIX)\n"
     unix += "pipe.bind(tempfile.mkdtemp() + '/pipe'); pipe.listen()\n"
     notebook = "import sys; sys.modules['ipykernel'] = sys\nport = socket.create_server(('127.0.0.1', 0))\n"
@@ -147,13 +142,11 @@ def test_a_port_for_other_purposes_is_no_service() -> None:
 
 
 def test_parts_of_django_that_other_libraries_import_are_no_server() -> None:
-    """Celery imports them through Kombu."""
     code = f"{SESSION}import django.utils.functional\nmagika.identify_bytes(b'import os\\n' * 9)"
     assert requests_of(code) == ["internal standard_v3_3 - load"]
 
 
 def test_a_module_call_in_a_request_is_not_counted_again() -> None:
-    """A request of the user's own contains its model calls."""
     code = "with stagelens.request('batch'):\n  magika.identify_bytes(b'import os\\n' * 9)"
     assert requests_of(SESSION + code) == ["internal batch - load"]
 
@@ -165,7 +158,6 @@ def torch_requests() -> list[str]:
 
 
 def test_the_outermost_module_is_the_request_and_training_is_none(torch_requests: list[str]) -> None:
-    """Also not counted: a loss and an activation, which have no parameters."""
     assert [line for line in torch_requests if "Trained" in line] == ["internal Trained - forward"] * 2
     assert {line.split()[1] for line in torch_requests[1:]} == {"Trained", "Failing", "Shared"}
 
@@ -182,7 +174,6 @@ def test_each_thread_counts_its_outermost_calls(torch_requests: list[str]) -> No
 
 @pytest.mark.stacks
 def test_generate_and_a_pipeline_are_one_request_each() -> None:
-    """Not one for each token, and one for each item that is read from an iterator."""
     code = """
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
 from transformers import pipeline
@@ -199,7 +190,6 @@ list(words((word for word in ["word1", "word2"]), max_new_tokens=2))
 
 @pytest.mark.stacks
 def test_a_magika_batch_of_300_files_is_summarized(tmp_path: Path) -> None:
-    """`stagelens run --summary` without any change of the script."""
     for number in range(300):
         (tmp_path / f"{number}.py").write_text(f"import os\nprint(os.environ, {number})\n" * 5)
     (tmp_path / "batch.py").write_text(
@@ -218,7 +208,6 @@ def test_a_magika_batch_of_300_files_is_summarized(tmp_path: Path) -> None:
 
 
 def test_turning_off_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first model call of a server process ends the search for servers."""
     monkeypatch.setattr(scripts, "on", True)
     monkeypatch.setitem(sys.modules, "starlette", threading)
     assert scripts.begin() is None

@@ -18,7 +18,6 @@ IGNORES_SIGTERM = "trap '' TERM; sleep 600 & trap - TERM; wait"
 def test_a_process_that_ignores_sigterm_is_killed(
     monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """After the time it has to end, and after its parent, which did end."""
     monkeypatch.setattr(session, "END_SECONDS", 0.0)
     with Session(["sh", "-c", IGNORES_SIGTERM], os.environ) as command:
         until(lambda: len(command.processes()) == 2, "the process that the shell starts")

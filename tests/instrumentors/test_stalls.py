@@ -89,7 +89,6 @@ def root_of(record: records.Record) -> Span:
 
 @given(noted)
 def test_overlapping_stalls_are_assigned_to_the_cause_that_ended_first(found: list[tuple[str, int, int]]) -> None:
-    """A later stall gets the remaining time: no instant counts twice, and none is lost."""
     expected: dict[int, str] = {}
     for cause, start, length in found:
         for instant in range(start, start + length):
@@ -107,7 +106,6 @@ def test_overlapping_stalls_are_assigned_to_the_cause_that_ended_first(found: li
 def test_stalls_by_stage_add_up_to_the_stall_of_the_request(
     found: list[tuple[str, int, int]], request: list[Interval]
 ) -> None:
-    """No stage was stalled for longer than its duration, and a stall of every stage is exact to the nanosecond."""
     met = met_by(found)
     scaled = [(stage, start * MS, end * MS) for stage, start, end in request]
     shares = by_stage(met, scaled, T0 * MS, T1 * MS)
@@ -129,7 +127,6 @@ def test_stalls_by_stage_add_up_to_the_stall_of_the_request(
 
 
 def test_the_ring_is_bounded(ring: Stalls) -> None:
-    """Of real collections, recorded twice, the latest are retained once each."""
     ring.watch()
     ring.watch()
     started = records.clock()
@@ -144,7 +141,6 @@ def test_the_ring_is_bounded(ring: Stalls) -> None:
 
 
 def test_a_garbage_collection_is_reported_with_its_stage(ring: Stalls, finished: Finished) -> None:
-    """A large heap, collected while preprocessing: a part of that stage, and of no other."""
     heap = [[number] for number in range(100_000)]
     ring.watch()
     with stagelens.request("resize"):
@@ -167,7 +163,6 @@ def test_a_garbage_collection_is_reported_with_its_stage(ring: Stalls, finished:
 
 @pytest.mark.usefixtures("ring")
 def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> None:
-    """Under a real uvicorn: one handler computes on the loop for a while, and the other request stands still meanwhile."""
     blocked: list[int] = []
 
     async def go() -> None:
@@ -232,7 +227,6 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
 def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
     ring: Stalls, monkeypatch: pytest.MonkeyPatch, ran: int, waited: int, expected: dict[str, int]
 ) -> None:
-    """Scheduler statistics of the thread and callback time are distinguished; the sum is at most the delay."""
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 130 * MS)
     statistics = ThreadStatistics()
@@ -244,8 +238,6 @@ def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
 
 
 def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
-    """However it is run: by `run_app`, by gunicorn or by a runner of the program's own."""
-
     async def go() -> tuple[int, int]:
         runner = web.AppRunner(web.Application())
         await runner.setup()
@@ -266,7 +258,6 @@ def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
 
 @pytest.mark.parametrize("is_reused", [False, True])
 def test_the_statistics_of_a_thread_outlive_a_closed_file(is_reused: bool, tmp_path: Path) -> None:
-    """A program that becomes a daemon closes all files, and may open its own under the same number, which stays open."""
     statistics = ThreadStatistics()
     ran, waited = statistics.read()
     file = statistics._file  # pyright: ignore[reportPrivateUsage] - whose number is taken

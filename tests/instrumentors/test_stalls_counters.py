@@ -39,7 +39,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[ProcessCounters, int, int
 
 @given(increments, st.integers(0, 45), st.integers(0, 10))
 def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], start: int, length: int) -> None:
-    """The shortest interval between two readings around the request is used; without one there is no value."""
     samples = [(0, 0)]
     for later, more in steps:
         samples.append((samples[-1][0] + later, samples[-1][1] + more))
@@ -61,7 +60,6 @@ def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], star
 def test_readings_are_rate_limited(
     read: Callable[[ProcessCounters, int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readings are limited for any frequency of the background thread; an export always has one."""
     ours = ProcessCounters()
     read(ours, 0, 0)
     for at in (1, stalls.READ_EVERY_NS - 1):
@@ -76,7 +74,6 @@ def test_readings_are_rate_limited(
 
 
 def test_allocator_retries_of_all_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all devices together; a torch that has not touched one is not asked."""
     retries = [0, 2]
     cuda = SimpleNamespace(
         is_initialized=lambda: True,
@@ -102,7 +99,6 @@ def test_allocator_retries_of_all_devices_are_reported(monkeypatch: pytest.Monke
 
 
 def test_a_retained_trace_has_the_counters_around_it(read: Callable[[ProcessCounters, int, int], None]) -> None:
-    """On its root."""
     agent = Agent(AgentConfig())
     record = ([CLOSED, 10, 0, "forward", 12, 15], 10, 20, "/predict", "", 200, "server")
     read(agent._counters, 5, 100)  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock

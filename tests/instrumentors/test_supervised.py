@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("count", [0, 1, 256, 1000])
 def test_the_last_written_requests_are_read(count: int) -> None:
-    """However many there are, those beyond the limit without their routes; before the first write there are none."""
     shared = SharedRequests()
     assert shared.read(os.getpid()) == (0, [])
     shared.write([OpenRequest(1, "first")])
@@ -38,7 +37,6 @@ def test_the_last_written_requests_are_read(count: int) -> None:
 
 
 def test_requests_of_a_killed_child_count_as_failed(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """With their age at its death."""
     shared = SharedRequests()
     before = records.clock()
     child = os.fork()
@@ -98,7 +96,6 @@ if __name__ == "__main__":
     [*product(("spawn", "fork", "forkserver"), ("kill", "kill -9")), ("spawn", "unnoticed"), ("fork", "unnoticed")],
 )
 def test_a_supervisor_reports_the_requests_of_a_killed_child(sink: Sink, tmp_path: Path, method: str, how: str) -> None:
-    """As uvicorn kills a worker that does not answer, and the system one if memory is short."""
     script = tmp_path / "supervisor.py"
     script.write_text(KILLED)
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, str(script), method, how]

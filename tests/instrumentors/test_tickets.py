@@ -71,7 +71,6 @@ batches = st.lists(
 def test_each_request_has_the_stages_of_its_batches(
     finished: Finished, time: Clock, plan: list[tuple[set[int], list[int], int]], leaves: set[tuple[int, int]]
 ) -> None:
-    """Whoever leaves in whichever batch: the stages of a request are those of its batches, and its queue the rest before."""
     finished.clear()
     requests = [request(f"r{number}") for number in range(5)]
     drawn: list[list[Ticket]] = []
@@ -110,7 +109,6 @@ def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
 
 
 def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, time: Clock) -> None:
-    """Two requests that waited differently long share one forward: each has all of it, and the size of the batch."""
     first, second = request("first"), request("second")
     drawn: list[Ticket] = []
     for running, passes in ((first, 10), (second, 5)):
@@ -131,7 +129,6 @@ def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, tim
 
 
 def test_a_request_that_timed_out_in_its_batch_has_its_stages_until_then(finished: Finished, time: Clock) -> None:
-    """The request timed out during the forward: its wait and its part of the forward are recorded."""
     impatient = request("impatient")
     impatient.__enter__()
     drawn = ticket()
@@ -146,7 +143,6 @@ def test_a_request_that_timed_out_in_its_batch_has_its_stages_until_then(finishe
 
 
 def test_an_untaken_job_is_queue(finished: Finished, time: Clock) -> None:
-    """All of its time since the ticket is queue; of one that is known to be dropped, until then."""
     with request("never"):
         ticket()
         time.now += 10
@@ -163,7 +159,6 @@ def test_an_untaken_job_is_queue(finished: Finished, time: Clock) -> None:
 
 
 def test_a_request_does_not_queue_behind_its_own_job(finished: Finished, time: Clock) -> None:
-    """Four jobs of one request, one worker: it waits for the worker once, then for itself."""
     with request("four"):
         drawn = [ticket() for _ in range(4)]
         time.now += 7
@@ -181,7 +176,6 @@ def fail(time: Clock) -> None:
 
 
 def test_failed_and_repeated_batches_are_recorded(finished: Finished, time: Clock) -> None:
-    """The exception passes, and the same ticket may wait for another batch."""
     with request("retried"):
         drawn = ticket()
         time.now += 2
@@ -195,7 +189,6 @@ def test_failed_and_repeated_batches_are_recorded(finished: Finished, time: Cloc
 
 
 def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
-    """Tokens are counted once or not at all; no request gets a trace of the batch's."""
     with request("one"):
         drawn = ticket()
         with batch([drawn, Ticket(clock())]):
@@ -230,7 +223,6 @@ class DeferredMark:
 
 
 def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
-    """Device times are part of the run: two requests get the same times, and wait for them."""
     deferred = DeferredMark()
     open_requests = [request("a"), request("b")]
     drawn: list[Ticket] = []
@@ -261,8 +253,6 @@ def triples(record: Record) -> list[tuple[Any, ...]]:
 
 
 def test_a_batcher_task_of_an_earlier_request_serves_all(finished: Finished) -> None:
-    """An asyncio queue and a task that was started inside the first request; one request is cancelled in the queue."""
-
     async def work(jobs: asyncio.Queue[tuple[asyncio.Future[str], Ticket]]) -> None:
         while True:
             taken = [await jobs.get()]
@@ -304,7 +294,6 @@ def test_a_batcher_task_of_an_earlier_request_serves_all(finished: Finished) -> 
 
 
 def test_a_custom_thread_processes_jobs_of_many_requests(finished: Finished) -> None:
-    """A worker thread and a plain queue: nothing of a request is left in the thread, not even after an exception."""
     jobs: SimpleQueue[tuple[Callable[[], None], Ticket] | None] = SimpleQueue()
     seen: list[object] = []
 
@@ -338,7 +327,6 @@ def test_a_custom_thread_processes_jobs_of_many_requests(finished: Finished) -> 
 
 
 def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished) -> None:
-    """Pickled, a ticket knows no request, and a run only what any Python can read."""
     with request("here"):
         drawn = ticket()
         arrived = pickle.loads(pickle.dumps(drawn))  # noqa: S301 - our own
@@ -362,7 +350,6 @@ def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished
     "nonsense", [None, 7, "run", BatchRun(["@closed", 0, 0], 5), BatchRun(["@closed", 2**62, 0], 2**62 + 1)]
 )
 def test_runs_of_another_clock_and_invalid_runs_are_ignored(finished: Finished, nonsense: Any) -> None:
-    """A run that started before its ticket, or ends in the future, is of another clock."""
     with request("here"):
         drawn = ticket()
         drawn.done(nonsense)
@@ -372,7 +359,6 @@ def test_runs_of_another_clock_and_invalid_runs_are_ignored(finished: Finished, 
 
 
 def test_tickets_outside_of_requests_are_harmless() -> None:
-    """Warm-up puts jobs into the queue as well."""
     with batch([ticket(), None, "x"]), stage("forward"):
         pass
     with batch([]):
@@ -383,7 +369,6 @@ def test_tickets_outside_of_requests_are_harmless() -> None:
 
 
 def test_the_tickets_of_a_request_are_bounded(finished: Finished) -> None:
-    """Beyond the limit its jobs run, and nothing is recorded."""
     with request("endless"):
         for _ in range(tickets.MAX_TICKETS * 2):
             with batch([ticket()]), stage("forward"):

@@ -20,7 +20,6 @@ UIDS = ["a text", UUID(int=7)]
 
 @pytest.mark.parametrize("uid", [*UIDS, 7, ("a", 7)])
 def test_a_uid_with_a_run_is_found_under_the_uid(uid: Hashable) -> None:
-    """Here and in another process; one of another type stays what it is."""
     with batch([]) as run:
         pass
     carrier = with_run(uid, run)
@@ -33,7 +32,6 @@ def test_a_uid_with_a_run_is_found_under_the_uid(uid: Hashable) -> None:
 @pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize("uid", UIDS)
 def test_a_result_with_a_uid_is_delivered_once(uid: Any) -> None:
-    """Other waiting requests get nothing; a response without a run has no effect."""
     waiting = TicketsById("a library")
     with request("asks"):
         own, other = ticket(), ticket()
@@ -52,7 +50,6 @@ def test_a_result_with_a_uid_is_delivered_once(uid: Any) -> None:
 
 
 def test_finished_requests_are_not_retained(finished: Finished) -> None:
-    """A ticket lives as long as its request."""
     waiting = TicketsById("a library")
     with request("leaves"):
         waiting.add("uid", ticket())

@@ -42,7 +42,6 @@ def trace(record: records.Record) -> Trace:
 
 
 def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> None:
-    """The ids are those of the root span of a retained trace."""
     with stagelens.request("job"):
         marks = records.current.get()
         assert marks is not None
@@ -53,7 +52,6 @@ def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> 
 
 
 def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) -> None:
-    """A trace that is not recorded upstream is not recorded downstream."""
     with stagelens.request("job", traceparent=INCOMING):
         marks = records.current.get()
         assert marks is not None
@@ -69,7 +67,6 @@ def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) ->
 
 
 def test_concurrent_calls_propagate_the_same_ids() -> None:
-    """Two threads of a request that call out at the same time agree."""
     marks: list[Any] = [records.OPEN, 0, 0]
     start = threading.Barrier(8)
     seen: set[str] = set()
@@ -89,7 +86,6 @@ def test_concurrent_calls_propagate_the_same_ids() -> None:
 
 @pytest.mark.parametrize("variables", [{"STAGELENS_PROPAGATE": "false"}, {"OTEL_SDK_DISABLED": "true"}])
 def test_disabled_propagation_sends_no_header(variables: dict[str, str]) -> None:
-    """The services a request calls then see what they always saw."""
     code = "from stagelens.instrumentors.trace_context import traceparent; print(repr(traceparent(['@open', 0, 0])))"
     env = {**os.environ, **variables}
     completed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
@@ -104,7 +100,6 @@ def test_disabled_propagation_sends_no_header(variables: dict[str, str]) -> None
 def test_a_trace_is_forced_only_by_the_configured_header(
     monkeypatch: pytest.MonkeyPatch, configured: str, header: str, forced: bool
 ) -> None:
-    """Traces are retained by a header only if the service enables it."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", configured)
 
     assert is_forced(header) is forced
@@ -132,7 +127,6 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]
 def test_a_retained_request_is_part_of_the_trace_of_the_user(
     finished: Finished, exported: InMemorySpanExporter
 ) -> None:
-    """Below their span, with its stages below it, through their own exporter."""
     with api.get_tracer("theirs").start_as_current_span("their server span"), stagelens.request("job"):
         with stagelens.stage("forward"):
             pass
@@ -156,7 +150,6 @@ def test_a_retained_request_is_part_of_the_trace_of_the_user(
 def test_a_span_that_starts_inside_the_request_is_its_parent(
     finished: Finished, exported: InMemorySpanExporter
 ) -> None:
-    """An instrumentation that opens its server span inside the application is later than we are."""
     with stagelens.request("job"):
         for name in ("their server span", "another"):
             with api.get_tracer("theirs").start_as_current_span(name, kind=api.SpanKind.SERVER):
@@ -169,7 +162,6 @@ def test_a_span_that_starts_inside_the_request_is_its_parent(
 
 @pytest.mark.usefixtures("instrumented")
 def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, exported: InMemorySpanExporter) -> None:
-    """The request joins its trace, beside it."""
     with stagelens.request("job"), api.get_tracer("theirs").start_as_current_span("SELECT"):
         pass
     user_spans.export_spans([trace(finished[0])], 0)
@@ -181,7 +173,6 @@ def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, export
 
 @pytest.mark.usefixtures("instrumented")
 def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """We add nothing to a trace the user's own sampler has dropped."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=ALWAYS_OFF)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -208,7 +199,6 @@ def retained_trace(spans: int = 1) -> Trace:
 def test_the_sampler_of_the_user_decides_about_new_traces(
     sampler: Any, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sampler of one in ten traces also applies to retained requests."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -225,7 +215,6 @@ def test_the_sampler_of_the_user_decides_about_new_traces(
 def test_spans_of_the_user_have_priority_in_the_queue(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Traces that do not fit completely into an export are omitted."""
     remaining = user_spans.export_spans([retained_trace(100)] * 5, 0)
     remaining = user_spans.export_spans([retained_trace(100)] * 50, 0, remaining)
 
@@ -240,7 +229,6 @@ def test_spans_of_the_user_have_priority_in_the_queue(
 
 
 def test_a_slow_exporter_gets_whole_traces(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The time limit holds between traces, and what is dropped is logged once."""
     now = [0.0]
 
     class Slow(InMemorySpanExporter):
@@ -265,7 +253,6 @@ def test_a_slow_exporter_gets_whole_traces(monkeypatch: pytest.MonkeyPatch, capl
 def test_without_a_tracer_provider_nothing_is_emitted(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SDK may be loaded (we depend on it) and not used."""
     monkeypatch.setattr(api, "_TRACER_PROVIDER", None)
     with stagelens.request("job"):
         pass
@@ -278,8 +265,6 @@ def test_without_a_tracer_provider_nothing_is_emitted(
 def test_an_unreadable_span_is_ignored(
     finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their span starts and ends as before, and the request is counted."""
-
     def broken(_: object) -> Parent:
         raise RuntimeError
 
@@ -294,7 +279,6 @@ def test_an_unreadable_span_is_ignored(
 
 @pytest.mark.usefixtures("instrumented", "exported")
 def test_a_span_started_after_the_request_is_not_its_parent(finished: Finished) -> None:
-    """A background task goes on in the context of the request it was made in."""
     with stagelens.request("job"):
         task = contextvars.copy_context()
     task.run(api.get_tracer("theirs").start_span, "later")
@@ -303,7 +287,6 @@ def test_a_span_started_after_the_request_is_not_its_parent(finished: Finished) 
 
 
 def test_uninstrumentation_restores_the_method() -> None:
-    """The very same method stands there afterwards."""
     before = vars(api_span())["start"]
     module = OpenTelemetrySdkInstrumentor()
     module.instrument()

@@ -16,7 +16,6 @@ VALUE = re.compile(r"[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 def test_every_name_is_sent_as_a_valid_value(service: str) -> None:
-    """And read again, also beside entries of others."""
     header = tracestate(service)
 
     assert VALUE.fullmatch(header.partition("=")[2])
@@ -24,7 +23,6 @@ def test_every_name_is_sent_as_a_valid_value(service: str) -> None:
 
 
 def test_a_long_name_is_cut() -> None:
-    """Between two characters; a surrogate is no text."""
     header = tracestate("ü" * 200 + "\ud800")
 
     assert VALUE.fullmatch(header.partition("=")[2])
@@ -33,7 +31,6 @@ def test_a_long_name_is_cut() -> None:
 
 @pytest.mark.parametrize("header", ["", "stagelens", "x=stagelens=1", "other=1,STAGELENS=x", ",=,"])
 def test_other_headers_name_no_caller(header: str) -> None:
-    """Only our own entry counts."""
     assert caller_of(header) == ""
 
 
@@ -54,12 +51,10 @@ PUBLIC = [
 
 @pytest.mark.parametrize("host", [*PRIVATE, *PUBLIC])
 def test_only_private_hosts_get_the_name_of_the_service(host: str) -> None:
-    """Unless the setting lists others."""
     assert may_name_service_to(host, "") == (host in PRIVATE)
 
 
 def test_listed_hosts_get_the_name_of_the_service() -> None:
-    """As patterns, in any case."""
     listed = "*.Example.com, 8.8.8.8"
 
     assert [may_name_service_to(host, listed) for host in ("api.example.COM", "example.com", "8.8.8.8", "8.8.4.4")] == [
@@ -84,5 +79,4 @@ def test_listed_hosts_get_the_name_of_the_service() -> None:
     ],
 )
 def test_the_host_of_a_target(target: str, host: str) -> None:
-    """Of each resolver of gRPC; of another one it is unknown."""
     assert host_of_target(target) == host

@@ -46,7 +46,6 @@ def keys(record: records.Record) -> list[str]:
 
 
 def test_untimed_requests_record_no_stages(spared: Finished) -> None:
-    """A request has its duration, and the facts recorded at its start."""
     with request("predict", model="m", batch=3), stage("forward"):
         assert records.current.get() is None
 
@@ -57,7 +56,6 @@ def test_untimed_requests_record_no_stages(spared: Finished) -> None:
 
 
 def test_a_request_inside_an_untimed_one_is_not_counted(spared: Finished) -> None:
-    """Neither in the same context, nor in a task, nor in a job that goes to a pool."""
     with request("outer"):
         with request("inner", model="m"):
             pass
@@ -77,7 +75,6 @@ def test_a_request_inside_an_untimed_one_is_not_counted(spared: Finished) -> Non
 
 @pytest.mark.usefixtures("carried")
 def test_a_request_inside_an_untimed_one_in_a_pool_is_not_counted(spared: Finished) -> None:
-    """Its job knows the request, as it does with stages."""
     with ThreadPoolExecutor(1) as pool, request("outer"):
         pool.submit(request("inner")(lambda: None)).result()
         thread = threading.Thread(target=request("inner")(lambda: None))
@@ -88,7 +85,6 @@ def test_a_request_inside_an_untimed_one_in_a_pool_is_not_counted(spared: Finish
 
 
 def test_a_worker_outliving_its_request_starts_new_requests(spared: Finished) -> None:
-    """The context of a long-lived task still holds the finished request; new requests in it are counted."""
     with request("first"):
         context = contextvars.copy_context()
     context.run(request("second")(lambda: None))
@@ -97,7 +93,6 @@ def test_a_worker_outliving_its_request_starts_new_requests(spared: Finished) ->
 
 
 def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever holds by then: the request inside it is still not counted, and the next one has stages."""
     with request("outer"):
         monkeypatch.setattr(recorder, "spare", recorder.TIMED_AGAIN)
         with request("inner"), stage("forward"):
@@ -109,7 +104,6 @@ def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pyt
 
 
 def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running request retains its stages when the level drops them."""
     with request("outer"):
         monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
         with request("inner"), stage("forward"):
@@ -120,8 +114,6 @@ def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytes
 
 
 def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
-    """Its consumer's context is left alone between the steps."""
-
     @request("stream")
     def stream() -> Generator[int]:
         with stage("forward"):
@@ -136,7 +128,6 @@ def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
 
 
 def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some requests record their stages: they are samples for the aggregation, and count like the others."""
     monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
     fold = Aggregator(SamplingLimits(), random.Random(1))
     for _ in range(2 * recorder.SCOUTS):
@@ -152,7 +143,6 @@ def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monk
 
 
 def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host runs as if we were not there."""
     monkeypatch.setattr(recorder, "spare", recorder.NOTHING)
     with request("outer"), stage("forward"), request("inner"):
         assert records.current.get() is None
@@ -173,7 +163,6 @@ def served(fold: Aggregator) -> dict[tuple[str, str], int]:
 
 
 def test_each_level_drops_more_detail_and_no_request() -> None:
-    """Traces are dropped first, then facts, then stages: requests without stages are untimed, not unattributed."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     by_level: list[dict[tuple[str, str], int]] = []
     for level in (ALL, NO_TRACES, NO_FACTS):

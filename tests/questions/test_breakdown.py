@@ -50,7 +50,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_page_api_summary_and_alert_show_the_same_stages(site: Site) -> None:
-    """For the same percentile of the same requests, all say the same, and the stages add up to the latency."""
     found = breakdown(site.store.read, site.around(service="shop"))
     client = Dashboard(DashboardConfig(), site.store, None, clock=site.clock).server.test_client()
     answer = client.get("/api/v1/query/breakdown?service=shop&p=50,99&from=now-1d").get_json()
@@ -94,7 +93,6 @@ def test_page_api_summary_and_alert_show_the_same_stages(site: Site) -> None:
 
 
 def test_each_share_has_its_requests_and_an_interval(site: Site) -> None:
-    """The stages of the median are not those of eight requests; the interval contains the share and the truth."""
     client = Dashboard(DashboardConfig(), site.store, None, clock=site.clock).server.test_client()
     shares = client.get("/api/v1/query/breakdown?service=shop&p=50&from=now-1d").get_json()["shares"]
     preprocess = next(each for each in shares if each["stage"] == "preprocess")

@@ -62,7 +62,6 @@ def fail(store: Store) -> Fail:
 
 
 def test_without_requests_there_is_no_data(store: Store) -> None:
-    """Silence is neither a failure nor good latency."""
     assert [explain_violations(store.read, SHOP, each).kind for each in (LATENCY, AVAILABILITY)] == ["no_data"] * 2
 
 
@@ -71,7 +70,6 @@ def test_without_requests_there_is_no_data(store: Store) -> None:
 def test_a_stage_is_never_blamed_for_failures(
     store: Store, traffic: Traffic, fail: Fail, indicator: Indicator, stages: dict[str, float]
 ) -> None:
-    """Failures are named with their exact counts and route, the error type of the retained ones, and no stage."""
     traffic(NOW - HOUR, HOUR, {1: FAST}, service="shop")
     fail("/pay", 300, "ReadTimeout", stages)
     fail("/cart", 60, "ValueError", stages)
@@ -85,7 +83,6 @@ def test_a_stage_is_never_blamed_for_failures(
 
 
 def test_a_slow_stage_is_named_beside_failures(store: Store, traffic: Traffic, fail: Fail) -> None:
-    """Of a mixed burn, failures come first, and a stage explains the slow requests that succeeded only."""
     traffic(NOW - HOUR, HOUR, {9: FAST, 1: SLOW}, service="shop")
     fail("/pay", 700, "ReadTimeout", {"postprocess": 20.0})
     found = explain_violations(store.read, SHOP, LATENCY)
@@ -96,7 +93,6 @@ def test_a_slow_stage_is_named_beside_failures(store: Store, traffic: Traffic, f
 
 
 def test_few_failures_do_not_hide_slow_requests(store: Store, traffic: Traffic, fail: Fail) -> None:
-    """A burn of slow requests is blamed on their stage, and states the failures among the bad requests."""
     traffic(NOW - HOUR, HOUR, {8: FAST, 2: SLOW}, service="shop")
     fail("/pay", 100, "ReadTimeout", {"postprocess": 20.0})
     found = explain_violations(store.read, SHOP, LATENCY)
@@ -110,7 +106,6 @@ def test_few_failures_do_not_hide_slow_requests(store: Store, traffic: Traffic, 
 def test_other_kinds_of_objectives_are_explained_by_their_own_requests(
     store: Store, traffic: Traffic, kind: Any
 ) -> None:
-    """A stage objective whose bad requests succeeded has no failures; without tokens there is no data."""
     traffic(NOW - HOUR, HOUR, {8: FAST, 2: SLOW}, service="shop", errors=5)
     indicator = Indicator(kind, None if kind == "coverage" else 0.05, "queue" if kind == "stage" else None)
     found = explain_violations(store.read, SHOP, indicator)
@@ -119,7 +114,6 @@ def test_other_kinds_of_objectives_are_explained_by_their_own_requests(
 
 
 def test_a_failed_call_names_its_dependency(store: Store, fail: Fail) -> None:
-    """The called service is that of failed calls, as an agent or other programs record them."""
     fail(
         "/a",
         4,
@@ -138,7 +132,6 @@ def test_a_failed_call_names_its_dependency(store: Store, fail: Fail) -> None:
 
 
 def test_a_regression_of_timeouts_is_one_of_failures(store: Store, traffic: Traffic, fail: Fail) -> None:
-    """If most requests slower than usual failed, the stage in which they waited is not the cause."""
     traffic(NOW - HOUR, HOUR, {10: FAST}, service="shop")
     fail("/pay", 100, "ReadTimeout", {"dependency": 9.0})
     found = explain_regression(store.read, SHOP, 0.1, ())

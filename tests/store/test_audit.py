@@ -29,7 +29,6 @@ def people(one: Site, start: datetime = AT - DAY, end: datetime = AT + DAY) -> l
 
 
 def test_entries_are_returned_unchanged_and_newest_first(site: Callable[..., Site]) -> None:
-    """The window is half open; entries of one moment are in the order of their writing."""
     one = site()
     refused = AuditEntry(AT, "bob", "api", "silence", outcome="refused", reason="a viewer")
     for each in (entry(), refused, entry("eve", AT + DAY)):
@@ -41,7 +40,6 @@ def test_entries_are_returned_unchanged_and_newest_first(site: Callable[..., Sit
 
 
 def test_a_long_or_unstorable_text_is_cut(site: Callable[..., Site]) -> None:
-    """Names come from users: any text can be written."""
     one = site()
     one.store.add_audit_entry(entry("\0" + "é" * 1000))
 
@@ -49,7 +47,6 @@ def test_a_long_or_unstorable_text_is_cut(site: Callable[..., Site]) -> None:
 
 
 def test_an_entry_within_a_transaction_is_part_of_it(site: Callable[..., Site]) -> None:
-    """It is undone with the rest; the next transaction stands on its own."""
     one = site()
     with suppress(ZeroDivisionError), one.store.transaction():
         one.store.add_audit_entry(entry("ada"))
@@ -63,7 +60,6 @@ def test_an_entry_within_a_transaction_is_part_of_it(site: Callable[..., Site]) 
 
 
 def test_entries_are_deleted_after_their_retention(site: Callable[..., Site]) -> None:
-    """After 395 days, whatever the retention of the measurements."""
     one = site()
     one.store.add_audit_entry(entry("old", AT - audit.KEPT - timedelta(seconds=1)))
     one.store.add_audit_entry(entry("new", AT - audit.KEPT + timedelta(seconds=1)))
@@ -73,7 +69,6 @@ def test_entries_are_deleted_after_their_retention(site: Callable[..., Site]) ->
 
 
 def test_a_copy_has_the_audit_log(site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
-    """Also the copy can be written to."""
     one, other = site(), target_site()
     one.store.add_audit_entry(entry())
     copy_store(one.store, other.store, lambda _done, _all: None)
@@ -83,7 +78,6 @@ def test_a_copy_has_the_audit_log(site: Callable[..., Site], target_site: Callab
 
 
 def test_revision_0014_is_upgraded_and_restored(database_points_site: Callable[..., Site]) -> None:
-    """Events of before are about all environments; a downgrade keeps them."""
     one = database_points_site()
     one.store.add_event(Event(AT, "shop", "deploy", "v2", "v2 is out", environment="prod"))
     one.store.add_audit_entry(entry())

@@ -193,7 +193,6 @@ def test_a_copy_equals_its_source_and_continues(source: Site, target_site: Calla
 def test_points_move_to_clickhouse_and_back(
     file_source: Site, sqlite_site: Callable[..., Site], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Points are copied to ClickHouse and back, also after interruptions and changes of the source."""
     there = sqlite_site(points_url=embedded_url(tmp_path_factory.getbasetemp() / "clickhouse"))
     back = sqlite_site()
     with pytest.raises(Interrupted):
@@ -213,7 +212,6 @@ def test_points_move_to_clickhouse_and_back(
 
 
 def test_there_is_one_row_per_key(file_source: Site, database_points_site: Callable[..., Site]) -> None:
-    """Rows of the same key from several writes are aggregated to one row with the same counts."""
     target = database_points_site()
     backup.copy_store(file_source.store, target.store, no_progress)
     with target.store.engine.connect() as connection:
@@ -229,7 +227,6 @@ def test_there_is_one_row_per_key(file_source: Site, database_points_site: Calla
 
 
 def test_a_target_with_data_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
-    """A target that contains data is refused with an error that names them, and stays unchanged."""
     target = target_site()
     target.write([Request({"forward": 1_000_000})])
     with pytest.raises(StoreError, match=r"is not empty \(data in .*series.*use an empty database"):
@@ -240,13 +237,11 @@ def test_a_target_with_data_is_refused(file_source: Site, target_site: Callable[
 
 
 def test_a_store_is_not_copied_into_itself(file_source: Site) -> None:
-    """A copy of a store into itself is refused, because the target is not empty."""
     with pytest.raises(StoreError, match="is not empty"):
         backup.copy_store(file_source.store, file_source.store, no_progress)
 
 
 def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
-    """The copy of an empty store is an empty store."""
     one, target = sqlite_site(), target_site()
 
     assert backup.copy_store(one.store, target.store, no_progress) == 0
@@ -256,7 +251,6 @@ def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_s
 def test_an_interrupted_copy_continues(
     file_source: Site, database_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupted copy continues without copying data again, and is not usable before its end."""
     target = database_points_site()
     with pytest.raises(Interrupted):
         backup.copy_store(file_source.store, target.store, interrupt_after(5))
@@ -279,7 +273,6 @@ def test_an_interrupted_copy_continues(
 def test_a_changed_source_is_copied_again(
     file_source: Site, sqlite_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the source changed after an interruption, the copy starts again and logs that."""
     target = sqlite_site()
     with pytest.raises(Interrupted):
         backup.copy_store(file_source.store, target.store, interrupt_after(9))
@@ -293,7 +286,6 @@ def test_a_changed_source_is_copied_again(
 def test_small_stretches_are_copied_as_well_as_large_ones(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot that exceeds the memory limit is copied in pieces that contain each row once."""
     monkeypatch.setattr(backup, "STRETCH_ROWS", 5)
     target = sqlite_site()
     backup.copy_store(file_source.store, target.store, no_progress)
@@ -308,7 +300,6 @@ def test_small_stretches_are_copied_as_well_as_large_ones(
 def test_a_copy_that_differs_is_refused(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost row is found by the final comparison, with tier, service and metric, and the copy stays unusable."""
     real = PointTable.added_up
 
     def lossy(table: PointTable, width: int) -> PointTable:
@@ -325,7 +316,6 @@ def test_a_copy_that_differs_is_refused(
 
 
 def test_two_copies_into_one_target_do_not_mix(file_source: Site, database_points_site: Callable[..., Site]) -> None:
-    """A second copy into the same target continues where the first one is, and the first one ends with an error."""
     target = database_points_site()
     stretch = itertools.count()
 
@@ -344,7 +334,6 @@ def test_two_copies_into_one_target_do_not_mix(file_source: Site, database_point
 
 
 def test_progress_counts_to_the_end(file_source: Site, sqlite_site: Callable[..., Site]) -> None:
-    """Progress grows from zero to all rows."""
     progress: list[tuple[int, int]] = []
     total = backup.copy_store(
         file_source.store, sqlite_site().store, lambda done, all_rows: progress.append((done, all_rows))

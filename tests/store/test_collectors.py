@@ -59,7 +59,6 @@ def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage
 
 
 def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Callable[..., Site]) -> None:
-    """Three processes write the same and different series and batches: each batch counts once, for the process that wrote it."""
     one = shared_site(series_caps=SeriesCaps(route=10))
     points = {name: value for name, value in one.options.items() if name == "points_url"}
     command = [sys.executable, "-c", COLLECTOR, one.url, json.dumps(points)]
@@ -89,7 +88,6 @@ def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Cal
 
 
 def test_the_same_batch_from_several_collectors_counts_once(site: Callable[..., Site]) -> None:
-    """A batch that reaches several collectors together counts once, and exactly one of them accepts it as new."""
     one = site()
     collectors = [one, one.another(), one.another(), one.another()]
     begin = Barrier(len(collectors))
@@ -111,7 +109,6 @@ def test_the_same_batch_from_several_collectors_counts_once(site: Callable[..., 
 
 
 def test_interned_ids_are_shared_by_all_collectors(site: Callable[..., Site]) -> None:
-    """Services, series and stages are created once for all collectors."""
     one = site()
     other = one.another()
     for step in range(6):
@@ -123,7 +120,6 @@ def test_interned_ids_are_shared_by_all_collectors(site: Callable[..., Site]) ->
 
 
 def test_caps_are_shared(site: Callable[..., Site]) -> None:
-    """The caps of routes and stages apply to all collectors together, and all requests count."""
     caps = SeriesCaps(route=3, custom_stages=2)
     one = site(series_caps=caps)
     collectors = [one, one.another(), one.another()]
@@ -143,7 +139,6 @@ def test_caps_are_shared(site: Callable[..., Site]) -> None:
 
 
 def test_a_series_deleted_by_one_collector_is_recreated_by_another(site: Callable[..., Site]) -> None:
-    """Ids of deleted series in the memory of another collector are invalid, and no data are written under them."""
     one = site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
     other = one.another()
     other.store.write([batch("a", route="/old"), batch("b", route="/kept")])
@@ -163,7 +158,6 @@ def test_a_series_deleted_by_one_collector_is_recreated_by_another(site: Callabl
 
 
 def test_a_trace_of_two_collectors_is_stored_once(site: Callable[..., Site]) -> None:
-    """A trace that two collectors receive in different batches is stored once."""
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("a", traces=[trace])])
@@ -187,7 +181,6 @@ def test_a_trace_of_two_collectors_is_stored_once(site: Callable[..., Site]) -> 
 def test_any_order_of_turns_counts_each_batch_once(
     site: Callable[..., Site], turns: list[tuple[int, str, int]]
 ) -> None:
-    """For any order of writes, repeated batches, maintenance and restarts of three collectors, each batch counts once."""
     one = site(retention=Retention(timedelta(hours=1), timedelta(hours=3), timedelta(hours=30)))
     collectors = [one, one.another(), one.another()]
     sent: list[Batch] = []

@@ -35,7 +35,6 @@ def waiting(site: Site, max_bytes: int = 1000, max_bodies: int = 100) -> list[in
 
 
 def test_bodies_are_stored_with_their_batch(site: Callable[..., Site]) -> None:
-    """Bodies of a duplicate batch or a failed transaction are not stored."""
     one = site()
 
     def fail(_: object) -> None:
@@ -62,7 +61,6 @@ def test_bodies_are_stored_with_their_batch(site: Callable[..., Site]) -> None:
 
 
 def test_bodies_are_returned_oldest_first_and_bounded(site: Callable[..., Site]) -> None:
-    """The oldest bodies are returned within limits, one larger than the limits alone; deletion is idempotent."""
     one = site()
     one.store.write([Batch("1", onward=[body(1, size=50), *(body(number) for number in range(2, 8))])])
 
@@ -81,7 +79,6 @@ def test_bodies_are_returned_oldest_first_and_bounded(site: Callable[..., Site])
 
 
 def test_one_collector_leases_a_destination(site: Callable[..., Site]) -> None:
-    """One collector holds the lease of a destination, until it releases it or stops renewing it."""
     one = site()
 
     def holds(who: str, now: float) -> bool:
@@ -97,7 +94,6 @@ def test_one_collector_leases_a_destination(site: Callable[..., Site]) -> None:
 
 
 def test_bodies_for_removed_destinations_expire(site: Callable[..., Site]) -> None:
-    """Bodies for a removed destination expire; those for a configured one never do."""
     one = site()
     one.store.write([Batch("1", onward=[body(1), body(2, "gone")])])
     with one.store.transaction() as connection:
@@ -109,7 +105,6 @@ def test_bodies_for_removed_destinations_expire(site: Callable[..., Site]) -> No
 def test_a_copy_has_the_waiting_bodies_and_a_new_collector_id(
     site: Callable[..., Site], target_site: Callable[..., Site]
 ) -> None:
-    """Backup, restore and migration copy the bodies, and the copy has a new collector id."""
     one, other = site(), target_site()
     one.store.write([Batch("1", onward=[body(1), body(2)])])
     with one.store.transaction() as connection:

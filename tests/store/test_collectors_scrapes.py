@@ -31,7 +31,6 @@ def batch(name: str, count: int) -> Batch:
 
 
 def test_a_target_is_leased_by_one_collector_and_counted_once(site: Callable[..., Site]) -> None:
-    """A collector that lost the target counts nothing, and the new holder continues from the last reading."""
     opened = site()
     store = opened.store
     first = store.take_target(URL, "a", NOW, 30)

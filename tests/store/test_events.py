@@ -33,7 +33,6 @@ def events_of_day(one: Site, **wanted: str) -> list[str]:
 
 
 def test_events_are_returned_newest_first(site: Callable[..., Site]) -> None:
-    """Events are returned unchanged, sorted by their time and not by arrival."""
     one = site()
     assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.EVENT_COLUMNS)
     one.store.add_event(event("später", at=AT + timedelta(milliseconds=5), link="/s/shop"))
@@ -53,7 +52,6 @@ def test_events_are_returned_newest_first(site: Callable[..., Site]) -> None:
 
 
 def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
-    """An event at the end of a window belongs to the next one."""
     one = site()
     one.store.add_event(event())
 
@@ -62,7 +60,6 @@ def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
 
 
 def test_a_service_query_includes_global_events(site: Callable[..., Site]) -> None:
-    """A query for a service returns its events and those without a service."""
     one = site()
     for name in ("shop", "bank", ""):
         one.store.add_event(event(f"of {name or 'all'}", service=name, kind="note" if name == "bank" else "deploy"))
@@ -74,7 +71,6 @@ def test_a_service_query_includes_global_events(site: Callable[..., Site]) -> No
 
 
 def test_the_same_event_within_a_minute_is_stored_once(site: Callable[..., Site]) -> None:
-    """The same event within a minute is stored once; after a different event in between it is stored again."""
     one = site()
     for text, seconds in (("done", 0), ("dismissed", 10), ("done", 20), ("done", 60)):
         one.store.add_event(event(text, at=AT + timedelta(seconds=seconds)))
@@ -83,7 +79,6 @@ def test_the_same_event_within_a_minute_is_stored_once(site: Callable[..., Site]
 
 
 def test_an_event_increases_the_revision_of_its_service(site: Callable[..., Site]) -> None:
-    """An event increases the revision of its service; one without a service increases all revisions."""
     one = site()
     one.write([Request({"forward": 1}, series=each) for each in (SHOP, Series("bank"))])
 
@@ -101,7 +96,6 @@ def test_an_event_increases_the_revision_of_its_service(site: Callable[..., Site
 
 
 def test_events_expire_with_the_coarsest_tier(site: Callable[..., Site]) -> None:
-    """Events older than the longest retention are deleted."""
     one = site(retention=Retention(hours=timedelta(days=2)))
     one.store.add_event(event("old", at=AT - timedelta(days=2, seconds=1)))
     one.store.add_event(event("new", at=AT - timedelta(days=2) + timedelta(seconds=1)))
@@ -113,7 +107,6 @@ def test_events_expire_with_the_coarsest_tier(site: Callable[..., Site]) -> None
 def test_events_over_the_limit_delete_the_oldest(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the maximum number of events, the oldest are deleted."""
     monkeypatch.setattr(events, "MAX_EVENTS", 3)
     one = sqlite_site()
     for number in range(5):
@@ -124,7 +117,6 @@ def test_events_over_the_limit_delete_the_oldest(
 
 
 def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
-    """A backup contains the events, and a restored store accepts new ones."""
     one, other = site(), sqlite_site()
     one.store.add_event(event("before"))
     copy_store(one.store, other.store, lambda _done, _total: None)
@@ -134,7 +126,6 @@ def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: C
 
 
 def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(database_points_site: Callable[..., Site]) -> None:
-    """A downgrade drops the table of events, an upgrade creates it again, and requests are unchanged."""
     one = database_points_site()
     one.write([Request({"forward": 1_000_000})])
     one.store.add_event(event())
@@ -167,7 +158,6 @@ def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(database_po
     ],
 )
 def test_an_invalid_event_is_refused(changes: dict[str, Any], fix: str) -> None:
-    """An invalid event is an error that names the field and the allowed form."""
     with pytest.raises(ValueError, match=re.escape(fix)):
         event(**changes)
 
@@ -183,7 +173,6 @@ def test_an_invalid_event_is_refused(changes: dict[str, Any], fix: str) -> None:
     ],
 )
 def test_event_times_have_several_formats(at: Any, expected: datetime) -> None:
-    """Times are ISO 8601, in UTC without a time zone, milliseconds, or now."""
     found = events.event_from_json({"text": "x", "at": at}, AT)
 
     assert found == Event(expected, "", "note", "", "x")
@@ -211,14 +200,12 @@ def test_event_times_have_several_formats(at: Any, expected: datetime) -> None:
     ],
 )
 def test_a_body_that_is_not_an_event_is_explained(body: bytes, fix: str) -> None:
-    """A body that is not an event is an error with the expected form."""
     with pytest.raises(ValueError, match=re.escape(fix)):
         events.event_from_json(body, AT)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=20), st.lists, max_leaves=5))
 def test_any_json_value_is_an_event_or_an_error(value: Any) -> None:
-    """Any JSON value in any field gives an event or a ValueError."""
     for field in events.EVENT_COLUMNS:
         try:
             found = events.event_from_json({"text": "x"} | {field: value}, AT)

@@ -34,7 +34,6 @@ def page_results(one: Site, **dimensions: str) -> list[object]:
 def test_excluding_cold_requests_equals_a_store_without_them(
     sqlite_site: Callable[..., Site],
 ) -> None:
-    """Excluding cold requests gives the same results as a store without them, in every tier; both parts add up to all."""
     mixed, warm, cold = sqlite_site(), sqlite_site(), sqlite_site()
     for one, requests in ((mixed, WARM + COLD), (warm, WARM), (cold, COLD)):
         one.write(requests)
@@ -51,7 +50,6 @@ def test_excluding_cold_requests_equals_a_store_without_them(
 
 
 def test_a_retained_request_is_cold_like_its_series(sqlite_site: Callable[..., Site]) -> None:
-    """A retained trace is cold like its series, and excluded from exemplars with it."""
     one = sqlite_site()
     retained = [
         KeptTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
@@ -64,7 +62,6 @@ def test_a_retained_request_is_cold_like_its_series(sqlite_site: Callable[..., S
 
 
 def test_cold_requests_do_not_count_towards_the_series_cap(sqlite_site: Callable[..., Site]) -> None:
-    """Cold requests do not count towards the cap of series, so they retain their routes."""
     one = sqlite_site(series_caps=SeriesCaps(series=2))
     series = [Series("shop", route=route, cold=cold) for cold in "01" for route in ("/a", "/b", "/c")]
     one.write([Request({"forward": 1}, series=each) for each in series])
@@ -75,7 +72,6 @@ def test_cold_requests_do_not_count_towards_the_series_cap(sqlite_site: Callable
 
 @pytest.mark.parametrize("value", ["", "yes", "true"])
 def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], value: str) -> None:
-    """A request with another value counts as warm."""
     one = sqlite_site()
     one.write([Request({"forward": 1}, series=replace(SHOP, cold=value))])
 
@@ -83,7 +79,6 @@ def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], value: 
 
 
 def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
-    """Older data count as warm after the upgrade, and new cold series get new ids."""
     one = sqlite_site()
     one.write([*WARM, Request({"forward": 1}, series=Series("gone"))])
     with one.store.transaction() as connection:
@@ -102,7 +97,6 @@ def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
-    """Data about cold starts count once per batch, and expire with the hourly tier."""
     one = sqlite_site()
     starts = [
         StoredLoad(

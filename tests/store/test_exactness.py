@@ -136,7 +136,6 @@ SOME_QUANTILES = st.lists(
 def test_every_quantile_equals_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
 ) -> None:
-    """Quantiles of the whole, a version and a stage are equal bit for bit, in every query and tier."""
     one = sqlite_site(retention=RETENTIONS[tier])
     deliver(one, batches)
     whole, second = one.between(START, END), one.between(START, END, version="2")
@@ -159,7 +158,6 @@ def test_every_quantile_equals_that_of_one_histogram(
 def test_every_step_equals_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
 ) -> None:
-    """Quantiles of each step are equal bit for bit, with the requested width or that of the finest remaining tier."""
     one = sqlite_site(retention=RETENTIONS[tier])
     deliver(one, batches)
     found = one.store.read.quantiles_over_time(one.between(START, END), quantiles, timedelta(seconds=step))
@@ -178,7 +176,6 @@ def test_every_step_equals_that_of_one_histogram(
 def test_merged_parts_equal_the_whole(
     sqlite_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
-    """Merged parts, by time or by version, have the quantiles of the whole."""
     one = sqlite_site(retention=RETENTIONS[10])
     deliver(one, batches)
     read, middle = one.store.read, START + 10 * cut
@@ -192,7 +189,6 @@ def test_merged_parts_equal_the_whole(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_quantiles_are_within_the_error_of_the_samples(sqlite_site: Callable[..., Site], shape: Shape) -> None:
-    """Quantiles are within 1.1 % of the order statistic and within their bounds, in fresh and hourly data."""
     samples = shape.samples(2000)
     one = sqlite_site(retention=RETENTIONS[3600])
     one.write(spread(samples, START, END - START, SERIES))

@@ -82,7 +82,6 @@ def taking(delivery: AggregationInput) -> AggregationResult:
 
 
 def test_processed_spans_count_like_a_batch(site: Callable[..., Site]) -> None:
-    """Points and traces of processed spans are stored, remaining spans wait, and all tables are consistent."""
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     left = Parcel(NOON - 5, counted=False, spans=b"waits")
@@ -103,7 +102,6 @@ def test_processed_spans_count_like_a_batch(site: Callable[..., Site]) -> None:
 
 
 def test_processing_an_empty_inbox_writes_nothing(sqlite_site: Callable[..., Site]) -> None:
-    """Processing an empty inbox writes nothing."""
     one = sqlite_site()
 
     def never(_: AggregationInput) -> AggregationResult:
@@ -114,7 +112,6 @@ def test_processing_an_empty_inbox_writes_nothing(sqlite_site: Callable[..., Sit
 
 
 def test_a_duplicate_batch_is_queued_once(database_points_site: Callable[..., Site]) -> None:
-    """A duplicate batch is ignored, because its spans are inserted in the transaction that records its name."""
     one = database_points_site()
     for _ in range(2):
         one.store.write([Batch("a", spans=b"7")])
@@ -123,7 +120,6 @@ def test_a_duplicate_batch_is_queued_once(database_points_site: Callable[..., Si
 
 
 def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., Site]) -> None:
-    """Processing receives the oldest spans up to a size limit, at least one parcel, and all counts."""
     one = sqlite_site()
     given: list[tuple[list[bytes], list[bytes], bool]] = []
 
@@ -149,7 +145,6 @@ def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., 
 
 
 def test_a_failed_processing_changes_nothing(database_points_site: Callable[..., Site]) -> None:
-    """After an error during processing nothing has changed, and any collector can process the same spans."""
     one = database_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
@@ -164,7 +159,6 @@ def test_a_failed_processing_changes_nothing(database_points_site: Callable[...,
 
 
 def test_one_collector_processes_at_a_time(database_points_site: Callable[..., Site]) -> None:
-    """One collector processes at a time, until its lease expires; then the first one cannot commit."""
     one = database_points_site()
     other = one.another()
     one.store.write([Batch("a", spans=b"7")])
@@ -183,7 +177,6 @@ def test_one_collector_processes_at_a_time(database_points_site: Callable[..., S
 
 
 def test_spans_processed_by_another_cannot_be_committed(database_points_site: Callable[..., Site]) -> None:
-    """If two collectors process the same spans, the second commit fails completely."""
     one = database_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
@@ -198,7 +191,6 @@ def test_spans_processed_by_another_cannot_be_committed(database_points_site: Ca
 
 
 def test_several_collectors_process_the_same_inbox(shared_site: Callable[..., Site]) -> None:
-    """Several collectors receive and process concurrently, and each span counts once."""
     one = shared_site()
     collectors = [one, one.another(), one.another()]
     begin = Barrier(len(collectors))
@@ -219,7 +211,6 @@ def test_several_collectors_process_the_same_inbox(shared_site: Callable[..., Si
 
 
 def test_a_kill_between_any_two_steps_counts_each_span_once(shared_site: Callable[..., Site]) -> None:
-    """After kills before every third step of receiving and processing, each span counts once."""
     one = shared_site()
     one.close()
     command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options)]
@@ -239,7 +230,6 @@ def test_a_kill_between_any_two_steps_counts_each_span_once(shared_site: Callabl
 
 
 def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) -> None:
-    """Backup, restore and migration copy the inbox, and new parcels get new ids."""
     one, other = site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
     one.store.write([Batch("a", spans=b"1000"), Batch("b", spans=b"2000")])
     copy_store(one.store, other.store, lambda _done, _of: None)
@@ -254,7 +244,6 @@ def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) ->
 
 
 def test_waiting_spans_count_towards_the_store_size(database_points_site: Callable[..., Site]) -> None:
-    """Waiting spans count towards the size budget."""
     one = database_points_site()
 
     def used() -> int:

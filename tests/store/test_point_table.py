@@ -31,7 +31,6 @@ def table(n: int, metric: int = 1, bucket: int = 1_000_000) -> PointTable:
 
 
 def test_points_are_unchanged_in_blocks() -> None:
-    """Rows of points and of blocks give the same points, with their stages and their exact numbers."""
     points = table(5 * MAX_BLOCK_POINTS)
 
     blocks = points.blocks(10, 7)
@@ -40,7 +39,6 @@ def test_points_are_unchanged_in_blocks() -> None:
 
 
 def test_a_block_has_the_sums_of_its_points() -> None:
-    """A block counts as many points and requests as its rows would, and blocks of one write have different keys."""
     points = table(5 * MAX_BLOCK_POINTS)
 
     blocks = points.blocks(10, 7)
@@ -57,7 +55,6 @@ def test_a_block_has_the_sums_of_its_points() -> None:
 
 
 def test_few_points_are_rows() -> None:
-    """Points of a service and bucket that are too few for a block are rows of their own."""
     points = table(2 * (MIN_BLOCK_POINTS - 1))
 
     assert not any(row.is_block for row in points.blocks(10, 7))
@@ -66,7 +63,6 @@ def test_few_points_are_rows() -> None:
 
 @pytest.mark.parametrize("cut", [slice(0, 10), slice(0, -1), slice(0, 40)])
 def test_a_damaged_block_is_reported(cut: slice) -> None:
-    """A block that lacks bytes is an error, and no wrong points."""
     (block, _) = table(4 * MIN_BLOCK_POINTS).blocks(10, 7)
 
     with pytest.raises(StoreError, match="damaged"):
@@ -74,7 +70,6 @@ def test_a_damaged_block_is_reported(cut: slice) -> None:
 
 
 def test_a_block_of_a_newer_version_is_refused() -> None:
-    """A block with an unknown format asks for an upgrade."""
     (block, _) = table(4 * MIN_BLOCK_POINTS).blocks(10, 7)
 
     with pytest.raises(StoreError, match=r"format 63.*upgrade Stagelens"):

@@ -32,20 +32,17 @@ def rows(buckets: Buckets) -> list[dict[int, int]]:
 
 @given(HISTOGRAMS)
 def test_encoded_histograms_round_trip(histograms: list[dict[int, int]]) -> None:
-    """Any list of histograms, including empty ones, is equal after encoding and decoding."""
     assert rows(decode_buckets(encode_buckets(columns(histograms)))) == histograms
 
 
 @given(HISTOGRAMS)
 def test_a_blob_does_not_depend_on_rows_encoded_with_it(histograms: list[dict[int, int]]) -> None:
-    """Rows encoded together or separately have the same bytes."""
     together = encode_buckets(columns(histograms))
 
     assert together == [encode_buckets(columns([one]))[0] for one in histograms]
 
 
 def test_twenty_requests_take_few_bytes() -> None:
-    """A sparse histogram of twenty requests takes two to three bytes per bucket."""
     (blob,) = encode_buckets(columns([{-130 + 3 * step: 1 for step in range(20)}]))
 
     assert len(blob) < 50
@@ -53,7 +50,6 @@ def test_twenty_requests_take_few_bytes() -> None:
 
 @pytest.mark.parametrize("blob", [b"", b"\x01\x02", b"\x01\x02\x03\x84", b"\x01" + b"\xff" * 10 + b"\x01\x01"])
 def test_a_damaged_blob_is_refused(blob: bytes) -> None:
-    """Empty, truncated and overlong blobs raise an error with a fix, also among valid blobs."""
     good = encode_buckets(columns([{1: 1}]))[0]
 
     with pytest.raises(StoreError, match="damaged"):
@@ -61,6 +57,5 @@ def test_a_damaged_blob_is_refused(blob: bytes) -> None:
 
 
 def test_a_blob_of_a_later_format_is_refused() -> None:
-    """A blob of an unknown format is an error that names the format."""
     with pytest.raises(StoreError, match="format 2"):
         decode_buckets([b"\x02\x05"])

@@ -37,7 +37,6 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus
 
 
 def test_p99_of_default_buckets_is_less_exact(sqlite_site: Callable[..., Site], prometheus: Prometheus) -> None:
-    """Every quantile is within 1.1 %, while p99 from default buckets is off by more than ten times as much."""
     one = sqlite_site()
     one.write(REQUESTS)
     latency = one.store.read.latency(one.between(START, END))
@@ -52,7 +51,6 @@ def test_p99_of_default_buckets_is_less_exact(sqlite_site: Callable[..., Site], 
 
 
 def test_prometheus_quantiles_are_in_the_right_bucket(prometheus: Prometheus) -> None:
-    """The quantile from Prometheus is in the bucket that contains the request at that rank."""
     truth, theirs = exact(SAMPLES, 0.99), prometheus.quantile("latency", 0.99, END, HOUR)
     low = max(bound for bound in DEFAULT_BOUNDS if bound < truth)
     high = min(bound for bound in DEFAULT_BOUNDS if bound >= truth)

@@ -45,7 +45,6 @@ def reads_of_days(one: Site, query: Callable[[], object]) -> int:
 
 
 def test_new_data_do_not_void_closed_days(sqlite_site: Callable[..., Site]) -> None:
-    """With new requests at each look and a moving window, the closed days are read once."""
     one = fill(sqlite_site())
     before = count(one)
 
@@ -59,7 +58,6 @@ def test_new_data_do_not_void_closed_days(sqlite_site: Callable[..., Site]) -> N
 
 
 def test_late_data_are_in_the_next_result(site: Callable[..., Site]) -> None:
-    """A request that arrives for a closed day, after the day was read, is counted."""
     one = fill(site())
     before = count(one)
     one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 3 * 3600, SERIES)])
@@ -68,7 +66,6 @@ def test_late_data_are_in_the_next_result(site: Callable[..., Site]) -> None:
 
 
 def test_a_deleted_service_is_not_in_the_next_result(site: Callable[..., Site]) -> None:
-    """After a service was deleted, its closed days have no requests."""
     one = fill(site())
     before = count(one)
     one.store.forget(["shop"])
@@ -77,7 +74,6 @@ def test_a_deleted_service_is_not_in_the_next_result(site: Callable[..., Site]) 
 
 
 def test_the_closed_days_of_all_services_answer_for_each(sqlite_site: Callable[..., Site]) -> None:
-    """A breakdown after the overview reads no days, and equals that of a store that has read nothing yet."""
     one = fill(sqlite_site())
     now = int(one.clock.now)
     window = one.between(now - 20 * DAY, now + 10, service="shop")

@@ -44,7 +44,6 @@ def wrong_results(site: Callable[..., Site], environments: tuple[str, ...]) -> s
 
 
 def test_a_reader_sees_its_environments_only(site: Callable[..., Site]) -> None:
-    """Every query gives the result of a store without the other environments, although services and names are shared."""
     assert wrong_results(site, ("prod",)) == set()
 
 
@@ -52,7 +51,6 @@ def test_a_reader_sees_its_environments_only(site: Callable[..., Site]) -> None:
 def test_a_reader_sees_each_of_its_environments(
     sqlite_site: Callable[..., Site], environments: tuple[str, ...]
 ) -> None:
-    """As above, for a smaller environment, and for two of three."""
     assert wrong_results(sqlite_site, environments) == set()
 
 
@@ -64,7 +62,6 @@ def test_a_reader_sees_each_of_its_environments(
 def test_a_part_of_another_environment_has_only_times(
     sqlite_site: Callable[..., Site], where: dict[str, str], *, is_shown: bool
 ) -> None:
-    """Of a trace that several environments served, also in documents of old collectors, which did not name the environment."""
     one = sqlite_site()
     call = {"name": "GET", "stage": "network", "start_ns": 0, "duration_ns": 40, "id": "1" * 16, "attributes": {}}
     part = {"name": "/pay", "stage": "dependency", "start_ns": 5, "duration_ns": 31}
@@ -85,7 +82,6 @@ def test_a_part_of_another_environment_has_only_times(
 
 
 def test_no_environment_is_nothing(sqlite_site: Callable[..., Site]) -> None:
-    """A reader without environments gets the results of an empty store."""
     mixed, empty = sqlite_site(), sqlite_site()
     fill(mixed, ENVIRONMENTS)
     empty.clock.now = mixed.clock.now
@@ -95,7 +91,6 @@ def test_no_environment_is_nothing(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_an_event_of_all_environments_is_for_readers_of_all(sqlite_site: Callable[..., Site]) -> None:
-    """An event without an environment is about all environments of its service."""
     one = sqlite_site()
     fill(one, ("prod", "staging"))
     note = Event(datetime.fromtimestamp(NOON - 600, UTC), "shop", "note", "", "both")
@@ -114,7 +109,6 @@ def test_an_event_of_all_environments_is_for_readers_of_all(sqlite_site: Callabl
 
 
 def test_an_unknown_table_is_empty(sqlite_site: Callable[..., Site]) -> None:
-    """A table whose environment is not known shows nothing to such a reader."""
     one = sqlite_site()
     fill(one, ("prod",))
     with database.reading(filtered_engine(one.store.engine, frozenset({"prod"}))) as connection:
@@ -125,7 +119,6 @@ def test_an_unknown_table_is_empty(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_queries_together_equal_single_queries(site: Callable[..., Site]) -> None:
-    """Queries about several services in one transaction have the results of single queries, also of a restricted reader."""
     one = site()
     fill(one, ENVIRONMENTS)
     for read in (one.store.read, one.store.read.within(frozenset({"prod"}))):
@@ -138,7 +131,6 @@ def test_queries_together_equal_single_queries(site: Callable[..., Site]) -> Non
 
 
 def test_queries_together_read_points_twice(sqlite_site: Callable[..., Site]) -> None:
-    """The first query reads one service, the second all services, and the others nothing."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000}, series=Series(f"service-{number}", "1")) for number in range(6)])
     read: list[str] = []
@@ -151,7 +143,6 @@ def test_queries_together_read_points_twice(sqlite_site: Callable[..., Site]) ->
 
 
 def test_latencies_equal_the_latency_of_each(site: Callable[..., Site]) -> None:
-    """With selections of different services, versions and times, of every tier, also of a restricted reader."""
     one = site()
     for hours in (-50, -30, -8, -1, 0):
         one.clock.now = NOON + 3600 * hours

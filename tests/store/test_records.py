@@ -20,14 +20,12 @@ BEFORE = zlib.compress(json.dumps(DOCUMENT).encode(), 6)
 
 @pytest.mark.parametrize("packed", [NOW, BEFORE], ids=["now", "before"])
 def test_written_columns_are_read_unchanged(packed: bytes) -> None:
-    """Documents of this and of an older version are read, because a store retains traces for days."""
     assert records.unpack_trace(packed) == DOCUMENT
     assert records.unpack_attributes(packed) == DOCUMENT["attributes"]
 
 
 @pytest.mark.parametrize("value", [5, '"attributes":{"a":1}}', "}"])
 def test_the_attributes_are_found_whatever_they_are_called(value: object) -> None:
-    """The attributes are cut out of the document, which an attribute with the name of their key must not mislead."""
     attributes = {"attributes": value, "last": value}
     document = {"spans": DOCUMENT["spans"], "attributes": attributes, "parent": "ab"}
     packed = records.trace_packer()(records.encode_json(document))

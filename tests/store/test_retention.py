@@ -39,7 +39,6 @@ def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
 
 
 def test_every_tier_has_its_retention(site: Callable[..., Site]) -> None:
-    """Old requests count from coarser tiers after finer rows expired, until the last tier expires."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 30)] * 5)
     counts: list[tuple[int, bool, bool, bool]] = []
@@ -64,7 +63,6 @@ def test_every_tier_has_its_retention(site: Callable[..., Site]) -> None:
 def test_tier_boundaries_neither_lose_nor_duplicate_requests(
     site: Callable[..., Site], ages: list[int], jumps: list[int]
 ) -> None:
-    """A window over several tiers counts every request once, with late data and any expiry."""
     one = site(retention=SHORT)
     for age, jump in zip(ages, [*jumps, *[0] * len(ages)], strict=False):
         one.write([Request({"forward": 1_000_000}, int(one.clock.now) - age)])
@@ -75,7 +73,6 @@ def test_tier_boundaries_neither_lose_nor_duplicate_requests(
 
 
 def test_nothing_expires_before_its_rollup(site: Callable[..., Site]) -> None:
-    """A tier with a retention shorter than its rollup is retained until the rollup."""
     one = site(retention=Retention(seconds_10=timedelta(seconds=10), minutes=timedelta(minutes=1)))
     for _ in range(8):
         one.clock.now += 550
@@ -86,7 +83,6 @@ def test_nothing_expires_before_its_rollup(site: Callable[..., Site]) -> None:
 
 
 def test_data_too_late_for_a_tier_are_not_written_to_it(site: Callable[..., Site]) -> None:
-    """A row older than the retention of a tier is written only to coarser tiers."""
     one = site(retention=SHORT)
     one.store.maintain()
     one.write([Request({"forward": 1_000_000}, NOON - 3 * 3600)])
@@ -95,7 +91,6 @@ def test_data_too_late_for_a_tier_are_not_written_to_it(site: Callable[..., Site
 
 
 def test_steps_have_the_width_of_the_remaining_tier(database_points_site: Callable[..., Site]) -> None:
-    """With hourly data only, a chart with minute steps has hourly steps and reports them."""
     one = database_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
     pass_time(one, 8 * 3600)
@@ -106,7 +101,6 @@ def test_steps_have_the_width_of_the_remaining_tier(database_points_site: Callab
 
 
 def test_a_single_step_is_as_wide_as_the_window(database_points_site: Callable[..., Site]) -> None:
-    """The width of a single step is that of the hourly window, so that a rate is divided by the hour."""
     one = database_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
     pass_time(one, 8 * 3600)
@@ -125,7 +119,6 @@ def test_a_single_step_is_as_wide_as_the_window(database_points_site: Callable[.
 
 
 def test_batch_names_are_retained_for_a_day(site: Callable[..., Site]) -> None:
-    """Names of batches are retained for a day, in which a repeated batch is detected."""
     one = site()
     one.store.write([Batch("a")])
     one.clock.now += 86_000
@@ -138,7 +131,6 @@ def test_batch_names_are_retained_for_a_day(site: Callable[..., Site]) -> None:
 
 
 def test_traces_expire_by_age_and_number(site: Callable[..., Site]) -> None:
-    """Traces expire by age, and the oldest of a service by number."""
     one = site(retention=Retention(traces_per_service=3))
     many = [trace(number, NOON - number) for number in range(1, 10)]
     one.store.write(
@@ -151,7 +143,6 @@ def test_traces_expire_by_age_and_number(site: Callable[..., Site]) -> None:
 
 
 def test_a_returning_series_is_a_new_series(site: Callable[..., Site]) -> None:
-    """A series without data is deleted; when it returns it is a new one, for all collectors."""
     one = site(retention=SHORT)
     other = one.another()
     one.write([Request({"forward": 1})])
@@ -169,7 +160,6 @@ def test_a_returning_series_is_a_new_series(site: Callable[..., Site]) -> None:
 
 
 def test_nothing_expires_without_new_data(site: Callable[..., Site]) -> None:
-    """Without new data nothing expires; data expire when new data have arrived for a day."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1})])
     one.clock.now += 365 * 86_400

@@ -57,7 +57,6 @@ def file_bytes(one: Site) -> tuple[int, int]:
 
 
 def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> None:
-    """Beyond the budget, the oldest data of the finest tier are deleted, coarser tiers keep every request."""
     one = sqlite_site(retention=Retention(budget_bytes=3 * MB // 2))
     sizes: list[tuple[int, int]] = []
     for step in range(24):
@@ -79,7 +78,6 @@ def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> N
 
 
 def test_coarser_tiers_are_deleted_after_the_finer(sqlite_site: Callable[..., Site]) -> None:
-    """When finer tiers have no more data to delete, coarser ones follow; the newest slot of each remains."""
     one = sqlite_site(retention=Retention(budget_bytes=MB))
     for step in range(40):
         one.clock.now = NOON + 1800 * step
@@ -95,7 +93,6 @@ def test_coarser_tiers_are_deleted_after_the_finer(sqlite_site: Callable[..., Si
 
 
 def test_an_exceeded_budget_recovers_at_the_next_maintenance(sqlite_site: Callable[..., Site]) -> None:
-    """If one interval exceeds the budget, writes fail with an error until the next maintenance."""
     one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
     refused, step = "", 0
     while not refused:
@@ -121,7 +118,6 @@ def test_an_exceeded_budget_recovers_at_the_next_maintenance(sqlite_site: Callab
 
 
 def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(sqlite_site: Callable[..., Site]) -> None:
-    """While the only hour is incomplete nothing can be deleted; afterwards it is deleted, and writes succeed."""
     one = sqlite_site(retention=Retention(budget_bytes=MB))
     for step in range(2):
         one.store.write([Batch(f"{step}", half_hour(one, 8).points)])
@@ -137,7 +133,6 @@ def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(sqlite_site: Call
 
 
 def test_a_lowered_budget_applies_from_then_on(sqlite_site: Callable[..., Site]) -> None:
-    """After the budget is lowered, the file does not grow, and freed pages are reused."""
     one = sqlite_site()
     for step in range(20):
         one.clock.now = NOON + 1800 * step
@@ -160,7 +155,6 @@ def test_a_lowered_budget_applies_from_then_on(sqlite_site: Callable[..., Site])
 
 
 def test_traces_are_deleted_before_the_last_tier(sqlite_site: Callable[..., Site]) -> None:
-    """The oldest traces are deleted before the last tier; the newest trace and all requests remain."""
     one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
     random = Random(7)
     one.store.write([half_hour(one)])
@@ -177,7 +171,6 @@ def test_traces_are_deleted_before_the_last_tier(sqlite_site: Callable[..., Site
 
 
 def test_a_server_deletes_by_size(postgresql_site: Callable[..., Site]) -> None:
-    """PostgreSQL drops the oldest partitions of the finest tier, which frees their disk space."""
     one = postgresql_site(retention=Retention(budget_bytes=8 * MB))
     for step in range(36):
         one.clock.now = NOON + 1800 * step
@@ -193,7 +186,6 @@ def test_a_server_deletes_by_size(postgresql_site: Callable[..., Site]) -> None:
 
 
 def test_without_a_budget_no_retention_is_shortened(database_points_site: Callable[..., Site]) -> None:
-    """A longer retention setting is not reported as shortened by the budget."""
     one = database_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
     for hours in range(6):
         one.clock.now = NOON + 3600 * hours
@@ -207,7 +199,6 @@ def test_without_a_budget_no_retention_is_shortened(database_points_site: Callab
 
 
 def test_traces_on_a_server_are_deleted_only_as_needed(postgresql_site: Callable[..., Site]) -> None:
-    """Traces on a server are deleted in steps whose disk space is freed, so that no more than needed are deleted."""
     one = postgresql_site(retention=Retention(budget_bytes=6 * MB))
     random = Random(7)
     one.store.write([half_hour(one)])

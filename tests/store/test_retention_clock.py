@@ -33,7 +33,6 @@ def by_minute(one: Site, start: int, steps: int) -> list[int]:
 
 @pytest.mark.parametrize("jump", [-NOON, -10 * YEAR, -86_400, -3600, -60, 60, 3600, 86_400, 2 * YEAR])
 def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump: int) -> None:
-    """A change of the store's clock by some seconds and back does not affect the times of agents."""
     one = sqlite_site()
     live(one, NOON - 600, 10)
     live(one, NOON, 10, jump)
@@ -48,7 +47,6 @@ def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump
 
 @pytest.mark.parametrize("jump", [86_400, 30 * 86_400, YEAR, 10 * YEAR])
 def test_a_host_whose_clock_was_ahead_deletes_nothing(sqlite_site: Callable[..., Site], jump: int) -> None:
-    """The agents of the host have the same wrong clock; later data have correct times."""
     one = sqlite_site()
     live(one, NOON - 600, 10)
     live(one, NOON + jump, 10)
@@ -60,7 +58,6 @@ def test_a_host_whose_clock_was_ahead_deletes_nothing(sqlite_site: Callable[...,
 
 
 def test_data_expire_a_day_after_a_gap(sqlite_site: Callable[..., Site]) -> None:
-    """A store that was not used for years deletes its old data once the data after them have arrived for a day."""
     one = sqlite_site()
     live(one, NOON, 10)
     later = NOON + 3 * YEAR
@@ -75,7 +72,6 @@ def test_data_expire_a_day_after_a_gap(sqlite_site: Callable[..., Site]) -> None
 
 
 def test_a_restart_without_a_clock_continues(sqlite_site: Callable[..., Site]) -> None:
-    """A machine that starts in 1970 counts, rolls up and detects repeated batches."""
     one = sqlite_site()
     live(one, NOON - 60, 1)
     one.reopen()
@@ -86,7 +82,6 @@ def test_a_restart_without_a_clock_continues(sqlite_site: Callable[..., Site]) -
 
 
 def test_without_a_clock_data_after_a_gap_count_at_the_last_time(site: Callable[..., Site]) -> None:
-    """After a gap of unknown length, no data are lost, and data with a correct clock have correct times."""
     one = site()
     live(one, NOON - 3600, 1)
     live(one, NOON, 5, -NOON)
@@ -97,7 +92,6 @@ def test_without_a_clock_data_after_a_gap_count_at_the_last_time(site: Callable[
 
 
 def test_two_collectors_with_different_clocks_lose_nothing(database_points_site: Callable[..., Site]) -> None:
-    """Two collectors, one of which is an hour, a day and years ahead, lose no data."""
     one = database_points_site()
     other = one.another(Clock())
     for number, ahead in enumerate((3600, 86_400, 3 * YEAR)):
@@ -123,7 +117,6 @@ def test_two_collectors_with_different_clocks_lose_nothing(database_points_site:
 def test_any_clock_changes_leave_tiers_consistent(
     site: Callable[..., Site], steps: list[tuple[int, list[int]]]
 ) -> None:
-    """For any sequence of clock changes and late data, every request counts once, and tiers, totals and ledger agree."""
     one = site()
     now, sent = NOON, 0
     # The store has earlier data, because with an empty store in 1970 the correct time is unknown.

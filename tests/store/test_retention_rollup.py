@@ -77,7 +77,6 @@ def crash(one: Site, statement: int) -> None:
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS)
 def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Site], events: list[Any]) -> None:
-    """After any sequence of late data, coarse clients, kills and restarts, a tier is complete up to its watermark."""
     one = site()
     one.clock.now = START + 600
     for kind, *arguments in events:
@@ -108,7 +107,6 @@ def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Sit
 def test_any_window_is_one_histogram_of_its_samples(
     site: Callable[..., Site], batches: list[list[Request]], edges: tuple[int, int], advance: int
 ) -> None:
-    """Any window over any tiers has exactly the counts of its samples."""
     one = site()
     for batch in batches:
         one.write(batch)
@@ -126,7 +124,6 @@ def test_any_window_is_one_histogram_of_its_samples(
 
 
 def test_unrolled_data_are_read_from_finer_tiers(site: Callable[..., Site]) -> None:
-    """A window of whole hours is read from finer tiers while an hour is not rolled up."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
     one.store.maintain()
@@ -135,7 +132,6 @@ def test_unrolled_data_are_read_from_finer_tiers(site: Callable[..., Site]) -> N
 
 
 def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:
-    """A second maintenance at the same time writes no rows and moves no watermark."""
     one = site()
     one.write([Request({"forward": 10**6 * step}, NOON - 120 * step) for step in range(1, 90)])
     one.store.maintain()
@@ -146,7 +142,6 @@ def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:
 
 
 def test_a_long_silence_is_skipped(site: Callable[..., Site]) -> None:
-    """After months without data, the watermarks advance to the present in a few hundred statements."""
     one = site()
     one.write([Request({"forward": 1}, NOON - 60)])
     one.store.maintain()
@@ -161,7 +156,6 @@ def test_a_long_silence_is_skipped(site: Callable[..., Site]) -> None:
 
 
 def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Site]) -> None:
-    """With watermarks in the future, after the clock was set back, new rows are late and count once."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON - 60)])
     one.clock.now += 7200
@@ -177,7 +171,6 @@ def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Si
 
 
 def test_counts_beyond_64_bits_do_not_overflow(sqlite_site: Callable[..., Site]) -> None:
-    """Counts beyond 64 bits do not overflow: a query raises an error, and other services are correct."""
     one = sqlite_site()
     one.write([Request({"forward": 10**6}, NOON - 600, Series("bank"))])
     lie = Histogram(zero=2**61, sum=1e18)

@@ -24,7 +24,6 @@ def routes(one: Site) -> set[str]:
 
 
 def test_values_over_a_cap_are_aggregated_and_counted(site: Callable[..., Site]) -> None:
-    """The first values retain their names, also after a restart; later ones are one series, and all requests count."""
     one = site(series_caps=SeriesCaps(route=3))
     for number in range(6):
         one.write([Request({"forward": 1_000_000}, series=Series("shop", route=f"/{number}"))])
@@ -37,7 +36,6 @@ def test_values_over_a_cap_are_aggregated_and_counted(site: Callable[..., Site])
 
 
 def test_caps_apply_to_each_service(site: Callable[..., Site]) -> None:
-    """Caps apply to each service separately; an unknown value uses no place."""
     one = site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1}, series=Series("a", route=f"/{number}")) for number in range(5)])
     one.write([Request({"forward": 1}, series=Series("b", route=route)) for route in ("/home", "")])
@@ -46,7 +44,6 @@ def test_caps_apply_to_each_service(site: Callable[..., Site]) -> None:
 
 
 def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
-    """Services beyond the cap are aggregated into one, which is reported; a known one never is."""
     one = site(series_caps=SeriesCaps(services=1))
     names = [f"s{number}" for number in range(REMEMBERED_FACTOR + 2)]
     for _ in range(2):
@@ -59,7 +56,6 @@ def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
 
 
 def test_invented_services_free_their_places(site: Callable[..., Site]) -> None:
-    """Of the services without data for a day, the shortest-lived are forgotten, so that a new one always has a place."""
     one = site(series_caps=SeriesCaps(services=1))
     for _ in range(2):
         one.write([Request({"forward": 1}, int(one.clock.now), Series(name)) for name in ("old", "older")])
@@ -77,7 +73,6 @@ def test_invented_services_free_their_places(site: Callable[..., Site]) -> None:
 
 
 def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
-    """Beyond the cap of combinations, only version, environment and status are distinguished."""
     one = site(series_caps=SeriesCaps(series=4))
     for model in range(5):
         for route in range(5):
@@ -91,7 +86,6 @@ def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
 
 
 def test_custom_stages_are_capped(site: Callable[..., Site]) -> None:
-    """Custom stages beyond the cap are aggregated, fixed stages are not, and the breakdown adds up."""
     one = site(series_caps=SeriesCaps(custom_stages=2))
     for number in range(5):
         one.write([Request({"forward": 5_000_000, f"mine-{number}": 9_000_000, "overhead": 1_000_000})])
@@ -104,7 +98,6 @@ def test_custom_stages_are_capped(site: Callable[..., Site]) -> None:
 
 
 def test_long_values_are_truncated(site: Callable[..., Site]) -> None:
-    """A value is truncated to 256 bytes, always to the same series."""
     one = site()
     for _ in range(2):
         one.write([Request({"forward": 1}, series=Series("shop", route="/" + "x" * 100_000))])
@@ -113,7 +106,6 @@ def test_long_values_are_truncated(site: Callable[..., Site]) -> None:
 
 
 def test_a_service_name_can_be_any_text(site: Callable[..., Site]) -> None:
-    """A service name may contain quotes, wildcards, line breaks and any script."""
     one = site()
     names = ["a'b", 'a"b', "a%b", "a_b", "推論", "a\nb", "; DROP TABLE series", "\x00"]
     one.write([Request({"forward": 1}, NOON - 60, Series(name)) for name in names])
@@ -122,7 +114,6 @@ def test_a_service_name_can_be_any_text(site: Callable[..., Site]) -> None:
 
 
 def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
-    """All dimensions with the longest names of four-byte characters form one series."""
     one = site()
     random = Random(7)
     names = ["".join(chr(random.randrange(0x20000, 0x2A000)) for _ in range(500)) for _ in range(8)]
@@ -135,7 +126,6 @@ def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
 
 
 def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -> None:
-    """NUL characters and unpaired surrogates are replaced in all names, so that queries find the data."""
     one = site()
     odd = "a\0b\ud800"
     series = Series(*[odd] * 7)
@@ -153,7 +143,6 @@ def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -
 
 
 def test_the_times_of_a_series_survive_a_failed_write(sqlite_site: Callable[..., Site]) -> None:
-    """After a rollback, the times of a series are written again by the next transaction."""
     one = sqlite_site()
     one.store.write([Batch("a", PointAggregator().points([Request({"forward": 1000}, NOON - 600)]))])
     later = Batch("b", PointAggregator().points([Request({"forward": 1000}, NOON - 60)]))

@@ -68,7 +68,6 @@ print(json.dumps([number, acknowledged]))
 
 
 def test_acknowledged_batches_survive_a_kill_and_count_once(shared_site: Callable[..., Site]) -> None:
-    """After a kill before every seventh step, and repeated batches, each acknowledged batch counts once."""
     one = shared_site()
     # With points in ClickHouse a process takes four times as long.
     stride = 11 if "points_url" in one.options else 7

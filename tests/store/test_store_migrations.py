@@ -52,7 +52,6 @@ def revision_2(one: Site) -> None:
 
 
 def test_a_database_of_revision_2_is_upgraded(database_points_site: Callable[..., Site]) -> None:
-    """After the upgrade from revision 2 every result is equal, and totals and ledger are complete for old and new data."""
     one = database_points_site()
     fill(one)
     before = page_results(one)
@@ -75,7 +74,6 @@ def test_a_database_of_revision_2_is_upgraded(database_points_site: Callable[...
 
 
 def test_revisions_continue_after_the_upgrade(database_points_site: Callable[..., Site]) -> None:
-    """Revisions continue after the upgrade, so that pages notice the next write."""
     one = database_points_site()
     fill(one)
     before = one.store.read.revision()
@@ -87,7 +85,6 @@ def test_revisions_continue_after_the_upgrade(database_points_site: Callable[...
 
 
 def test_a_downgrade_and_upgrade_preserve_the_points(database_points_site: Callable[..., Site]) -> None:
-    """A downgrade and an upgrade lose no requests."""
     one = database_points_site()
     fill(one)
     series = [contents(one, tier, tier) for tier in schema.TIERS]
@@ -101,7 +98,6 @@ def test_a_downgrade_and_upgrade_preserve_the_points(database_points_site: Calla
 
 
 def test_a_migration_that_fails_changes_nothing(database_points_site: Callable[..., Site]) -> None:
-    """A failing migration changes nothing, because all steps are one transaction."""
     one = database_points_site()
     fill(one)
     revision_2(one)
@@ -118,7 +114,6 @@ def test_a_migration_that_fails_changes_nothing(database_points_site: Callable[.
 
 
 def test_an_empty_histogram_is_migrated(database_points_site: Callable[..., Site]) -> None:
-    """A point with an empty histogram is migrated."""
     one = database_points_site()
     one.write([Request({"forward": 0})])
     revision_2(one)

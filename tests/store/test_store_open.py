@@ -22,7 +22,6 @@ from tests.support.raw_requests import Request, Site
 
 
 def test_a_new_file_is_created_and_an_existing_one_opened(site: Callable[..., Site]) -> None:
-    """Opening creates the tables once, and a second opening finds the data."""
     one = site()
     one.write([Request({"forward": 1_000_000})])
     one.reopen()
@@ -31,7 +30,6 @@ def test_a_new_file_is_created_and_an_existing_one_opened(site: Callable[..., Si
 
 
 def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    """A new file and its companions are readable by the owner only; changed permissions are retained."""
     path = tmp_path / "new.db"
     with closing(Store.open(f"sqlite:///{path}")) as store:
         modes = {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
@@ -44,7 +42,6 @@ def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[..., Site]) -> None:
-    """Every connection uses write-ahead logging, full synchronisation and 4 kB pages."""
     with sqlite_site().store.engine.connect() as connection:
         found = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -58,7 +55,6 @@ def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[
     "url", ["mysql://host/db", "postgres://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "stagelens.db", ""]
 )
 def test_an_unsupported_url_is_refused(url: str) -> None:
-    """An unsupported URL is an error with the valid form and without the password."""
     with pytest.raises(StoreError, match=r"sqlite:///path/to/stagelens\.db") as refused:
         Store.open(url)
 
@@ -66,7 +62,6 @@ def test_an_unsupported_url_is_refused(url: str) -> None:
 
 
 def test_an_invalid_url_does_not_expose_its_password() -> None:
-    """A password with unescaped characters does not appear in the error."""
     with pytest.raises(StoreError, match="'host:here/db' cannot be read; write sqlite:///") as refused:
         Store.open("postgresql://me:top@secret@host:here/db")
 
@@ -74,13 +69,11 @@ def test_an_invalid_url_does_not_expose_its_password() -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    """A missing folder is an error that names the file."""
     with pytest.raises(StoreError, match=r"absent/s\.db.*folder exists"):
         Store.open(f"sqlite:///{tmp_path}/absent/s.db")
 
 
 def test_a_file_that_is_not_a_database_is_unchanged(tmp_path: Path) -> None:
-    """A file that is not a database is refused and stays unchanged."""
     path = tmp_path / "notes.txt"
     path.write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
     before = path.read_bytes()
@@ -91,7 +84,6 @@ def test_a_file_that_is_not_a_database_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> None:
-    """A database with an unknown revision is refused and stays unchanged."""
     one = site()
     with one.store.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
@@ -101,7 +93,6 @@ def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> 
 
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    """A database of another program with equal table names is refused."""
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE series (id INTEGER)")
@@ -116,7 +107,6 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
-    """A read-only file is an error that names it and the missing permission."""
     one = sqlite_site()
     path = one.url.removeprefix("sqlite:///")
 
@@ -125,7 +115,6 @@ def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_several_processes_can_open_a_new_database_together(site: Callable[..., Site]) -> None:
-    """Several processes can open a new database together: one creates the tables, the others use them."""
     one = site()
     database.migrate(one.store.engine, "base")
     stores: list[Store] = []
@@ -139,8 +128,6 @@ def test_several_processes_can_open_a_new_database_together(site: Callable[..., 
 
 
 def test_opening_waits_for_the_creation_by_another_process(tmp_path: Path) -> None:
-    """Opening waits while another process turns a new file to write-ahead logging, which SQLite refuses without waiting."""
-
     class Refused(sqlite3.Connection):
         refusals = 2
 
@@ -165,7 +152,6 @@ def test_opening_waits_for_the_creation_by_another_process(tmp_path: Path) -> No
 
 
 def test_migrations_create_the_schema_of_the_code(site: Callable[..., Site]) -> None:
-    """Migrations create the same tables, columns, indices and defaults as the schema in the code."""
     with site().store.engine.connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in schema.metadata.tables}
@@ -176,7 +162,6 @@ def test_migrations_create_the_schema_of_the_code(site: Callable[..., Site]) -> 
 
 
 def test_migrations_can_be_downgraded_and_upgraded(database_points_site: Callable[..., Site]) -> None:
-    """Migrations can be downgraded to nothing and upgraded to a working store."""
     one = database_points_site()
     one.write([Request({"forward": 1_000_000})])
     database.migrate(one.store.engine, "base")

@@ -48,7 +48,6 @@ def autumn(database_points_site: Callable[..., Site], opened_sites: list[Site]) 
 def test_a_day_with_a_clock_change_has_all_requests(
     database_points_site: Callable[..., Site], change: datetime, hours: int
 ) -> None:
-    """A local day of 23 or 25 hours has the requests between its midnights."""
     one = lived(database_points_site(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
     steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
@@ -60,7 +59,6 @@ def test_a_day_with_a_clock_change_has_all_requests(
 
 
 def test_the_hour_that_comes_twice_is_two_hours(autumn: Site) -> None:
-    """With `fold`, 02:30 summer time and 02:30 winter time are an hour apart."""
     first = AUTUMN.replace(hour=2, minute=30)
     both = [
         autumn.store.read.latency(Selection(first.replace(fold=fold), first.replace(fold=fold).astimezone(UTC) + HOUR))
@@ -74,7 +72,6 @@ def test_the_hour_that_comes_twice_is_two_hours(autumn: Site) -> None:
 
 @pytest.mark.parametrize("zone", [BERLIN, KOLKATA, CHATHAM])
 def test_daily_steps_contain_every_request(autumn: Site, zone: ZoneInfo) -> None:
-    """Daily steps start at midnight UTC and add up to the window."""
     window = Selection(datetime(2026, 10, 24, 9, tzinfo=zone), datetime(2026, 10, 26, 21, tzinfo=zone))
     steps = autumn.store.read.quantiles_over_time(window, [0.5], DAY)
 
@@ -84,7 +81,6 @@ def test_daily_steps_contain_every_request(autumn: Site, zone: ZoneInfo) -> None
 
 @pytest.mark.parametrize(("zone", "minutes"), [(KOLKATA, 30), (CHATHAM, 15)])
 def test_days_of_a_half_hour_time_zone_are_exact(autumn: Site, zone: ZoneInfo, minutes: int) -> None:
-    """A local day that starts within an hourly bucket is exact, because finer tiers provide its edges."""
     midnight = datetime(2026, 10, 25, tzinfo=zone)
     day = Selection(midnight, midnight + DAY)
 
@@ -100,8 +96,6 @@ def expected(window: Selection) -> int:
 
 
 def test_any_window_in_any_time_zone_is_exact(autumn: Site) -> None:
-    """A window in any time zone has the requests between its start and end."""
-
     @settings(max_examples=10, deadline=None)
     @given(
         zone=st.sampled_from([UTC, BERLIN, KOLKATA, CHATHAM]),

@@ -25,7 +25,6 @@ def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
 
 
 def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
-    """A repeated batch returns False and changes nothing, in the same or a later call, also after a restart."""
     one = site()
     first = one.store.write([batch("a", 3), batch("b", 5), batch("a", 3)])
     again = one.store.write([batch("b", 5), batch("c", 7)])
@@ -37,7 +36,6 @@ def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
 
 
 def test_the_given_histograms_are_not_modified(site: Callable[..., Site]) -> None:
-    """Two points of one series and bucket are merged in the store, and the caller's histograms stay unchanged."""
     one = site()
     histograms = [Histogram(), Histogram(scale=2), Histogram(scale=7)]
     for histogram in histograms:
@@ -53,7 +51,6 @@ def test_the_given_histograms_are_not_modified(site: Callable[..., Site]) -> Non
     ("skew", "expected"), [(-3600, -3600), (30, 30), (3600, 0), (10**9, 0), (-(10**9), 0), (-NOON, 0)]
 )
 def test_implausible_times_count_at_arrival(site: Callable[..., Site], skew: int, expected: int) -> None:
-    """Data from the future, or older than the retention, count at their arrival; data late by an hour count at their time."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON + skew)])
     at = NOON + expected
@@ -67,7 +64,6 @@ def test_implausible_times_count_at_arrival(site: Callable[..., Site], skew: int
 
 
 def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]) -> None:
-    """A full disk is an error with a fix, nothing of the batch counts, and the repeated batch is written later."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 10)
     large = Batch(
@@ -97,7 +93,6 @@ def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]
 
 
 def test_writes_resume_after_a_read_only_file(sqlite_site: Callable[..., Site]) -> None:
-    """A write to a read-only file is an error, counts nothing and leaves no series in memory."""
     one = sqlite_site()
     read_only = {"on": 1}
 
@@ -121,7 +116,6 @@ def _day(one: Site) -> tuple[datetime, datetime]:
 
 
 def test_a_lock_of_another_writer_is_an_error_that_names_it(sqlite_site: Callable[..., Site]) -> None:
-    """A lock held for too long is an error; after its release writing works."""
     one = sqlite_site()
     event.listen(one.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
     other = sqlite3.connect(one.url.removeprefix("sqlite:///"), isolation_level=None)
@@ -142,7 +136,6 @@ def fail_after_writing(one: Site) -> None:
 
 
 def test_a_transaction_of_the_caller_is_atomic(site: Callable[..., Site]) -> None:
-    """A transaction of another component is rolled back by an exception, which is raised unchanged."""
     one = site()
     with one.store.transaction() as connection:
         connection.exec_driver_sql("CREATE TABLE mine (x INTEGER)")
@@ -155,7 +148,6 @@ def test_a_transaction_of_the_caller_is_atomic(site: Callable[..., Site]) -> Non
 
 
 def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]) -> None:
-    """With concurrent writes, repeats, maintenance and reads, every request counts once and readers see whole batches."""
     one = site()
     done = threading.Event()
 
@@ -184,7 +176,6 @@ def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]
 
 
 def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Site]) -> None:
-    """The revision of a service grows with its points and traces only, also for other processes."""
     one, shop, bank = site(), Series("shop"), Series("bank")
     read = one.store.read
     seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
@@ -201,7 +192,6 @@ def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Si
 
 
 def test_the_state_reports_the_freshness_of_the_store(site: Callable[..., Site]) -> None:
-    """The state has the time of the last batch, recent agents, dropped requests, size and oldest bucket."""
     one = site()
     empty = one.store.read.state()
     one.store.write([Batch("a", batch("").points, dropped=2, instance="x"), Batch("b", instance="y", dropped=3)])

@@ -70,7 +70,6 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Runner]
 
 @pytest.mark.stacks
 def test_each_difference_is_found(runner: Runner) -> None:
-    """Failures, crashes and hangs; not what fails anyway, nor what only sees the header of the trace."""
     before = runner.run(WITHOUT)
     ways = {way: runner.compare(way, before) for way in (RUN, PROFILE)}
 
@@ -87,7 +86,6 @@ def test_each_difference_is_found(runner: Runner) -> None:
 
 
 def test_a_test_that_is_missing_is_a_difference() -> None:
-    """So is a new failure, such as that of a file that cannot be imported."""
     before = Outcomes({"one": "passed", "two": "skipped"})
 
     assert Outcomes({"two": "skipped"}).changed(before) == {"one"}
@@ -95,7 +93,6 @@ def test_a_test_that_is_missing_is_a_difference() -> None:
 
 
 def test_the_suites_can_be_read() -> None:
-    """Each has tests and an environment of its own, and no two have one title."""
     found = read_suites("")
 
     assert len({suite.title for suite in found}) == len(found)

@@ -46,7 +46,6 @@ def webhook(kind: str = "incident.acknowledged", agent: str = "user_reference") 
 
 
 def test_the_slack_documentation_example_has_a_valid_signature() -> None:
-    """The example in Slack's documentation has a valid signature."""
     body = (
         b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&"
         b"channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&"
@@ -71,20 +70,17 @@ def test_the_slack_documentation_example_has_a_valid_signature() -> None:
     ],
 )
 def test_an_old_timestamp_or_missing_secret_makes_a_signature_invalid(secret: str, stamp: str, now: float) -> None:
-    """A timestamp more than five minutes off, or a missing secret, makes a signature invalid."""
     assert not is_from_slack(secret, stamp, signed(b"x", stamp, secret), b"x", now)
 
 
 @given(body=st.binary(), other=st.binary(), signature=st.text())
 def test_another_body_or_signature_is_invalid(body: bytes, other: bytes, signature: str) -> None:
-    """A signature is invalid for another body."""
     assert is_from_slack(SECRET, str(AT), signed(body), body, AT)
     assert not is_from_slack(SECRET, str(AT), signature, body, AT)
     assert is_from_slack(SECRET, str(AT), signed(body), other, AT) is (body == other)
 
 
 def test_clicked_buttons_become_actions(message: Message) -> None:
-    """Clicks on the buttons for acknowledging and silencing become actions; clicks on links do not."""
     blocks = slack_blocks.incident_blocks(message, buttons=True)
     elements = next(block["elements"] for block in blocks if block["type"] == "actions")
     asked = [parse_slack_action(pressed(element)) for element in elements]
@@ -98,7 +94,6 @@ def test_clicked_buttons_become_actions(message: Message) -> None:
 
 
 def test_only_a_latency_regression_has_a_button_to_accept_it(message: Message) -> None:
-    """Only a latency regression has the button to accept it, an SLO violation does not."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(message, finding=replace(message.finding, kind="tail", burn=None, shift=shift))
     asked = [
@@ -112,7 +107,6 @@ def test_only_a_latency_regression_has_a_button_to_accept_it(message: Message) -
 
 @given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))
 def test_invalid_slack_bodies_cause_no_action(body: bytes) -> None:
-    """Invalid bodies cause no action and no error."""
     assert parse_slack_action(body) is None
 
 
@@ -127,7 +121,6 @@ json_values = st.recursive(
 
 @given(user=json_values, actions=json_values)
 def test_json_of_another_shape_causes_no_action(user: Any, actions: Any) -> None:
-    """Known keys in the wrong places cause no action and no error."""
     body = urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": actions})}).encode()
 
     assert parse_slack_action(body) is None
@@ -135,7 +128,6 @@ def test_json_of_another_shape_causes_no_action(user: Any, actions: Any) -> None
 
 
 def test_pagerduty_signs_with_any_of_several_secrets() -> None:
-    """During a rotation of the secret there are two signatures, of which one must match."""
     right = "v1=" + hmac.new(b"s", b"body", hashlib.sha256).hexdigest()
 
     assert is_from_pagerduty("s", f"v1=00,{right}", b"body")
@@ -145,7 +137,6 @@ def test_pagerduty_signs_with_any_of_several_secrets() -> None:
 
 
 def test_an_acknowledgement_by_a_person_in_pagerduty_is_an_action() -> None:
-    """An acknowledgement in PagerDuty refers to the incident by its dedup key; the name is one line."""
     assert parse_pagerduty_action(webhook()) == Action("acknowledge", "sl-1", "Ana Adams")
 
 
@@ -161,5 +152,4 @@ def test_an_acknowledgement_by_a_person_in_pagerduty_is_an_action() -> None:
     ],
 )
 def test_other_pagerduty_events_cause_no_action(body: bytes) -> None:
-    """An acknowledgement sent by the integration, and all other events, cause no action."""
     assert parse_pagerduty_action(body) is None

@@ -60,7 +60,6 @@ def drawn(message: Message) -> bytes:
 def test_pages_fit_and_are_accessible(
     browser: Browser, message: Message, finding: Finding, width: int, scheme: str
 ) -> None:
-    """No page is wider than its window, and axe reports no serious violation."""
     wide: list[str] = []
     serious: list[str] = []
     tab = browser.new_page(

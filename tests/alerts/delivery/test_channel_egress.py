@@ -40,7 +40,6 @@ def evil() -> Iterator[Slack]:
 
 
 def test_a_metadata_address_in_the_slo_file_is_not_called() -> None:
-    """A metadata address in the SLO file is refused before a connection, with a temporary error and without a secret in it."""
     with pytest.raises(
         ChannelError, match=r"^the webhook was not contacted: 169.254.169.254 is an address of a cloud metadata service"
     ) as raised:
@@ -53,13 +52,11 @@ def test_a_metadata_address_in_the_slo_file_is_not_called() -> None:
 
 
 def test_a_metadata_address_in_a_response_is_not_called(evil: Slack) -> None:
-    """An upload URL in a response that leads to a metadata address is refused."""
     with pytest.raises(ChannelError, match=r"Slack was not contacted: 169.254.169.254"):
         api.upload_file(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
 
 
 def test_a_name_resolving_to_a_metadata_address_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host name is checked by the address to which it resolves, at the time of the call."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
@@ -68,7 +65,6 @@ def test_a_name_resolving_to_a_metadata_address_is_not_called(monkeypatch: pytes
 
 
 def test_an_allow_list_is_enforced(evil: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver that is not in the allow-list is refused; an invalid allow-list is an error at startup."""
     assert post_json(evil.url, b"{}", {}, receiver="the webhook").status == 200
     monkeypatch.setenv(ENV, "public, hooks.slack.com")
     with pytest.raises(ChannelError, match="this machine, which is not allowed"):

@@ -39,7 +39,6 @@ def changed(finding: Finding, **fields: Any) -> tuple[int, int, int, int] | None
 
 
 def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
-    """The image has twice the displayed pixels, a white background and a size of a few kilobytes."""
     png = chart.message_chart(message)
     image = drawn(message.finding)
 
@@ -50,12 +49,10 @@ def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
 
 
 def test_the_same_finding_is_the_same_chart(finding: Finding) -> None:
-    """Equal findings give equal bytes."""
     assert chart.draw_chart(finding) == chart.draw_chart(finding)
 
 
 def test_each_value_changes_the_chart_at_its_position(finding: Finding) -> None:
-    """Values, threshold, onset and release each change the image at their position."""
     assert finding.course is not None
     assert finding.burn is not None
     values = (*finding.course.values[:-1], 12.0)
@@ -74,7 +71,6 @@ def test_each_value_changes_the_chart_at_its_position(finding: Finding) -> None:
 
 
 def test_a_gap_in_the_data_is_not_drawn(finding: Finding) -> None:
-    """A gap in the data is neither drawn as zero nor as a line across the gap."""
     assert finding.course is not None
     gap = replace(finding.course, values=(*finding.course.values[:5], None, None, None, 29.5))
     image = drawn(replace(finding, course=gap))
@@ -97,7 +93,6 @@ def is_red(pixel: Any) -> bool:
 
 @pytest.mark.parametrize("trend", [None, Trend((), 60.0, 0.0), Trend((None, None), 60.0, 0.0)])
 def test_without_values_there_is_no_chart(message: Message, trend: Trend | None) -> None:
-    """Without values there is no chart, and no alternative text."""
     bare = replace(message, finding=replace(message.finding, course=trend))
 
     assert chart.message_chart(bare) is None
@@ -105,12 +100,10 @@ def test_without_values_there_is_no_chart(message: Message, trend: Trend | None)
 
 
 def test_a_resolved_incident_has_no_chart(message: Message) -> None:
-    """A resolved incident has no chart, because the time series ends with the problem."""
     assert chart.message_chart(replace(message, transition="resolved", ending="recovered")) is None
 
 
 def test_a_latency_regression_chart_shows_usual_latency(finding: Finding) -> None:
-    """The chart of a latency regression shows the usual latency, in a suitable unit."""
     trend = Trend((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
     slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=trend)
 
@@ -121,7 +114,6 @@ def test_a_latency_regression_chart_shows_usual_latency(finding: Finding) -> Non
 
 
 def test_an_undrawable_chart_does_not_stop_the_message(message: Message, caplog: pytest.LogCaptureFixture) -> None:
-    """A chart that cannot be drawn is logged and omitted, and the message is sent."""
     odd = replace(message, finding=replace(message.finding, course=Trend((1.0, math.inf), 60.0, 0.0)))
     with caplog.at_level(logging.ERROR):
         assert chart.message_chart(odd) is None
@@ -137,7 +129,6 @@ numbers = st.none() | st.floats(0, 1e9)
 def test_any_time_series_can_be_drawn(
     finding: Finding, values: list[float | None], step: float, since: float, version: str
 ) -> None:
-    """Every time series, length and release can be drawn."""
     trend = Trend(tuple(values), step, 0.0)
     png = chart.draw_chart(replace(finding, course=trend, since=since, version=version))
 
@@ -146,7 +137,6 @@ def test_any_time_series_can_be_drawn(
 
 @given(highest=st.floats(1e-7, 1e9), length=st.floats(60, 1e8), start=st.floats(0, 4e9))
 def test_axes_have_a_few_round_labels(highest: float, length: float, start: float) -> None:
-    """Axes have a few round labels that cover all values without overlapping."""
     scale = ChartScale(start, start + length, highest, (0.0, 0.0, 100.0, 100.0))
     levels, moments = scale.levels(), list(scale.moments())
 
@@ -158,7 +148,6 @@ def test_axes_have_a_few_round_labels(highest: float, length: float, start: floa
 
 
 def test_a_time_series_without_a_start_has_no_chart(message: Message) -> None:
-    """A time series without a start, from an older version, is parsed and has no chart."""
     raw = json.loads(json.dumps(message.to_json()))
     del raw["finding"]["course"]["start"]
 

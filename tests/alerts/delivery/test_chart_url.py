@@ -42,7 +42,6 @@ def signature_in(address: str) -> str:
 
 
 def test_a_valid_chart_url_is_recognised(store: Store, linked: Message) -> None:
-    """The URL has the dashboard's host, is the same each time, and is valid for its incident only."""
     address, other = address_of(store, linked), address_of(store, replace(linked, incident="sl-other"))
     signature = signature_in(address)
 
@@ -57,21 +56,18 @@ def test_a_valid_chart_url_is_recognised(store: Store, linked: Message) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 @given(incident=st.text(st.characters(codec="utf-8")), signature=st.text())
 def test_other_chart_urls_are_refused(store: Store, linked: Message, incident: str, signature: str) -> None:
-    """Other incidents and other signatures are refused."""
     address_of(store, linked)
 
     assert not is_genuine(store, incident, signature)
 
 
 def test_without_a_key_no_signature_is_valid(store: Store, linked: Message) -> None:
-    """A database without a key accepts no signature, and the check creates no key."""
     assert not is_genuine(store, linked.incident, "")
     with store.engine.connect() as connection:
         assert connection.execute(keys.select()).all() == []
 
 
 def test_each_database_has_a_separate_key(store: Store, linked: Message) -> None:
-    """Each database has a different key, so signatures are not valid for another installation."""
     address = address_of(store, linked)
     with store.transaction() as connection:
         connection.execute(keys.delete())
@@ -81,12 +77,10 @@ def test_each_database_has_a_separate_key(store: Store, linked: Message) -> None
 
 @pytest.mark.parametrize("link", ["", "http://127.0.0.1:8600/s/x", "https://[x/s/x", "lens.example.com"])
 def test_a_dashboard_without_https_has_no_chart_url(store: Store, message: Message, link: str) -> None:
-    """A dashboard without https has no chart URL, because PagerDuty fetches images by https only."""
     assert address_of(store, replace(message, finding=replace(message.finding, link=link))) == ""
 
 
 def test_pagerduty_gets_the_chart_url(store: Store, linked: Message) -> None:
-    """The outbox adds the chart URL to a message; a resolved incident has no chart."""
     at = linked.at
     incident = IncidentRecord(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
     with store.transaction() as connection:

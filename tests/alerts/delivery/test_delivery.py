@@ -129,7 +129,6 @@ def later(message: Message, transition: Transition) -> Message:
 
 @pytest.mark.stacks
 def test_every_incident_arrives_once(store: Store, message: Message) -> None:
-    """With receivers that fail a third of the time and killed senders, all messages arrive once and in order."""
     slack = SlackHook(Moods(1, FAILING, frozenset({3, 9})))
     workspace = SlackWorkspace(Moods(4, FAILING, frozenset({4, 16}), after=True))
     pagerduty = PagerDutyService(Moods(2, FAILING, frozenset({4, 10}), after=True))
@@ -168,7 +167,6 @@ def key_of(message: dict[str, Any]) -> str:
 
 
 def test_a_repeated_slack_message_contains_a_note(store: Store, message: Message) -> None:
-    """A webhook cannot detect duplicates, so a repeated message contains a note that it may be a repeat."""
     slack = SlackHook(Moods(failing=0.0, hold=frozenset({1}), after=True))
     message = replace(message, at=time.time(), opened_at=time.time())
     with running(store, {"slack": slack}):

@@ -41,7 +41,6 @@ def error_of(act: Callable[[], object]) -> str:
 def test_a_hostile_receiver_is_an_error_of_its_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    """The delivery ends within its time and size limits, and the error is one printable line."""
     monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         error = error_of(lambda: CHANNELS[kind](url).send(message))
@@ -53,7 +52,6 @@ def test_a_hostile_receiver_is_an_error_of_its_channel(
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_heartbeat_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A delivery to a hostile heartbeat receiver ends with an error of its channel."""
     monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         error = error_of(Heartbeat("heartbeat", url).ping)

@@ -73,28 +73,24 @@ def turn(message: Message, transition: str) -> Message:
 @pytest.mark.parametrize("transition", TURNS)
 @pytest.mark.parametrize("vendor", RENDERERS)
 def test_the_payload_equals_the_golden_file(message: Message, vendor: str, transition: str) -> None:
-    """The complete payload equals the golden file; a change must be reviewed and then written to the file."""
     golden = json.loads((GOLDEN / f"{vendor}_{transition}.json").read_text(encoding="utf-8"))
 
     assert RENDERERS[vendor](turn(message, transition)) == golden
 
 
 def test_the_headline_names_service_burn_rate_and_stage(message: Message) -> None:
-    """The headline names service, burn rate, stage, milliseconds, share and release."""
     assert headline(message) == (
         f"magika-demo: latency SLO burning 31{TIMES} in 5 minutes — slow requests spend +180 ms (92 % of the excess) in preprocess since version 2"
     )
 
 
 def test_without_a_release_the_headline_names_none(message: Message, finding: Finding) -> None:
-    """Without a release, the headline compares bad requests with good ones."""
     message = replace(message, finding=replace(finding, version=""))
 
     assert headline(message).endswith("slow requests spend +180 ms (92 % of the excess) in preprocess")
 
 
 def test_no_stage_is_named_when_the_excess_is_spread(message: Message, finding: Finding) -> None:
-    """A stage with a third of the excess is not named as the cause."""
     spread = tuple(StageGrowth(stage, 0.01, 1 / 3) for stage in ("queue", "forward", "network"))
     message = replace(message, finding=replace(finding, growth=spread, version=""))
 
@@ -102,14 +98,12 @@ def test_no_stage_is_named_when_the_excess_is_spread(message: Message, finding: 
 
 
 def test_an_availability_slo_names_failures(message: Message, finding: Finding) -> None:
-    """The headline of an availability SLO names failures and no stage."""
     message = replace(message, finding=replace(finding, kind="availability", growth=(), version=""))
 
     assert headline(message) == f"magika-demo: availability SLO burning 31{TIMES} in 5 minutes — 31 % of requests fail"
 
 
 def test_an_unannounced_incident_ends_in_one_message(message: Message) -> None:
-    """A channel that was not notified of the opening gets one message for the whole incident."""
     over = replace(resolved(message), first=True)
 
     assert headline(over).startswith(
@@ -119,7 +113,6 @@ def test_an_unannounced_incident_ends_in_one_message(message: Message) -> None:
 
 @pytest.mark.parametrize("ending", ["no_data", "removed"])
 def test_an_unknown_end_is_not_called_recovered(message: Message, ending: Any) -> None:
-    """An incident that ended without data is not called recovered."""
     over = replace(resolved(message), ending=ending)
 
     assert "unknown outcome" in headline(over)
@@ -127,7 +120,6 @@ def test_an_unknown_end_is_not_called_recovered(message: Message, ending: Any) -
 
 
 def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Finding) -> None:
-    """With a spent budget, the message states the number of requests beyond it."""
     assert finding.burn is not None
     spent = replace(finding.burn, budget_left=-0.2, bad_left=-1200.0, exhausted_in_seconds=0.0)
     rows = dict(message_facts(replace(message, finding=replace(finding, burn=spent))))
@@ -137,7 +129,6 @@ def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Findin
 
 
 def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
-    """A service called <!channel> does not notify a Slack channel."""
     message = replace(message, finding=replace(finding, service="<!channel>", description="a & b"))
     sent = json.dumps(slack.webhook_payload(message), ensure_ascii=False)
 
@@ -146,7 +137,6 @@ def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
 
 
 def test_mail_html_is_escaped(message: Message, finding: Finding) -> None:
-    """A name adds no element, attribute or template expression to the HTML."""
     message = replace(
         message, finding=replace(finding, service="<script>", runbook='https://x/"><b>'), also=("{{ 7 }}",)
     )
@@ -158,7 +148,6 @@ def test_mail_html_is_escaped(message: Message, finding: Finding) -> None:
 
 
 def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> None:
-    """Formatting marks in names are shown as text."""
     growth = (StageGrowth("a*b~`", 0.2, 0.9),)
     sent = json.dumps(
         slack.webhook_payload(replace(message, finding=replace(finding, growth=growth))), ensure_ascii=False
@@ -169,7 +158,6 @@ def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> N
 
 
 def test_truncation_never_splits_an_escape() -> None:
-    """Truncation removes an escape such as &amp; completely."""
     assert [cut("ab&amp;cd", limit) for limit in (4, 6, 8, 9)] == ["ab…", "ab…", "ab&amp;…", "ab&amp;cd"]
 
 
@@ -208,7 +196,6 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
 )
 @given(data=st.data())
 def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding, data: st.DataObject) -> None:
-    """Long and unusual names are truncated to the vendors' limits; headline and link are always present."""
     shown = data.draw(hostile(message, finding))
     mail = compose_mail(shown, "Stagelens <stagelens@example.com>", ("oncall@example.com",))
     event = pagerduty.event_payload(shown, "K" * 32)
@@ -233,7 +220,6 @@ def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding
 
 
 def test_a_webhook_gets_every_field_of_a_finding(message: Message, finding: Finding) -> None:
-    """The webhook payload contains exceeded stage budgets and missing traffic as numbers with units in their names."""
     broken = replace(finding, overruns=(BudgetOverrun("preprocess", 0.412, 0.2),))
     gone = replace(finding, burn=None, kind="no_data", absence=MissingTraffic(1240.0, 86_400.0, 900.0))
 
@@ -248,7 +234,6 @@ def test_a_webhook_gets_every_field_of_a_finding(message: Message, finding: Find
 
 
 def test_a_finding_round_trips_through_the_database(message: Message, finding: Finding) -> None:
-    """A finding stored as JSON is equal after parsing; one of an older version has no functions."""
     message = replace(message, finding=replace(finding, functions=(RESIZE,), shared=(LARGE,), replica=SLOW_REPLICA))
     stored = json.loads(json.dumps(message.to_json()))
     newer = ("functions", "shared", "replica")
@@ -274,7 +259,6 @@ def test_every_channel_names_what_slow_requests_share(message: Message, finding:
 
 
 def test_every_channel_names_the_slow_replica(message: Message, finding: Finding) -> None:
-    """With its whole sentence, which the replies to a first message leave out."""
     explained = replace(message, finding=replace(finding, replica=SLOW_REPLICA))
     sent = {name: json.dumps(render(explained), ensure_ascii=False) for name, render in RENDERERS.items()}
     del sent["slack_reply"]
@@ -284,7 +268,6 @@ def test_every_channel_names_the_slow_replica(message: Message, finding: Finding
 
 
 def test_every_channel_names_the_function_that_grew(message: Message, finding: Finding) -> None:
-    """The function is named in place of the stage's share of the excess, in all channels and at the end."""
     explained = replace(message, finding=replace(finding, functions=(RESIZE,)))
     sent = {name: json.dumps(render(explained), ensure_ascii=False) for name, render in RENDERERS.items()}
     del sent["slack_reply"]
@@ -305,14 +288,12 @@ def test_every_channel_names_the_function_that_grew(message: Message, finding: F
 
 @pytest.mark.parametrize("function", [replace(RESIZE, is_cause=False), replace(RESIZE, stage="queue")])
 def test_a_function_that_is_no_cause_is_not_named(message: Message, finding: Finding, function: FunctionGrowth) -> None:
-    """A function that does not explain the growth, or is of another stage, is not named in the headline."""
     shown = headline(replace(message, finding=replace(finding, functions=(function,))))
 
     assert "(92 % of the excess) in preprocess" in shown
 
 
 def test_a_function_name_is_escaped(message: Message, finding: Finding) -> None:
-    """A function name notifies no channel and adds no element."""
     odd = replace(RESIZE, title="<!channel> & <b>")
     message = replace(message, finding=replace(finding, functions=(odd,)))
 
@@ -331,7 +312,6 @@ def test_a_function_name_is_escaped(message: Message, finding: Finding) -> None:
 def test_the_share_of_a_stage_is_at_most_100_percent_of_the_excess(
     finding: Finding, share: float, text: str, cell: str
 ) -> None:
-    """A share above 100 %, because other stages shrank, is shown as 100 % of the excess."""
     grown = StageGrowth("preprocess", 0.424, share)
     blamed = replace(finding, growth=(grown,))
 
@@ -340,7 +320,6 @@ def test_the_share_of_a_stage_is_at_most_100_percent_of_the_excess(
 
 
 def test_an_accepted_incident_names_the_person_and_is_not_called_recovered(message: Message, finding: Finding) -> None:
-    """An accepted incident names the person and is not called recovered."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, kind="tail", burn=None, shift=shift)
     over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
@@ -356,7 +335,6 @@ def test_an_accepted_incident_names_the_person_and_is_not_called_recovered(messa
 
 
 def test_a_latency_regression_names_values_before_and_after(message: Message, finding: Finding) -> None:
-    """A latency regression names percentile, values before and after, error bounds, stage and traffic changes."""
     shift = LatencyRegression(
         0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, before 12 %"
     )

@@ -84,7 +84,6 @@ def slack_rows(store: Store) -> list[Delivery]:
 
 
 def test_a_leased_row_is_exclusive(store: Store, first: Message) -> None:
-    """Two processes never lease the same message; rows of another channel are free."""
     mine = claim(store, AT)
 
     assert mine is not None
@@ -94,7 +93,6 @@ def test_a_leased_row_is_exclusive(store: Store, first: Message) -> None:
 
 
 def test_a_row_with_an_expired_lease_is_sent_again_as_a_repeat(store: Store, first: Message) -> None:
-    """A row with an expired lease is sent again and marked as a possible repeat."""
     claim(store, AT)
     again = claim(store, AT + 61, "you")
 
@@ -103,7 +101,6 @@ def test_a_row_with_an_expired_lease_is_sent_again_as_a_repeat(store: Store, fir
 
 
 def test_the_outcome_of_a_lost_lease_is_ignored(store: Store, first: Message) -> None:
-    """A process whose lease expired cannot write the outcome of a row that another process leased."""
     late = claim(store, AT)
     claim(store, AT + 61, "you")
     fail(store, late, ChannelError("no", permanent=True), AT + 62)
@@ -113,7 +110,6 @@ def test_the_outcome_of_a_lost_lease_is_ignored(store: Store, first: Message) ->
 
 
 def test_a_temporary_refusal_is_retried_later(store: Store, first: Message) -> None:
-    """A transient error is retried after a delay and is not marked as a repeat."""
     fail(store, claim(store, AT), TRANSIENT, AT)
     row = slack_rows(store)[0]
     assert row.next_attempt is not None
@@ -125,7 +121,6 @@ def test_a_temporary_refusal_is_retried_later(store: Store, first: Message) -> N
 
 
 def test_a_lost_response_makes_later_attempts_repeats(store: Store, first: Message) -> None:
-    """A connection closed after the request makes all later attempts possible repeats."""
     fail(store, claim(store, AT), OutcomeUnknownError("no answer"), AT)
     second = claim(store, AT + 10)
     fail(store, second, TRANSIENT, AT + 10)
@@ -138,7 +133,6 @@ def test_a_lost_response_makes_later_attempts_repeats(store: Store, first: Messa
 
 
 def test_a_permanent_refusal_ends_the_retries(store: Store, first: Message) -> None:
-    """A permanent error ends the retries and is shown; later transitions are sent."""
     fail(store, claim(store, AT), ChannelError("Slack responded 404: no_service", permanent=True), AT)
     row = slack_rows(store)[0]
     add(store, replace(first, sequence=2, transition="resolved"))
@@ -151,7 +145,6 @@ def test_a_permanent_refusal_ends_the_retries(store: Store, first: Message) -> N
 
 @pytest.mark.parametrize(("severity", "hours"), [("page", 24), ("ticket", 6)])
 def test_a_message_older_than_its_limit_is_dead(store: Store, first: Message, severity: str, hours: int) -> None:
-    """A page is dead after a day of errors, a ticket after six hours, and the error states the number of attempts."""
     claimed = claim(store, AT)
     assert claimed is not None
     late = replace(first, finding=replace(first.finding, severity=severity))
@@ -162,7 +155,6 @@ def test_a_message_older_than_its_limit_is_dead(store: Store, first: Message, se
 
 
 def test_the_newest_transition_supersedes_unsent_ones(store: Store, first: Message) -> None:
-    """After an outage, one message with the current state is sent, marked as the first of the incident."""
     add(store, replace(first, sequence=2, transition="updated"))
     add(store, replace(first, sequence=3, transition="resolved", ending="recovered"))
     only = claim(store, AT)
@@ -175,7 +167,6 @@ def test_the_newest_transition_supersedes_unsent_ones(store: Store, first: Messa
 
 
 def test_order_is_preserved_while_a_message_is_being_sent(store: Store, first: Message) -> None:
-    """A resolve waits for a message that is being sent, and is not marked as the first."""
     claimed = claim(store, AT)
     add(store, replace(first, sequence=2, transition="resolved"))
     overtaking = claim(store, AT + 1, "you")
@@ -188,7 +179,6 @@ def test_order_is_preserved_while_a_message_is_being_sent(store: Store, first: M
 
 
 def test_pages_are_sent_before_tickets(store: Store, first: Message) -> None:
-    """A page is sent before an older ticket."""
     ticket = replace(first, incident="sl-ticket", at=AT - HOUR, finding=replace(first.finding, severity="ticket"))
     open_incident(store, ticket, "slo:y")
     add(store, ticket)
@@ -199,7 +189,6 @@ def test_pages_are_sent_before_tickets(store: Store, first: Message) -> None:
 
 
 def test_messages_of_a_removed_channel_are_dead(store: Store, first: Message) -> None:
-    """Waiting messages of a channel that was removed from the file are marked dead with a reason."""
     with store.transaction() as connection:
         outbox.abandon_removed_channels(connection, ["pagerduty"], AT)
 
@@ -212,29 +201,24 @@ def test_messages_of_a_removed_channel_are_dead(store: Store, first: Message) ->
 
 @given(attempts=st.integers(1, 10_000), seed=st.integers())
 def test_the_backoff_is_bounded(attempts: int, seed: int) -> None:
-    """The delay of a retry is at most five minutes."""
     assert 0 <= outbox.retry_delay(attempts, None, random.Random(seed)) <= 300
 
 
 @given(attempts=st.integers(1, 100), asked=st.floats(300, 3600))
 def test_retry_after_delays_the_retry(attempts: int, asked: float) -> None:
-    """A delay in `Retry-After` is respected."""
     assert outbox.retry_delay(attempts, asked, RNG) == asked
 
 
 @given(attempts=st.integers(1, 10_000), asked=st.floats(-10, 1) | st.none(), seed=st.integers())
 def test_a_past_retry_after_still_backs_off(attempts: int, asked: float | None, seed: int) -> None:
-    """With a past date in `Retry-After`, the delay still grows with each attempt."""
     assert outbox.retry_delay(attempts, asked, random.Random(seed)) >= min(2 ** min(attempts - 1, 10), 300) / 2
 
 
 def test_retry_after_is_limited_to_an_hour() -> None:
-    """A `Retry-After` of a year is limited to an hour."""
     assert outbox.retry_delay(1, 365 * 86_400.0, RNG) == 3600
 
 
 def test_an_error_with_invalid_characters_is_stored(store: Store, first: Message) -> None:
-    """An error text with invalid characters is stored, and the row is retried."""
     fail(store, claim(store, AT), ChannelError("Slack responded \0\ud800", permanent=False), AT)
 
     assert [row.state for row in slack_rows(store)] == ["waiting"]
@@ -251,7 +235,6 @@ def remind(store: Store, claimed: outbox.Claim | None, at: float) -> None:
 
 
 def test_a_repeating_message_is_due_again_after_a_minute(store: Store, first: Message) -> None:
-    """A message that needs repetition is due again after a minute, and its delivery time stays that of the first delivery."""
     remind(store, claim(store, AT), AT)
     early, again = claim(store, AT + 59), claim(store, AT + 60)
     remind(store, again, AT + 61)
@@ -266,7 +249,6 @@ def test_a_repeating_message_is_due_again_after_a_minute(store: Store, first: Me
 
 
 def test_a_failed_repetition_is_retried_and_never_dead(store: Store, first: Message) -> None:
-    """A failed repetition is retried, and the row stays sent."""
     remind(store, claim(store, AT), AT)
     fail(store, claim(store, AT + 60), ChannelError("no", permanent=True), AT + 60)
 
@@ -276,7 +258,6 @@ def test_a_failed_repetition_is_retried_and_never_dead(store: Store, first: Mess
 
 
 def test_only_the_last_message_is_repeated(store: Store, first: Message) -> None:
-    """Only the last message is repeated, a resolved one for five minutes, and no repetition delays a newer message."""
     remind(store, claim(store, AT), AT)
     reminder = claim(store, AT + 60)
     add(store, replace(first, sequence=2, transition="resolved", at=AT + 61))
@@ -297,7 +278,6 @@ def test_only_the_last_message_is_repeated(store: Store, first: Message) -> None
 
 
 def test_the_reference_of_a_channel_is_passed_to_the_next_message(store: Store, first: Message) -> None:
-    """The last reference that a channel returned is passed to the next message; an empty one is ignored."""
     references: list[str] = []
     for sequence, returned in ((2, "C1:1"), (3, "C1:1"), (4, "C1:7"), (5, "")):
         claimed = claim(store, AT + sequence)
@@ -314,7 +294,6 @@ def test_the_reference_of_a_channel_is_passed_to_the_next_message(store: Store, 
 
 
 def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) -> None:
-    """A channel name of 64 characters fits into all columns."""
     name = "n" * 64
     open_incident(store, message, "slo:long")
     with store.transaction() as connection:
@@ -341,7 +320,6 @@ class AcceptingChannel:
 
 
 def test_the_oldest_unsent_page_is_found(store: Store, first: Message) -> None:
-    """The oldest unsent page of all channels is found; sent pages are ignored."""
     with store.engine.connect() as connection:
         waiting = outbox.oldest_waiting_page(connection)
     accept(store, claim(store, AT), AT)

@@ -122,7 +122,6 @@ MOMENTS = (
 
 
 def test_killed_processes_send_every_message_once(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
-    """Four incidents open and resolve while the working process is killed: the other one takes over, and all is sent once."""
     note_turns(watch.store)
     for _ in range(2):
         watch.start()
@@ -144,7 +143,6 @@ def test_killed_processes_send_every_message_once(watch: Watch, hook: SignedHook
 
 
 def test_ended_incidents_of_a_gap_are_not_notified(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
-    """After six hours without evaluation, ended incidents are only in the history, and the open one is notified once."""
     alone = watch.start()
     wait_until(partial(evaluated_after, watch.store, 0.0))
     watch.kill(alone)

@@ -34,7 +34,6 @@ def read(store: Store) -> list[Incident]:
 def test_missing_traffic_and_its_return_are_notified(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Requests stop at a time when they arrived a day ago: the finding has onset and usual number, and the end is notified."""
     traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     # Requests to another service show that the collector works.
@@ -53,7 +52,6 @@ def test_missing_traffic_and_its_return_are_notified(
 def test_a_service_idle_at_this_time_a_day_ago_is_not_reported(
     traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A service without requests at the same time a day ago is not reported."""
     traffic(now - DAY - 3 * HOUR, HOUR, {2: FAST})
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
@@ -62,7 +60,6 @@ def test_a_service_idle_at_this_time_a_day_ago_is_not_reported(
 
 
 def test_a_service_younger_than_a_day_is_not_reported(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """A service younger than a day is not reported."""
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
 
@@ -70,7 +67,6 @@ def test_a_service_younger_than_a_day_is_not_reported(traffic: Traffic, evaluato
 
 
 def test_severity_none_opens_no_incident(store: Store, traffic: Traffic, now: datetime) -> None:
-    """With severity none there is no incident, and the SLO still has the state no_data."""
     traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
     traffic(now - 2 * HOUR, 30 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
@@ -82,7 +78,6 @@ def test_severity_none_opens_no_incident(store: Store, traffic: Traffic, now: da
 
 
 def test_every_service_and_environment_has_one_cause() -> None:
-    """Three SLOs for two environments of a service have two causes."""
     slos = [LATENCY, replace(LATENCY, name="b", route="/x"), replace(LATENCY, name="c", environment="prod")]
 
     assert list(absence_causes(slos)) == ["no_data::magika-demo", "no_data:prod:magika-demo"]

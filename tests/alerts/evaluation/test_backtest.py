@@ -79,7 +79,6 @@ def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
 
 
 def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Two outages, a maintenance window and missing data give the same incidents, opened and resolved in the same minutes."""
     begin = now.replace(second=0) - 4 * HOUR
     courses = [(10, {2: FAST}), (6, {2: SLOW}), (52, {2: FAST}), (12, {2: SLOW}), (4, {2: FAST})]
     at = begin
@@ -100,7 +99,6 @@ def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic, now: 
 def test_the_backtest_of_a_new_service_equals_the_evaluator(
     store: Store, traffic: Traffic, now: datetime, outage: timedelta, told_at: list[int]
 ) -> None:
-    """For a new service, a cold start opens no incident and an outage does, in the backtest and in the evaluator."""
     begin = now.replace(second=0) - HOUR
     traffic(begin, outage, {5: SLOW})
     traffic(begin + outage, 30 * MINUTE, {5: FAST})
@@ -120,7 +118,6 @@ def test_the_backtest_of_a_new_service_equals_the_evaluator(
 def test_skipped_minutes_do_not_change_the_backtest(
     bad: list[tuple[float, int]], rate: float, objective: float
 ) -> None:
-    """Evaluating every minute gives the same incidents as evaluating only minutes near a threshold."""
     shares = np.concatenate([np.full(minutes, share) for share, minutes in bad])
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
     tiers = tiers_of(slo, POLICY)
@@ -156,7 +153,6 @@ def _history(rate: float, shares: np.ndarray) -> History:
 
 
 def test_one_failure_opens_no_incident() -> None:
-    """At ten requests an hour, one failure at 99.9 % is a burn rate of 100 over the hour, and opens no incident in a month."""
     total = np.zeros(30 * 24 * 60)
     total[::6] = 1
     bad = np.zeros_like(total)
@@ -170,7 +166,6 @@ def test_one_failure_opens_no_incident() -> None:
 
 
 def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
-    """At ten requests an hour with one in 37 failing, a page is sent before the monthly budget is spent."""
     rng = np.random.default_rng(7)
     quiet, burning = 4 * 24 * 60, 8 * 24 * 60
     total = np.zeros(quiet + burning)
@@ -188,7 +183,6 @@ def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
 def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(
     store: Store, traffic: Traffic, now: datetime
 ) -> None:
-    """An incident that starts within a maintenance window is notified at the end of the window, if it still fires."""
     begin = now.replace(second=0) - 4 * HOUR
     for start, length, mix in ((0, 60, FAST), (60, 12, SLOW), (72, 108, FAST)):
         traffic(begin + start * MINUTE, length * MINUTE, {2: mix})
@@ -204,7 +198,6 @@ def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(
 
 
 def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Hourly data are spread evenly over minutes, and the result contains the end of these data."""
     start = now.replace(minute=0) - timedelta(days=16)
     traffic(start, HOUR, {10: FAST})
     # Data after a gap delete nothing until they have arrived for a day.
@@ -221,7 +214,6 @@ def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffi
 
 
 def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Traffic, now: datetime) -> None:
-    """The preview of one outage of ten minutes has its time, duration, burn rate and share of the budget."""
     begin = now.replace(second=0) - 6 * HOUR
     traffic(begin, 2 * HOUR, {10: FAST})
     traffic(begin + 2 * HOUR, 10 * MINUTE, {10: SLOW})
@@ -243,7 +235,6 @@ def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Tra
 def test_check_lists_past_alerts_of_the_store(
     tmp_path: Path, traffic: Traffic, store: Store, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`stagelens check` lists past alerts of each SLO; for an unknown service it suggests the nearest name."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
     traffic(now - HOUR, 10 * MINUTE, {10: SLOW})
     traffic(now - 50 * MINUTE, 50 * MINUTE, {10: FAST})
@@ -265,7 +256,6 @@ def test_check_lists_past_alerts_of_the_store(
 
 
 def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
-    """The objectives are printed before the store is queried, and a progress note is removed before the result is printed."""
     slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
     lines: list[str] = []
     lines.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, lines.append))
@@ -279,7 +269,6 @@ def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
 def test_check_without_a_store_explains_the_missing_preview(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a store the file is still validated; a store named on the command line must exist."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slo.yaml").write_text(
         "slos: [{name: a, service: a, objective: 0.99, threshold: 1s, window: 30d}]", encoding="utf-8"

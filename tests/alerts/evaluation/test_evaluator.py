@@ -60,7 +60,6 @@ def read(store: Store) -> list[Incident]:
 def test_a_slow_release_pages_and_names_its_stage(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The message has the burn rate, the stage with its growth, the release, the onset and the link to the page."""
     traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1")
     traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2")
     evaluator.tick(DEFINITIONS, now)
@@ -92,7 +91,6 @@ def code_of(stages: Mapping[str, float]) -> dict[str, float]:
 def test_the_message_names_the_function_of_the_stage(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The function with most of the growth of the stage is in the headline, and the incident has those that grew most."""
     traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1", code=code_of)
     traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2", code=code_of)
     evaluator.tick(DEFINITIONS, now)
@@ -110,7 +108,6 @@ def test_the_message_names_the_function_of_the_stage(
 def test_a_function_known_later_is_notified_once(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Samples that arrive after the incident opened update the message once, and the function remains without new ones."""
     traffic(now - HOUR, 50 * MINUTE, {200: FAST}, code=code_of)
     traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW})
     events = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
@@ -129,7 +126,6 @@ def test_a_function_known_later_is_notified_once(
 def test_without_samples_on_both_sides_no_function_is_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime, sampled: str
 ) -> None:
-    """The growth of a function needs samples before and since the onset."""
     codes: dict[str, Code] = {sampled: code_of}
     traffic(now - HOUR, 50 * MINUTE, {200: FAST}, code=codes.get("before", no_code))
     traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, code=codes.get("since", no_code))
@@ -148,7 +144,6 @@ def no_code(_stages: Mapping[str, float]) -> dict[str, float]:
 def test_the_stage_of_a_new_release_is_from_its_bad_requests(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """With a few hundred requests of a new release, the stage in which bad requests spend their time is named."""
     traffic(now - 7 * HOUR, 10 * MINUTE, {1: FAST}, version="1")
     traffic(now - HOUR, 50 * MINUTE, {3: FAST}, version="1")
     traffic(now - 4 * MINUTE, 4 * MINUTE, {10: FAST, 29: WORSE, 1: SLOW}, version="2")
@@ -162,7 +157,6 @@ def test_the_stage_of_a_new_release_is_from_its_bad_requests(
 def test_without_a_release_bad_requests_are_compared_to_good_ones(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Without a release, bad requests are compared with good ones and the stage is named."""
     traffic(now - HOUR, 45 * MINUTE, {100: FAST})
     traffic(now - 15 * MINUTE, 15 * MINUTE, {10: FAST, 90: QUEUED})
     evaluator.tick(DEFINITIONS, now)
@@ -173,7 +167,6 @@ def test_without_a_release_bad_requests_are_compared_to_good_ones(
 
 
 def test_an_old_release_is_not_blamed(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Neither a release an hour before the onset nor a release after the onset is named."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST}, version="1")
     traffic(now - HOUR, 45 * MINUTE, {10: FAST}, version="2")
     traffic(now - 15 * MINUTE, 15 * MINUTE, {100: QUEUED}, version="2")
@@ -184,7 +177,6 @@ def test_an_old_release_is_not_blamed(store: Store, traffic: Traffic, evaluator:
 
 
 def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Errors are bad whatever their latency, and the message names failures."""
     traffic(now - HOUR, HOUR, {90: FAST}, errors=30)
     slo = replace(LATENCY, name="up", threshold=None)
     turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
@@ -197,7 +189,6 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
 def test_a_single_failure_opens_no_incident(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """One bad request of twelve in the first hour is a burn rate of eight, and opens no incident."""
     traffic(now - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
 
     assert evaluator.tick(DEFINITIONS, now) == []
@@ -207,7 +198,6 @@ def test_a_single_failure_opens_no_incident(
 def test_an_incident_is_opened_resolved_and_reopened(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A high burn rate opens an incident once, good requests resolve it once, and a relapse reopens it."""
     traffic(now - 2 * HOUR, 110 * MINUTE, {50: FAST})
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     burning = ticks(evaluator, now, MINUTE)
@@ -225,7 +215,6 @@ def test_an_incident_is_opened_resolved_and_reopened(
 def test_without_data_the_state_is_unchanged(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A service without requests during an incident is not resolved."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     later = evaluator.tick(DEFINITIONS, now + 20 * HOUR)
@@ -235,7 +224,6 @@ def test_without_data_the_state_is_unchanged(
 
 
 def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """The second process waits for the lease, and takes over when the first one stops or no longer renews."""
     traffic(now - HOUR, 2 * HOUR, {50: SLOW})
     other = Evaluator(store, "other", lease_seconds=30)
     first, second = evaluator.tick(DEFINITIONS, now), other.tick(DEFINITIONS, now)
@@ -252,7 +240,6 @@ def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluat
 def test_an_slo_that_was_removed_leaves_no_open_incident(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An incident of a removed SLO is closed and not called recovered."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     events = ticks(evaluator, now, timedelta(seconds=10), slos=())
@@ -263,7 +250,6 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
 
 
 def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """An incident, its transitions and its messages are deleted 395 days after its end, and not while no data arrive."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     evaluator.tick(replace(DEFINITIONS, slos=()), now)
@@ -286,7 +272,6 @@ def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Ev
 
 
 def test_an_slo_of_a_version_covers_the_time_of_that_version(store: Store, traffic: Traffic, now: datetime) -> None:
-    """An SLO with a version filter is evaluated over the time of that version, not of the service."""
     traffic(now - timedelta(days=20), HOUR, {50: FAST}, version="1")
     traffic(now - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
     about = replace(LATENCY, version="2")
@@ -299,7 +284,6 @@ def test_an_slo_of_a_version_covers_the_time_of_that_version(store: Store, traff
 def test_an_slo_error_does_not_stop_other_slos(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An error in one SLO is raised after the other SLO is evaluated."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     broken = replace(LATENCY, name="broken", objective=1.0)
     with pytest.raises(ZeroDivisionError):
@@ -346,7 +330,6 @@ def test_the_evidence_of_a_long_incident_is_read_again_less_often(
 
 
 def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
-    """Healthy, burning and no_data are different states, and the numbers are consistent."""
     traffic(now - HOUR, HOUR, {50: SLOW}, service="slow")
     traffic(now - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
     path = tmp_path / "slo.yaml"
@@ -372,7 +355,6 @@ def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic
 
 
 def test_the_onset_is_the_start_of_the_last_bad_stretch(now: datetime) -> None:
-    """Two bad minutes with two good ones between form one stretch; with an hour between they form two."""
     bad_minutes = (0, 60, 63, 64)
     buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
 
@@ -381,7 +363,6 @@ def test_the_onset_is_the_start_of_the_last_bad_stretch(now: datetime) -> None:
 
 
 def test_a_bad_minute_before_a_bad_stretch_is_not_the_onset(now: datetime) -> None:
-    """A bad minute eight minutes before a bad stretch is not the onset, which is where the increase is certain."""
     shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
     found = find_onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
 
@@ -391,7 +372,6 @@ def test_a_bad_minute_before_a_bad_stretch_is_not_the_onset(now: datetime) -> No
 
 
 def test_an_onset_of_few_requests_has_error_bounds(now: datetime) -> None:
-    """With two requests a minute, every fourth bad since minute 30, the onset has error bounds of some minutes."""
     buckets = [(now + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
     found = find_onset(buckets, 0.99, 7.2, now)
 
@@ -402,7 +382,6 @@ def test_an_onset_of_few_requests_has_error_bounds(now: datetime) -> None:
 def test_a_release_within_the_error_bounds_of_the_onset_is_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A release is named if its start is within the error bounds of the onset."""
     traffic(now - 2 * HOUR, HOUR + 40 * MINUTE, {40: FAST}, version="1")
     traffic(now - 20 * MINUTE, 10 * MINUTE, {19: FAST, 1: SLOW}, version="1")
     traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version="2")
@@ -416,7 +395,6 @@ def test_a_release_within_the_error_bounds_of_the_onset_is_named(
 def test_a_release_equal_to_its_predecessor_is_not_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A release is not named if its predecessor became slow at the same time."""
     traffic(now - 2 * HOUR, HOUR + 50 * MINUTE, {40: FAST}, version="1")
     for version in ("1", "2"):
         traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version=version)

@@ -66,7 +66,6 @@ def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> 
 def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A silenced incident is recorded with its reason and notified when the silence ends."""
     traffic(now - HOUR, 3 * HOUR, {50: SLOW})
     silence(store, now - MINUTE, HOUR, service="magika-demo")
     evaluator.tick(DEFINITIONS, now)
@@ -82,7 +81,6 @@ def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
 def test_a_silence_ended_early_is_over_immediately(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """After a silence ends early, the next evaluation notifies the incident."""
     traffic(now - HOUR, 2 * HOUR, {50: SLOW})
     made = silence(store, now, HOUR, service="*")
     evaluator.tick(DEFINITIONS, now)
@@ -98,7 +96,6 @@ def test_a_silence_ended_early_is_over_immediately(
 def test_an_incident_within_a_maintenance_window_is_not_notified(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An incident within a maintenance window is evaluated and shown, and not notified."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     work = MaintenanceCalendar((OneTimeWindow(now + TICK, now + HOUR, "moving disks"),))
@@ -112,7 +109,6 @@ def test_an_incident_within_a_maintenance_window_is_not_notified(
 def test_an_acknowledgement_is_notified_and_recorded(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An acknowledgement is recorded once with person and time; a resolved incident cannot be acknowledged."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     name = read(store)[0].id
@@ -134,7 +130,6 @@ def test_an_acknowledgement_is_notified_and_recorded(
 def test_an_unannounced_incident_is_acknowledged_without_notification(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An acknowledgement is not sent to channels that were not notified of the opening."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     silence(store, now, HOUR, service="magika-demo")
     evaluator.tick(DEFINITIONS, now)
@@ -146,7 +141,6 @@ def test_an_unannounced_incident_is_acknowledged_without_notification(
 def test_a_channel_gets_only_ends_of_announced_incidents(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """A channel that was added after the opening is not notified of the end."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
     later = (*CHANNELS, ChannelEntry("pagerduty", "pagerduty", None, "X"))
@@ -161,7 +155,6 @@ def test_a_channel_gets_only_ends_of_announced_incidents(
 def test_two_slos_of_a_service_are_one_message(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """Two incidents of a service are one message with a sentence about the other one."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     both = (LATENCY, replace(LATENCY, name="other", threshold=timedelta(milliseconds=200)))
     evaluator.tick(replace(DEFINITIONS, slos=both), now)
@@ -176,7 +169,6 @@ def test_two_slos_of_a_service_are_one_message(
 def test_an_incident_within_an_evaluation_gap_is_recorded_only(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An incident that started and ended while no process evaluated is in the history, and not notified."""
     traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
     evaluator.tick(DEFINITIONS, now)
     traffic(now, HOUR, {50: FAST})
@@ -202,7 +194,6 @@ def test_an_incident_within_an_evaluation_gap_is_recorded_only(
 def test_an_incident_continuing_after_a_gap_is_opened_once(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """An incident that continues after a gap in the evaluation is opened once."""
     traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
     evaluator.tick(DEFINITIONS, now)
     traffic(now, 3 * HOUR, {50: FAST})
@@ -263,7 +254,6 @@ def run_incident(store: Store, finding: Finding, now: datetime, kill: int) -> tu
 
 
 def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, finding: Finding, now: datetime) -> None:
-    """After a kill before any write of any evaluation, the next process sends the same messages."""
     expected, writes = run_incident(store, finding, now, kill=0)
     sent: list[list[str]] = []
     # One engine is killed before every write, the others before some, because each kill takes time.
@@ -279,7 +269,6 @@ def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, find
 
 
 def test_a_slow_evaluation_renews_its_lease(store: Store, finding: Finding, now: datetime) -> None:
-    """An evaluation that takes longer than the lease renews it in the meantime."""
     seconds = iter(range(0, 1000, 4))
     slow = Evaluator(
         store, "slow", lease_seconds=10, rules=[fires(finding, "a")], stopwatch=lambda: float(next(seconds))
@@ -293,7 +282,6 @@ def test_a_slow_evaluation_renews_its_lease(store: Store, finding: Finding, now:
 
 
 def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding: Finding, now: datetime) -> None:
-    """A paused process writes nothing after a takeover, even if the lease is free again."""
     watched, seconds = replace(DEFINITIONS, slos=()), iter((0.0, 0.0, 0.0, 1000.0))
 
     def overtaken() -> Verdict:

@@ -37,7 +37,6 @@ def evaluator(store: Store) -> Evaluator:
 
 
 def test_the_cold_start_of_a_new_service_sends_no_page(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    """Six slow first requests that wait for the model are a burn rate of 20 in all windows, and send no page."""
     traffic(now, timedelta(seconds=20), {12: FAST, 3: COLD})
     traffic(now + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
 
@@ -48,7 +47,6 @@ def test_the_cold_start_of_a_new_service_sends_no_page(traffic: Traffic, evaluat
 def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
     traffic: Traffic, evaluator: Evaluator, now: datetime, every: timedelta, after: timedelta
 ) -> None:
-    """A total outage from the first request sends a page after five failures, or at low traffic after two."""
     for number in range(4 if every > MINUTE else 30):
         traffic(now + number * every, timedelta(seconds=10), {}, errors=1)
 
@@ -58,7 +56,6 @@ def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
 def test_the_time_to_page_of_an_old_service_matches_the_workbook(
     traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
-    """The time to fire of the Site Reliability Workbook: 52 seconds of a total outage at 99.9 %."""
     traffic(now - timedelta(hours=7), timedelta(hours=7), {1: FAST})
     traffic(now, 2 * MINUTE, {}, errors=1)
 

@@ -52,7 +52,6 @@ def store_trace(store: Store, now: datetime) -> StoreTrace:
 
 
 def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: StoreTrace, now: datetime) -> None:
-    """The slowest bad request of each longest stage is shown, without good and earlier requests."""
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.8, "preprocess")
     store_trace(3, 0.5, "queue")
@@ -68,7 +67,6 @@ def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: S
 
 
 def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_trace: StoreTrace, now: datetime) -> None:
-    """For a stage SLO, requests that spent too long in the stage are shown, with the time in that stage."""
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.8, "queue")
     store_trace(3, 0.1, "queue")
@@ -79,7 +77,6 @@ def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_tr
 
 
 def test_availability_evidence_is_failed_requests(store: Store, store_trace: StoreTrace, now: datetime) -> None:
-    """For an availability SLO, failed requests are shown."""
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.1, "forward", status="error")
     found = exemplars_of(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "", cause="failures")
@@ -90,7 +87,6 @@ def test_availability_evidence_is_failed_requests(store: Store, store_trace: Sto
 def test_fast_failures_are_found_behind_many_slow_requests(
     store: Store, store_trace: StoreTrace, now: datetime
 ) -> None:
-    """Failed requests are shown even if hundreds of successful ones took longer."""
     for number in range(2, 60):
         store_trace(number, 0.2 + number / 1000, "forward")
     store_trace(1, 0.002, "queue", status="error")
@@ -121,7 +117,6 @@ def test_fast_failures_are_found_behind_many_slow_requests(
 def test_healthy_requests_are_never_evidence(
     changes: dict[str, object], reason: str, store: Store, store_trace: StoreTrace, now: datetime
 ) -> None:
-    """For each kind of objective, requests that did not certainly break it are not shown; the text says why there are none."""
     store_trace(1, 0.106, "forward")
     store_trace(2, 0.240, "queue")
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
@@ -131,7 +126,6 @@ def test_healthy_requests_are_never_evidence(
 
 
 def test_the_time_series_starts_before_the_onset(store: Store, traffic: Traffic, now: datetime) -> None:
-    """The time series covers at least 15 minutes before the onset; steps without requests are None."""
     traffic(now - 40 * MINUTE, 20 * MINUTE, {2: FAST})
     traffic(now - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
     drawn = burn_rate_trend(store.read, LATENCY, now - 15 * MINUTE, now)
@@ -145,7 +139,6 @@ def test_the_time_series_starts_before_the_onset(store: Store, traffic: Traffic,
 
 
 def test_the_time_series_of_a_regression_starts_at_its_time(store: Store, traffic: Traffic, now: datetime) -> None:
-    """The time series of a regression starts at the right time, even if its first minutes have no requests."""
     traffic(now - 20 * MINUTE, 20 * MINUTE, {5: FAST})
     times = [round(at.timestamp()) // 60 for at in (now - 10 * MINUTE, now - 10 * MINUTE, now)]
     drawn = course_of_tail(store.read, LATENCY, (times[0], times[1], times[2]), 0.99)
@@ -156,12 +149,10 @@ def test_the_time_series_of_a_regression_starts_at_its_time(store: Store, traffi
 
 
 def test_without_requests_there_is_no_time_series(store: Store, now: datetime) -> None:
-    """Without requests there is no time series."""
     assert burn_rate_trend(store.read, LATENCY, now - HOUR, now) is None
 
 
 def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
-    """The finding contains the stage that exceeded its budget."""
     traffic(now - HOUR, HOUR, {1: FAST, 49: SLOW})
     budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
     slo = replace(LATENCY, budgets=budgets)
@@ -174,7 +165,6 @@ def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic, now: 
 
 
 def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
-    """The finding contains the attribute that nearly all slow requests have, and few others."""
     traffic(now - HOUR, HOUR, {45: FAST}, version="1")
     traffic(now - HOUR, HOUR, {5: SLOW}, version="2")
     found = describe_burn(
@@ -203,7 +193,6 @@ def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: 
 def test_the_called_service_is_named_if_dependency_is_blamed(  # noqa: PLR0917 - fixtures
     changes: dict[str, object], environment: str, called: str, store: Store, traffic: Traffic, now: datetime
 ) -> None:
-    """The finding says what the retained slow requests waited for, and how many they are; not those that failed or were fast."""
     traffic(now - HOUR, HOUR, {8: FAST, 2: {"forward": 0.020, "dependency": 0.400}})
     for number, (host, milliseconds, status) in enumerate(
         [("ranker", 400, "ok"), ("ranker", 400, "ok"), ("users.internal", 5, "ok"), ("bank", 900, "error")], start=1
@@ -261,7 +250,6 @@ def test_the_called_service_is_named_if_dependency_is_blamed(  # noqa: PLR0917 -
 def test_the_link_opens_the_scope_of_the_message(
     changes: dict[str, object], quantile: float, address: str, now: datetime
 ) -> None:
-    """The link contains service, percentile, filters of the SLO, and the window with some time before the onset."""
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
     window = f"from={round((now - 25 * MINUTE).timestamp() * 1000)}&to={round(now.timestamp() * 1000)}"
 

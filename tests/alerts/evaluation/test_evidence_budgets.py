@@ -28,7 +28,6 @@ Traffic = Callable[..., None]
 
 
 def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Traffic, now: datetime) -> None:
-    """A stage that took 300 ms with a budget of 50 ms comes first; stages within their budgets follow."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
     split = stage_budgets(store.read, SPLIT, now - HOUR, now)
     assert split is not None
@@ -42,7 +41,6 @@ def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Tra
 
 
 def test_stages_without_a_budget_are_the_remainder(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Budgeted stages and the rest add up to the latency, at the percentile and in the mean."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
     split = stage_budgets(store.read, replace(SPLIT, budgets=(("queue", timedelta(milliseconds=50)),)), now - HOUR, now)
     assert split is not None
@@ -53,7 +51,6 @@ def test_stages_without_a_budget_are_the_remainder(store: Store, traffic: Traffi
 
 
 def test_without_budgets_or_requests_there_is_no_split(store: Store, traffic: Traffic, now: datetime) -> None:
-    """An SLO without stage budgets, and an hour without requests, have no split."""
     traffic(now - HOUR, MINUTE, {1: FAST})
 
     assert stage_budgets(store.read, replace(SPLIT, budgets=()), now - HOUR, now) is None

@@ -43,7 +43,6 @@ def stored(folder: Path, **routes: ReplicaTable) -> Generator[Store]:
 
 
 def test_a_new_outlier_is_named_in_a_long_window(tmp_path: Path) -> None:
-    """Slow for three minutes; the steps of twelve hours are longer than that."""
     made = replace(traffic(), slow={SLOW: (3.3, MINUTES - 3)})
     store = store_of(tmp_path, made, hardware=False)
     found = [slow_replica(store.read, window(timedelta(hours=hours))) for hours in (1, 12)]
@@ -54,7 +53,6 @@ def test_a_new_outlier_is_named_in_a_long_window(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_serves_more_of_a_slow_route_is_not_named(tmp_path: Path) -> None:
-    """One replica has nearly all requests of the slow route; within each route it is as fast as the others."""
     places = PLACES[:5]
     rng = np.random.default_rng(1)
     fast, slow = (Traffic(places, MINUTES, 2.0, seconds).table(rng) for seconds in (0.02, 0.4))
@@ -67,7 +65,6 @@ def test_a_replica_that_serves_more_of_a_slow_route_is_not_named(tmp_path: Path)
 
 
 def test_a_replica_that_is_slow_on_each_route_is_named(tmp_path: Path) -> None:
-    """With two routes."""
     places = PLACES[:5]
     rng = np.random.default_rng(1)
     slow = {places[2]: (3.0, 20)}
@@ -80,7 +77,6 @@ def test_a_replica_that_is_slow_on_each_route_is_named(tmp_path: Path) -> None:
 
 
 def test_a_firing_objective_names_the_slow_replica(tmp_path: Path) -> None:
-    """With its onset in UTC, for messages and the page of the incident; another kind of objective does not."""
     store = store_of(tmp_path, traffic(slow=20.0))
     slo = Slo("shop-latency", SERVICE, 0.999, timedelta(days=30), timedelta(milliseconds=250))
     measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
@@ -93,7 +89,6 @@ def test_a_firing_objective_names_the_slow_replica(tmp_path: Path) -> None:
 
 
 def test_sentences_name_percentile_time_stage_and_machine() -> None:
-    """One other replica, a tail, a stage with too small a share, and an onset before the window."""
     grown = (StageGrowth("forward", 0.038, 0.92),)
     slow = ReplicaOutlier(
         *("a:1", "a", 1, 0.9, 0.2, 0.1, 500, 0),

@@ -57,12 +57,10 @@ def measured(**changes: Any) -> Measurement:
     ],
 )
 def test_the_state_follows_from_what_was_measured(changes: dict[str, Any], state: str) -> None:
-    """Counts, firing tiers, budget, maintenance window and staleness determine the state, see `analysis.slo_status`."""
     assert status_of(measured(**changes), GUARD).state == state
 
 
 def test_every_state_includes_the_known_numbers() -> None:
-    """Maintenance and a failed collector hide no numbers, and their start or end is shown."""
     fine = status_of(measured(), GUARD)
     held = status_of(measured(work=WORK, stale_since=SINCE, firing=(PAGE,), tiers=(PAGE,)), GUARD)
 
@@ -72,7 +70,6 @@ def test_every_state_includes_the_known_numbers() -> None:
 
 
 def test_a_stale_slo_has_the_status_at_the_collector_stop(store: Store, traffic: Traffic, now: datetime) -> None:
-    """A stale SLO has the status at the time when the collector stopped, because later windows lose the bad requests."""
     traffic(now - 2 * HOUR, HOUR, {10: GOOD})
     traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
     store.maintain()
@@ -86,7 +83,6 @@ def test_a_stale_slo_has_the_status_at_the_collector_stop(store: Store, traffic:
 
 
 def test_requests_that_hang_burn_the_budget(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Before they end, if they ever do; not those below the threshold."""
     traffic(now - HOUR, 10 * MINUTE, {1: GOOD})
     waiting = Histogram()
     for seconds, number in ((95.0, 12), (0.1, 5)):
@@ -105,7 +101,6 @@ def test_requests_that_hang_burn_the_budget(store: Store, traffic: Traffic, now:
 def test_a_maintenance_window_is_reported_with_its_end(
     store: Store, traffic: Traffic, now: datetime, tmp_path: Path
 ) -> None:
-    """A maintenance window of the file applies to one objective until its end; the other one burns."""
     traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
     path = tmp_path / "slo.yaml"
     path.write_text(

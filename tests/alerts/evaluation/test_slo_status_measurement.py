@@ -25,7 +25,6 @@ POLICY = default_burn_rate_policy()
 
 
 def test_every_window_equals_a_separate_query(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Counts of windows, added up from stretches between their starts, equal separate queries."""
     for start, length in ((5 * 24 * HOUR, MINUTE), (8 * HOUR, MINUTE), (70 * MINUTE, 68 * MINUTE)):
         traffic(now - start, length, {5: FAST, 1: SLOW}, errors=1)
     store.maintain()
@@ -40,7 +39,6 @@ def test_every_window_equals_a_separate_query(store: Store, traffic: Traffic, no
 def test_all_windows_are_consistent(
     store: Store, traffic: Traffic, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests written during the query are in no window, so all windows are consistent."""
     traffic(now - 9 * HOUR, 9 * HOUR, {5: FAST})
     before = measure_slo(store.read, LATENCY, POLICY, now)
     read, written = store.points.read, list[datetime]()
@@ -59,7 +57,6 @@ def test_all_windows_are_consistent(
 
 
 def test_requests_in_a_maintenance_window_do_not_count(store: Store, traffic: Traffic, now: datetime) -> None:
-    """An outage within a maintenance window spends no budget and fires nothing; requests before and after it count."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
     traffic(now - HOUR, 30 * MINUTE, {10: SLOW})
     traffic(now - 30 * MINUTE, 30 * MINUTE, {10: FAST})
@@ -74,7 +71,6 @@ def test_requests_in_a_maintenance_window_do_not_count(store: Store, traffic: Tr
 
 
 def test_requests_before_a_reset_do_not_count(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Requests before the reset count neither for the budget nor in any window; a future reset has no effect."""
     traffic(now - 2 * HOUR, HOUR, {10: SLOW})
     traffic(now - HOUR, HOUR, {10: FAST})
     since = replace(LATENCY, reset=now - HOUR)
@@ -94,7 +90,6 @@ def test_requests_before_a_reset_do_not_count(store: Store, traffic: Traffic, no
     ],
 )
 def test_the_time_series_adds_up_to_the_counts(store: Store, traffic: Traffic, now: datetime, slo: Slo) -> None:
-    """The steps of the time series add up to the measured counts, without maintenance windows and after the reset."""
     traffic(now - 3 * HOUR, 3 * HOUR, {5: FAST, 1: SLOW})
     work = MaintenanceCalendar(
         (OneTimeWindow(now - 100 * MINUTE, now - 70 * MINUTE), OneTimeWindow(now - 20 * MINUTE, now - 10 * MINUTE))
@@ -112,7 +107,6 @@ def test_the_time_series_adds_up_to_the_counts(store: Store, traffic: Traffic, n
 
 
 def test_an_empty_time_series_has_no_steps(store: Store, now: datetime) -> None:
-    """Without requests, or without time that counts, the time series has no steps."""
     planned = replace(LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(now - HOUR, now),)))
 
     assert not len(tally_over_time(store.read, planned, now - HOUR, now, MINUTE))
@@ -133,7 +127,6 @@ def test_an_empty_time_series_has_no_steps(store: Store, now: datetime) -> None:
 def test_each_kind_of_slo_burns_by_its_indicator(
     store: Store, traffic: Traffic, now: datetime, slo: Slo, burning: bool
 ) -> None:
-    """Requests that are slow in preprocess, with 0.2 to 3 % unattributed time, burn the budgets of the matching kinds."""
     traffic(now - 2 * HOUR, 2 * HOUR, {9: FAST, 1: SLOW})
     measured = measure_slo(store.read, slo, POLICY, now)
 
@@ -141,7 +134,6 @@ def test_each_kind_of_slo_burns_by_its_indicator(
 
 
 def test_unattributed_time_is_counted_in_requests(store: Store, traffic: Traffic, now: datetime) -> None:
-    """A third of the time of 60 requests counts as 20 bad requests, so the minimum of bad requests applies."""
     traffic(now - MINUTE, MINUTE, {10: {"forward": 0.02, "overhead": 0.01}})
     slo = replace(LATENCY, watched="coverage", threshold=None)
     counts = measure_slo(store.read, slo, POLICY, now).counts[HOUR]
@@ -151,7 +143,6 @@ def test_unattributed_time_is_counted_in_requests(store: Store, traffic: Traffic
 
 
 def test_a_silent_service_violates_only_its_freshness_slo(store: Store, traffic: Traffic, now: datetime) -> None:
-    """Twenty minutes without requests send a page for freshness; the latency SLO has no data."""
     traffic(now - 3 * HOUR, 2 * HOUR + 40 * MINUTE, {10: FAST})
     fresh = measure_slo(store.read, replace(LATENCY, watched="freshness", threshold=5 * MINUTE), POLICY, now)
     latency = measure_slo(store.read, LATENCY, POLICY, now)
@@ -162,7 +153,6 @@ def test_a_silent_service_violates_only_its_freshness_slo(store: Store, traffic:
 
 
 def test_a_stopped_collector_leaves_incidents_unchanged(store: Store, traffic: Traffic, now: datetime) -> None:
-    """While the collector does not work, the measurement is stale and open incidents stay unchanged."""
     traffic(now - HOUR, HOUR, {10: FAST})
     store.maintain()
     measured = measure_slo(store.read, LATENCY, POLICY, now + 10 * MINUTE)

@@ -22,7 +22,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_rules_are_written_to_stdout_or_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rules go to standard output or to a file, from the SLO file in the working directory or another one."""
     codes = main(["export", "rules"]), main(["export", "rules", "--slo", "slo.yaml", "-o", "rules.yml"])
     shown = capsys.readouterr().out
 
@@ -32,7 +31,6 @@ def test_rules_are_written_to_stdout_or_a_file(folder: Path, capsys: pytest.Capt
 
 
 def test_an_option_selects_native_histograms(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the option for native histograms, expressions contain no label `le`."""
     for words in (["rules"], ["rules", "--native"], ["grafana"], ["grafana", "--native"]):
         assert main(["export", *words]) == 0
         text = capsys.readouterr().out
@@ -40,7 +38,6 @@ def test_an_option_selects_native_histograms(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_dashboard_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The dashboard is valid JSON and needs no SLO file."""
     code = main(["export", "grafana"])
 
     assert code == 0
@@ -48,7 +45,6 @@ def test_the_dashboard_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_in_the_slo_file_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error in the SLO file has file, line and key, as in `stagelens check`."""
     (folder / "slo.yaml").write_text(SLO.replace("0.99", "99"))
     code = main(["export", "rules"])
 
@@ -57,7 +53,6 @@ def test_an_error_in_the_slo_file_is_reported(folder: Path, capsys: pytest.Captu
 
 
 def test_an_unwritable_output_file_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """An output file that cannot be written is an error with path and fix."""
     code = main(["export", "grafana", "-o", "no/such/folder.json"])
 
     assert code == 1

@@ -112,14 +112,12 @@ SCENES: dict[str, tuple[dict[str, Sequence[float]], set[str]]] = {
 @pytest.mark.stacks
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_failure_fires_its_alert_only(tmp_path: Path, scene: str) -> None:
-    """Each failure, as a difference from a working collector, fires its alert and no other."""
     seen, expected = SCENES[scene]
 
     assert {name for (name,) in firing(tmp_path, export.write_self_monitoring_rules(), seen, "alertname")} == expected
 
 
 def test_the_runbook_has_a_complete_section_for_each_alert() -> None:
-    """Each alert has a runbook section with symptom, effect on the numbers, diagnosis, fix and check; no section lacks an alert."""
     sections = dict(part.split("\n", 1) for part in RUNBOOK.split("\n## ")[1:])
     alerts = {rule["alert"] for rule in rules(export.write_self_monitoring_rules())}
 
@@ -131,7 +129,6 @@ def test_the_runbook_has_a_complete_section_for_each_alert() -> None:
 
 
 def test_links_lead_to_the_configured_runbook(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every alert links to its section below the given URL."""
     main(["export", "itself", "--runbook", "https://docs.example/runbook.html"])
 
     for rule in rules(capsys.readouterr().out):

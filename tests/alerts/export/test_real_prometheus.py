@@ -149,7 +149,6 @@ def _points() -> list[Point]:
 
 
 def test_every_panel_has_data(scene: Scene) -> None:
-    """Each expression of the dashboard returns data with the variables of Grafana."""
     dashboard = json.loads(grafana.write_dashboard(scene.histograms))
     asked = [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", ())]
     empty = [
@@ -163,7 +162,6 @@ def test_every_panel_has_data(scene: Scene) -> None:
 
 
 def test_first_token_definitions_are_separate_lines(scene: Scene) -> None:
-    """Each percentile has one line per definition of the first token, named in its legend."""
     dashboard = json.loads(grafana.write_dashboard(scene.histograms))
     (panel,) = (panel for panel in dashboard["panels"] if panel["title"] == "Time to first token")
     for target in panel["targets"]:
@@ -180,20 +178,17 @@ def _has_result(scene: Scene, expression: str) -> bool:
 
 @pytest.mark.parametrize(("slo", "share"), PROMISED, ids=lambda value: value.name if isinstance(value, Slo) else "")
 def test_recorded_burn_rates_equal_those_of_the_requests(scene: Scene, slo: Slo, share: float) -> None:
-    """The recorded burn rates equal those of the requests."""
     found = scene.prometheus.number(f'slo:stagelens_burn:ratio_rate1h{{slo="{slo.name}"}}', scene.at)
 
     assert found == pytest.approx(share / slo.budget, rel=1e-3)
 
 
 def test_violated_slos_fire(scene: Scene) -> None:
-    """Alerts fire for all SLOs that are clearly violated, except one that cannot fire."""
     assert {found["metric"]["slo"] for found in scene.query(_FIRING)} == SERIOUS
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_the_dashboard_is_portable_and_panels_do_not_overlap(*, native: bool) -> None:
-    """The dashboard uses a variable as data source, and has unique ids and panels without overlap."""
     dashboard = json.loads(grafana.write_dashboard(HistogramExpressions(native)))
     panels = dashboard["panels"]
     variables = {each["name"] for each in dashboard["templating"]["list"]}
@@ -216,7 +211,6 @@ def test_the_dashboard_is_portable_and_panels_do_not_overlap(*, native: bool) ->
 
 
 def test_all_metrics_of_the_dashboard_are_exposed(scene: Scene) -> None:
-    """The collector exposes all metrics of the dashboard."""
     exposed = {found["metric"]["__name__"] for found in scene.query('{__name__=~".+"}')}
     whole = " ".join(re.findall(r'"expr": "(.*)"', grafana.write_dashboard(scene.histograms)))
     named = set(re.findall(r"\b(?:slo:)?stagelens_\w+(?::\w+)?", whole))

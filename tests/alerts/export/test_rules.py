@@ -43,7 +43,6 @@ KINDS = (
 
 @pytest.mark.parametrize("native", [False, True])
 def test_promtool_accepts_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
-    """The rules of every kind of SLO, also with unusual names, are valid for promtool."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, HistogramExpressions(native)))
     code, output = prometheus_tool.run("check", "rules", file)
@@ -54,7 +53,6 @@ def test_promtool_accepts_the_rules_of_every_kind(tmp_path: Path, *, native: boo
 
 
 def test_an_empty_slo_file_makes_an_empty_rule_file(tmp_path: Path) -> None:
-    """Without SLOs the rule file has no groups."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([], POLICY, HistogramExpressions()))
 
@@ -62,7 +60,6 @@ def test_an_empty_slo_file_makes_an_empty_rule_file(tmp_path: Path) -> None:
 
 
 def test_inexpressible_rules_are_commented() -> None:
-    """Comments name everything that a rule cannot express."""
     work = MaintenanceCalendar((OneTimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),))
     slo = replace(
         LATENCY, objective=0.9, maintenance=work, reset=datetime(2026, 1, 3, tzinfo=UTC), budgets=(("queue", MINUTE),)
@@ -80,7 +77,6 @@ def test_inexpressible_rules_are_commented() -> None:
 
 
 def test_missing_collector_labels_are_named() -> None:
-    """A label or bucket that the collector lacks is named in the format of its configuration file."""
     route = replace(LATENCY, route="/pay", threshold=timedelta(milliseconds=300))
     needed = "#   prometheus: {labels: [version, environment, route], buckets: [0.3]}"
 
@@ -152,7 +148,6 @@ def counter(each: np.ndarray) -> list[float]:
 
 
 def test_a_service_with_failures_only_fires(tmp_path: Path) -> None:
-    """Without any series of good requests, the alert fires."""
     failed = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="error"}}': failed}
     found = firing(
@@ -163,7 +158,6 @@ def test_a_service_with_failures_only_fires(tmp_path: Path) -> None:
 
 
 def test_a_service_without_failures_has_a_burn_rate_of_zero(tmp_path: Path) -> None:
-    """Without any series of failed requests, the burn rate is 0."""
     served = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="ok"}}': served}
 

@@ -50,12 +50,10 @@ def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_d
 
 
 def test_without_a_finding_no_incident_opens() -> None:
-    """Without a finding no incident opens."""
     assert step(None, None, START) is None
 
 
 def test_repeated_findings_open_one_incident(finding: Finding) -> None:
-    """The first finding opens an incident; the same finding causes no further transition."""
     first = step(None, finding, START)
     assert first is not None
 
@@ -64,7 +62,6 @@ def test_repeated_findings_open_one_incident(finding: Finding) -> None:
 
 
 def test_an_incident_resolves_after_two_minutes_without_a_finding(finding: Finding) -> None:
-    """Two consecutive minutes without a finding resolve an incident; a relapse restarts this time."""
     record = opened(finding)
     quiet = step(record, None, START + MINUTE)
     assert quiet is not None
@@ -77,7 +74,6 @@ def test_an_incident_resolves_after_two_minutes_without_a_finding(finding: Findi
 
 @pytest.mark.parametrize(("minutes", "same"), [(14.0, True), (16.0, False)])
 def test_a_relapse_within_15_minutes_reopens_the_incident(finding: Finding, minutes: float, same: bool) -> None:
-    """Within 15 minutes after its end an incident is reopened; later a new incident opens."""
     record = replace(opened(finding), resolved_at=START, ending="recovered", sequence=2)
     again = step(record, finding, START + minutes * MINUTE)
     assert again is not None
@@ -87,7 +83,6 @@ def test_a_relapse_within_15_minutes_reopens_the_incident(finding: Finding, minu
 
 
 def test_a_ticket_escalated_to_a_page_is_notified(finding: Finding) -> None:
-    """Escalation to a page is notified immediately; the severity never returns to ticket."""
     record = opened(replace(finding, severity="ticket"))
     worse = step(record, finding, START + 10)
     assert worse is not None
@@ -99,7 +94,6 @@ def test_a_ticket_escalated_to_a_page_is_notified(finding: Finding) -> None:
 
 
 def test_a_changed_cause_is_notified_with_a_rate_limit(finding: Finding) -> None:
-    """A new suspected stage is notified five minutes after the last message; until then the old one stays."""
     record = opened(finding)
     other = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
     early, late = step(record, other, START + 4 * MINUTE), step(record, other, START + 6 * MINUTE)
@@ -111,7 +105,6 @@ def test_a_changed_cause_is_notified_with_a_rate_limit(finding: Finding) -> None
 
 
 def test_a_release_found_later_is_notified_once(finding: Finding) -> None:
-    """A release that becomes known later is notified once and retained."""
     unnamed = replace(finding, version="")
     named = step(opened(unnamed), finding, START + 10)
     assert named is not None
@@ -125,7 +118,6 @@ def test_a_release_found_later_is_notified_once(finding: Finding) -> None:
 
 
 def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
-    """A function that becomes known later is notified once and retained; not after an acknowledgement."""
     function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
     explained = replace(finding, functions=(function,))
     named = step(opened(finding), explained, START + 10)
@@ -142,7 +134,6 @@ def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
 
 
 def test_another_stage_has_other_functions(finding: Finding) -> None:
-    """The functions of a record are those of its stage to blame."""
     function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
     record = opened(replace(finding, functions=(function,)))
     queued = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
@@ -155,7 +146,6 @@ def test_another_stage_has_other_functions(finding: Finding) -> None:
 
 
 def test_an_acknowledged_incident_notifies_escalations_only(finding: Finding) -> None:
-    """After an acknowledgement a new suspected stage is not notified, an escalation to a page is."""
     record = replace(opened(replace(finding, severity="ticket")), acked_at=START, acked_by="ann")
     other = replace(finding, severity="ticket", growth=(StageGrowth("queue", 0.3, 0.8),))
 
@@ -164,7 +154,6 @@ def test_an_acknowledged_incident_notifies_escalations_only(finding: Finding) ->
 
 
 def test_a_reopened_incident_is_not_acknowledged(finding: Finding) -> None:
-    """A reopened incident is not acknowledged."""
     over = replace(opened(finding), resolved_at=START, ending="recovered", acked_at=START, acked_by="ann")
     again = step(over, finding, START + MINUTE)
     assert again is not None
@@ -173,7 +162,6 @@ def test_a_reopened_incident_is_not_acknowledged(finding: Finding) -> None:
 
 
 def test_without_data_an_incident_is_closed_as_unknown_after_a_day(finding: Finding) -> None:
-    """Without data an incident stays open, and is closed as unknown after a day."""
     record = opened(finding)
     day = 24 * 60
     given_up = step(record, None, START + day * MINUTE, has_data=False)
@@ -184,7 +172,6 @@ def test_without_data_an_incident_is_closed_as_unknown_after_a_day(finding: Find
 
 
 def test_silence_is_no_recovery(finding: Finding) -> None:
-    """Time without requests does not count as quiet; the incident says that it has no data until the next request."""
     quiet = step(opened(finding), None, START + MINUTE)
     assert quiet is not None
     silent = step(quiet.record, None, START + 2 * MINUTE, has_data=False)
@@ -202,7 +189,6 @@ def test_silence_is_no_recovery(finding: Finding) -> None:
 
 
 def test_failures_found_later_are_another_cause(finding: Finding) -> None:
-    """A cause that changes from a stage to failures is notified, and keeps no stage to blame."""
     lost = replace(finding, cause="failures", failures=Failures(90, 100, 200), growth=())
     late = step(opened(finding), lost, START + 6 * MINUTE)
     assert late is not None
@@ -213,7 +199,6 @@ def test_failures_found_later_are_another_cause(finding: Finding) -> None:
 
 
 def test_the_resolved_message_has_the_highest_burn_rate(finding: Finding) -> None:
-    """The last message has the highest burn rate of the incident."""
     record = opened(finding)
     for minute, rate in ((1, 88.0), (2, 15.0)):
         taken = step(record, at_rate(finding, rate), START + minute * MINUTE)
@@ -231,7 +216,6 @@ EVENTS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS)
 def test_transitions_always_alternate(finding: Finding, events: list[tuple[str, int]]) -> None:
-    """In any sequence, incidents are opened first, resolved only when open, and reopened only when resolved."""
     record, now, transitions = None, START, list[tuple[str, str]]()
     for kind, seconds in events:
         now += seconds

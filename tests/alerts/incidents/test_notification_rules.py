@@ -92,7 +92,6 @@ def world(finding: Finding) -> Simulation:
 
 
 def test_an_incident_under_a_silence_is_recorded_and_not_notified(world: Simulation) -> None:
-    """An incident that starts and ends under a silence is in the history with the reason, and not notified."""
     opening = world.tick({"shop/p": "page"}, ["shop/p"])
     record = world.last["shop/p"]
     over = [world.tick({}, ["shop/p"], seconds=seconds) for seconds in (10, 130)]
@@ -103,7 +102,6 @@ def test_an_incident_under_a_silence_is_recorded_and_not_notified(world: Simulat
 
 
 def test_a_firing_incident_is_notified_at_the_end_of_the_silence(world: Simulation) -> None:
-    """An incident that still fires when the silence ends is notified then, and so is its end."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     still = world.tick({"shop/p": "page"})
     world.tick({})
@@ -114,7 +112,6 @@ def test_a_firing_incident_is_notified_at_the_end_of_the_silence(world: Simulati
 
 
 def test_an_ended_incident_is_not_notified_at_the_end_of_the_silence(world: Simulation) -> None:
-    """An incident that no longer fires when the silence ends is not notified."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({}, ["shop/p"])
 
@@ -123,7 +120,6 @@ def test_an_ended_incident_is_not_notified_at_the_end_of_the_silence(world: Simu
 
 
 def test_an_incident_without_data_is_not_notified_at_the_end_of_the_silence(world: Simulation) -> None:
-    """An incident without data when the silence ends is not notified, because its state is unknown."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({}, blind=["shop/p"]) == []
@@ -131,7 +127,6 @@ def test_an_incident_without_data_is_not_notified_at_the_end_of_the_silence(worl
 
 
 def test_the_end_is_sent_to_channels_notified_of_the_opening(world: Simulation) -> None:
-    """A silence that starts after the opening mutes updates, and not the end."""
     world.tick({"shop/p": "ticket"})
     silenced = world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({}, ["shop/p"])
@@ -142,7 +137,6 @@ def test_the_end_is_sent_to_channels_notified_of_the_opening(world: Simulation) 
 
 
 def test_the_end_of_a_silence_is_in_the_history(world: Simulation) -> None:
-    """The end of a silence is in the history and not notified if channels know of the incident."""
     world.tick({"shop/p": "page"})
     world.tick({"shop/p": "page"}, ["shop/p"])
 
@@ -150,7 +144,6 @@ def test_the_end_of_a_silence_is_in_the_history(world: Simulation) -> None:
 
 
 def test_a_relapse_of_an_unannounced_incident_is_an_opening(world: Simulation) -> None:
-    """Channels are always notified of an opening before any other event."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({})
     world.tick({}, seconds=130)
@@ -159,7 +152,6 @@ def test_a_relapse_of_an_unannounced_incident_is_an_opening(world: Simulation) -
 
 
 def test_incidents_of_one_service_are_grouped(world: Simulation) -> None:
-    """A second incident of a service is notified as an update of the first, and separately after the first one ends."""
     world.tick({"shop/p": "page"})
     joined = world.tick({"shop/p": "page", "shop/ttft": "page"})
     also = world.also("shop/p")
@@ -174,7 +166,6 @@ def test_incidents_of_one_service_are_grouped(world: Simulation) -> None:
 
 
 def test_the_end_of_a_grouped_incident_is_not_notified(world: Simulation) -> None:
-    """The end of an incident that was notified with another one is not notified."""
     world.tick({"shop/p": "page", "shop/ttft": "ticket"})
     world.tick({"shop/p": "page"})
 
@@ -182,7 +173,6 @@ def test_the_end_of_a_grouped_incident_is_not_notified(world: Simulation) -> Non
 
 
 def test_a_page_is_never_grouped_under_a_ticket(world: Simulation) -> None:
-    """A page is not grouped under a ticket, even if it was a ticket at first."""
     world.tick({"shop/a": "ticket", "shop/b": "ticket"})
     urgent = world.tick({"shop/a": "ticket", "shop/b": "page"})
 
@@ -190,7 +180,6 @@ def test_a_page_is_never_grouped_under_a_ticket(world: Simulation) -> None:
 
 
 def test_simultaneous_incidents_are_one_message(world: Simulation) -> None:
-    """An incident that starts together with a page is part of the page's message."""
     events = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
 
     assert [event for event in events if event[2]] == [("shop/b", "opened", True)]
@@ -198,7 +187,6 @@ def test_simultaneous_incidents_are_one_message(world: Simulation) -> None:
 
 
 def test_environments_are_separate_groups(world: Simulation) -> None:
-    """Incidents in different environments are separate groups; one about all environments joins any group."""
     one, other = (replace(world.finding, where={"environment": name}) for name in ("prod", "staging"))
     steps = [
         next_step(None, each, cause=str(at), now=START, has_data=True, hysteresis=HYSTERESIS)
@@ -210,14 +198,12 @@ def test_environments_are_separate_groups(world: Simulation) -> None:
 
 
 def test_incidents_are_not_grouped_with_a_silenced_one(world: Simulation) -> None:
-    """Incidents are not grouped with a silenced incident, because then they would not be notified."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({"shop/p": "page", "shop/q": "page"}, ["shop/p"]) == [("shop/q", "opened", True)]
 
 
 def test_an_acknowledged_incident_notifies_further_pages_only(world: Simulation) -> None:
-    """With an acknowledged incident, a further ticket is not notified and a further page is."""
     world.tick({"shop/p": "page"})
     world.last["shop/p"] = replace(world.last["shop/p"], acked_at=START, acked_by="ann")
     ticket = world.tick({"shop/p": "page", "shop/t": "ticket"})
@@ -228,7 +214,6 @@ def test_an_acknowledged_incident_notifies_further_pages_only(world: Simulation)
 
 
 def test_many_services_at_once_are_one_message(world: Simulation) -> None:
-    """Five services that start to fire in one evaluation form one group with one message."""
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
     events = world.tick(firing)
 
@@ -237,7 +222,6 @@ def test_many_services_at_once_are_one_message(world: Simulation) -> None:
 
 
 def test_many_services_in_succession_form_a_group(world: Simulation) -> None:
-    """The first four services are notified separately; from the fifth on they form one group."""
     notifications = world.one_by_one("abcdef")
 
     assert [len(events) for events in notifications] == [1] * 6
@@ -246,7 +230,6 @@ def test_many_services_in_succession_form_a_group(world: Simulation) -> None:
 
 
 def test_a_later_incident_is_grouped_with_its_service(world: Simulation) -> None:
-    """In a group of many services, a later incident is grouped with the incident of its service."""
     world.one_by_one("abcde")
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
     firing["b/q"] = "page"
@@ -255,14 +238,12 @@ def test_a_later_incident_is_grouped_with_its_service(world: Simulation) -> None
 
 
 def test_services_hours_apart_are_not_grouped(world: Simulation) -> None:
-    """Services that start to fire hours apart do not form a group."""
     notifications = world.one_by_one("abcdefg", seconds=3600)
 
     assert notifications == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
 
 
 def test_a_removed_slo_in_a_group_ends_without_notification(world: Simulation) -> None:
-    """A grouped incident that is closed because its SLO was removed is not notified."""
     world.tick({"shop/p": "page", "shop/q": "page"})
     closed = decide_notifications(
         [close_incident(world.last["shop/q"], "removed", world.now), Step(world.last["shop/p"])], {}, FLEET, world.now
@@ -285,7 +266,6 @@ whatever_happens = settings(suppress_health_check=[HealthCheck.function_scoped_f
 @whatever_happens
 @given(ticks=st.lists(TICK, max_size=25))
 def test_openings_and_ends_alternate_in_every_channel(finding: Finding, ticks: list[Tick]) -> None:
-    """For any sequence of firing and silences, openings and ends alternate in every channel."""
     world = Simulation(finding)
     for firing, _ in world.live_through(ticks):
         for cause, record in world.last.items():
@@ -307,7 +287,6 @@ def test_openings_and_ends_alternate_in_every_channel(finding: Finding, ticks: l
 @whatever_happens
 @given(ticks=st.lists(TICK, max_size=12))
 def test_an_unsilenced_page_is_notified_immediately(finding: Finding, ticks: list[Tick]) -> None:
-    """Every firing page without a silence is notified, or is grouped with another page that is notified."""
     world = Simulation(finding)
     for firing, silenced in world.live_through(ticks):
         by_id = {record.id: record for record in world.last.values()}

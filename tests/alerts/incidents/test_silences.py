@@ -40,14 +40,12 @@ def silence(now: datetime, matchers: dict[str, str], length: timedelta = HOUR) -
 def test_a_silence_matches_all_its_matchers(
     finding: Finding, now: datetime, matchers: dict[str, str], fits: bool
 ) -> None:
-    """All matchers of a silence must match, missing ones match all values, and a release matches as version."""
     about = replace(finding, where={"environment": "prod"})
 
     assert silence(now, matchers).matches(about) is fits
 
 
 def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding, now: datetime) -> None:
-    """The reason names the matching silence that ends last, with author and end."""
     shorter, longer = silence(now, {"service": "*"}), replace(silence(now, {"service": "*"}, 2 * HOUR), author="bob")
 
     assert silences.silence_reason(finding, [shorter, longer]) == "silenced by bob until 05:04 UTC on 20 November"
@@ -55,7 +53,6 @@ def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding, now: dat
 
 
 def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) -> None:
-    """A future silence is listed and not active; ended before its start, it never becomes active."""
     with store.transaction() as connection:
         made = silences.create_silence(
             connection, {"service": "x"}, starts_at=now + HOUR, ends_at=now + 2 * HOUR, author="ann"
@@ -70,7 +67,6 @@ def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) 
 
 
 def test_ended_silences_are_retained_for_395_days(store: Store, now: datetime) -> None:
-    """An ended silence is retained for 395 days."""
     with store.transaction() as connection:
         silences.create_silence(
             connection, {"service": "x"}, starts_at=now, ends_at=now + HOUR, author="ann", comment="why"
@@ -85,7 +81,6 @@ def test_ended_silences_are_retained_for_395_days(store: Store, now: datetime) -
 
 
 def test_characters_no_database_stores_are_removed(store: Store, now: datetime) -> None:
-    """NUL characters and unpaired surrogates are removed from texts."""
     with store.transaction() as connection:
         made = silences.create_silence(
             connection,
@@ -101,6 +96,5 @@ def test_characters_no_database_stores_are_removed(store: Store, now: datetime) 
 
 
 def test_an_unknown_matcher_is_refused(store: Store, now: datetime) -> None:
-    """An unknown matcher is an error, because the silence would match more incidents than intended."""
     with store.transaction() as connection, pytest.raises(IncidentError, match="a silence has no field 'team'"):
         silences.create_silence(connection, {"team": "x"}, starts_at=now, ends_at=now + HOUR, author="ann")

@@ -36,7 +36,6 @@ calendars = st.builds(MaintenanceCalendar, st.lists(weekly | once, max_size=4).m
 def test_maintenance_and_other_time_cover_the_period(
     calendar: MaintenanceCalendar, start: datetime, length: timedelta
 ) -> None:
-    """Intervals inside and outside of windows cover a period once, in order and without overlaps."""
     end = start + length
     planned, left = calendar.intervals(start, end), calendar.without(start, end)
 
@@ -47,7 +46,6 @@ def test_maintenance_and_other_time_cover_the_period(
 
 @given(work=weekly, at=moments)
 def test_local_times_within_a_window_are_maintenance(work: WeeklyWindow, at: datetime) -> None:
-    """Every time whose local time is within the window on one of its days is maintenance."""
     shown = at.astimezone(work.zone).replace(tzinfo=None)
     midnight = datetime.combine(shown.date(), datetime.min.time())
     until = work.end if work.end > work.start else work.end + DAY
@@ -59,7 +57,6 @@ def test_local_times_within_a_window_are_maintenance(work: WeeklyWindow, at: dat
 
 @given(work=weekly, at=moments)
 def test_a_clock_change_shifts_a_window_by_at_most_an_hour(work: WeeklyWindow, at: datetime) -> None:
-    """A window has its configured length, except for an hour at a clock change."""
     written = work.end - work.start if work.end > work.start else work.end + DAY - work.start
     # A window at the edge of the period, or adjacent to the next one, is not checked.
     alone = WeeklyWindow(frozenset({min(work.days)}), work.start, work.end, work.zone)
@@ -88,7 +85,6 @@ def test_a_clock_change_shifts_a_window_by_at_most_an_hour(work: WeeklyWindow, a
 def test_both_occurrences_of_a_local_time_are_in_the_window(
     day: str, start: str, end: str, expected: tuple[str, str]
 ) -> None:
-    """At a clock change both occurrences of a local time are within the window."""
     first = datetime.fromisoformat(day)
     low, high = (timedelta(hours=int(text[:2]), minutes=int(text[3:])) for text in (start, end))
     work = WeeklyWindow(frozenset({first.weekday()}), low, high, BERLIN)
@@ -100,7 +96,6 @@ def test_both_occurrences_of_a_local_time_are_in_the_window(
 
 
 def test_a_current_maintenance_window_has_reason_and_end() -> None:
-    """Adjacent windows count as one, a window without gap has no end, and outside of windows there is none."""
     start, hour = datetime(2026, 11, 20, tzinfo=UTC), timedelta(hours=1)
     disks, reboot = (
         OneTimeWindow(start, start + 2 * hour, "new disks"),
@@ -120,7 +115,6 @@ def test_a_current_maintenance_window_has_reason_and_end() -> None:
 
 
 def test_an_empty_calendar_has_no_windows() -> None:
-    """An empty calendar has no windows."""
     start = datetime(2026, 11, 20, tzinfo=UTC)
 
     assert not MaintenanceCalendar().at(start)

@@ -41,7 +41,6 @@ Problems = Callable[[str], list[str]]
 
 
 def test_openslo_documents_become_slos() -> None:
-    """A threshold with references to an SLI and a data source, and an inline ratio, become SLOs."""
     first, available = read_slo_file(DOCUMENTS, {}).slos
 
     assert (first.name, first.service, first.route, first.objective, first.window, first.indicator) == (
@@ -62,7 +61,6 @@ def test_openslo_documents_become_slos() -> None:
 
 
 def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
-    """Time slices, calendars, other sources and policies are each named in one warning."""
     warnings = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
 
     own_policy = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
@@ -79,14 +77,12 @@ def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
 
 
 def test_regressions_are_searched_in_services_of_openslo_documents(slo_yaml: Path) -> None:
-    """As in those of SLOs of Stagelens' own format."""
     slo_yaml.write_text(LATENCY)
 
     assert read_slo_file(slo_yaml, {}).regressions == WatchedServices(only=frozenset({"checkout"}))
 
 
 def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:
-    """The value of an objective is a latency in seconds."""
     slo_yaml.write_text(LATENCY, encoding="utf-8")
     found = read_slo_file(slo_yaml, {}).slos[0]
 
@@ -94,7 +90,6 @@ def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -
 
 
 def test_several_objectives_are_several_slos(slo_yaml: Path) -> None:
-    """SLOs of several objectives are named by display name or threshold."""
     slo_yaml.write_text(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n", encoding="utf-8")
 
     assert [slo.name for slo in read_slo_file(slo_yaml, {}).slos] == [
@@ -104,7 +99,6 @@ def test_several_objectives_are_several_slos(slo_yaml: Path) -> None:
 
 
 def test_openslo_documents_combine_with_the_slo_file(slo_yaml: Path) -> None:
-    """Channels and maintenance windows of the SLO file apply to SLOs of OpenSLO documents."""
     own = """\
 channels: [{kind: slack, webhook_url_env: NOWHERE}]
 maintenance:
@@ -150,14 +144,12 @@ maintenance:
     ],
 )
 def test_an_error_names_its_line_and_fix(problems: Problems, old: str, new: str, complaint: str) -> None:
-    """An error in an OpenSLO document has line and fix."""
     found = problems(LATENCY.replace(old, new))
 
     assert any(line.startswith(f"slo.yaml:{complaint}") for line in found), found
 
 
 def test_an_undefined_reference_is_an_error(problems: Problems) -> None:
-    """A reference to an undefined SLI is an error."""
     start, end = LATENCY.index("  indicator:"), LATENCY.index("  timeWindow")
     text = LATENCY[:start] + "  indicatorRef: nothing\n" + LATENCY[end:]
 
@@ -188,7 +180,6 @@ def test_an_undefined_reference_is_an_error(problems: Problems) -> None:
     ],
 )
 def test_a_ratio_needs_good_or_bad_and_total(problems: Problems, metric: str, complaint: str) -> None:
-    """A ratio needs good or bad, and a total, over the same requests."""
     start, end = LATENCY.index("      thresholdMetric"), LATENCY.index("  timeWindow")
     text = LATENCY[:start] + f"      ratioMetric: {metric}\n" + LATENCY[end:]
 
@@ -229,7 +220,6 @@ maintenance:
 def test_any_document_is_parsed_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, junk: object
 ) -> None:
-    """A document with invalid values anywhere is parsed or refused with a line per error."""
     documents = list(yaml.safe_load_all(WHOLE + DOCUMENTS.read_text(encoding="utf-8")))
     documents = [*documents, yaml.safe_load(LATENCY)]
     holder, key = data.draw(st.sampled_from(list(_places(documents))))
@@ -254,7 +244,6 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def test_only_openslo_can_be_included(problems: Problems, tmp_path: Path) -> None:
-    """Only OpenSLO documents can be included; a missing file is named."""
     (tmp_path / "other.yaml").write_text("slos: []\n", encoding="utf-8")
     reported = problems("include: [other.yaml, none.yaml]\n" + LATENCY.replace("apiVersion", "---\napiVersion", 1))
 

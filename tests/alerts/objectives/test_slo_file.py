@@ -34,7 +34,6 @@ Problems = Callable[[str], list[str]]
 
 
 def test_the_example_file_is_valid() -> None:
-    """The example file is parsed with its secrets from the environment."""
     definitions = read_slo_file(
         EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32}
     )
@@ -50,7 +49,6 @@ def test_the_example_file_is_valid() -> None:
 
 
 def test_all_errors_of_the_file_are_reported_together(problems: Problems) -> None:
-    """All errors are reported together, each with line, key, value and fix."""
     text = """\
 slos:
   - name: checkout
@@ -132,12 +130,10 @@ dashbord_url: http://127.0.0.1:8600
     ],
 )
 def test_an_error_names_its_line_and_fix(problems: Problems, text: str, complaint: str) -> None:
-    """Every kind of error has its position and a fix."""
     assert problems(text)[0].startswith(complaint)
 
 
 def test_a_secret_is_never_in_an_error_or_repr(slo_yaml: Path, problems: Problems) -> None:
-    """Neither an error nor the repr of a definition contains the URL of a webhook."""
     text = GOOD + "channels:\n  - kind: slack\n    webhook_url: hooks.example/T0/SECRET\n"
     complaint = problems(text)
     slo_yaml.write_text(text.replace("hooks.", "https://hooks."), encoding="utf-8")
@@ -147,14 +143,12 @@ def test_a_secret_is_never_in_an_error_or_repr(slo_yaml: Path, problems: Problem
 
 
 def test_numbers_are_valid_versions(slo_yaml: Path) -> None:
-    """`version: 2` is parsed as the text 2, although YAML reads a number."""
     slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
 
     assert read_slo_file(slo_yaml, {}).slos[0].version == "2"
 
 
 def test_services_have_labels(slo_yaml: Path) -> None:
-    """Labels belong to services, also to those without an objective; a number is a text."""
     slo_yaml.write_text(GOOD + "labels:\n  checkout: {team: payments, tier: 1}\n", encoding="utf-8")
 
     assert read_slo_file(slo_yaml, {}).labels == {"checkout": {"team": "payments", "tier": "1"}}
@@ -162,7 +156,6 @@ def test_services_have_labels(slo_yaml: Path) -> None:
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))
 def test_any_file_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
-    """Any file content is parsed or raises a ConfigError."""
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
 
@@ -176,7 +169,6 @@ def test_any_file_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A valid file exits 0 with each SLO in words, and the tiers that can and cannot fire."""
     unreachable = GOOD + "  - {name: rough, service: shop, objective: 0.9, window: 30d}\n"
     slo_yaml.write_text(
         unreachable + "channels: [{kind: slack, webhook_url_env: NOT_SET_ANYWHERE}]\n", encoding="utf-8"
@@ -191,7 +183,6 @@ def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.C
 
 
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An invalid file exits 1 with all errors on standard error."""
     slo_yaml.write_text(GOOD.replace("0.99", "99"), encoding="utf-8")
     status = check.main([str(slo_yaml)])
 
@@ -202,7 +193,6 @@ def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.Capture
 
 
 def test_check_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing file exits 1 with its name."""
     status = check.main([str(tmp_path / "none.yaml")])
 
     assert status == 1
@@ -210,7 +200,6 @@ def test_check_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_an_invalid_file_leaves_the_last_valid_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An invalid version at a reload is logged, and the last valid version stays in force until the file is fixed."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
     live = LiveSloFile(slo_yaml, {})
     live.refresh(NOW)
@@ -232,7 +221,6 @@ def test_an_invalid_file_leaves_the_last_valid_one_in_force(slo_yaml: Path, capl
 
 
 def test_a_temporarily_missing_file_changes_nothing(slo_yaml: Path) -> None:
-    """If the file is missing for a moment, the last version stays in force."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
     live = LiveSloFile(slo_yaml, {})
     live.refresh(NOW)

@@ -34,7 +34,6 @@ def live(path: Path, text: str) -> LiveSloFile:
 
 @pytest.mark.parametrize("example", [EXAMPLE, EXAMPLE_SLO])
 def test_the_example_of_the_fix_is_a_valid_file(example: str, tmp_path: Path) -> None:
-    """The example in the fix is a valid SLO file."""
     file = live(tmp_path / "slo.yaml", example)
 
     assert [slo.service for slo in read_slo_file(tmp_path / "slo.yaml", {}).slos] == ["checkout"]
@@ -43,7 +42,6 @@ def test_the_example_of_the_fix_is_a_valid_file(example: str, tmp_path: Path) ->
 
 
 def test_each_reason_for_missing_slos_has_a_fix(tmp_path: Path) -> None:
-    """A missing file, an invalid file and a file without SLOs each have a fix."""
     none, no_path = why_unwatched(None), why_unwatched(LiveSloFile(None, {}))
     broken = why_unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
     empty = why_unwatched(live(tmp_path / "open.yaml", SERVICE))
@@ -57,7 +55,6 @@ def test_each_reason_for_missing_slos_has_a_fix(tmp_path: Path) -> None:
 
 
 def test_an_invalid_file_after_a_valid_one_reports_no_missing_slos(tmp_path: Path) -> None:
-    """An invalid version after a valid one reports no missing SLO, because the valid one stays in force."""
     file = live(tmp_path / "slo.yaml", EXAMPLE)
     (tmp_path / "slo.yaml").write_text("slos: 1", encoding="utf-8")
     file.refresh(NOW)
@@ -67,7 +64,6 @@ def test_an_invalid_file_after_a_valid_one_reports_no_missing_slos(tmp_path: Pat
 
 
 def test_missing_slos_are_logged_in_one_line_at_startup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The reason is one line in the log and in the output of `stagelens up`; with an SLO the line has the file name."""
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     path = tmp_path / "slo.yaml"
     path.write_text(EXAMPLE, encoding="utf-8")

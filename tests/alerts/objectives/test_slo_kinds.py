@@ -56,7 +56,6 @@ Problems = Callable[[str], list[str]]
     ],
 )
 def test_every_kind_of_slo_is_parsed(slo_yaml: Path, keys: str, indicator: Indicator, promise: str) -> None:
-    """Each kind has its indicator and its description as a sentence."""
     more = "".join(f"    {key.strip()}\n" for key in keys.strip("{}").split(","))
     slo_yaml.write_text(BASE + more, encoding="utf-8")
     found = read_slo_file(slo_yaml, {}).slos[0]
@@ -65,7 +64,6 @@ def test_every_kind_of_slo_is_parsed(slo_yaml: Path, keys: str, indicator: Indic
 
 
 def test_several_thresholds_are_several_slos(slo_yaml: Path) -> None:
-    """Each threshold is an SLO with objective, name and budget."""
     text = BASE.replace("    objective: 0.99\n", "") + (
         "    thresholds:\n"
         "      - {objective: 0.95, threshold: 200ms}\n"
@@ -81,7 +79,6 @@ def test_several_thresholds_are_several_slos(slo_yaml: Path) -> None:
 
 
 def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
-    """Stage budgets are parsed in order, and may add up exactly to the threshold."""
     slo_yaml.write_text(BASE + "    threshold: 450ms\n    budgets: {queue: 150ms, forward: 300ms}\n", encoding="utf-8")
 
     assert read_slo_file(slo_yaml, {}).slos[0].budgets == (
@@ -146,12 +143,10 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
     ],
 )
 def test_invalid_combinations_are_reported(problems: Problems, keys: str, complaint: str) -> None:
-    """Each invalid combination has line, key, value and fix."""
     assert f"slo.yaml:{complaint}" in problems(BASE + f"    {keys}\n")
 
 
 def test_duplicate_thresholds_are_errors(problems: Problems) -> None:
-    """Duplicate thresholds and an empty list of thresholds are errors."""
     bare = BASE.replace("    objective: 0.99\n", "")
     twice = bare + "    thresholds: [{objective: 0.9, threshold: 1s}, {objective: 0.99, threshold: 1s}]\n"
 
@@ -164,7 +159,6 @@ def test_duplicate_thresholds_are_errors(problems: Problems) -> None:
 
 
 def test_a_stage_similar_to_a_known_one_gets_a_warning(slo_yaml: Path) -> None:
-    """A custom stage may have any name; one similar to a known stage gets a warning."""
     slo_yaml.write_text(BASE + "    stage: queu\n    threshold: 1s\n", encoding="utf-8")
     found = read_slo_file(slo_yaml, {})
 
@@ -175,7 +169,6 @@ def test_a_stage_similar_to_a_known_one_gets_a_warning(slo_yaml: Path) -> None:
 
 
 def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
-    """The reset is parsed with its time zone, with or without seconds."""
     for written in ("2026-11-01T01:00+01:00", "2026-11-01T00:00:00Z"):
         slo_yaml.write_text(BASE + f"    reset: {written}\n", encoding="utf-8")
 
@@ -183,7 +176,6 @@ def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
 
 
 def test_maintenance_applies_to_the_named_slos(slo_yaml: Path) -> None:
-    """A maintenance window applies to one service, to one entry with all its thresholds, or to all SLOs."""
     text = """\
 slos:
   - {name: a, service: shop, objective: 0.99, window: 30d}
@@ -237,14 +229,12 @@ maintenance:
     ],
 )
 def test_errors_in_maintenance_windows_are_reported(problems: Problems, entry: str, complaint: str) -> None:
-    """Missing time zones, invalid days and zones, an end before the start, and unknown names are errors."""
     found = problems(f"{BASE}maintenance:\n  - {entry}\n")
 
     assert found == [f"slo.yaml:7: {complaint}"]
 
 
 def test_a_changed_included_file_reloads_the_slo_file(slo_yaml: Path, tmp_path: Path) -> None:
-    """A change of an included file reloads the SLO file; an invalid one leaves the last version in force."""
     included = tmp_path / "open.yaml"
     included.write_text((Path(__file__).parent / "openslo.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     slo_yaml.write_text(f"{BASE}include: [open.yaml]\n", encoding="utf-8")

@@ -63,7 +63,6 @@ def slow(history: Path, tmp_path: Path) -> Iterable[Simulation]:
 
 
 def test_an_accepted_level_resolves_and_a_further_regression_notifies(slow: Simulation) -> None:
-    """The end names person and reason; the level opens no incident for hours, also after a restart; a further regression does."""
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
     slow.run(2, SLOW)
     slow.restart()
@@ -87,7 +86,6 @@ def test_an_accepted_level_resolves_and_a_further_regression_notifies(slow: Simu
 
 
 def test_an_accepted_level_survives_a_process_crash(slow: Simulation) -> None:
-    """If the process dies before the next minute, the next process uses the accepted level."""
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.restart()
     slow.run(30, SLOW)
@@ -96,7 +94,6 @@ def test_an_accepted_level_survives_a_process_crash(slow: Simulation) -> None:
 
 
 def test_the_baseline_after_a_day_contains_only_the_accepted_level(slow: Simulation) -> None:
-    """After a day the baseline contains only the accepted level, and no faster days before."""
     began = slow.at - 40 * MINUTE
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.run(2, SLOW)
@@ -119,7 +116,6 @@ def test_the_baseline_after_a_day_contains_only_the_accepted_level(slow: Simulat
 
 
 def test_an_accepted_version_pair_is_not_compared_again(history: Path, tmp_path: Path) -> None:
-    """While both versions of an accepted pair serve, no incident about the pair or the service opens."""
     with watched(history, tmp_path / "stagelens.db") as world:
         world.run(10)
         world.run(30, **{"2": SLOW})
@@ -163,7 +159,6 @@ def accepted(store: Store) -> dict[str, AcceptedLevel]:
 
 
 def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower: Finding, now: datetime) -> None:
-    """Accepting a service includes its routes, models and versions in the same environment, and no SLO incidents."""
     prod = {"environment": "prod"}
     opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
     opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
@@ -187,7 +182,6 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
 
 
 def test_a_drift_is_accepted_alone(store: Store, slower: Finding, now: datetime) -> None:
-    """A sudden rise of the same service stays open, also if it is grouped with the drift."""
     opened(store, "drift", replace(slower, name="drift", shift=replace(_shift(slower), weeks=4)), "drift:shop")
     opened(store, "whole", slower, "tail:shop", muted=grouped_reason("drift", "shop"))
     accept_regression(store, "drift", "ann", now)
@@ -202,7 +196,6 @@ def _shift(finding: Finding) -> LatencyRegression:
 
 
 def test_channels_are_notified_of_an_acceptance_once(store: Store, slower: Finding, now: datetime) -> None:
-    """Channels are notified of an acceptance once; person and reason are in the history."""
     opened(store, "sl-1", slower)
     first = accept_regression(store, "sl-1", "ann", now, "the new tokenizer")
     again = accept_regression(store, "sl-1", "bob", now + timedelta(hours=1))
@@ -217,7 +210,6 @@ def test_channels_are_notified_of_an_acceptance_once(store: Store, slower: Findi
 
 
 def test_a_long_regression_is_accepted_at_its_recent_level(store: Store, slower: Finding, now: datetime) -> None:
-    """If the level changed since the onset, the level of the last hours is accepted."""
     opened(store, "sl-1", replace(slower, since=slower.since - 3 * 86_400), "tail:shop")
     accept_regression(store, "sl-1", "ann", now)
     at = int(now.timestamp()) // 60 + 1
@@ -226,7 +218,6 @@ def test_a_long_regression_is_accepted_at_its_recent_level(store: Store, slower:
 
 
 def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: Finding, now: datetime) -> None:
-    """Accepting an SLO violation or missing traffic is an error with a fix, and changes nothing."""
     opened(store, "burns", finding)
     opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
     before = endings(store)
@@ -240,7 +231,6 @@ def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: 
 
 
 def test_accepting_a_resolved_or_unknown_incident_is_an_error(store: Store, slower: Finding, now: datetime) -> None:
-    """Accepting a resolved incident is an error with the time of its end, an unknown one with a command that lists incidents."""
     opened(store, "sl-1", slower)
     with store.transaction() as connection:
         found = lifecycle.get_incident(connection, "sl-1")
@@ -253,7 +243,6 @@ def test_accepting_a_resolved_or_unknown_incident_is_an_error(store: Store, slow
 
 
 def test_an_acceptance_during_an_evaluation_persists(store: Store, slower: Finding, now: datetime) -> None:
-    """An evaluation in progress during the acceptance does not reopen the incident."""
     opened(store, "sl-1", slower, "tail:shop")
 
     def find() -> Verdict:

@@ -60,7 +60,6 @@ def world(new_world: Simulation) -> Simulation:
 
 
 def test_a_slow_growth_is_notified_with_its_stage(world: Simulation) -> None:
-    """The ticket names service, growth, weeks and stage, and its link shows these weeks; a restart does not repeat it."""
     world.evaluator = evaluator(world.store)
     evaluate(world)
     (message,) = messages(world.store)
@@ -79,7 +78,6 @@ def test_a_slow_growth_is_notified_with_its_stage(world: Simulation) -> None:
 
 
 def test_a_growing_load_is_named(new_world: Simulation) -> None:
-    """If the load grew in the same weeks, the message says so."""
     for day in range(28):
         new_world.service.rate = 3000 * 1.03**day
         run_days(new_world, 1, GROWTH_A_DAY**day)
@@ -90,7 +88,6 @@ def test_a_growing_load_is_named(new_world: Simulation) -> None:
 
 
 def test_an_incident_continues_while_the_latency_stays_higher(world: Simulation) -> None:
-    """At a constant higher latency the incident stays open; a week at the old latency ends it."""
     run_days(world, 14, GROWTH_A_DAY**27)
     evaluate(world)
     standing = list(world.events)
@@ -101,7 +98,6 @@ def test_an_incident_continues_while_the_latency_stays_higher(world: Simulation)
 
 
 def test_an_accepted_latency_starts_anew(world: Simulation) -> None:
-    """For four weeks only the acceptance counts, which the deletion of old state retains; then a further growth is notified."""
     accept_regression(world.store, world.turns[0][1].record.id, "ann", world.at)
     evaluate(world)
     run_days(world, 14, GROWTH_A_DAY**27, GROWTH_A_DAY)

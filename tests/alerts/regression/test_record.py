@@ -98,7 +98,6 @@ ONE = incident()
 def test_the_end_and_the_actions_of_people_decide_the_outcome(
     store: Store, record: IncidentRecord, outcome: str
 ) -> None:
-    """A short alert that recovered unattended was wrong; an attended or lasting one was right; without an end nothing is known."""
     assert outcomes(read(store, record)) == [outcome]
 
 
@@ -115,14 +114,12 @@ def test_the_end_and_the_actions_of_people_decide_the_outcome(
 def test_a_silence_of_the_rule_during_the_alert_makes_it_wrong(
     store: Store, began: datetime, matchers: dict[str, str], outcome: str
 ) -> None:
-    """Only a silence that names the rule and starts while the incident is open is a statement about the alert."""
     silence(store, began, **matchers)
 
     assert outcomes(read(store, incident(lasted=3 * HOUR))) == [outcome]
 
 
 def test_an_alert_whose_version_was_rolled_back_was_right(store: Store) -> None:
-    """A version without requests before the end of its alert was removed; one that still serves was not."""
     served(store, "2", BEGAN + HOUR / 2)
     served(store, "1", NOW)
 
@@ -130,7 +127,6 @@ def test_an_alert_whose_version_was_rolled_back_was_right(store: Store) -> None:
 
 
 def test_a_group_is_one_alert_and_a_muted_incident_is_none(store: Store) -> None:
-    """The incidents of a service that are notified together count once; an incident that nobody was notified of does not count."""
     lead = replace(ONE, acked_at=BEGAN.timestamp(), acked_by="ann")
     grouped = replace(incident("sl-2"), story="sl-1", muted="notified together with shop (sl-1)", heard="")
     silent = replace(incident("sl-3"), muted="silenced by ann", heard="")
@@ -139,7 +135,6 @@ def test_a_group_is_one_alert_and_a_muted_incident_is_none(store: Store) -> None
 
 
 def test_other_rules_and_old_alerts_are_not_in_the_record(store: Store) -> None:
-    """The record is about the regression search, and about the policy's time."""
     old = (NOW - POLICY.over - HOUR).timestamp()
     record = read(store, replace(ONE, cause="slo:shop"), replace(incident("sl-2"), opened_at=old))
 
@@ -156,7 +151,6 @@ def record_of(*found: PastAlert, services: int = 200) -> AlertRecord:
 
 
 def test_a_wrong_alert_makes_its_service_stricter_until_it_leaks_out() -> None:
-    """The factor is a step after the wrong alert, half a step after half the time, and 1 after the whole; right alerts add nothing."""
     ages = (timedelta(0), BUDGET.service / 2, BUDGET.service, 2 * BUDGET.service)
     found = [record_of(*alerts(("wrong", age), ("right", age))).strictness("shop", "") for age in ages]
 
@@ -165,7 +159,6 @@ def test_a_wrong_alert_makes_its_service_stricter_until_it_leaks_out() -> None:
 
 
 def test_many_wrong_alerts_in_the_fleet_make_all_services_stricter() -> None:
-    """Beyond the budget of the fleet every service needs more evidence; a noisy service alone raises only its own, to the maximum."""
     noise = [alert for number in range(4) for alert in alerts(("wrong", HOUR), service=f"s{number}")]
     one = record_of(*alerts(*[("wrong", HOUR)] * 50))
 
@@ -195,7 +188,6 @@ def test_the_budget_is_kept_under_noise(services: int, weekly: float) -> None:
 
 
 def test_messages_state_how_many_alerts_were_right() -> None:
-    """The sentence is about the service if enough outcomes are known, else about all services, else empty."""
     right, wrong = ("right", HOUR), ("wrong", HOUR)
     few, many = alerts(right, wrong, ("", HOUR)), alerts(*[right] * 6, wrong, service="other")
 

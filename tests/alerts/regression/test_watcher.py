@@ -80,7 +80,6 @@ def killed(store: Store, write: int) -> Callable[[], None]:
 
 
 def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None:
-    """A stage slower by 60 % opens one incident within an hour, with stage, growth and link, and its end is notified."""
     world.run(60)
     quiet, began = list(world.events), world.at
     world.run(30, SLOW)
@@ -105,7 +104,6 @@ def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None
 
 
 def test_the_function_of_a_slower_stage_is_named(world: Simulation) -> None:
-    """With samples before and since the onset, the headline names the function that the stage is slower in."""
     world.service.profiled = True
     world.run(35)
     world.run(45, SLOW)
@@ -116,7 +114,6 @@ def test_the_function_of_a_slower_stage_is_named(world: Simulation) -> None:
 
 
 def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> None:
-    """After a gap the missed minutes are evaluated, and a regression that ended in the gap is not notified."""
     world.run(3)
     world.write(60, SLOW)
     world.write(180)
@@ -126,7 +123,6 @@ def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> 
 
 
 def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
-    """The release at the onset is in the headline."""
     world.run(35)
     world.service.version = "2"
     world.run(45, SLOW)
@@ -146,7 +142,6 @@ def mixed(world: Simulation, slower: Slower) -> None:
 
 
 def test_different_traffic_is_no_regression(world: Simulation) -> None:
-    """A larger share of a slow route opens no incident; its series has no baseline."""
     mixed(world, ())
     world.run(100)
     with world.store.engine.connect() as connection:
@@ -177,7 +172,6 @@ def test_a_slow_host_must_last(world: Simulation, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
-    """A regression during a change of the mix is notified with the change on the common mix."""
     much: Slower = (Slow("preprocess", 20.0),)
     mixed(world, much)
     world.run(100, much)
@@ -190,7 +184,6 @@ def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
 
 
 def test_slow_requests_are_shown(world: Simulation) -> None:
-    """The finding has slow requests with their stage and link."""
     world.run(8, SLOW)
     series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
     started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
@@ -204,7 +197,6 @@ def test_slow_requests_are_shown(world: Simulation) -> None:
 
 
 def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
-    """A slower version is reported with the compared version, stage and function, and resolved when it no longer serves."""
     world.service.profiled = True
     world.run(10)
     world.run(40, **{"2": SLOW})
@@ -224,7 +216,6 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
 
 
 def test_messages_state_the_record_and_a_wrong_alert_makes_the_search_stricter(world: Simulation) -> None:
-    """The message has the outcomes of earlier alerts; a silence of the rule counts the alert as wrong for the next ones."""
     at = (world.at - DAY).timestamp()
     with world.store.transaction() as connection:
         for number in range(5):
@@ -250,7 +241,6 @@ def test_messages_state_the_record_and_a_wrong_alert_makes_the_search_stricter(w
 
 
 def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
-    """After a kill before each write around the alarm, the regression is notified once."""
     world.run(24, SLOW)
     deaths = 0
     for number in range(1, 13):
@@ -268,7 +258,6 @@ def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
 
 
 def test_a_series_error_does_not_stop_others(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in one series is raised after the others are evaluated, and evaluation continues."""
     judge = RegressionRule(world.store)
     broken = Evaluator(world.store, "me", lease_seconds=30, rules=[judge])
     for _ in range(12):
@@ -282,7 +271,6 @@ def test_a_series_error_does_not_stop_others(world: Simulation, monkeypatch: pyt
 
 
 def test_a_long_regression_is_compared_with_the_days_before() -> None:
-    """The reference excludes the days during the regression."""
     now, began = 60_000, 60_000 - 2000
     found = same_hours_before(Group("shop"), now - 60, now, began, 4)
 
@@ -291,7 +279,6 @@ def test_a_long_regression_is_compared_with_the_days_before() -> None:
 
 @pytest.mark.parametrize("length", [10, 400])
 def test_a_cause_is_unique_and_fits_its_column(length: int) -> None:
-    """The cause of a group is unique and fits its column, for routes of any length."""
     parts = [("shop", "route", f"/{'x' * length}{number}") for number in range(3)]
     causes = {make_cause("tail", *part, environment=place) for part in parts for place in ("", "prod")}
 
@@ -300,7 +287,6 @@ def test_a_cause_is_unique_and_fits_its_column(length: int) -> None:
 
 
 def test_a_service_younger_than_a_day_has_no_findings(tmp_path: Path) -> None:
-    """A service younger than a day has no baseline and no findings."""
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
     world = Simulation(store, evaluator(store), clock)
@@ -325,7 +311,6 @@ def test_a_service_younger_than_a_day_has_no_findings(tmp_path: Path) -> None:
 def test_services_with_an_slo_are_watched_unless_the_file_says_else(
     tmp_path: Path, text: str, services: set[str]
 ) -> None:
-    """All services with `on`, none with `off`."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
     found = slo_file.read_slo_file(path, {}).regressions
@@ -335,7 +320,6 @@ def test_services_with_an_slo_are_watched_unless_the_file_says_else(
 
 @pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
 def test_an_ignored_service_is_not_monitored(world: Simulation, tmp_path: Path, text: str) -> None:
-    """An ignored service or one without an SLO has no baseline and no findings, and no service has if the setting is off."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
     found = slo_file.read_slo_file(path, {})
@@ -353,7 +337,6 @@ def test_an_ignored_service_is_not_monitored(world: Simulation, tmp_path: Path, 
     ],
 )
 def test_an_invalid_setting_is_reported_with_its_fix(tmp_path: Path, text: str, problem: str) -> None:
-    """An invalid setting is an error with file, line, key and fix."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
 
@@ -362,7 +345,6 @@ def test_an_invalid_setting_is_reported_with_its_fix(tmp_path: Path, text: str, 
 
 
 def test_stored_baselines_are_used_after_a_restart(world: Simulation) -> None:
-    """After a restart the stored baselines are used, and nothing is written."""
     with world.store.engine.connect() as connection:
         before = connection.execute(select(tail_references)).all()
     world.run(2)
@@ -375,7 +357,6 @@ def test_stored_baselines_are_used_after_a_restart(world: Simulation) -> None:
 
 
 def test_stored_state_round_trips_and_never_becomes_older(store: Store) -> None:
-    """On every engine, stored state is equal after loading, newer state of another process stays, and old state is deleted."""
     reference = Reference(
         5,
         (Row("", 0.99, 3, 1.0, 0.01, 0.4),),

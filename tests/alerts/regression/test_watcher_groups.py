@@ -47,7 +47,6 @@ def openings(world: Simulation) -> list[Message]:
 
 
 def test_a_route_and_a_model_are_named(world: Simulation) -> None:
-    """The finding names the slower route and model, and not those that are unchanged."""
     world.beside = [(RARE, (Slow("preprocess", 2.5),))]
     world.run(45)
     found = {tuple(each.finding.where.values()): each for each in openings(world)}
@@ -62,7 +61,6 @@ def test_a_route_and_a_model_are_named(world: Simulation) -> None:
 
 
 def test_a_slower_mean_is_reported_with_the_stages_of_all_requests(world: Simulation) -> None:
-    """If only fast requests became slower, the finding is about the mean, with the stages of all requests."""
     world.beside = [(RARE, ())]
     world.run(45, (Slow("forward", 1.4, up_to=0.6),))
     opening = next(each for each in openings(world) if not each.finding.where)
@@ -80,7 +78,6 @@ def test_a_slower_mean_is_reported_with_the_stages_of_all_requests(world: Simula
 
 
 def test_environments_are_evaluated_separately(tmp_path: Path) -> None:
-    """A traffic shift between environments is no regression; a regression in one environment is reported for it."""
     path, staging = tmp_path / "history.db", Service(environment="staging", rate=150)
     recorded(path, [(Service(environment="prod"), ()), (staging, STAGED)])
     with watched(path, tmp_path / "stagelens.db", looks=3) as world:
@@ -102,7 +99,6 @@ def test_environments_are_evaluated_separately(tmp_path: Path) -> None:
 
 
 def test_routes_are_pooled_by_their_usual_latency(tmp_path: Path) -> None:
-    """With a slow and a fast route, another mix is no regression, and a slower stage of both is one of the service."""
     path, slow = tmp_path / "history.db", Service(route="/slow", rate=200)
     recorded(path, [(Service(rate=400), ()), (slow, (LARGE,))])
     with watched(path, tmp_path / "stagelens.db", looks=4) as world:
@@ -128,7 +124,6 @@ def test_routes_are_pooled_by_their_usual_latency(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rare", "expected"), [(4, "route"), (40, "")])
 def test_a_pooled_attribute_explains_only_requests_without_stratum(rare: int, expected: str) -> None:
-    """Routes that were too rare for a stratum may explain a growth once they have more requests."""
     requests = {"route": {"/fast": np.array([[60]]), "/slow": np.array([[36]]), "/rare": np.array([[rare]])}}
     now = AttributeCounts(2, np.array([0]), np.array([0]), requests)
     strata = Strata("route", {"/fast": {}, "/slow": {}})
@@ -142,7 +137,6 @@ def of_whole(world: Simulation) -> list[str]:
 
 
 def test_a_regression_ended_by_a_rollback_is_not_reopened_after_a_restart(world: Simulation) -> None:
-    """A regression that a rollback ended is not opened again after a restart, whose windows include the old version."""
     world.beside = [(RARE, ())]
     world.run(35)
     world.service.version = "2"

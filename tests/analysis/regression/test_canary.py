@@ -43,7 +43,6 @@ def first_alarm(reference: Reference, old: MinuteHistograms, new: MinuteHistogra
 
 
 def test_a_slower_canary_is_detected_within_10_minutes(service: Any, reference: Reference) -> None:
-    """A canary with 10 % of the traffic and a stage slower by half fires within 10 minutes, with that stage."""
     slower = {"forward": 1.5}
     old, new = service.minutes(0, 60, share=0.9), service.minutes(0, 60, slower, share=0.1)
     found = first_alarm(reference, old, new)
@@ -58,12 +57,10 @@ def test_a_slower_canary_is_detected_within_10_minutes(service: Any, reference: 
 
 
 def test_an_equal_canary_causes_no_alarm(service: Any, reference: Reference) -> None:
-    """Two equal versions cause no alarm."""
     assert first_alarm(reference, service.minutes(0, 180, share=0.7), service.minutes(0, 180, share=0.3)) is None
 
 
 def test_a_slowdown_of_both_versions_cancels_out(service: Any, reference: Reference) -> None:
-    """A dependency that is slower for both versions causes no alarm."""
     slower = {"preprocess": 2.0}
     old, new = service.minutes(0, 90, slower, share=0.7), service.minutes(0, 90, slower, share=0.3)
 
@@ -71,7 +68,6 @@ def test_a_slowdown_of_both_versions_cancels_out(service: Any, reference: Refere
 
 
 def test_a_cold_start_of_the_canary_causes_no_alarm(service: Any, reference: Reference) -> None:
-    """Three slow minutes at the start of a canary cause no alarm."""
     cold = service.minutes(0, 3, {"forward": 4.0}, share=0.3)
     warm = service.minutes(3, 87, share=0.3)
     a = count_beyond(reference.rows, service.minutes(0, 90, share=0.7))
@@ -95,7 +91,6 @@ def canary_joined(reference: Reference, *parts: MinuteHistograms) -> TailCounts:
 
 
 def test_both_versions_must_cover_the_same_minutes(service: Any, reference: Reference) -> None:
-    """Counts of different minutes are an error, because their effects would not cancel out."""
     old, new = (
         count_beyond(reference.rows, service.minutes(0, 30)),
         count_beyond(reference.rows, service.minutes(5, 30)),
@@ -106,7 +101,6 @@ def test_both_versions_must_cover_the_same_minutes(service: Any, reference: Refe
 
 
 def test_several_stages_that_grew_alike_must_last(service: Any, reference: Reference) -> None:
-    """A canary whose stages are all slower by the same factor runs on a slow machine: the alarm needs an hour."""
     slower = {"forward": 1.25, "preprocess": 1.25}
     old, new = service.minutes(0, 100, share=0.7), service.minutes(0, 100, slower, share=0.3)
     found = first_alarm(reference, old, new)
@@ -116,7 +110,6 @@ def test_several_stages_that_grew_alike_must_last(service: Any, reference: Refer
 
 
 def test_equal_versions_reach_the_evidence_rarely_at_any_look() -> None:
-    """Of 2,000 equal versions that are compared after each of 100 minutes, at most the promised share ever reaches the evidence."""
     rng = np.random.default_rng(5)
     n, other_n = np.full((2000, 100), 12.0), np.full((2000, 100), 50.0)
     beyond, other = rng.binomial(12, 0.3, n.shape).astype(float), rng.binomial(50, 0.3, n.shape).astype(float)
@@ -130,7 +123,6 @@ def test_equal_versions_reach_the_evidence_rarely_at_any_look() -> None:
 
 @pytest.mark.parametrize("odds", [1.0, 1.3, 4.0])
 def test_the_moments_are_those_of_the_noncentral_hypergeometric_distribution(odds: float) -> None:
-    """Mean and variance of the count are near those of the exact distribution."""
     n, other_n, both = 40, 100, 30
     k = np.arange(both + 1)
     weights = np.array([comb(n, each) * comb(other_n, both - each) * odds**each for each in k.tolist()], float)
@@ -142,7 +134,6 @@ def test_the_moments_are_those_of_the_noncentral_hypergeometric_distribution(odd
 
 
 def test_cold_starts_are_not_blamed(service: Any) -> None:
-    """The cold starts of a canary, its slowest requests, are not named as the cause of a slower stage."""
     habits = learn_stage_baseline(POLICY, [service.spent(0, DAY)])
     new = with_cold_requests(service.spent(0, 20, {"forward": 1.3}), 0.06)
     blamed = canary.rank_canary_suspects(POLICY, habits, service.spent(0, 20), new, {"forward": 1.2, "preprocess": 0.1})
@@ -165,7 +156,6 @@ def with_cold_requests(spent: StageSeconds, share: float) -> StageSeconds:
 
 @pytest.mark.parametrize(("minutes", "serves"), [(8, True), (7, False), (0, False)])
 def test_a_version_serves_if_enough_minutes_have_requests(minutes: int, serves: bool) -> None:
-    """Minutes before the last ten do not count, and each of the last ten needs a request to count."""
     policy = replace(default_watch_policy(), together=timedelta(minutes=10), share=0.75)
     requests = np.r_[np.full(30, 5.0), np.zeros(10)]
     requests[30 : 30 + minutes] = 1
@@ -174,7 +164,6 @@ def test_a_version_serves_if_enough_minutes_have_requests(minutes: int, serves: 
 
 
 def test_one_request_is_needed_however_small_the_share() -> None:
-    """A version without requests does not serve."""
     policy = replace(default_watch_policy(), share=0.0)
 
     assert not canary.is_serving(policy, np.zeros(60))
@@ -191,5 +180,4 @@ def test_one_request_is_needed_however_small_the_share() -> None:
     ],
 )
 def test_the_newest_two_versions_are_compared(serving: set[str], pair: tuple[str, str] | None) -> None:
-    """The order is that of the first requests; a version without a first request is left out."""
     assert canary.versions_to_compare(serving, {"1": 0, "2": 90, "3": 60, "4": 95}) == pair

@@ -37,7 +37,6 @@ def found(growth: NDArray[Any], **more: int) -> Drift | None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_growth_of_1_5_percent_a_day_is_found(seed: int) -> None:
-    """The change is that over three weeks, within its bounds, and the stage that grew is first."""
     days = simulated(1.015**AT, seed)
     drift = find_drift(POLICY, days)
     assert drift is not None
@@ -50,7 +49,6 @@ def test_a_growth_of_1_5_percent_a_day_is_found(seed: int) -> None:
 
 
 def test_a_growth_within_ten_days_is_found() -> None:
-    """A rise that is too slow for the comparison with the days before, but does not take all weeks, is a drift."""
     assert found(1.025 ** np.clip(AT - 9, 0, 10)) is not None
 
 
@@ -67,23 +65,19 @@ def test_a_growth_within_ten_days_is_found() -> None:
     ids=["noise", "weekends", "0.2 % a day", "grows and shrinks", "one slow day"],
 )
 def test_other_changes_are_no_drift(growth: Callable[[], NDArray[Any]], seed: int) -> None:
-    """Chance, a pattern of the week, a small growth, one that is over and one slow day open no incident."""
     assert found(growth(), seed=seed) is None
 
 
 @pytest.mark.parametrize("day", range(1, DAYS))
 def test_a_sudden_rise_on_any_day_is_no_drift(day: int) -> None:
-    """A step belongs to the comparison with previous days, also in the middle of a week."""
     assert found(np.where(day <= AT, 1.5, 1.0)) is None
 
 
 def test_more_requests_at_the_same_latency_are_no_drift() -> None:
-    """The number of requests does not matter."""
     assert find_drift(POLICY, simulated(np.ones(DAYS), requests=(1000 * 1.1**AT).astype(int))) is None
 
 
 def test_days_with_few_requests_are_left_out() -> None:
-    """A service that rests at the weekend is compared on its other days; one that rests four days is not."""
     rest = np.where(AT % 7 >= 5, 20, 5000)
     seldom = np.where(AT % 7 >= 3, 3, 5000)
 
@@ -93,7 +87,6 @@ def test_days_with_few_requests_are_left_out() -> None:
 
 
 def test_the_growth_is_certain_beyond_the_minimum() -> None:
-    """The lower bound is at least the minimum growth."""
     drifts = [found(1.006**AT, seed=seed) for seed in range(10)]
 
     assert all(drift is None or drift.low >= 1 + POLICY.growth for drift in drifts)

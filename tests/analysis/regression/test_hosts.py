@@ -41,7 +41,6 @@ def table(seed: int, slower: Mapping[str, Mapping[str, float]], nodes: Sequence[
 
 
 def test_a_slow_host_explains_the_growth_on_it() -> None:
-    """The services of one host get slower alike, and the growth is the host's."""
     slow = {"node-1": CPU}
 
     assert share_explained_by_hosts(table(1, slow), [table(2, slow), table(3, slow)], ONSET) > 0.9
@@ -49,7 +48,6 @@ def test_a_slow_host_explains_the_growth_on_it() -> None:
 
 @pytest.mark.parametrize("stages", [{"dependency": 3.0, "queue": 3.0}, {"forward": 1.5}], ids=["callers", "changed"])
 def test_a_change_of_its_own_is_not_explained(stages: Mapping[str, float]) -> None:
-    """Other services that wait for the slower one, or that changed one stage of their own, prove nothing."""
     slower = on_all({"preprocess": 1.4})
     others = [table(2, on_all(stages)), table(3, {})]
 
@@ -57,7 +55,6 @@ def test_a_change_of_its_own_is_not_explained(stages: Mapping[str, float]) -> No
 
 
 def test_only_services_on_the_same_hosts_are_compared() -> None:
-    """A slow machine elsewhere explains nothing, and neither does a service with few minutes of requests."""
     own, elsewhere = table(1, on_all(CPU)), table(2, {"node-2": CPU}, nodes=("node-2",))
     early = ReplicaTable(2, np.array([0]), MINUTE * np.arange(BEFORE + AFTER) - 1_000 * MINUTE, elsewhere.replicas)
 
@@ -67,7 +64,6 @@ def test_only_services_on_the_same_hosts_are_compared() -> None:
 
 
 def test_a_change_on_a_slow_host_is_explained_in_part() -> None:
-    """Of a growth of a half and a fifth on all hosts, the hosts explain the fifth."""
     both = {stage: 1.5 * CPU.get(stage, 1.2) for stage in ("forward", "preprocess", "postprocess")}
     slow = on_all(dict.fromkeys(("forward", "preprocess", "postprocess"), 1.2))
     share = share_explained_by_hosts(table(1, on_all(both)), [table(2, slow)], ONSET)
@@ -77,7 +73,6 @@ def test_a_change_on_a_slow_host_is_explained_in_part() -> None:
 
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.5, 2.0), other=st.floats(0.5, 2.0))
 def test_the_share_is_a_share(seed: int, factor: float, other: float) -> None:
-    """Whatever grew or shrank, the result is between none and all."""
     own, beside = ({"node-0": dict.fromkeys(USUAL, each)} for each in (factor, other))
 
     assert 0 <= share_explained_by_hosts(table(seed, own), [table(seed + 1, beside)], ONSET) <= 1

@@ -10,14 +10,12 @@ POLICY = default_tail_policy()
 
 
 def test_every_window_has_a_requirement_per_statistic() -> None:
-    """A window has one requirement for each of its statistics."""
     assert [len(window.required) for window in POLICY.windows] == [len(POLICY.at)] * len(POLICY.windows)
     assert all(len(window.required) == len(POLICY.stage_key.at) for window in POLICY.stage_key.windows)
 
 
 @pytest.mark.parametrize("window", POLICY.windows, ids=[f"{window.length}m" for window in POLICY.windows])
 def test_a_short_spike_of_ten_minutes_is_ignored(window: Window) -> None:
-    """A spike of ten minutes changes no block that counts, is shorter than the alarm duration, or needs a release."""
     touched = math.ceil(10 / window.block) + (1 if window.block > 2 else 0)
     clean = window.blocks - touched
 
@@ -25,7 +23,6 @@ def test_a_short_spike_of_ten_minutes_is_ignored(window: Window) -> None:
 
 
 def test_stage_changes_lower_the_required_score_within_bounds() -> None:
-    """The more a stage moved on its own, the less the whole needs, within bounds."""
     ease = StageEase(start=1.15, by=0.35, least=0.3, one_stage=0.5)
 
     assert [ease.needed(key) for key in (0.0, 0.3, 1.0, 9.0)] == pytest.approx([1.0, 1.0, 0.8, 0.3])

@@ -44,7 +44,6 @@ def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, 
 
 
 def test_a_daily_pattern_does_not_fire(make_service: Callable[..., Any]) -> None:
-    """A service that is slower at busy hours every day has no regression."""
     service = make_service(rate=300, day_swing=0.4, load_swing=0.5)
     days = [service.minutes(day * DAY, DAY) for day in range(4)]
     reference = learn_reference_by_day(POLICY, lambda: days[:3])
@@ -55,7 +54,6 @@ def test_a_daily_pattern_does_not_fire(make_service: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("length", [3, 10])
 def test_a_short_spike_does_not_fire(service: Any, reference: Reference, length: int) -> None:
-    """Everything takes three times as long, for ten minutes at most."""
     slow = dict.fromkeys(("forward", "preprocess", "queue"), 3.0)
     parts = (
         service.minutes(NOW, 250),
@@ -67,7 +65,6 @@ def test_a_short_spike_does_not_fire(service: Any, reference: Reference, length:
 
 
 def test_a_stage_slower_by_half_fires_soon_and_is_named(service: Any, reference: Reference) -> None:
-    """A forward pass that takes 50 % longer is detected within half an hour, with its stage first."""
     slower = {"forward": 1.5}
     turns = run(reference, service.minutes(NOW, 250), service.minutes(NOW + 250, 40, slower))
     habits = learn_stage_baseline(POLICY, [service.spent(day * DAY, DAY) for day in range(3)])
@@ -81,7 +78,6 @@ def test_a_stage_slower_by_half_fires_soon_and_is_named(service: Any, reference:
 
 
 def test_a_regression_resolves_after_clean_windows(service: Any, reference: Reference) -> None:
-    """The alarm fires once, and resolves once after the windows are clean again."""
     parts = (
         service.minutes(NOW, 250),
         service.minutes(NOW + 250, 60, {"forward": 1.5}),
@@ -96,7 +92,6 @@ def test_a_regression_resolves_after_clean_windows(service: Any, reference: Refe
 def test_the_unit_of_latency_does_not_matter(
     service: Any, three_days: list[MinuteHistograms], reference: Reference
 ) -> None:
-    """The same requests, all eight times slower in reference and window, have the same score."""
     window = service.minutes(NOW, 245, {"forward": 1.1})
 
     def shifted(day: MinuteHistograms) -> MinuteHistograms:
@@ -112,7 +107,6 @@ def test_the_unit_of_latency_does_not_matter(
 
 
 def test_a_baseline_round_trips_through_json(service: Any, reference: Reference) -> None:
-    """A baseline is equal after JSON encoding, and gives the same scores."""
     again = Reference.from_json(reference.to_json())
     window = count_beyond(reference.rows, service.minutes(NOW, 245))
 
@@ -121,7 +115,6 @@ def test_a_baseline_round_trips_through_json(service: Any, reference: Reference)
 
 
 def test_a_baseline_of_another_version_is_refused(reference: Reference) -> None:
-    """A baseline that another version learned for other statistics must be learned again."""
     raw = json.loads(reference.to_json())
     del raw["format"]
 
@@ -130,14 +123,12 @@ def test_a_baseline_of_another_version_is_refused(reference: Reference) -> None:
 
 
 def test_few_minutes_are_evaluated_by_the_short_windows(service: Any, reference: Reference) -> None:
-    """A new service is evaluated over its existing minutes."""
     judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 65)))
 
     assert [cell is not None for cell in judged.cells] == [window.length <= 65 for window in POLICY.windows]
 
 
 def test_too_few_requests_are_not_evaluated(make_service: Callable[..., Any], reference: Reference) -> None:
-    """If fewer than four requests are expected beyond the quantile, there is no result."""
     rare = make_service(rate=0.05)
     judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
 
@@ -145,7 +136,6 @@ def test_too_few_requests_are_not_evaluated(make_service: Callable[..., Any], re
 
 
 def test_too_little_history_has_no_baseline(three_days: list[MinuteHistograms]) -> None:
-    """Less than a day is no reference."""
     short = three_days[0]
     half = MinuteHistograms(0, short.index, short.total[:700], short.stages, short.own[:, :700])
 
@@ -154,7 +144,6 @@ def test_too_little_history_has_no_baseline(three_days: list[MinuteHistograms]) 
 
 
 def test_a_service_without_stages_is_evaluated_as_a_whole(three_days: list[MinuteHistograms]) -> None:
-    """No stages, no key; the rest works."""
     bare = [replace(day, stages=(), own=np.zeros((0, *day.total.shape), int)) for day in three_days]
     reference = learn_reference_by_day(POLICY, lambda: bare)
 
@@ -164,7 +153,6 @@ def test_a_service_without_stages_is_evaluated_as_a_whole(three_days: list[Minut
 
 
 def test_a_change_below_the_minimum_is_ignored(make_service: Callable[..., Any]) -> None:
-    """With very many requests a change of two percent is certain, and is still ignored."""
     service = make_service(rate=60_000)
     days = [service.minutes(day * DAY, DAY) for day in range(2)]
     reference = learn_reference_by_day(POLICY, lambda: days)
@@ -179,7 +167,6 @@ def test_a_change_below_the_minimum_is_ignored(make_service: Callable[..., Any])
 
 
 def test_a_daily_change_becomes_the_baseline(service: Any) -> None:
-    """Half an hour at 30 % more, once a day at varying times, is in the baseline and does not fire again."""
     slower = {"forward": 1.3}
     days: list[MinuteHistograms] = []
     for day, at in enumerate((300, 800, 1200, 100)):
@@ -198,7 +185,6 @@ def test_a_daily_change_becomes_the_baseline(service: Any) -> None:
 
 
 def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) -> None:
-    """A slower forward pass changes the times of its own stage only."""
     slower = {"forward": 1.3}
     moved = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
 
@@ -208,7 +194,6 @@ def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) 
 
 
 def test_waiting_is_evidence_if_no_other_stage_moved(service: Any, reference: Reference) -> None:
-    """A longer queue alone is a loss of capacity; beside a slower stage it follows that, and after a crowd it follows the crowd."""
     slower = {"queue": 12.0}
     crowd = (
         service.minutes(NOW, 200, slower),

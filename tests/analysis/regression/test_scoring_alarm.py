@@ -36,7 +36,6 @@ def go(
 
 
 def test_an_alarm_fires_once_after_its_duration() -> None:
-    """A score of one must last for the duration of the window."""
     min_duration = POLICY.windows[HOUR].min_duration
     _, early = go(AlarmState(), min_duration - 1, tail_score(1.0))
     _, turns = go(AlarmState(), min_duration + 50, tail_score(1.0))
@@ -46,7 +45,6 @@ def test_an_alarm_fires_once_after_its_duration() -> None:
 
 
 def test_a_minute_below_the_score_restarts_the_duration() -> None:
-    """The duration does not add up over gaps."""
     min_duration = POLICY.windows[HOUR].min_duration
     progress, _ = go(AlarmState(), min_duration - 1, tail_score(1.0))
     progress, _ = go(progress, 1, tail_score(0.2))
@@ -56,7 +54,6 @@ def test_a_minute_below_the_score_restarts_the_duration() -> None:
 
 
 def test_strictness_raises_the_scores_that_start_an_alarm() -> None:
-    """Every way to start an alarm needs the higher score; its end needs the usual one."""
     strict, began = replace(RULES, strictness=1.25), AlarmState(fired_at=0)
     scores = tail_score(1.2), tail_score(1.25), tail_score(0.36, key=2.5), tail_score(0.38, key=2.5)
     found = [[turn for turn, _ in go(AlarmState(), 40, score, rules=strict)[1][:1]] for score in scores]
@@ -68,7 +65,6 @@ def test_strictness_raises_the_scores_that_start_an_alarm() -> None:
 
 
 def test_an_anomalous_stage_lowers_the_required_score() -> None:
-    """With an anomalous stage a lower score is enough."""
     alone = next(number for number, window in enumerate(POLICY.windows) if window.alone)
 
     assert go(AlarmState(), 40, tail_score(0.5))[1] == []
@@ -77,7 +73,6 @@ def test_an_anomalous_stage_lowers_the_required_score() -> None:
 
 
 def test_several_stages_alike_or_a_crowd_must_last() -> None:
-    """A growth of several stages by the same factor, or at an unusual load, fires only after a longer time."""
     lasting = POLICY.fire.shared_for
     scores = [replace(tail_score(2.0, key=2.5), **{name: True}) for name in ("shared", "crowded")]
 
@@ -86,7 +81,6 @@ def test_several_stages_alike_or_a_crowd_must_last() -> None:
 
 
 def test_the_effects_of_a_crowd_pass_after_it() -> None:
-    """A score after a crowd counts only when its effects have passed."""
     after, _ = go(AlarmState(), 5, replace(tail_score(0.0), crowded=True))
     _, turns = go(after, 60, tail_score(1.0))
 
@@ -94,7 +88,6 @@ def test_the_effects_of_a_crowd_pass_after_it() -> None:
 
 
 def test_a_held_alarm_must_last() -> None:
-    """An alarm that is held, again and again, is on only once the growth has lasted."""
     progress, held = AlarmState(), 0
     while progress.fired_at is None:
         progress, turns = go(progress, 1, tail_score(1.0, key=2.5))
@@ -105,7 +98,6 @@ def test_a_held_alarm_must_last() -> None:
 
 
 def test_the_shortest_windows_need_a_release_and_one_stage() -> None:
-    """A window of some minutes fires after a release, if it began after it, and if one stage moved."""
     short = next(number for number, window in enumerate(POLICY.windows) if window.only_released)
     quiet, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.0))
     score = tail_score(0.6, window=short, key=1.2)
@@ -117,14 +109,12 @@ def test_the_shortest_windows_need_a_release_and_one_stage() -> None:
 
 
 def test_an_alarm_state_of_another_version_is_valid() -> None:
-    """An alarm state with other windows keeps its alarm and counts its durations anew."""
     progress, _ = go(AlarmState(at=4, runs=(9, 9), slow=(9, 9), released=(9, 9), fired_at=3), 1, tail_score(1.0))
 
     assert (progress.fired_at, sum(progress.runs)) == (3, 1)
 
 
 def test_a_stored_alarm_state_of_another_version_is_valid() -> None:
-    """Values that another version stored are ignored, and those that it did not store have their defaults."""
     state = AlarmState(at=4, runs=(9, 9), held=7, fired_at=3)
     raw = json.loads(state.to_json())
     del raw["held"]
@@ -134,14 +124,12 @@ def test_a_stored_alarm_state_of_another_version_is_valid() -> None:
 
 
 def test_a_lower_score_takes_longer() -> None:
-    """Nearly enough for an hour is enough."""
     _, turns = go(AlarmState(), 300, tail_score(POLICY.fire.slow))
 
     assert turns == [("fired", POLICY.fire.slow_for)]
 
 
 def test_a_release_lowers_the_required_score_in_later_windows() -> None:
-    """Soon after a release a lower score is enough, but not in a window that reaches back before it."""
     quiet, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.0))
     begin, length = quiet.at + 1, POLICY.windows[HOUR].length
     _, turns = go(quiet, 55, tail_score(POLICY.fire.released), release_at=begin)
@@ -151,7 +139,6 @@ def test_a_release_lowers_the_required_score_in_later_windows() -> None:
 
 
 def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
-    """A slowdown before the release is not attributed to it."""
     loud, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.7))
     _, turns = go(loud, 55, tail_score(POLICY.fire.released), release_at=loud.at + 1)
 
@@ -159,7 +146,6 @@ def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
 
 
 def test_an_alarm_resolves_and_can_fire_again() -> None:
-    """The alarm resolves after clean minutes, and not before."""
     progress, _ = go(AlarmState(), 60, tail_score(1.0))
     restless, none = go(progress, 100, tail_score(POLICY.fire.calm))
     calm, turns = go(restless, POLICY.fire.calm_for, tail_score(0.0))
@@ -170,7 +156,6 @@ def test_an_alarm_resolves_and_can_fire_again() -> None:
 
 
 def test_no_data_changes_nothing() -> None:
-    """Without enough data an alarm is unchanged, and none starts."""
     nothing = TailScore((None,) * len(POLICY.windows), {})
     firing, _ = go(AlarmState(), 60, tail_score(1.0))
     held, turns = go(firing, 200, nothing)
@@ -181,7 +166,6 @@ def test_no_data_changes_nothing() -> None:
 
 @pytest.mark.parametrize("minutes", [0, 10, 60])
 def test_progress_survives_a_restart(minutes: int) -> None:
-    """The state is equal after encoding, whether or not the alarm fires."""
     progress, _ = go(AlarmState(), minutes, tail_score(1.0), release_at=5)
 
     assert AlarmState.from_json(progress.to_json()) == progress

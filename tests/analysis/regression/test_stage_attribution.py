@@ -33,7 +33,6 @@ def spent_of(counts: list[int], shares: tuple[float, ...]) -> StageSeconds:
 
 @given(st.lists(st.integers(0, 30), min_size=3, max_size=40).filter(sum), st.floats(0.5, 0.999))
 def test_the_stages_of_the_slowest_add_up_to_their_latency(counts: list[int], band: float) -> None:
-    """Stages partition the time of the slowest requests: at least so many of them as lie beyond the band."""
     means = mean_stage_seconds(band, spent_of(counts, (0.2, 0.5, 0.3)), STAGES)
     values = np.repeat(bucket_middles(np.arange(-200, -200 + len(counts))), counts)
     rank = min(max(1, int(np.ceil(band * len(values) - 1e-9))), len(values))
@@ -43,7 +42,6 @@ def test_the_stages_of_the_slowest_add_up_to_their_latency(counts: list[int], ba
 
 
 def test_without_requests_no_stage_is_blamed() -> None:
-    """An empty window has no slowest requests."""
     habits = learn_stage_baseline(POLICY, [])
 
     assert mean_stage_seconds(0.95, spent_of([0, 0], (1, 0, 0)), STAGES) is None
@@ -65,7 +63,6 @@ def window(dependency: float, forward: float, queue: float) -> StageSeconds:
 
 
 def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: StageBaseline) -> None:
-    """12 ms are small for a stage that varies by 10, and 8 ms large for one that varies by 1."""
     found = rank_suspects(POLICY, habits, window(0.022, 0.028, 0.005), {})
 
     assert [one.stage for one in found[:2]] == ["forward", "dependency"]
@@ -75,7 +72,6 @@ def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: 
 
 
 def test_a_queue_that_follows_is_attributed_to_the_changed_stage(habits: StageBaseline) -> None:
-    """A slower forward pass fills the queue, which grows more than the pass itself."""
     found = rank_suspects(POLICY, habits, window(0.010, 0.028, 0.045), {"forward": 1.5, "dependency": 0.1})
 
     assert [one.stage for one in found[:2]] == ["forward", "queue"]
@@ -83,7 +79,6 @@ def test_a_queue_that_follows_is_attributed_to_the_changed_stage(habits: StageBa
 
 
 def test_a_queue_that_grows_alone_is_blamed(habits: StageBaseline) -> None:
-    """No stage moved of its own: the workers are too few."""
     found = rank_suspects(POLICY, habits, window(0.011, 0.020, 0.045), {"forward": 0.2, "dependency": 0.1})
 
     assert found[0].stage == "queue"
@@ -91,7 +86,6 @@ def test_a_queue_that_grows_alone_is_blamed(habits: StageBaseline) -> None:
 
 
 def test_stage_baselines_are_hourly(make_service: Callable[..., Any]) -> None:
-    """The usual time at 4 h differs from that at 16 h."""
     service = make_service()
     nights = [service.spent(day * DAY, 12 * 60) for day in range(3)]
     noons = [service.spent(day * DAY + 12 * 60, 12 * 60, {"forward": 2.0}) for day in range(3)]
@@ -103,7 +97,6 @@ def test_stage_baselines_are_hourly(make_service: Callable[..., Any]) -> None:
 
 
 def test_a_mostly_absent_stage_is_not_anomalous() -> None:
-    """The spread of a mostly absent stage is computed from the blocks that contain it."""
     rng = np.random.default_rng(3)
     days: list[StageSeconds] = []
     for number in range(300):
@@ -117,7 +110,6 @@ def test_a_mostly_absent_stage_is_not_anomalous() -> None:
 
 
 def test_a_new_stage_is_blamed_for_all_its_time(habits: StageBaseline) -> None:
-    """Without a baseline all of its time is excess, however small."""
     spent = window(0.010, 0.021, 0.005)
     seconds = np.concatenate((spent.seconds, np.full((1, 1, 1), 100 * 0.004)))
     found = rank_suspects(POLICY, habits, StageSeconds(0, 10, spent.index, spent.total, (*STAGES, "load"), seconds), {})
@@ -127,7 +119,6 @@ def test_a_new_stage_is_blamed_for_all_its_time(habits: StageBaseline) -> None:
 
 
 def test_an_incomplete_block_is_not_in_the_baseline() -> None:
-    """Minutes after the last complete block are excluded from the baseline."""
     per_block = POLICY.blame.block // 10
     usual, slow = window(0.010, 0.020, 0.005), window(0.010, 0.025, 0.005)
 
@@ -142,5 +133,4 @@ def test_an_incomplete_block_is_not_in_the_baseline() -> None:
 
 
 def test_stage_baselines_survive_a_restart(habits: StageBaseline) -> None:
-    """The state is equal after encoding."""
     assert StageBaseline.from_json(habits.to_json()) == habits

@@ -40,7 +40,6 @@ def counted(days: list[MinuteHistograms]) -> tuple[tuple[Row, ...], TailCounts]:
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=60), st.data())
 def test_blocks_add_up(counts: list[int], data: st.DataObject) -> None:
-    """A block of minutes is the sum of its minutes, wherever it is cut."""
     values = np.array(counts, float)
     sums = PrefixSums(TailCounts(0, values, values[None], values[None] / 2))
     end = data.draw(st.integers(1, len(counts)))
@@ -53,7 +52,6 @@ def test_blocks_add_up(counts: list[int], data: st.DataObject) -> None:
 
 @given(st.permutations([5.0, 1.0, 4.0, 2.0, 3.0]))
 def test_a_window_is_the_mean_of_its_smallest_blocks(values: list[float]) -> None:
-    """The order of the blocks does not matter, and the largest are left out however large they are."""
     window = Window(block=5, blocks=5, drop=2, required=())
     raised = [value * 1e6 if value >= 4 else value for value in values]
 
@@ -62,7 +60,6 @@ def test_a_window_is_the_mean_of_its_smallest_blocks(values: list[float]) -> Non
 
 
 def test_the_daily_load_pattern_is_expected(make_service: Callable[..., Any]) -> None:
-    """A service that is slower at the busy hours every day has no excess in them."""
     service = make_service(day_swing=0.4, load_swing=0.5)
     rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(4)])
     ends = np.arange(30, len(whole) + 1, 30)
@@ -77,7 +74,6 @@ def test_the_daily_load_pattern_is_expected(make_service: Callable[..., Any]) ->
 
 
 def test_counting_noise_is_standard_normal(service: Any) -> None:
-    """Without any noise but that of counting, blocks are about standard normal."""
     rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(3)])
     model = fit_model(rows, whole, (10,), rhythm=True)
     ends = np.arange(10, len(whole) + 1, 10)
@@ -88,7 +84,6 @@ def test_counting_noise_is_standard_normal(service: Any) -> None:
 
 
 def test_peaks_of_the_load_have_a_wider_baseline() -> None:
-    """A service with a larger spread at its peaks is evaluated with that spread there."""
     rng = np.random.default_rng(5)
     minutes = np.arange(7 * DAY)
     requests = 600 * (1 + 0.5 * np.sin(2 * np.pi * minutes / DAY))
@@ -107,7 +102,6 @@ def test_peaks_of_the_load_have_a_wider_baseline() -> None:
 
 
 def test_blocks_without_requests_have_no_excess(service: Any) -> None:
-    """Blocks without requests are ignored."""
     rows, whole = counted([service.minutes(0, DAY)])
     model = fit_model(rows, whole, (10,), rhythm=False)
     silent = join_tallies(whole, TailCounts(DAY + 30, np.zeros(1), np.zeros((len(rows), 1)), np.zeros((len(rows), 1))))
@@ -120,7 +114,6 @@ def test_blocks_without_requests_have_no_excess(service: Any) -> None:
 
 
 def test_outliers_do_not_widen_the_spread() -> None:
-    """A tenth of the values may be anything."""
     values = np.random.default_rng(2).standard_normal((1, 5000))
     spoilt = values.copy()
     spoilt[0, :200] = math.pow(10, 6)

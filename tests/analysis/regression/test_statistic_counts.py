@@ -44,7 +44,6 @@ def drawn() -> tuple[NDArray[np.float64], MinuteHistograms]:
 def test_a_row_counts_requests_beyond_a_bucket_edge(
     drawn: tuple[NDArray[np.float64], MinuteHistograms],
 ) -> None:
-    """The threshold is an edge of a bucket, so that counting is exact, and the share beyond it is known."""
     seconds, minutes = drawn
     total, own = total_histograms([minutes])
     rows = rows_of(POLICY, total, own)
@@ -59,7 +58,6 @@ def test_a_row_counts_requests_beyond_a_bucket_edge(
 
 
 def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """Units beyond over units expected is the mean over the reference's, where the slowest count as the p99 of it."""
     seconds, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     number = next(n for n, row in enumerate(rows) if row.at == MEAN)
@@ -71,7 +69,6 @@ def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], Minute
 
 
 def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """Four of 400 requests that take twenty times as long move the mean by no more than four of the slowest."""
     seconds, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     number = next(n for n, row in enumerate(rows) if row.at == MEAN)
@@ -83,7 +80,6 @@ def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.fl
 
 @given(cut=st.integers(1, 49))
 def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], MinuteHistograms], cut: int) -> None:
-    """Counting day by day, or minute by minute, gives what counting all at once does."""
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     whole = count_beyond(rows, minutes)
@@ -102,7 +98,6 @@ def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], M
 
 
 def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """Missing minutes are zero; a minute that is counted again replaces its previous value."""
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     one = count_beyond(
@@ -122,7 +117,6 @@ def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.
 def test_a_missing_stage_of_a_minute_counts_zero(
     drawn: tuple[NDArray[np.float64], MinuteHistograms],
 ) -> None:
-    """A missing stage has no requests, and other stages are counted."""
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     without = count_beyond(rows, MinuteHistograms(1000, minutes.index, minutes.total, (), minutes.own[:0]))
@@ -133,7 +127,6 @@ def test_a_missing_stage_of_a_minute_counts_zero(
 
 
 def test_stages_have_statistics_by_kind(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """Of waiting only the slower requests count; a load comes with each release and counts never."""
     _, minutes = drawn
     total, own = total_histograms([minutes])
 
@@ -148,7 +141,6 @@ def test_stages_have_statistics_by_kind(drawn: tuple[NDArray[np.float64], Minute
 
 
 def test_growth_is_expressed_in_counts(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """When all take twice as long, so many more are beyond as the reference has beyond half the threshold."""
     seconds, minutes = drawn
     total, own = total_histograms([minutes])
     row = rows_of(POLICY, total, own)[0]
@@ -161,5 +153,4 @@ def test_growth_is_expressed_in_counts(drawn: tuple[NDArray[np.float64], MinuteH
 
 
 def test_an_empty_reference_has_no_statistics() -> None:
-    """An empty reference has no questions."""
     assert rows_of(POLICY, Histogram(), {}) == ()

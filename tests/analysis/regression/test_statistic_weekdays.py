@@ -59,7 +59,6 @@ def pattern(night: int = 0) -> NDArray[Any]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_slow_weekends_and_a_slow_weekday_are_expected(seed: int) -> None:
-    """The days of the next week differ from their expectation by little more than their own noise."""
     counts = simulated(pattern(), seed)
 
     assert spread_of_days(counts, learnt(counts, week=False)) > 0.15
@@ -67,12 +66,10 @@ def test_slow_weekends_and_a_slow_weekday_are_expected(seed: int) -> None:
 
 
 def test_the_beginning_of_the_day_is_found() -> None:
-    """The weekday changes at local midnight, here at 17:00 UTC."""
     assert learnt(simulated(pattern(17 * 60))).night == 17 * 60
 
 
 def test_without_a_pattern_nothing_is_learnt() -> None:
-    """The effects are far smaller than the noise of days, and the next week is expected as well as without them."""
     counts = [simulated(np.zeros(21 * DAY), seed) for seed in range(5)]
     models = [learnt(each) for each in counts]
     with_, without = (
@@ -84,14 +81,12 @@ def test_without_a_pattern_nothing_is_learnt() -> None:
 
 
 def test_one_slow_day_is_no_weekday() -> None:
-    """A day that is slow in one of two weeks has no effect on its weekday."""
     slow = np.where(np.arange(21 * DAY) // DAY == 8, 0.6, 0.0)
 
     assert np.abs(learnt(simulated(slow)).weekdays).max() < 0.06
 
 
 def test_references_of_older_versions_have_no_weekdays() -> None:
-    """A stored reference without weekdays is loaded and expects the same on all days; a new one is loaded unchanged."""
     reference = Reference(14 * DAY, ROWS, learnt(simulated(pattern())), (), ())
     old = json.loads(reference.to_json())
     del old["model"]["weekdays"], old["model"]["night"]
@@ -102,5 +97,4 @@ def test_references_of_older_versions_have_no_weekdays() -> None:
 
 
 def test_the_policy_learns_weekdays_from_its_whole_length() -> None:
-    """With less than two weeks, the effects of weekdays are not learnt."""
     assert default_tail_policy().reference.week == default_tail_policy().reference.length == 14 * DAY

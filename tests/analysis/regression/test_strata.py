@@ -55,7 +55,6 @@ def rng() -> np.random.Generator:
 
 
 def test_latencies_are_relative_to_those_of_the_route(parts: dict[str, MinuteHistograms]) -> None:
-    """The distance between two routes is their shift; a rare route and the queue have none."""
     strata = learn_strata("route", together(parts), parts, {"queue"})
 
     assert strata is not None
@@ -66,7 +65,6 @@ def test_latencies_are_relative_to_those_of_the_route(parts: dict[str, MinuteHis
 
 
 def test_similar_routes_are_not_pooled(rng: np.random.Generator) -> None:
-    """Neither are a single one, and none."""
     alike = {"/a": requests(rng, 500, 0), "/b": requests(rng, 500, 3)}
 
     assert learn_strata("route", together(alike), alike, ()) is None
@@ -75,7 +73,6 @@ def test_similar_routes_are_not_pooled(rng: np.random.Generator) -> None:
 
 
 def test_another_mix_changes_nothing(rng: np.random.Generator, parts: dict[str, MinuteHistograms]) -> None:
-    """With the slow route at a third or at two thirds of the requests, p95 of the pooled ones is the same."""
     strata = learn_strata("route", together(parts), parts, {"queue"})
     mixed = {"/fast": requests(rng, 300, 0), "/slow": requests(rng, 700, 90)}
     assert strata is not None
@@ -87,7 +84,6 @@ def test_another_mix_changes_nothing(rng: np.random.Generator, parts: dict[str, 
 def test_a_change_of_all_routes_is_a_change_of_the_pooled_requests(
     rng: np.random.Generator, parts: dict[str, MinuteHistograms]
 ) -> None:
-    """By as many buckets as each of them."""
     strata = learn_strata("route", together(parts), parts, {"queue"})
     slower = {"/fast": requests(rng, 700, 8), "/slow": requests(rng, 300, 98)}
     assert strata is not None
@@ -97,7 +93,6 @@ def test_a_change_of_all_routes_is_a_change_of_the_pooled_requests(
 
 
 def test_minutes_without_requests_stay_without(parts: dict[str, MinuteHistograms]) -> None:
-    """Of the service, or of all strata."""
     strata = learn_strata("route", together(parts), parts, {"queue"})
     none = MinuteHistograms(9, np.zeros(0, np.int64), np.zeros((2, 0), int), STAGES, np.zeros((2, 2, 0), int))
     assert strata is not None
@@ -108,7 +103,6 @@ def test_minutes_without_requests_stay_without(parts: dict[str, MinuteHistograms
 
 @given(shifts=st.dictionaries(st.sampled_from(["/fast", "/slow", "/gone"]), st.integers(-300, 300)))
 def test_no_request_is_lost(shifts: dict[str, int]) -> None:
-    """Whatever the shifts, each minute has its requests in each stage; a stratum without requests changes nothing."""
     rng = np.random.default_rng(3)
     parts = {"/fast": requests(rng, 20, 0), "/slow": requests(rng, 9, 90)}
     whole = together(parts)

@@ -40,7 +40,6 @@ def drawn(factor: float) -> Histogram:
 
 
 def test_a_verdict_has_latency_before_and_after_with_error_bounds() -> None:
-    """A verdict has values before and after, and error bounds that contain the true ratio."""
     verdict = make_verdict(ROW, CELL, drawn(1.0), drawn(1.5))
 
     assert verdict.before
@@ -56,7 +55,6 @@ def test_a_verdict_has_latency_before_and_after_with_error_bounds() -> None:
 def test_a_changed_mix_comes_with_the_change_on_the_common_mix(
     mixed: tuple[float, float] | None, ratio: float | None
 ) -> None:
-    """If the mix changed, the verdict has the ratio of the latencies on the common mix."""
     shift = TrafficShift("route", "/slow", 0.1, 0.3)
     verdict = make_verdict(ROW, CELL, drawn(1), drawn(1.5), shifts=(shift,), mixed=mixed)
 
@@ -66,7 +64,6 @@ def test_a_changed_mix_comes_with_the_change_on_the_common_mix(
 
 @pytest.mark.parametrize("at", [0.95, MEAN])
 def test_without_requests_before_there_is_no_comparison(at: float | str) -> None:
-    """Without requests before, there is no comparison at a percentile or in the mean."""
     verdict = make_verdict(replace(ROW, at=at), CELL, Histogram(), drawn(1.0))
 
     assert (verdict.before, verdict.change) == (None, None)
@@ -84,17 +81,14 @@ def test_without_requests_before_there_is_no_comparison(at: float | str) -> None
     ],
 )
 def test_a_release_within_the_possible_onset_is_named(released: int, between: tuple[int, int], version: str) -> None:
-    """A release from half an hour before the earliest onset to five minutes after the latest one is named."""
     assert release_at_onset(default_watch_policy(), {"1": 0, "2": released}, between) == version
 
 
 def test_the_only_version_is_not_a_release() -> None:
-    """Without an older version, no release is named."""
     assert release_at_onset(default_watch_policy(), {"1": 100}, (90, 110)) == ""
 
 
 def test_the_strongest_window_has_the_highest_score() -> None:
-    """The verdict is about the window with the highest score; without enough requests in any, there is none."""
     rows = (replace(ROW, at=0.99), ROW)
     weak, strong = WindowScore(0, 3.0, 0.4, 0.1), WindowScore(1, 9.0, 1.3, 0.5)
 
@@ -111,7 +105,6 @@ def test_the_strongest_window_has_the_highest_score() -> None:
 def test_the_onset_starts_the_latest_stretch_of_slow_blocks(
     service: Any, reference: Reference, slow: tuple[int, ...], excess: float, onset: int
 ) -> None:
-    """A single calm block does not end the stretch, two do; without a block of half the excess, the last one is the onset."""
     blocks = {start + step for start in slow for step in range(0, 30 if start > 30 else 20, 10)}
     parts = [service.minutes(start, 10, {"forward": 2.0} if start in blocks else {}) for start in range(0, 90, 10)]
     counts = count_beyond(reference.rows, parts[0])
@@ -131,7 +124,6 @@ def histogram_of(*values: tuple[float, int]) -> Histogram:
 
 @pytest.mark.parametrize("slow", ["/aslow", "/slow"])
 def test_a_share_that_grew_is_named(slow: str) -> None:
-    """If the share of the slow route grew, that route is named, and not the one whose share shrank."""
     before = {"route": {"/fast": 901, slow: 101}, "model": {"a": 1002}}
     after = {"route": {"/fast": 703, slow: 307}, "model": {"a": 1010}}
 
@@ -139,7 +131,6 @@ def test_a_share_that_grew_is_named(slow: str) -> None:
 
 
 def test_a_new_dimension_value_is_a_traffic_change() -> None:
-    """A model without earlier requests is a change."""
     found = traffic_shifts(POLICY, {"model": {"a": 1000}}, {"model": {"a": 500, "b": 500}})
 
     assert [(shift.dimension, shift.after) for shift in found] == [("model", 0.5)]
@@ -147,17 +138,14 @@ def test_a_new_dimension_value_is_a_traffic_change() -> None:
 
 @pytest.mark.parametrize("after", [{"a": 86_000, "b": 14_000}, {"a": 8, "b": 4}, {}])
 def test_small_or_uncertain_changes_are_ignored(after: dict[str, int]) -> None:
-    """Changes below five points, with few requests, or without data on one side are ignored."""
     assert traffic_shifts(POLICY, {"model": {"a": 900, "b": 100}}, {"model": after}) == ()
 
 
 def test_only_dimensions_of_both_sides_are_compared() -> None:
-    """A dimension is compared only if both sides have it."""
     assert traffic_shifts(POLICY, {"model": {"a": 9}}, {"batch": {"1": 500}}) == ()
 
 
 def test_load_outside_the_reference_is_a_change() -> None:
-    """A load above or below the range of the reference is a change."""
     load = (math.log(50), math.log(100), math.log(200))
 
     assert load_shift(load, 3000, 30) is None
@@ -169,7 +157,6 @@ def test_load_outside_the_reference_is_a_change() -> None:
 
 
 def test_a_changed_mix_alone_is_equal_on_the_common_mix() -> None:
-    """If only the mix changed, latency on the common mix is equal."""
     fast, slow = [(0.010, 95), (0.020, 5)], [(0.100, 95), (0.200, 5)]
     before = {"/fast": histogram_of(*[(v, n * 9) for v, n in fast]), "/slow": histogram_of(*slow)}
     after = {"/fast": histogram_of(*fast), "/slow": histogram_of(*slow)}
@@ -181,7 +168,6 @@ def test_a_changed_mix_alone_is_equal_on_the_common_mix() -> None:
 
 @given(st.integers(1, 50), st.floats(1.2, 4))
 def test_a_slower_route_is_slower_on_the_common_mix_for_any_share(times: int, growth: float) -> None:
-    """Latency on the common mix depends on the latency of each group, and not on its current number of requests."""
     before = {"a": histogram_of((0.01, 90)), "b": histogram_of((0.1, 10))}
     after = {"a": histogram_of((0.01, 90)), "b": histogram_of((0.1 * growth, 10 * times))}
     a, b = on_common_mix(before, after, 0.95) or (0, 0)
@@ -190,12 +176,10 @@ def test_a_slower_route_is_slower_on_the_common_mix_for_any_share(times: int, gr
 
 
 def test_without_a_common_route_there_is_no_comparison() -> None:
-    """Without a common route there is no comparison."""
     assert on_common_mix({"a": histogram_of((1, 5))}, {"b": histogram_of((1, 5))}, 0.5) is None
 
 
 def test_requests_below_a_nanosecond_count() -> None:
-    """Requests below a nanosecond, counted as zero, are part of the quantile."""
     assert on_common_mix({"a": histogram_of((0.0, 60), (1.0, 40))}, {"a": histogram_of((0.0, 3))}, 0.5) == (0.0, 0.0)
 
 
@@ -216,7 +200,6 @@ USUAL, LARGER = {"small": 0.94, "large": 0.06}, {"small": 0.7, "large": 0.3}
 
 
 def test_different_traffic_explains_a_growth_that_no_value_has() -> None:
-    """More large requests explain the growth if large and small requests are as fast as before."""
     share, key = share_explained_by_traffic([by_size(USUAL, BUCKETS)] * 2, by_size(LARGER, BUCKETS), 0.95)
 
     assert share == pytest.approx(1.0, abs=0.1)
@@ -224,7 +207,6 @@ def test_different_traffic_explains_a_growth_that_no_value_has() -> None:
 
 
 def test_the_same_traffic_explains_nothing() -> None:
-    """A growth of all values is not explained, nor is a growth of requests without attributes, nor a decrease."""
     before = by_size(USUAL, BUCKETS)
     without = AttributeCounts(2, np.arange(-60, 0), np.array([0]), {})
 
@@ -234,7 +216,6 @@ def test_the_same_traffic_explains_nothing() -> None:
 
 
 def test_unknown_values_are_expected_to_be_as_slow_as_all() -> None:
-    """A value without requests before explains no growth."""
     after = by_size({"small": 0.5, "new": 0.5}, {"small": -30.0, "new": -15.0})
 
     assert share_explained_by_traffic([by_size(USUAL, BUCKETS)], after, 0.95)[0] < 0.2

@@ -21,7 +21,6 @@ def body(name: str, size: int) -> Outgoing:
 
 
 def test_a_body_is_compressed_once_per_signal() -> None:
-    """A body is compressed once for all destinations of its signal, and not at all without destinations."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     traces = queue.pack("traces", "application/json", b"{}", OTHERS)
 
@@ -40,7 +39,6 @@ def admit(queue: ForwardQueue, *bodies: Outgoing) -> None:
 
 
 def test_bodies_are_admitted_while_there_is_capacity() -> None:
-    """A body is admitted for all destinations or none; sent bodies free capacity."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     admit(queue, body("a", 9 * MIB), body("b", 99 * MIB))
     with pytest.raises(UncommittedError, match="9 MiB wait for delivery to a"):
@@ -53,7 +51,6 @@ def test_bodies_are_admitted_while_there_is_capacity() -> None:
 
 
 def test_a_store_limit_is_added_to_the_local_capacity() -> None:
-    """Bodies written since the last query of the store are added to its result, until the next query."""
     queue = ForwardQueue(lambda: (A,), US, None)
     with queue.admitted([body("a", 4 * MIB)]):
         queue.begin_backlog_query()
@@ -71,12 +68,10 @@ def test_a_store_limit_is_added_to_the_local_capacity() -> None:
 
 
 def test_a_single_body_is_always_admitted() -> None:
-    """A single body is always admitted, because it could never be received otherwise."""
     admit(ForwardQueue(lambda: (A,), US, None), body("a", 11 * MIB))
 
 
 def test_destinations_may_use_a_quarter_of_the_store() -> None:
-    """All destinations together may use a quarter of the store."""
     assert ForwardQueue(lambda: (A,), US, 16 * MIB).most_bytes(A) == 4 * MIB
     assert ForwardQueue(lambda: (A, B), US, 16 * MIB).most_bytes(A) == 2 * MIB
     assert ForwardQueue(lambda: (A, B), US, 1024 * MIB).most_bytes(A) == 10 * MIB
@@ -86,12 +81,10 @@ def test_destinations_may_use_a_quarter_of_the_store() -> None:
     ("via", "expected"), [("", ""), (OTHERS, OTHERS), ("a,b", ""), (f"{OTHERS},\n", ""), ("x" * 99999, "")]
 )
 def test_a_valid_path_header_is_preserved(via: str, expected: str) -> None:
-    """An invalid path header is ignored."""
     assert ForwardQueue(lambda: (), US, None).check_via(via) == expected
 
 
 def test_a_path_through_this_collector_is_a_loop() -> None:
-    """A path that contains this collector at any position is a loop."""
     for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
         with pytest.raises(LoopError, match="has already forwarded this body"):
             ForwardQueue(lambda: (), US, None).check_via(via)

@@ -21,7 +21,6 @@ def read(entry: str, env: dict[str, str] | None = None) -> tuple[tuple[Destinati
 
 
 def test_a_destination_needs_a_name_and_an_endpoint() -> None:
-    """A destination needs a name and an endpoint; by default it receives all signals and loses nothing."""
     destinations, problems = read("  - {name: tempo, endpoint: 'http://tempo:4318/'}\n")
 
     assert problems == []
@@ -30,7 +29,6 @@ def test_a_destination_needs_a_name_and_an_endpoint() -> None:
 
 
 def test_every_setting_is_parsed(tmp_path: Path) -> None:
-    """Signals, headers with secrets, TLS and limits are parsed, and the repr contains no secret."""
     files = [tmp_path / name for name in ("key", "ca.pem", "cert.pem", "key.pem")]
     for file in files:
         file.touch()
@@ -148,7 +146,6 @@ def test_every_setting_is_parsed(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_has_a_line_and_a_fix(entry: str, problem: str) -> None:
-    """Each error has line and fix, and no secret."""
     _, problems = read(f"  - {entry}\n")
 
     assert len(problems) == 1
@@ -158,7 +155,6 @@ def test_an_error_has_a_line_and_a_fix(entry: str, problem: str) -> None:
 
 
 def test_a_destination_can_use_grpc() -> None:
-    """A gRPC endpoint has the form of OpenTelemetry's exporters."""
     destinations, problems = read("  - {name: a, endpoint: 'https://a:4317/', protocol: grpc, headers: {X-Org.1: b}}\n")
 
     assert problems == []
@@ -168,7 +164,6 @@ def test_a_destination_can_use_grpc() -> None:
 
 
 def test_destination_names_are_unique() -> None:
-    """Names are unique, because bodies wait under them."""
     destinations, problems = read("  - {name: a, endpoint: 'http://a'}\n  - {name: a, endpoint: 'http://b'}\n")
 
     assert destinations == ()
@@ -176,7 +171,6 @@ def test_destination_names_are_unique() -> None:
 
 
 def test_a_metadata_address_can_be_permitted() -> None:
-    """A metadata address is permitted if the setting requires it, as for scrape targets."""
     destinations, problems = read("  - {name: a, endpoint: 'http://169.254.1.1', allow_link_local: true}\n")
 
     assert (len(destinations), problems) == (1, [])

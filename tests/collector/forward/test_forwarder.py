@@ -38,7 +38,6 @@ def to(destination: Destination, **more: Any) -> dict[str, Any]:
 def test_all_signals_are_forwarded_unchanged(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
-    """Over HTTP in protobuf and JSON and over gRPC, all signals arrive byte for byte and are valid OTLP."""
     collector = forwarding(to(destination))
     sent = metrics(bodies), json.dumps(bodies.metrics(bodies.point((0.7,)))).encode(), spans(1), logs("a", "b")
     by_grpc = metrics(bodies, 2)
@@ -66,7 +65,6 @@ def test_all_signals_are_forwarded_unchanged(
 def test_a_partially_refused_body_is_forwarded_completely(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """Bodies with refused points or unknown metrics are forwarded completely; invalid bodies are not."""
     collector = forwarding(to(destination))
     old = bodies.metrics({**bodies.point(), "timeUnixNano": "1", "startTimeUnixNano": "0"})
     gauge = {
@@ -85,7 +83,6 @@ def test_a_partially_refused_body_is_forwarded_completely(
 def test_a_retry_is_not_forwarded_again(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
-    """A duplicate batch is not forwarded again."""
     collector = forwarding(to(destination))
     body = metrics(bodies)
 
@@ -102,7 +99,6 @@ def test_a_retry_is_not_forwarded_again(
 def test_a_destination_receives_all_bodies_after_an_outage(
     forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
 ) -> None:
-    """While a destination is down, bodies are acknowledged and wait, and the collector is ready; later all arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away))
     sent = {metrics(bodies, number) for number in range(30)}
@@ -124,7 +120,6 @@ def test_a_destination_receives_all_bodies_after_an_outage(
 def test_retryable_bodies_are_sent_again(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """Temporary errors, and errors of configuration, lose no body."""
     passing = (429, 502, 503, 504, 408, 401, 403, 307)
     headers = {"Retry-After": "0", "Location": "http://127.0.0.1:1/"}
     destination.decide = lambda _path, _body, number: (
@@ -144,7 +139,6 @@ def test_retryable_bodies_are_sent_again(
 def test_a_refused_body_is_dropped_counted_and_logged(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A refused body is dropped, counted and logged once a minute without secrets; other bodies arrive."""
     # google.rpc.Status {code = 3, message = "no histograms for key-0123456789"}
     refusal = b"\x08\x03\x12\x20no histograms for key-0123456789"
     bad = {metrics(bodies, number) for number in range(3)}
@@ -166,7 +160,6 @@ def test_a_refused_body_is_dropped_counted_and_logged(
 def test_a_partial_success_of_a_destination_is_final(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A partial success of the destination is counted and not retried."""
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
     destination.decide = lambda *_: FakeResponse(200, partial.SerializeToString())
@@ -183,7 +176,6 @@ def test_a_partial_success_of_a_destination_is_final(
 def test_a_full_store_of_waiting_bodies_delays_senders_and_loses_nothing(
     forwarding: Forwarding, free_port: int, until: Until, store: Store
 ) -> None:
-    """When waiting bodies reach the limit, senders get 503 with a delay; all acknowledged bodies arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away, most_waiting="1MiB"))
     responses = [(body, post(collector, "/v1/logs", body)) for body in (_noise(number) for number in range(8))]
@@ -205,7 +197,6 @@ def test_a_full_store_of_waiting_bodies_delays_senders_and_loses_nothing(
 def test_the_drop_oldest_setting_drops_the_oldest_body(
     forwarding: Forwarding, free_port: int, until: Until, store: Store
 ) -> None:
-    """With the setting to drop, the oldest waiting bodies are dropped and counted, and every sender is acknowledged."""
     away = Destination(port=free_port)
     collector = forwarding(to(away, most_waiting="1MiB", when_full="drop_oldest"))
     sent = [_noise(number) for number in range(8)]
@@ -232,7 +223,6 @@ def _noise(number: int) -> bytes:
 def test_each_destination_gets_its_signals(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """Each destination gets its configured signals; logs without a destination are declined."""
     with listening() as other:
         collector = forwarding(
             to(destination, signals=["traces"]),
@@ -253,7 +243,6 @@ def test_each_destination_gets_its_signals(
 def test_bodies_are_compressed_as_configured(
     compression: str, forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
-    """A destination with zstd receives bodies compressed by zstd."""
     collector = forwarding(to(destination, compression=compression))
     body = metrics(bodies)
     post(collector, "/v1/metrics", body)
@@ -265,7 +254,6 @@ def test_bodies_are_compressed_as_configured(
 def test_a_second_collector_counts_a_repeated_body_once(
     forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
 ) -> None:
-    """A second collector detects a repeated body by its content and counts it once."""
     store_of_other = Store.open(f"sqlite:///{tmp_path}/other.db")
     other = Collector(CollectorConfig(port=0, grpc_port=0), store_of_other)
     other.start()
@@ -297,7 +285,6 @@ def test_a_second_collector_counts_a_repeated_body_once(
 def test_a_looped_body_is_refused(
     forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
 ) -> None:
-    """A collector that forwards to itself counts each body once and logs the loop."""
     collector = forwarding({"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "timeout": "60s"})
     host, port = collector.address
     with listening(free_port) as mirror:
@@ -316,7 +303,6 @@ def test_a_looped_body_is_refused(
 
 
 def test_a_path_over_the_limit_is_refused(forwarding: Forwarding, destination: Destination, bodies: Any) -> None:
-    """A path longer than the limit is refused, and an invalid path is ignored."""
     collector = forwarding(to(destination))
     long = ",".join(f"{number:016x}" for number in range(8))
 
@@ -327,7 +313,6 @@ def test_a_path_over_the_limit_is_refused(forwarding: Forwarding, destination: D
 def test_two_collectors_over_one_store_share_the_work(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
-    """Two collectors over one store send each body once; when one stops, the other one continues."""
     first = forwarding(to(destination))
     body = metrics(bodies)
     post(first, "/v1/metrics", body)
@@ -350,7 +335,6 @@ def test_two_collectors_over_one_store_share_the_work(
 def test_a_destination_at_a_metadata_address_is_not_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
-    """A destination with a metadata address is not called; the body waits, and the log names the reason."""
     look_up("backend.example", "169.254.169.254")
     collector = forwarding({"name": "backend", "endpoint": "http://backend.example"})
     post(collector, "/v1/metrics", metrics(bodies))
@@ -367,7 +351,6 @@ def test_a_destination_is_verified_by_host_name_with_mutual_tls(
     until: Until,
     look_up: Callable[..., None],
 ) -> None:
-    """TLS verifies the host name of the destination, not its address, and sends the client certificate."""
     servers, clients = authority("servers"), authority("clients")
     ours, theirs = clients.sign("stagelens"), servers.sign("backend")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients.file)

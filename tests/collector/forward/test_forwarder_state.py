@@ -22,7 +22,6 @@ class Clock:
 
 
 def test_a_flapping_destination_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """A destination that fails and recovers repeatedly is logged at most once a minute."""
     clock = Clock()
     states = DestinationStates(clock)
     for second in range(61):
@@ -39,7 +38,6 @@ def test_a_flapping_destination_is_logged_once_a_minute(caplog: pytest.LogCaptur
 
 
 def test_losses_are_added_up_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """Dropped bodies are counted and logged once a minute by reason, with the last error."""
     clock = Clock()
     states = DestinationStates(clock)
     for second in (0, 1, 2, 61):
@@ -58,7 +56,6 @@ def test_losses_are_added_up_and_logged_once_a_minute(caplog: pytest.LogCaptureF
 
 
 def test_counts_are_exact_across_threads() -> None:
-    """Counts are exact when one thread sends while another reads the queue."""
     states = DestinationStates()
     done = threading.Event()
 
@@ -82,7 +79,6 @@ def test_counts_are_exact_across_threads() -> None:
 
 
 def test_a_recovered_destination_loses_nothing() -> None:
-    """Returned bodies do not count as lost."""
     states = DestinationStates()
     states.lost("tempo", "returned", 3, "it was here")
     states.waiting({"tempo": Backlog(2, 100, 5)})

@@ -24,7 +24,6 @@ def test_hostile_destinations_do_not_affect_others(
     until: Callable[[Callable[[], object]], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With several hostile destinations, the regular one gets everything, senders get responses, and log records are one line."""
     sent = {metrics(bodies, number) for number in range(5)}
     with ExitStack() as stack:
         hostile = [

@@ -67,7 +67,6 @@ def body(number: int) -> bytes:
 
 
 def test_a_killed_collector_loses_no_body_to_be_forwarded(tmp_path: Path, free_port: int, until: Until) -> None:
-    """After kills while the destination is down and while bodies are sent, all acknowledged bodies arrive at least once."""
     url, file = f"sqlite:///{tmp_path}/stagelens.db", tmp_path / "collector.yaml"
     entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "timeout": "2s"}
     file.write_text(yaml.safe_dump({"forward": {"destinations": [entry]}}))

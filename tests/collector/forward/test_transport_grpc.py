@@ -33,7 +33,6 @@ def to(destination: Destination, **more: Any) -> dict[str, Any]:
 
 
 def test_all_signals_are_forwarded_as_protobuf(forwarding: Forwarding, bodies: Any, until: Until, store: Store) -> None:
-    """Protobuf arrives byte for byte and JSON with equal content, with user agent and configured headers."""
     span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "GET /"}
     export = {"resourceSpans": [{"scopeSpans": [{"spans": [{**span, "kind": 2, "startTimeUnixNano": "1"}]}]}]}
     headers = {"X-Scope-OrgID": "team-a", "Authorization": {"env": "AUTH"}}
@@ -57,7 +56,6 @@ def test_all_signals_are_forwarded_as_protobuf(forwarding: Forwarding, bodies: A
 def test_another_collector_counts_forwarded_messages_equally(
     forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
 ) -> None:
-    """A second collector reads the forwarded messages, compressed or not."""
     other_store = Store.open(f"sqlite:///{tmp_path}/other.db")
     other = Collector(CollectorConfig(port=0, grpc_port=0), other_store)
     other.start()
@@ -83,7 +81,6 @@ def test_another_collector_counts_forwarded_messages_equally(
 def test_a_looped_body_is_refused(
     forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
 ) -> None:
-    """A collector that forwards to itself counts each body once and logs the loop."""
     entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "protocol": "grpc"}
     collector = forwarding(entry, grpc_port=free_port)
     post(collector, "/v1/metrics", metrics(bodies), **{names.BATCH_HEADER: "pod:1"})
@@ -93,7 +90,6 @@ def test_a_looped_body_is_refused(
 
 
 def test_retryable_bodies_are_sent_again(forwarding: Forwarding, bodies: Any, until: Until) -> None:
-    """Temporary statuses of the specification, and errors of configuration, lose no body."""
     passing = [
         Abort(CODE.RESOURCE_EXHAUSTED, retry_seconds=0.01),
         Abort(CODE.UNAVAILABLE, retry_seconds=0.01),
@@ -115,7 +111,6 @@ def test_retryable_bodies_are_sent_again(forwarding: Forwarding, bodies: Any, un
 def test_a_permanent_grpc_refusal_drops_counts_and_logs_the_body(
     forwarding: Forwarding, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A permanent status drops the body, also RESOURCE_EXHAUSTED without a delay; it is counted and logged without secrets."""
     codes = (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED, CODE.UNIMPLEMENTED, CODE.UNKNOWN, CODE.INTERNAL)
     codes += (CODE.NOT_FOUND, CODE.FAILED_PRECONDITION)
     with serving() as found:
@@ -142,7 +137,6 @@ def test_a_permanent_grpc_refusal_drops_counts_and_logs_the_body(
 def test_json_that_is_not_otlp_is_dropped_and_counted(
     forwarding: Forwarding, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logs in JSON that are not valid OTLP cannot be sent over gRPC, so they are dropped and counted."""
     with serving() as found:
         collector = forwarding(to(found))
         bad = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"traceId": "no digits"}]}]}]}
@@ -156,7 +150,6 @@ def test_json_that_is_not_otlp_is_dropped_and_counted(
 
 
 def test_a_partial_success_of_a_destination_is_final(forwarding: Forwarding, bodies: Any, until: Until) -> None:
-    """A partial success of the destination is counted."""
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
     with serving() as found:
@@ -171,7 +164,6 @@ def test_a_partial_success_of_a_destination_is_final(forwarding: Forwarding, bod
 def test_a_destination_receives_all_bodies_after_an_outage(
     forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
 ) -> None:
-    """While a destination is down nothing is lost, and later all bodies arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away))
     sent = {metrics(bodies, number) for number in range(30)}
@@ -187,7 +179,6 @@ def test_a_destination_receives_all_bodies_after_an_outage(
 
 
 def test_a_destination_without_a_response_times_out(forwarding: Forwarding, bodies: Any, until: Until) -> None:
-    """After the timeout without a response the body is sent again."""
     held = threading.Event()
     with serving() as found:
         found.decide = lambda *_: Abort(CODE.UNAVAILABLE, str(held.wait(60)))
@@ -204,7 +195,6 @@ def test_a_destination_without_a_response_times_out(forwarding: Forwarding, bodi
 def test_a_name_resolving_to_a_metadata_address_is_not_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
-    """A host name with a metadata address among others is not called; the body waits, and the log names the reason."""
     with serving() as found:
         look_up("backend.example", "127.0.0.1", "169.254.169.254")
         collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
@@ -219,7 +209,6 @@ def test_a_name_resolving_to_a_metadata_address_is_not_called(
 def test_the_resolved_address_is_the_called_address(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection uses the resolved addresses of both families in turn, and no proxy of the environment."""
     monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
     with serving() as found:
         look_up("backend.example", "::1", "127.0.0.1")
@@ -233,7 +222,6 @@ def test_the_resolved_address_is_the_called_address(
 def test_an_unknown_host_name_is_resolved_again(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
-    """An unknown host name is resolved again until it has an address."""
     look_up("backend.example")
     with serving() as found:
         collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
@@ -253,7 +241,6 @@ def test_a_destination_is_verified_by_host_name_with_mutual_tls(
     look_up: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """TLS verifies the host name with the configured authority or those of the system, and sends the client certificate."""
     servers, clients = authority("servers"), authority("clients")
     ours, theirs = clients.sign("stagelens"), servers.sign("backend")
     pair = (theirs.key.read_bytes(), theirs.certificate.read_bytes())

@@ -101,7 +101,6 @@ def as_otlp(node: Any) -> Any:
 
 @given(exports())
 def test_every_field_is_transcoded(export: tuple[str, Message]) -> None:
-    """All fields are converted, including ids, attributes with names like ids, and bytes."""
     signal, message = export
     body = json.dumps(as_otlp(json_format.MessageToDict(message, use_integers_for_enums=True)))
 
@@ -110,7 +109,6 @@ def test_every_field_is_transcoded(export: tuple[str, Message]) -> None:
 
 
 def test_unknown_fields_are_omitted() -> None:
-    """Unknown fields and enumeration names are dropped, and null counts as missing."""
     body = (
         b'{"resourceLogs": [{"new": 1, "scopeLogs": [{"logRecords": [{"traceId": null, "severityNumber": "NEW"}]}]}]}'
     )
@@ -132,7 +130,6 @@ def test_unknown_fields_are_omitted() -> None:
     ],
 )
 def test_values_protobuf_cannot_encode_are_reported(records: str, message: str) -> None:
-    """A value that protobuf cannot represent is an error that names the field."""
     body = '{"resourceLogs": [{"scopeLogs": [{"logRecords": %s}]}]}' % records  # noqa: UP031 - braces
     with pytest.raises(WireError, match=message):
         protobuf_of("logs", body.encode())

@@ -49,7 +49,6 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.stacks
 def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, profiles: Path) -> None:
-    """Ranges become requests at their time of day; a range with the name of a stage is that stage."""
     imported = taking(profiles / "ranges.json")
 
     assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"torch": 3})
@@ -62,7 +61,6 @@ def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, 
 
 @pytest.mark.stacks
 def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path) -> None:
-    """Profiler steps become requests, also from a gzip file."""
     assert taking(profiles / "steps.json.gz").requests == 3
     assert [(route, {"tokenize", "forward"} <= set(stages)) for route, stages in taking.stages()] == [
         ("ProfilerStep#*", True)
@@ -70,7 +68,6 @@ def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path
 
 
 def test_device_work_is_part_of_its_launching_request(taking: Taking, tmp_path: Path) -> None:
-    """Copies and kernels belong to the request that launched them, by direction or range, and end with the request."""
     file = written(
         tmp_path,
         event("user_annotation", "predict", 0, 1000),
@@ -95,7 +92,6 @@ def test_device_work_is_part_of_its_launching_request(taking: Taking, tmp_path: 
 
 
 def test_a_range_around_many_requests_hides_none(taking: Taking, tmp_path: Path) -> None:
-    """A range around many requests hides none of them."""
     file = written(
         tmp_path,
         event("python_function", "nn.Module: Server_0", 0, 5000),
@@ -109,7 +105,6 @@ def test_a_range_around_many_requests_hides_none(taking: Taking, tmp_path: Path)
 
 
 def test_overlapping_requests_of_several_threads_are_separate(taking: Taking, tmp_path: Path) -> None:
-    """Overlapping requests of several threads are separate; token counts in vLLM's step names are not part of the route."""
     events = [
         event("user_annotation", f"execute_context_{number}({number * 64})_generation_0(0)", 10 * number, 500, lane)
         for number, lane in enumerate(({"pid": 1, "tid": 1}, {"pid": 1, "tid": 2}), 1)
@@ -122,7 +117,6 @@ def test_overlapping_requests_of_several_threads_are_separate(taking: Taking, tm
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12), st.integers(-1, 31))
 def test_the_last_open_range_is_found(ends: list[tuple[int, int]], at: int) -> None:
-    """Among any ranges, the last open one is found; an exhaustive search is the reference."""
     ranges = [ChromeEvent("r", "user_annotation", min(pair), max(pair), ("1", "1")) for pair in ends]
     open_ = [each for each in ranges if each.start <= at < each.end]
 
@@ -135,7 +129,6 @@ def test_the_last_open_range_is_found(ends: list[tuple[int, int]], at: int) -> N
 
 
 def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) -> None:
-    """Without a base time, as in older profilers, times end at the modification time of the file."""
     file = written(tmp_path, event("user_annotation", "predict", 0, 1000), baseTimeNanoseconds=None)
 
     imported = taking(file)
@@ -145,13 +138,11 @@ def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) 
 
 
 def test_without_ranges_the_error_explains_how_to_record_them(taking: Taking, tmp_path: Path) -> None:
-    """A trace without ranges is an error that explains how to record them."""
     with pytest.raises(ImportFileError, match="record_function"):
         taking(written(tmp_path, event("cpu_op", "aten::linear", 0, 10)))
 
 
 def test_a_truncated_trace_is_reported_with_its_position(taking: Taking, tmp_path: Path) -> None:
-    """A trace that ends early or contains NaN is an error with its position."""
     broken = event("user_annotation", "predict", 0, float("nan"))
 
     with pytest.raises(ImportFileError, match=r"is not JSON.*the rest has no ranges"):
@@ -159,7 +150,6 @@ def test_a_truncated_trace_is_reported_with_its_position(taking: Taking, tmp_pat
 
 
 def test_an_invalid_event_is_named_and_skipped_alone(taking: Taking, tmp_path: Path) -> None:
-    """An invalid event is named, and events without duration, such as markers, are ignored."""
     good = event("user_annotation", "predict", 0, 1000)
     marker = {"ph": "i", "name": "Iteration Start", "ts": 1}
     imported = taking(written(tmp_path, good, marker, {"ph": "X", "name": "x", "ts": "nan", "dur": 1}, 5))
@@ -171,7 +161,6 @@ def test_an_invalid_event_is_named_and_skipped_alone(taking: Taking, tmp_path: P
 def test_a_trace_that_would_fill_the_memory_is_refused(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trace that exceeds the memory limit is an error with a fix."""
     monkeypatch.setattr(chrome_traces, "MAX_EVENTS", 3)
     events = [event("cpu_op", "aten::linear", number, 1) for number in range(5)]
 
@@ -180,7 +169,6 @@ def test_a_trace_that_would_fill_the_memory_is_refused(
 
 
 def test_gzip_is_recognised_by_its_content(taking: Taking, tmp_path: Path) -> None:
-    """Gzip is detected by content, whatever the file name."""
     file = written(tmp_path, event("user_annotation", "predict", 0, 1000))
     file.write_bytes(gzip.compress(file.read_bytes()))
 

@@ -18,7 +18,6 @@ MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 
 
 def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: Taking, tmp_path: Path) -> None:
-    """Runs become requests with forward, and session creation becomes load, with the durations of the profile."""
     options: Any = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "ort")
     session: Any = onnxruntime.InferenceSession(str(MODEL), options)
@@ -37,8 +36,6 @@ def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: 
 
 
 def test_device_copies_are_not_forward(taking: Taking, tmp_path: Path) -> None:
-    """Copies to and from the device, which are operators of the graph, are separate stages."""
-
     def node(operator: str, start: int, duration: int) -> dict[str, Any]:
         args = {"op_name": operator, "provider": "CUDAExecutionProvider"}
         return {"cat": "Node", "pid": 1, "tid": 2, "ph": "X", "name": "n", "ts": start, "dur": duration, "args": args}
@@ -54,7 +51,6 @@ def test_device_copies_are_not_forward(taking: Taking, tmp_path: Path) -> None:
 
 
 def test_an_incomplete_profile_is_imported_up_to_its_end(taking: Taking, tmp_path: Path) -> None:
-    """An incomplete profile is imported up to its end, and an invalid record is named."""
     run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
     file = tmp_path / "profile.json"
     file.write_text(

@@ -31,7 +31,6 @@ def run(database: str, *words: str | Path) -> int:
 
 
 def test_the_output_lists_requests_and_the_next_command(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The output has the number of requests, services, times, and the command that shows them."""
     assert run(database, TRITON) == 0
     output = capsys.readouterr().out
 
@@ -42,13 +41,11 @@ def test_the_output_lists_requests_and_the_next_command(database: str, capsys: p
 
 
 def test_options_set_service_and_environment(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option replaces the service name of the file."""
     assert run(database, TRITON, "--service", "checkout") == 0
     assert "services  checkout 10" in capsys.readouterr().out
 
 
 def test_a_second_import_reports_no_new_data(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second import, also renamed and compressed, reports that no data are new, and succeeds."""
     copy = tmp_path / "copy"
     copy.write_bytes(gzip.compress(TRITON.read_bytes()))
     run(database, TRITON)
@@ -61,7 +58,6 @@ def test_a_second_import_reports_no_new_data(database: str, tmp_path: Path, caps
 def test_an_invalid_file_does_not_affect_others(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each invalid file is named with its error, other files are imported, and the exit code is not zero."""
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty").touch()
 
@@ -78,7 +74,6 @@ def test_an_invalid_file_does_not_affect_others(
 def test_a_byte_order_mark_is_accepted_and_utf16_explained(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A byte order mark before UTF-8 is accepted, and UTF-16 is an error with a fix."""
     text = TRITON.read_text()
     (tmp_path / "marked.json").write_text(text, encoding="utf-8-sig")
     (tmp_path / "wide.json").write_text(text, encoding="utf-16")
@@ -90,7 +85,6 @@ def test_a_byte_order_mark_is_accepted_and_utf16_explained(
 
 
 def test_a_pipe_is_refused_without_waiting(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pipe, such as `<(zcat …)`, is refused without waiting, because it can be read only once."""
     os.mkfifo(tmp_path / "pipe")
 
     assert run(database, "pipe", "/dev/zero") == 1
@@ -101,7 +95,6 @@ def test_a_pipe_is_refused_without_waiting(database: str, tmp_path: Path, capsys
 def test_endless_nesting_is_refused(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    """Deeply nested JSON is refused before parsing, which would need gigabytes."""
     (tmp_path / "deep.json").write_text(text)
 
     assert run(database, "deep.json") == 1
@@ -109,7 +102,6 @@ def test_endless_nesting_is_refused(
 
 
 def test_brackets_in_strings_are_not_nesting(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets within strings do not count as nesting."""
     (tmp_path / "trace.json").write_text(json.dumps([{"text": "[{" * 2000}, *json.loads(TRITON.read_text())]))
 
     run(database, "trace.json")
@@ -119,7 +111,6 @@ def test_brackets_in_strings_are_not_nesting(database: str, tmp_path: Path, caps
 def test_an_empty_compressed_file_is_explained(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A compressed file without content is an error with a reason."""
     (tmp_path / "trace.json.gz").write_bytes(b"\x1f\x8b\x08garbage")
 
     assert run(database, "trace.json.gz") == 1
@@ -127,7 +118,6 @@ def test_an_empty_compressed_file_is_explained(
 
 
 def test_a_truncated_file_is_reported_once(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A truncated file is reported once, although metrics, spans and logs are read separately."""
     (tmp_path / "run.json").write_text('{"resourceMetrics": [\n{}], "resourceSpans": [\n{"resour')
 
     assert run(database, "run.json") == 1
@@ -135,7 +125,6 @@ def test_a_truncated_file_is_reported_once(database: str, tmp_path: Path, capsys
 
 
 def test_omitted_requests_are_reported(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Omitted records are reported: the first few, and their number."""
     broken = tmp_path / "trace.json"
     broken.write_text(json.dumps([*([7] * 9), *json.loads(TRITON.read_text())]))
 
@@ -148,7 +137,6 @@ def test_omitted_requests_are_reported(database: str, tmp_path: Path, capsys: py
 def test_old_data_are_imported_into_the_tiers_that_retain_them(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For old data, the output describes the remaining tiers and traces."""
     old = tmp_path / "old.json"
     shutil.copy(TRITON, old)
     then = time.time() - 20 * 86_400
@@ -161,7 +149,6 @@ def test_old_data_are_imported_into_the_tiers_that_retain_them(
 
 
 def test_a_file_without_requests_is_reported(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file with metrics and logs of other programs has no requests, and the output reports that."""
     file = tmp_path / "others.json"
     point = {"attributes": [], "timeUnixNano": "1", **Histogram().to_otlp()}
     metric = {"name": "http.server.request.duration", "exponentialHistogram": {"dataPoints": [point]}}
@@ -176,7 +163,6 @@ def test_a_file_without_requests_is_reported(database: str, tmp_path: Path, caps
 
 
 def test_custom_rules_apply_to_imports(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Custom rules apply to imported spans; an error in their file is reported before reading."""
     span = {
         "traceId": "1" * 32,
         "spanId": "1" * 16,

@@ -68,7 +68,6 @@ def metrics(*seconds: float, **changes: Any) -> dict[str, Any]:
 
 
 def test_lines_of_both_signals_count_like_exports(taking: Taking, tmp_path: Path) -> None:
-    """Lines of metrics and spans, as written by the OpenTelemetry Collector's file exporter, count as if sent."""
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join(map(json.dumps, (spans(2), metrics(0.1, 0.2, 0.3), spans(1, first=3)))) + "\n")
 
@@ -81,7 +80,6 @@ def test_lines_of_both_signals_count_like_exports(taking: Taking, tmp_path: Path
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_one_object_counts_whatever_its_layout(taking: Taking, tmp_path: Path, indent: int | None) -> None:
-    """One object with any layout is imported, and unknown names in it are ignored."""
     file = tmp_path / "run.json"
     file.write_text(json.dumps({"stagelens": {"format": 1}, **metrics(0.1), **spans(3)}, indent=indent))
 
@@ -92,7 +90,6 @@ def test_one_object_counts_whatever_its_layout(taking: Taking, tmp_path: Path, i
 def test_a_request_with_distant_spans_is_one_request(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child span many lines before its parent belongs to the same request, also across intermediate processing."""
     monkeypatch.setattr(importer, "_HELD_BYTES", 400)
     whole = spans(40)
     (resource,) = whole["resourceSpans"]
@@ -108,7 +105,6 @@ def test_a_request_with_distant_spans_is_one_request(
 
 
 def test_a_file_counts_once_compressed_or_not_and_under_any_name(taking: Taking, tmp_path: Path) -> None:
-    """A file counts once, compressed or not, under any name, as long as its data are retained."""
     file, copy = tmp_path / "a.json", tmp_path / "b.json.gz"
     file.write_text(json.dumps(spans(5)))
     copy.write_bytes(gzip.compress(file.read_bytes()))
@@ -121,7 +117,6 @@ def test_a_file_counts_once_compressed_or_not_and_under_any_name(taking: Taking,
 
 
 def test_the_name_of_an_import_is_retained_longer_than_batch_names(taking: Taking, tmp_path: Path) -> None:
-    """After a week the name of a batch is deleted, and that of an import is not."""
     file, later, week = tmp_path / "a.json", tmp_path / "b.json", 7 * 86_400
     file.write_text(json.dumps(spans(5)))
     taking(file)
@@ -145,7 +140,6 @@ def test_the_name_of_an_import_is_retained_longer_than_batch_names(taking: Takin
 
 
 def test_an_interrupted_import_continues(taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted import continues after the batches that were written."""
     monkeypatch.setattr(importer, "_ROWS_A_WRITE", 1)
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join(map(json.dumps, (metrics(0.1), metrics(0.2), metrics(0.3)))))
@@ -180,7 +174,6 @@ def test_an_interrupted_import_continues(taking: Taking, tmp_path: Path, monkeyp
     ],
 )
 def test_an_invalid_line_is_named_and_skipped_alone(taking: Taking, tmp_path: Path, line: str) -> None:
-    """An invalid line is reported by number, and other lines count."""
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join((json.dumps(spans(2)), line, json.dumps(spans(1, first=9)))))
 
@@ -191,7 +184,6 @@ def test_an_invalid_line_is_named_and_skipped_alone(taking: Taking, tmp_path: Pa
 
 
 def test_a_malformed_point_is_skipped_alone(taking: Taking, tmp_path: Path) -> None:
-    """A malformed or implausible point does not affect other points of its line."""
     body, bad, odd = metrics(0.1, 0.2), metrics(0.3, count="x"), metrics(0.3, count="17")
     data = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]
     for each in (bad, odd):
@@ -208,7 +200,6 @@ def test_a_malformed_point_is_skipped_alone(taking: Taking, tmp_path: Path) -> N
 
 
 def test_data_older_than_every_tier_are_refused_with_their_time(taking: Taking, tmp_path: Path) -> None:
-    """Data older than the retention are refused with their time."""
     file = tmp_path / "old.json"
     old = NOW - 500 * 86_400 * 10**9
     file.write_text(json.dumps(metrics(0.1, startTimeUnixNano=str(old), timeUnixNano=str(old + 10**10))))
@@ -221,7 +212,6 @@ def test_data_older_than_every_tier_are_refused_with_their_time(taking: Taking, 
 
 @pytest.mark.parametrize("days", [2, 30, 300])
 def test_old_data_are_stored_in_a_tier_that_retains_them(taking: Taking, tmp_path: Path, days: int) -> None:
-    """Old data are written to a tier that retains them, also after newer data and maintenance."""
     new, old, at = tmp_path / "new.json", tmp_path / "old.json", NOW - days * 86_400 * 10**9
     new.write_text(json.dumps(metrics(0.1)))
     old.write_text(json.dumps(metrics(0.2, 0.3, startTimeUnixNano=str(at), timeUnixNano=str(at + 10**10))))
@@ -235,7 +225,6 @@ def test_old_data_are_stored_in_a_tier_that_retains_them(taking: Taking, tmp_pat
 
 
 def test_options_replace_service_and_environment_of_the_file(taking: Taking, tmp_path: Path) -> None:
-    """Options replace service and environment, and the same file counts for each of them."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps({**metrics(0.1), **spans(1)}))
 
@@ -245,7 +234,6 @@ def test_options_replace_service_and_environment_of_the_file(taking: Taking, tmp
 
 @pytest.mark.parametrize("resource", [5, [], {"attributes": 5}, {"attributes": [5]}])
 def test_an_invalid_resource_is_named_despite_replacement(taking: Taking, tmp_path: Path, resource: Any) -> None:
-    """An invalid resource is reported by line, also if options replace its service."""
     broken = spans(1, first=9)
     broken["resourceSpans"][0]["resource"] = resource
     file = tmp_path / "export.jsonl"
@@ -258,7 +246,6 @@ def test_an_invalid_resource_is_named_despite_replacement(taking: Taking, tmp_pa
 
 
 def test_a_truncated_gzip_file_counts_up_to_the_damage(taking: Taking, tmp_path: Path) -> None:
-    """A truncated gzip file counts up to the damage, and the error is reported."""
     file = tmp_path / "export.jsonl.gz"
     lines = "\n".join(json.dumps(spans(1, first=number)) for number in range(1, 400))
     file.write_bytes(gzip.compress(lines.encode())[:-40])
@@ -272,7 +259,6 @@ def test_a_truncated_gzip_file_counts_up_to_the_damage(taking: Taking, tmp_path:
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_random_bytes_are_refused_with_the_supported_formats(taking: Taking, tmp_path: Path, garbage: bytes) -> None:
-    """Random bytes are an error that lists the supported formats."""
     file = tmp_path / "garbage"
     file.write_bytes(garbage)
 
@@ -290,7 +276,6 @@ WHOLE = json.dumps({**metrics(0.1), **spans(2)}).encode()
 def test_damage_is_reported_without_a_crash(
     taking: Taking, tmp_path: Path, at: int, what: bytes, service: str | None
 ) -> None:
-    """Damage at any position is reported without a crash, and counts at most the original requests."""
     file = tmp_path / "damaged.json"
     file.write_bytes(WHOLE[:at] + what + WHOLE[at + 1 :])
 

@@ -22,7 +22,6 @@ RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())
 
 
 def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: Taking) -> None:
-    """A real trace has one request per call, also for ensembles, with stages from its timestamps."""
     imported = taking(REAL)
     timestamps = {
         each["timestamps"][0]["name"]: each["timestamps"][0]["ns"]
@@ -39,14 +38,12 @@ def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: 
 
 
 def test_models_are_distinguished_and_an_ensemble_is_the_called_one(taking: Taking) -> None:
-    """The model of a request is that of the topmost record, which for an ensemble is the ensemble."""
     taking(REAL)
 
     assert taking.dimension("model") == {"plain": 4, "batched": 3, "twice": 1, "stream": 1, "failing": 1}
 
 
 def test_times_without_a_date_end_at_the_modification_time(taking: Taking) -> None:
-    """Times without a date end at the modification time of the file, and the output reports that."""
     imported = taking(REAL)
 
     assert imported.last <= REAL.stat().st_mtime < imported.last + 20
@@ -61,7 +58,6 @@ def test_times_without_a_date_end_at_the_modification_time(taking: Taking) -> No
     ],
 )
 def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, tmp_path: Path, broken: Any) -> None:
-    """An invalid record is reported by its number from 1, and other records count."""
     file = tmp_path / "trace.json"
     file.write_text(json.dumps([*RECORDS[:3], broken, *RECORDS[3:]]))
 
@@ -72,7 +68,6 @@ def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, tmp_path: 
 
 
 def test_an_unfinished_request_is_omitted_and_named(taking: Taking, tmp_path: Path) -> None:
-    """A request without an end is omitted and named; a part of an ensemble may lack its end."""
     ends = [each for each in RECORDS if any(at["name"] == "REQUEST_END" for at in each.get("timestamps", []))]
     file = tmp_path / "trace.json"
     file.write_text(json.dumps([each for each in RECORDS if each not in ends or each["id"] not in (1, 7)]))
@@ -84,7 +79,6 @@ def test_an_unfinished_request_is_omitted_and_named(taking: Taking, tmp_path: Pa
 
 
 def test_the_file_of_a_killed_server_is_counted(taking: Taking, tmp_path: Path) -> None:
-    """The incomplete list of a killed server is imported, and the error has its position."""
     file = tmp_path / "trace.json"
     file.write_text(REAL.read_text().rstrip("]\n"))
 
@@ -96,7 +90,6 @@ def test_the_file_of_a_killed_server_is_counted(taking: Taking, tmp_path: Path) 
 
 
 def test_circular_parents_are_omitted(taking: Taking, tmp_path: Path) -> None:
-    """Records with circular parents are omitted."""
     file = tmp_path / "trace.json"
     model = {"model_name": "m", "model_version": 1}
     file.write_text(json.dumps([{"id": 1, "parent_id": 2, **model}, {"id": 2, "parent_id": 1, **model}]))

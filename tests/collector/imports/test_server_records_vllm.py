@@ -47,7 +47,6 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 
 
 def test_requests_are_prefill_then_decode(taking: Taking, tmp_path: Path) -> None:
-    """Requests have prefill until the first token and then decode; a single token has no decode."""
     imported = taking(written(tmp_path))
 
     assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"vllm": 3})
@@ -62,7 +61,6 @@ def test_requests_are_prefill_then_decode(taking: Taking, tmp_path: Path) -> Non
 
 
 def test_start_times_are_used_if_present(taking: Taking, tmp_path: Path) -> None:
-    """Start times in results of newer versions are used, relative to their clock."""
     imported = taking(written(tmp_path, duration=200.0, start_times=[5000.0, 5000.1, 5190.0]))
 
     assert (imported.last - imported.first) in (180, 190)
@@ -71,7 +69,6 @@ def test_start_times_are_used_if_present(taking: Taking, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("odd", [1e300, -1e300, True, "x", None])
 def test_invalid_start_times_are_ignored(taking: Taking, tmp_path: Path, odd: Any) -> None:
-    """With invalid start times, requests still count."""
     imported = taking(written(tmp_path, start_times=[0.0, odd, 2.0]))
 
     assert imported.requests == 3
@@ -79,7 +76,6 @@ def test_invalid_start_times_are_ignored(taking: Taking, tmp_path: Path, odd: An
 
 
 def test_failed_requests_are_omitted_and_reported(taking: Taking, tmp_path: Path) -> None:
-    """Failed requests are omitted and reported, because the file has no durations for them."""
     imported = taking(written(tmp_path, errors=["", "timed out", ""]))
 
     assert imported.requests == 2
@@ -87,14 +83,12 @@ def test_failed_requests_are_omitted_and_reported(taking: Taking, tmp_path: Path
 
 
 def test_prompts_and_outputs_are_not_stored(taking: Taking, tmp_path: Path) -> None:
-    """Prompts and outputs are not stored."""
     taking(written(tmp_path))
 
     assert b"secret" not in (tmp_path / "store.db").read_bytes()
 
 
 def test_totals_without_details_are_refused_with_the_option(taking: Taking, tmp_path: Path) -> None:
-    """A result without --save-detailed is an error that names the option."""
     file = tmp_path / "result.json"
     file.write_text(json.dumps({key: value for key, value in RESULT.items() if not isinstance(value, list)}))
 
@@ -103,7 +97,6 @@ def test_totals_without_details_are_refused_with_the_option(taking: Taking, tmp_
 
 
 def test_invalid_durations_are_named(taking: Taking, tmp_path: Path) -> None:
-    """An invalid duration is reported by the number of the request."""
     imported = taking(written(tmp_path, ttfts=[0.01, -1, "x", 1e300], itls=[[], [], [], []]))
 
     assert imported.requests == 1

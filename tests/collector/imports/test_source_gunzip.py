@@ -13,7 +13,6 @@ from stagelens.collector.imports.source import TolerantGunzip
 
 @given(st.lists(st.binary(max_size=300).map(lambda data: data * 700), min_size=1, max_size=3), st.integers(1, 100_000))
 def test_decompression_returns_the_original_for_any_read_sizes(members: list[bytes], most: int) -> None:
-    """Data are decompressed correctly for any read sizes, also from several streams, without an error."""
     raw = TolerantGunzip(io.BytesIO(b"".join(map(gzip.compress, members))))
     file, found = io.BufferedReader(raw), b""
     while piece := file.read(most):
@@ -26,7 +25,6 @@ def test_decompression_returns_the_original_for_any_read_sizes(members: list[byt
 
 @given(st.binary(min_size=1, max_size=2000), st.data())
 def test_a_truncated_gzip_returns_its_start_and_an_error(data: bytes, draw: st.DataObject) -> None:
-    """Reading a truncated gzip file returns the data before the truncation and reports an error."""
     whole = gzip.compress(data)
     raw = TolerantGunzip(io.BytesIO(whole[: draw.draw(st.integers(0, len(whole) - 1))]))
 

@@ -27,7 +27,6 @@ def stored_events(served: Any) -> list[dict[str, Any]]:
 
 
 def test_an_acknowledged_event_is_stored(served: Any) -> None:
-    """An event is stored before the response, which is an empty object; without a time it has the current one."""
     response = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
 
     assert (response.status_code, response.headers["content-type"], response.json()) == (200, "application/json", {})
@@ -38,7 +37,6 @@ def test_an_acknowledged_event_is_stored(served: Any) -> None:
 
 
 def test_a_gzipped_event_is_stored(served: Any) -> None:
-    """A gzip body is accepted, as on every other route."""
     response = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
 
     assert (response.status_code, len(stored_events(served))) == (200, 1)
@@ -58,7 +56,6 @@ def test_a_gzipped_event_is_stored(served: Any) -> None:
 def test_an_invalid_event_is_refused_with_a_reason(
     serve: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
-    """An invalid event is an error in JSON with a reason, and is not stored."""
     served = serve(max_body_bytes=4096)
     response = served.post("/v1/events", body, **headers)
 
@@ -67,14 +64,12 @@ def test_an_invalid_event_is_refused_with_a_reason(
 
 
 def test_a_wrong_method_gets_the_right_one(served: Any) -> None:
-    """A method other than POST is an error that names POST."""
     response = served.client.get("/v1/events")
 
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 def test_a_failing_store_requests_a_retry(serve_slow: Any, slow: Any) -> None:
-    """If the store fails, the response has a delay for a retry."""
     slow.failure = StoreError("the disk is full")
     response = serve_slow().post("/v1/events", {"text": "x"})
 
@@ -83,7 +78,6 @@ def test_a_failing_store_requests_a_retry(serve_slow: Any, slow: Any) -> None:
 
 
 def test_waiting_events_do_not_delay_exports(serve_slow: Any, slow: Any) -> None:
-    """Events that wait for the store do not delay exports that need no store."""
     served = serve_slow()
     slow.open.clear()
     with ThreadPoolExecutor(3) as pool:
@@ -99,7 +93,6 @@ def test_waiting_events_do_not_delay_exports(serve_slow: Any, slow: Any) -> None
 def test_a_store_without_a_response_requests_a_retry(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the store does not respond, the request fails within the timeout of clients."""
     monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.05)
     served = serve_slow()
     slow.open.clear()
@@ -111,7 +104,6 @@ def test_a_store_without_a_response_requests_a_retry(
 
 
 def test_the_event_command_sends_an_event(served: Any) -> None:
-    """`stagelens event` sends an event."""
     words = ["event", "v2 is out", "--service", "shop", "--kind", "deploy", "--key", "v2", "--link", "https://ci/7"]
     done = subprocess.run(
         [sys.executable, "-m", "stagelens", *words],
@@ -136,19 +128,16 @@ def test_the_event_command_sends_an_event(served: Any) -> None:
 
 
 def test_the_event_command_prints_the_refusal(served: Any) -> None:
-    """The command prints the reason of the collector for a refusal."""
     with pytest.raises(StagelensError, match=r"rejected the event \(400\): kind is 'party'; write one of"):
         sending.main({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
 
 def test_the_event_command_reports_a_missing_collector() -> None:
-    """Without a collector, the command prints its URL and the option for another one."""
     with pytest.raises(StagelensError, match=r"no collector at http://127\.0\.0\.1:1 .*[\s\S]*stagelens up"):
         sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
 
 
 def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command sends the headers that are configured for exports."""
     seen: list[dict[str, str]] = []
     real = sending.post
 
@@ -165,7 +154,6 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
 
 
 def test_an_event_uses_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command uses the proxy of the environment."""
     seen: list[str] = []
     real = sending.post
 
@@ -206,7 +194,6 @@ class Elsewhere(BaseHTTPRequestHandler):
 
 
 def test_a_redirected_event_is_not_sent() -> None:
-    """A redirect is an error, and headers are not sent to its target."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

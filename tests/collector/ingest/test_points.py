@@ -48,7 +48,6 @@ def with_attributes(**values: str) -> list[dict[str, Any]]:
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_a_point_preserves_every_value(durations: list[float]) -> None:
-    """A histogram parsed from OTLP equals the original."""
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
@@ -64,7 +63,6 @@ def test_a_point_preserves_every_value(durations: list[float]) -> None:
 
 
 def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: Any) -> None:
-    """Service, version and environment are from the resource, other dimensions from the point."""
     attributes = with_attributes(
         MODEL="m", MODEL_VERSION="3", ROUTE="/r", DEVICE="cpu", STATUS="error", DOMINANT="queue"
     )
@@ -76,21 +74,18 @@ def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: A
 
 
 def test_a_point_is_stored_at_the_middle_of_its_interval(bodies: Any) -> None:
-    """A delta of ten seconds belongs to the bucket that contains the middle of its interval."""
     point = points(bodies.metrics(bodies.point()))[0]
 
     assert point.at == (bodies.now_ns - 5 * SECOND) // SECOND
 
 
 def test_a_point_without_start_is_stored_at_its_end(bodies: Any) -> None:
-    """Without startTimeUnixNano, which is optional, a point belongs to its end."""
     point = points(bodies.metrics(bodies.point(startTimeUnixNano="0")))[0]
 
     assert point.at == bodies.now_ns // SECOND
 
 
 def test_missing_attributes_have_defaults(bodies: Any) -> None:
-    """Missing service, status and dominant stage become unknown_service, ok and overhead."""
     body = bodies.metrics(bodies.point(attributes=[]))
     body["resourceMetrics"][0]["resource"] = {}
     point = points(body)[0]
@@ -99,14 +94,12 @@ def test_missing_attributes_have_defaults(bodies: Any) -> None:
 
 
 def test_an_error_type_makes_the_status_an_error(bodies: Any) -> None:
-    """The attribute error.type of the semantic conventions sets the status to error."""
     point = points(bodies.metrics(bodies.point(attributes=with_attributes(ERROR_TYPE="ValueError"))))[0]
 
     assert point.series.status == "error"
 
 
 def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
-    """Values are truncated to 200 characters, and unprintable characters are replaced."""
     attributes = with_attributes(ROUTE="/\x00\x1b" + "x" * 300, MODEL="größe")
     series = points(bodies.metrics(bodies.point(attributes=attributes)))[0].series
 
@@ -114,7 +107,6 @@ def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
 
 
 def test_numbers_are_attribute_values(bodies: Any) -> None:
-    """A version that is a number becomes text."""
     attributes = [
         {"key": names.MODEL_VERSION, "value": {"intValue": "3"}},
         {"key": names.MODEL, "value": {"boolValue": True}},
@@ -125,7 +117,6 @@ def test_numbers_are_attribute_values(bodies: Any) -> None:
 
 
 def test_metrics_of_other_names_are_ignored(bodies: Any) -> None:
-    """Metrics with other names are counted as ignored, and neither stored nor refused."""
     body = bodies.metrics(bodies.point(), bodies.point(), name="http.server.duration", temporality=2)
     reader = read(body)
 
@@ -133,7 +124,6 @@ def test_metrics_of_other_names_are_ignored(bodies: Any) -> None:
 
 
 def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
-    """An invalid point is refused with metric, index and reason; the points around it count."""
     reader = read(bodies.metrics(bodies.point(), bodies.point(count="5"), bodies.point()))
 
     assert len(reader.points) == 2
@@ -170,7 +160,6 @@ def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
     ],
 )
 def test_implausible_points_are_refused(bodies: Any, changes: dict[str, Any], reason: str) -> None:
-    """Each rule refuses exactly the points that violate it."""
     rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(**changes)))
 
     assert rejected == {reason: 1}
@@ -178,7 +167,6 @@ def test_implausible_points_are_refused(bodies: Any, changes: dict[str, Any], re
 
 
 def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None:
-    """Points more than a day ahead, or older than the retention of batch names, are refused."""
     ahead, behind = (
         bodies.point(timeUnixNano=str(bodies.now_ns + hours * 3600 * SECOND), startTimeUnixNano="0")
         for hours in (25, -25)
@@ -190,14 +178,12 @@ def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None
 
 
 def test_an_interval_with_its_end_before_its_start_is_refused(bodies: Any) -> None:
-    """A point whose start is after its end is refused."""
     rejected, _ = refused(bodies.metrics(bodies.point(startTimeUnixNano=str(bodies.now_ns + SECOND))))
 
     assert rejected == {"time": 1}
 
 
 def test_cumulative_points_are_refused_with_the_fix(bodies: Any) -> None:
-    """Points with cumulative temporality are refused with the setting that fixes it."""
     rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(), temporality=2))
 
     assert rejected == {"temporality": 2}
@@ -205,7 +191,6 @@ def test_cumulative_points_are_refused_with_the_fix(bodies: Any) -> None:
 
 
 def test_a_stagelens_metric_of_another_type_is_refused_with_the_fix(bodies: Any) -> None:
-    """A histogram with explicit bounds is refused with the aggregation that fixes it."""
     data = {"aggregationTemporality": 1, "dataPoints": [{"count": "1"}]}
     rejected, message = refused(bodies.request({"name": names.REQUEST_DURATION, "histogram": data}))
 
@@ -214,7 +199,6 @@ def test_a_stagelens_metric_of_another_type_is_refused_with_the_fix(bodies: Any)
 
 
 def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
-    """A point of a stage metric without inference.stage is refused."""
     rejected, message = refused(bodies.metrics(bodies.point(attributes=[]), name=names.STAGE_DURATION))
 
     assert rejected == {"stage": 1}
@@ -223,7 +207,6 @@ def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
 
 @pytest.mark.parametrize(("band", "shown"), [("3", "'3'"), ("2-4", "'2-4'"), (None, "nothing"), (7, "'7'")])
 def test_a_batch_size_is_in_a_bucket(bodies: Any, band: Any, shown: str) -> None:
-    """A batch size is a bucket with doubled bounds; another value is refused with the valid ones."""
     kind = "intValue" if isinstance(band, int) else "stringValue"
     attributes = [] if band is None else [{"key": names.BATCH_BAND, "value": {kind: band}}]
     rejected, message = refused(bodies.metrics(bodies.point(attributes=attributes), name=names.BATCH_DURATION))
@@ -237,7 +220,6 @@ def test_a_batch_size_is_in_a_bucket(bodies: Any, band: Any, shown: str) -> None
 
 
 def test_a_token_count_is_in_a_bucket(bodies: Any) -> None:
-    """A number of tokens is a bucket, with larger bounds than batch sizes; other values are refused."""
     good, bad = (bodies.point(attributes=with_attributes(TOKEN_BAND=band)) for band in ("131072+", "1024+"))
     rejected, message = refused(bodies.metrics(bad, name=names.FIRST_TOKEN_BY_INPUT))
     reader = read(bodies.metrics(good, name=names.FIRST_TOKEN_BY_INPUT))
@@ -249,7 +231,6 @@ def test_a_token_count_is_in_a_bucket(bodies: Any) -> None:
 
 @pytest.mark.parametrize("stall", ["gc", "gc:", "forward", "weather:forward", ":forward"])
 def test_a_stall_has_a_cause_and_a_stage(bodies: Any, stall: str) -> None:
-    """A stall has a cause from a fixed list; another value is refused with the valid ones."""
     good, bad = (bodies.point(attributes=with_attributes(STALL=each), sum=None) for each in ("gc:rerank", stall))
     rejected, message = refused(bodies.metrics(bad, name=names.STALL_TIME))
     reader = read(bodies.metrics(good, name=names.STALL_TIME))
@@ -265,7 +246,6 @@ def test_a_stall_has_a_cause_and_a_stage(bodies: Any, stall: str) -> None:
     ["", "forward", "forward;", ";serve:f", "a;;b", "a;\n", "s" * 65 + ";f", "a;" + "f" * 10_000, "a" + ";f" * 25],
 )
 def test_a_stack_has_a_stage_and_frames(bodies: Any, stack: str) -> None:
-    """A key of the profiler is a stage and up to 24 frames, as long as they are; another value is refused."""
     right = "forward" + ";package.module:Class.function@package/module.py:41" * 24
     good, bad = (bodies.point(attributes=with_attributes(PROFILE_STACK=each), sum=None) for each in (right, stack))
     rejected, message = refused(bodies.metrics(bad, name=names.PROFILE_TIME))
@@ -278,7 +258,6 @@ def test_a_stack_has_a_stage_and_frames(bodies: Any, stack: str) -> None:
 
 @given(st.text(max_size=200))
 def test_any_stack_is_accepted_or_refused(text: str) -> None:
-    """Any text is a key or is refused with a reason, and a valid key is unchanged."""
     reason, key = Reason.STAGE, text
     try:
         key = stack_of(text)
@@ -288,7 +267,6 @@ def test_any_stack_is_accepted_or_refused(text: str) -> None:
 
 
 def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
-    """Buckets of inference.stage.time are latencies and counts are microseconds, so its sum is optional and not stored."""
     point = bodies.point(attributes=with_attributes(STAGE="forward"), count="900", sum=None)
     point["positive"]["bucketCounts"] = ["900"]
     reader = read(bodies.metrics(point, name=names.STAGE_TIME))
@@ -297,14 +275,12 @@ def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
 
 
 def test_a_point_without_values_is_nothing(bodies: Any) -> None:
-    """A point without values, or flagged as such, is ignored."""
     reader = read(bodies.metrics(bodies.point(()), bodies.point(flags=1, count="7")))
 
     assert (list(reader.points), reader.tally.rejected) == ([], {})
 
 
 def test_a_finer_scale_is_downscaled(bodies: Any) -> None:
-    """A point of scale 10 is downscaled to scale 5 without a lost count."""
     fine = Histogram(scale=10)
     fine.record(0.1, 7)
     point = points(bodies.metrics(bodies.point(**fine.to_otlp())))[0]
@@ -313,7 +289,6 @@ def test_a_finer_scale_is_downscaled(bodies: Any) -> None:
 
 
 def test_many_refusals_are_summarized(bodies: Any) -> None:
-    """A message contains a few reasons and the number of refused points."""
     rejected, message = refused(bodies.metrics(*[bodies.point(count="9")] * 100))
 
     assert rejected == {"count": 100}
@@ -322,7 +297,6 @@ def test_many_refusals_are_summarized(bodies: Any) -> None:
 
 
 def test_dropped_requests_are_added_up(bodies: Any) -> None:
-    """stagelens.requests.dropped is a delta sum over reasons; invalid values are refused."""
     points = [{"asInt": "3"}, {"asDouble": 2.0}, {"asInt": "-1"}, {"asDouble": "NaN"}]
     total = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": points}
     reader = read(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
@@ -332,7 +306,6 @@ def test_dropped_requests_are_added_up(bodies: Any) -> None:
 
 
 def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
-    """Dropped requests as a non-monotonic sum are refused."""
     total = {"aggregationTemporality": 1, "isMonotonic": False, "dataPoints": [{"asInt": "3"}]}
     rejected, message = refused(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
 
@@ -340,7 +313,6 @@ def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
 
 
 def test_the_size_of_a_batch_is_limited() -> None:
-    """Points beyond half a million non-empty buckets in a batch are refused."""
     now = time.time_ns()
     point = HistogramPoint(
         attributes={names.STAGE: "forward"},
@@ -363,7 +335,6 @@ def test_the_size_of_a_batch_is_limited() -> None:
 
 
 def test_a_batch_adds_up_within_64_bits() -> None:
-    """Points are refused if the total count of a batch would exceed 64 bits."""
     now = time.time_ns()
     point = HistogramPoint(
         attributes={names.STAGE: "forward"},

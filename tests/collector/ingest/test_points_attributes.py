@@ -62,7 +62,6 @@ def as_protobuf(made: dict[str, Any]) -> list[ResourceMetrics]:
 @pytest.mark.parametrize("key", ["tenant=acme", "tenant=a=b", "tenant=", "request_size=4096", "x.y-z_1=Größe 7"])
 @pytest.mark.parametrize("parse", [as_json, as_protobuf])
 def test_attributes_keep_their_names_and_values(bodies: Any, parse: Any, key: str) -> None:
-    """A value is any printable text, also empty or with an equals sign."""
     assert keys(read(*parse(body(bodies, REQUEST_BY_ATTRIBUTE, key)))) == [key]
 
 
@@ -70,7 +69,6 @@ def test_attributes_keep_their_names_and_values(bodies: Any, parse: Any, key: st
     "key", [None, 7, "", "tenant", "=acme", "Tenant=acme", "a b=c", f"{'n' * 41}=x", f"a={'v' * 201}", "a=b\nc"]
 )
 def test_invalid_attributes_are_refused(bodies: Any, key: object) -> None:
-    """A point without a valid name and value is refused alone, with the form to send."""
     reader = read(*as_json(body(bodies, REQUEST_BY_ATTRIBUTE, "tenant=a", key)))
 
     assert keys(reader) == ["tenant=a"]
@@ -82,7 +80,6 @@ def test_invalid_attributes_are_refused(bodies: Any, key: object) -> None:
 
 @pytest.mark.parametrize("parse", [as_json, as_protobuf])
 def test_a_replica_is_the_place_of_its_process(bodies: Any, parse: Any) -> None:
-    """Processes of one service with equal attributes have places of their own, however often they send."""
     for _ in range(2):
         for pod in ("web-1", "web-2"):
             resource = {HOST: "node", POD: pod, PROCESS_ID: "7"}
@@ -94,7 +91,6 @@ def test_a_replica_is_the_place_of_its_process(bodies: Any, parse: Any) -> None:
 
 
 def test_processes_in_one_export_have_their_own_places(bodies: Any) -> None:
-    """An export of several processes, as a gateway sends it, does not mix their replicas."""
     export = [
         item
         for pod in ("web-1", "web-2")
@@ -105,7 +101,6 @@ def test_processes_in_one_export_have_their_own_places(bodies: Any) -> None:
 
 
 def test_known_places_are_kept(bodies: Any) -> None:
-    """A saved run has places already; a process without any name stays unknown."""
     known = body(bodies, REQUEST_BY_ATTRIBUTE, "replica=web-1:7", names="x")
     spent = body(bodies, REPLICA_STAGE_TIME, "forward;web-1:7", "forward", names="x")
 
@@ -114,7 +109,6 @@ def test_known_places_are_kept(bodies: Any) -> None:
 
 
 def test_invalid_stages_of_replicas_are_refused(bodies: Any) -> None:
-    """The stage is validated as in other metrics."""
     reader = read(*as_json(body(bodies, REPLICA_STAGE_TIME, "", 7, "x" * 65, ";web-1:7", "a\nb")))
 
     assert keys(reader) == []
@@ -122,7 +116,6 @@ def test_invalid_stages_of_replicas_are_refused(bodies: Any) -> None:
 
 
 def test_known_identities_are_not_parsed_again(bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second export of a process parses no attributes."""
     made = body(bodies, REQUEST_BY_ATTRIBUTE, "replica=", "tenant=a", **{POD: "web-9", PROCESS_ID: "7"})
     first = read(*as_protobuf(made))
     monkeypatch.setattr(ingest._SERIES_CACHE, "_read", None)  # pyright: ignore[reportPrivateUsage] - no other is used
@@ -131,7 +124,6 @@ def test_known_identities_are_not_parsed_again(bodies: Any, monkeypatch: pytest.
 
 
 def test_attributes_reach_the_queries(served: Any, bodies: Any) -> None:
-    """A collector stores the attributes and the stages of two processes of a service."""
     for pod, count in (("web-1", 2), ("web-2", 1)):
         for metric, key in ((REQUEST_BY_ATTRIBUTE, "replica="), (REPLICA_STAGE_TIME, "forward")):
             made = body(bodies, metric, *[key] * count, **{POD: pod, PROCESS_ID: "7"})

@@ -120,7 +120,6 @@ def accepted_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[st
 def test_columns_and_single_points_give_equal_results(
     monkeypatch: pytest.MonkeyPatch, metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]
 ) -> None:
-    """The same points are accepted with the same messages, in protobuf and in JSON."""
     request = exported(metrics)
     body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
     encodings: list[Callable[[], list[ResourceMetrics]]] = [
@@ -141,7 +140,6 @@ def test_columns_and_single_points_give_equal_results(
 def test_exports_parsed_together_equal_exports_parsed_alone(
     sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
 ) -> None:
-    """Exports read together have the same accepted points and messages as alone, in any encoding."""
     exports: list[list[ResourceMetrics]] = []
     for request in map(exported, sent):
         body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
@@ -166,7 +164,6 @@ def damaged(draw: st.DrawFn) -> bytes:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
 def test_damaged_points_are_refused_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
-    """For any bytes only a WireError is raised, and other points are unaffected."""
     body = _body(*found)
     at_once = result_or_malformed(body)
     with monkeypatch.context() as patch:
@@ -185,7 +182,6 @@ def result_or_malformed(body: bytes) -> object:
 
 @pytest.mark.parametrize("count", [b"\x81" + b"\x80" * 9 + b"\0", b"\x80" * 10 + b"\0", b"\x81" + b"\x80" * 8 + b"\0"])
 def test_a_varint_over_ten_bytes_is_malformed(count: bytes) -> None:
-    """A varint of more than ten bytes is malformed, as in other protobuf parsers; a non-minimal one of ten counts."""
     counts = b"\x12" + bytes([len(count)]) + count
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
     found = result_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
@@ -194,7 +190,6 @@ def test_a_varint_over_ten_bytes_is_malformed(count: bytes) -> None:
 
 
 def test_usual_encodings_are_parsed_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points in the usual encoding are read as columns, which is twenty times faster than one by one."""
     monkeypatch.setattr(protobuf_encoding, "read_point", None)
     histogram = Histogram()
     for value in (0.0, 0.001, 0.002, 5.0):
@@ -233,7 +228,6 @@ def test_usual_encodings_are_parsed_as_columns(monkeypatch: pytest.MonkeyPatch) 
     ids=["another order", "not packed", "a long length", "a long number", "twice"],
 )
 def test_unusual_encodings_are_parsed(as_written: bytes, otherwise: bytes | None) -> None:
-    """Points in unusual but valid encodings (field order, unpacked counts, long varints) are read correctly."""
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=3, sum=3.0, scale=5)
     point.positive.offset = -1
     point.positive.bucket_counts.append(3)

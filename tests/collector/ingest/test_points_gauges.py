@@ -80,7 +80,6 @@ def stored_values(found: pipeline.Export) -> dict[str, float]:
 @settings(deadline=None, max_examples=30)
 @given(readings, st.integers(1, 100))
 def test_gauges_of_an_agent_are_stored_unchanged(sent: list[Reading], seconds: int) -> None:
-    """Every value of an agent is stored once, in the bucket of the middle of the export, with rates per second."""
     interval = ExportInterval((NOW - seconds) * NS, NOW * NS)
     body = gzip.decompress(Encoder(RESOURCE, lambda: None).metrics(interval, {}, {}, sent))
     found = export_of("application/x-protobuf", body)
@@ -91,14 +90,12 @@ def test_gauges_of_an_agent_are_stored_unchanged(sent: list[Reading], seconds: i
 
 
 def test_cpu_modes_are_added_up() -> None:
-    """User and system time of OpenTelemetry's system metrics add up to one CPU value."""
     gauge = {"dataPoints": [number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system")]}
 
     assert stored_values(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
 
 
 def test_a_non_monotonic_sum_is_a_current_value() -> None:
-    """A non-monotonic sum is a current value, whatever its start time."""
     points = [number(3e9, seconds=86_400)]
     found = foreign({"name": MEMORY.metric, "sum": {"dataPoints": points, "aggregationTemporality": 2}})
 
@@ -115,7 +112,6 @@ def test_a_non_monotonic_sum_is_a_current_value() -> None:
     ],
 )
 def test_a_replica_is_named_by_its_most_specific_attribute(resource: dict[str, Any], where: str) -> None:
-    """A replica is identified by its pod before its node, and by an instance id if there is no process id."""
     gauge = {"dataPoints": [number(0.5)]}
 
     assert stored_values(foreign({"name": CPU_SHARE.metric, "gauge": gauge}, {"service.name": "shop", **resource})) == {
@@ -133,28 +129,24 @@ def test_a_replica_is_named_by_its_most_specific_attribute(resource: dict[str, A
     ],
 )
 def test_unsupported_gauges_are_ignored(metric: dict[str, Any]) -> None:
-    """A cumulative counter is ignored without an error."""
     found = foreign(metric)
 
     assert (stored_values(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
 
 
 def test_host_metrics_without_a_service_are_ignored() -> None:
-    """Host metrics without a service name are ignored."""
     found = foreign({"name": CPU_SHARE.metric, "gauge": {"dataPoints": [number(0.5)]}}, {"host.name": "web-1"})
 
     assert (stored_values(found), found.tally.ignored) == ({}, 1)
 
 
 def test_gpu_encoder_use_is_not_compute_use() -> None:
-    """GPU utilization of encoders is separate from that of compute."""
     points = [number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder", "decoder")]
 
     assert stored_values(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
 
 
 def test_unknown_directions_are_ignored() -> None:
-    """Unknown values of the PCIe direction are ignored."""
     points = [number(1000, 10, network_io_direction=way, hw_id="gpu0") for way in ("receive", "sideways")]
     found = foreign(
         {"name": PCIE_IN.metric, "sum": {"dataPoints": points, "aggregationTemporality": 1, "isMonotonic": True}}
@@ -165,7 +157,6 @@ def test_unknown_directions_are_ignored() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, "NaN", "Infinity", 1e30])
 def test_an_impossible_value_is_refused_and_named(value: float | str) -> None:
-    """An impossible value is refused by name, and other points count."""
     gauge = {"dataPoints": [number(value), number(0.5)]}
     found = foreign({"name": CPU_SHARE.metric, "gauge": gauge})
 
@@ -174,7 +165,6 @@ def test_an_impossible_value_is_refused_and_named(value: float | str) -> None:
 
 
 def test_the_points_of_a_metric_are_limited() -> None:
-    """The number of points of a metric is limited, because a machine has few GPUs."""
     points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10)]
     found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
 
@@ -182,5 +172,4 @@ def test_the_points_of_a_metric_are_limited() -> None:
 
 
 def test_a_metric_name_determines_its_reader() -> None:
-    """A metric name determines the way in which its points are read."""
     assert all(len({each.kind for each in found}) == 1 for found in BY_METRIC.values())

@@ -34,7 +34,6 @@ def read(body: dict[str, Any]) -> RetainedTraceReader:
 
 
 def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
-    """Duration, stages, series and reason are from the root; children become intervals relative to its start."""
     trace = read(bodies.spans(*bodies.trace(STAGES))).traces[0]
 
     assert (trace.trace_id, trace.span_id, trace.duration_ns, trace.because, trace.dominant) == (
@@ -55,14 +54,12 @@ def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
 
 
 def test_the_order_of_spans_does_not_matter(bodies: Any) -> None:
-    """Children may arrive before their root."""
     spans = bodies.trace(STAGES)
 
     assert read(bodies.spans(*reversed(spans))).traces == read(bodies.spans(*spans)).traces
 
 
 def test_an_error_status_marks_a_trace_without_status_as_error(bodies: Any) -> None:
-    """Without inference.status, the status of the span decides."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"] = [pair for pair in root["attributes"] if pair["key"] != names.STATUS]
     root["status"] = {"code": 2}
@@ -71,7 +68,6 @@ def test_an_error_status_marks_a_trace_without_status_as_error(bodies: Any) -> N
 
 
 def test_the_largest_stage_dominates_including_unattributed(bodies: Any) -> None:
-    """The largest stage dominates, including the unattributed time; of equal ones a named stage does."""
     most = read(bodies.spans(bodies.trace({"queue": 1, "overhead": 9})[0])).traces[0]
     half = read(bodies.spans(bodies.trace({"queue": 9, "overhead": 9})[0])).traces[0]
 
@@ -79,7 +75,6 @@ def test_the_largest_stage_dominates_including_unattributed(bodies: Any) -> None
 
 
 def test_requests_of_one_distributed_trace_are_distinguished(bodies: Any) -> None:
-    """Two roots with one trace id are two traces, each with its intervals."""
     outer = bodies.trace({"dependency": 50, "overhead": 1})
     inner = bodies.trace({"forward": 40, "overhead": 2})
     for span in inner:
@@ -109,7 +104,6 @@ def test_requests_of_one_distributed_trace_are_distinguished(bodies: Any) -> Non
     ],
 )
 def test_an_implausible_root_is_refused(bodies: Any, changes: dict[str, Any], reason: Reason) -> None:
-    """Each rule about the root refuses the trace and names it."""
     root = bodies.trace({"forward": 5})[0] | changes
     reader = read(bodies.spans(root))
 
@@ -130,7 +124,6 @@ def test_an_implausible_root_is_refused(bodies: Any, changes: dict[str, Any], re
     ],
 )
 def test_stages_must_add_up(bodies: Any, key: str, value: dict[str, Any], reason: Reason) -> None:
-    """A trace is refused if its stage times are not nanoseconds or do not add up to its duration."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"].append({"key": names.STAGE_SELF_PREFIX + key, "value": value})
     reader = read(bodies.spans(root))
@@ -139,7 +132,6 @@ def test_stages_must_add_up(bodies: Any, key: str, value: dict[str, Any], reason
 
 
 def test_a_bad_trace_is_refused_alone(bodies: Any) -> None:
-    """A valid trace beside a refused one is stored; every span of the refused one counts."""
     bad = bodies.trace(STAGES, trace_id="cd" * 16)
     bad[0]["endTimeUnixNano"] = bodies.now_ns
     reader = read(bodies.spans(*bodies.trace(STAGES), *bad))
@@ -151,7 +143,6 @@ def test_a_bad_trace_is_refused_alone(bodies: Any) -> None:
 
 @pytest.mark.parametrize("parent", ["", "09" * 8, "0000000000000002"])
 def test_a_span_without_a_root_refuses_its_trace(bodies: Any, parent: str) -> None:
-    """A trace with a missing parent or a circle of parents is refused."""
     spans = bodies.trace({"forward": 5})
     spans[1]["parentSpanId"] = parent
 
@@ -159,7 +150,6 @@ def test_a_span_without_a_root_refuses_its_trace(bodies: Any, parent: str) -> No
 
 
 def test_a_child_without_a_stage_is_a_nested_request(bodies: Any) -> None:
-    """A child without a stage is stored as a nested request under its name."""
     spans = bodies.trace({"forward": 5})
     spans[1] |= {"name": "rerank", "attributes": []}
     (trace,) = read(bodies.spans(*spans)).traces
@@ -168,7 +158,6 @@ def test_a_child_without_a_stage_is_a_nested_request(bodies: Any) -> None:
 
 
 def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
-    """A trace with an invalid stage name is refused."""
     spans = bodies.trace({"forward": 5})
     spans[1]["attributes"] = [{"key": names.STAGE, "value": {"intValue": 7}}]
 
@@ -176,15 +165,12 @@ def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
 
 
 def test_a_duplicate_span_id_refuses_the_trace(bodies: Any) -> None:
-    """A trace with a duplicate span id is refused."""
     spans = bodies.trace({"forward": 5})
 
     assert read(bodies.spans(*spans, spans[1])).tally.rejected == {Reason.IDS: 3}
 
 
 def test_a_chain_of_spans_is_followed_once() -> None:
-    """A chain of parents of the maximum length is processed in linear time; a longer one is refused."""
-
     def chain(length: int) -> RetainedTraceReader:
         now = time.time_ns()
         stage: Attributes = {names.STAGE: "forward"}
@@ -211,7 +197,6 @@ def test_a_chain_of_spans_is_followed_once() -> None:
 
 
 def test_a_batch_has_a_limited_number_of_traces() -> None:
-    """Traces beyond five thousand in a batch are refused."""
     now = time.time_ns()
     spans = [
         RetainedSpan(
@@ -233,14 +218,12 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
 
 
 def test_traces_exported_by_the_sdk_of_the_user_are_not_ingested_again(bodies: Any) -> None:
-    """Traces that arrive again through the user's SDK are not stored again."""
     body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
 
     assert (read(body).traces, read(body).tally.rejected) == ([], {})
 
 
 def test_the_profile_of_a_request_is_stored_whole(bodies: Any) -> None:
-    """Samples are longer than other attributes; invalid lines, and those beyond the maximum, are left out."""
     key = "forward" + ";package.module:Class.function@package/module.py:41" * 20
     root = bodies.trace({"forward": 5})[0]
 
@@ -258,7 +241,6 @@ def test_the_profile_of_a_request_is_stored_whole(bodies: Any) -> None:
 
 
 def test_attributes_are_safe_to_store(bodies: Any) -> None:
-    """Attributes are limited in number and length, without unprintable characters, and infinities become text."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"] += [
         {"key": "long", "value": {"stringValue": "x" * 1000}},
@@ -275,7 +257,6 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
 def test_any_valid_partition_is_stored(stages_ns: dict[str, int]) -> None:
-    """A trace whose stages add up is stored unchanged."""
     now = time.time_ns()
     attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
     attributes |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
@@ -308,7 +289,6 @@ def load(bodies: Any, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_cold_start_phase_is_not_a_retained_request(bodies: Any) -> None:
-    """A phase of a cold start is not a trace; it may be a month old and in the same export as a trace."""
     found = read(bodies.spans(load(bodies), *bodies.trace(STAGES)))
     month = 30 * 86_400 * 1_000_000_000
     old = load(bodies)
@@ -332,7 +312,6 @@ def test_a_cold_start_phase_is_not_a_retained_request(bodies: Any) -> None:
     [{names.LOAD_PHASE: "rest"}, {names.LOAD_OWN: 5_000_000_001}, {names.LOAD_OWN: -1}, {names.LOAD_OWN: None}],
 )
 def test_an_invalid_phase_is_refused_alone(bodies: Any, wrong: dict[str, Any]) -> None:
-    """A phase with an unknown name, or with more own time than its duration, is refused."""
     found = read(bodies.spans(load(bodies, **wrong), *bodies.trace(STAGES)))
 
     assert (found.loads, len(found.traces), sum(found.tally.rejected.values())) == ([], 1, 1)

@@ -16,7 +16,6 @@ from stagelens.store import Store
 
 
 def test_a_full_queue_requests_a_retry(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:
-    """With a full queue, a batch gets 429 with Retry-After, and waiting batches are written."""
     served = serve_slow(queue_batches=2)
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -35,7 +34,6 @@ def test_a_full_queue_requests_a_retry(serve_slow: Any, slow: Any, bodies: Any, 
 def test_a_transaction_of_small_batches_is_bounded(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """The size of a transaction is limited also for batches without points, which need a row each."""
     monkeypatch.setattr(writer, "MAX_ROWS_A_COMMIT", 2)
     served = serve_slow()
     slow.open.clear()
@@ -50,7 +48,6 @@ def test_a_transaction_of_small_batches_is_bounded(
 
 
 def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """The queue is limited by bytes."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     served = serve_slow(queue_bytes=int(len(body) * 1.5))
     slow.open.clear()
@@ -66,7 +63,6 @@ def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) ->
 def test_batches_a_failing_store_refused_are_written_later(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While commits fail senders get 503 with a reason; later the batch is written, and its retry does not count."""
     served = serve_slow()
     slow.failure = StoreError("cannot write to stagelens.db: the disk is full")
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -88,7 +84,6 @@ def test_batches_a_failing_store_refused_are_written_later(
 def test_a_slow_commit_gets_a_response_within_the_sender_timeout(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a commit takes too long the sender gets 503 and the batch stays queued; with the retry it counts once."""
     served = serve_slow()
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -104,7 +99,6 @@ def test_a_slow_commit_gets_a_response_within_the_sender_timeout(
 
 
 def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    """A full queue while the store fails is a 503 and not a 429."""
     served = serve_slow(queue_batches=1)
     slow.failure = StoreError("locked")
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -118,7 +112,6 @@ def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, b
 def test_a_batch_that_fails_the_store_is_dropped_alone(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
-    """A batch that causes an unexpected error is dropped, and others of its transaction are written."""
     served = serve_slow()
     slow.broken_by = "metrics:bad"
     slow.open.clear()
@@ -139,7 +132,6 @@ def test_a_batch_that_fails_the_store_is_dropped_alone(
 def test_maintenance_continues_after_errors(
     serve_slow: Any, slow: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failed rollup is logged once and shown on /healthz and /metrics until it succeeds."""
     slow.maintenance_failure = StoreError("read-only")
     served = serve_slow()
     until(lambda: served.metric("stagelens_collector_maintenance_failures_total") >= 3)
@@ -156,7 +148,6 @@ def test_maintenance_continues_after_errors(
 def test_a_temporarily_locked_database_loses_nothing(
     store: Store, served: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
-    """While another process holds the write lock of SQLite, commits wait, and nothing is lost or counted twice."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     other = sqlite3.connect(str(store.engine.url.database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -170,7 +161,6 @@ def test_a_temporarily_locked_database_loses_nothing(
 
 
 def test_writes_resume_after_a_full_disk(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
-    """SQLite's "disk is full" error is a 503 that says what happens: after space is freed, the queued batch counts once."""
     many = [bodies.point(tuple(0.001 * 1.1**step for step in range(60)))] * 200
     for number, point in enumerate(many):
         many[number] = point | {"timeUnixNano": str(bodies.now_ns - number * 100 * 10**9), "startTimeUnixNano": "0"}

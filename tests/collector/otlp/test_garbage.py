@@ -192,7 +192,6 @@ def rows(store: Store) -> list[int]:
 @settings(max_examples=300, deadline=None)
 @given(requests())
 def test_any_input_is_a_batch_or_a_wire_error(request: tuple[Signal, str, bytes]) -> None:
-    """For any input the decoder returns a batch that can be stored, or raises a WireError."""
     signal, media_type, body = request
     try:
         export = read_export(signal, media_type, body, None, TimeWindow(0, 2**40), READER)
@@ -208,7 +207,6 @@ def test_any_input_is_a_batch_or_a_wire_error(request: tuple[Signal, str, bytes]
 def test_any_body_gets_a_response_and_only_a_200_changes_the_store(
     served: tuple[Store, httpx.Client], request: tuple[Signal, str, bytes]
 ) -> None:
-    """Over HTTP any body gets a 2xx, or a 4xx with a reason; without a 200 no row is added."""
     store, client = served
     signal, media_type, body = request
     before = rows(store)
@@ -232,7 +230,6 @@ def test_any_body_gets_a_response_and_only_a_200_changes_the_store(
 def test_any_headers_get_a_response(
     served: tuple[Store, httpx.Client], *, path: str, body: bytes, encoding: str, media_type: str, name: str | None
 ) -> None:
-    """Any headers of a body give a 200 or a 4xx."""
     store, client = served
     before = rows(store)
     headers = {"content-type": media_type, "content-encoding": encoding}
@@ -248,7 +245,6 @@ def test_any_headers_get_a_response(
 @settings(max_examples=100, deadline=None)
 @given(broken_bytes(gzip.compress(json.dumps(METRICS).encode())))
 def test_any_gzip_stream_is_a_body_or_a_wire_error(body: bytes) -> None:
-    """Any gzip stream is decompressed up to the limit, or raises a WireError."""
     try:
         inflated = inflate(body, "gzip", 10_000)
     except WireError:

@@ -18,10 +18,8 @@ from stagelens.collector.otlp.model import Failure
     ],
 )
 def test_a_failure_is_encoded_as_a_status(failure: Failure, encoded: bytes) -> None:
-    """The details of a status contain the retry delay."""
     assert failure.status() == encoded
 
 
 def test_a_lone_surrogate_in_a_message_is_replaced() -> None:
-    """An unpaired surrogate in a message, which may quote a request, is replaced, because protobuf needs valid Unicode."""
     assert Failure(3, "\ud800", None).status() == b"\x08\x03\x12\x01?"

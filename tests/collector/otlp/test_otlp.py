@@ -98,14 +98,12 @@ def read_whole(body: bytes) -> list[ResourceMetrics]:
 @settings(deadline=None)
 @given(metrics_requests())
 def test_metrics_are_equal_in_both_encodings(request: ExportMetricsServiceRequest) -> None:
-    """A metrics request has the same content in protobuf and in JSON."""
     binary = read_whole(request.SerializeToString())
 
     assert json_encoding.read_metrics(as_json(request)) == binary
 
 
 def test_integers_can_be_strings_or_numbers(bodies: Any) -> None:
-    """64-bit integers are parsed from strings, numbers and numbers with a zero fraction."""
     forms = [
         bodies.point(count="1", timeUnixNano="7", positive={"offset": -1, "bucketCounts": ["1"]}),
         bodies.point(count=1, timeUnixNano=7, positive={"offset": "-1", "bucketCounts": [1]}),
@@ -117,7 +115,6 @@ def test_integers_can_be_strings_or_numbers(bodies: Any) -> None:
 
 
 def test_unknown_fields_are_ignored(bodies: Any) -> None:
-    """An unknown field of any type at any level changes nothing."""
     plain = bodies.metrics(bodies.point())
     extended = bodies.metrics(bodies.point(exemplars="?", novelty=[{}], min=None))
     extended["resourceMetrics"][0]["schemaUrl"] = extended["extra"] = 7
@@ -129,7 +126,6 @@ def test_unknown_fields_are_ignored(bodies: Any) -> None:
 
 @pytest.mark.parametrize("empty", ["{}", '{"resourceMetrics": null}', '{"resourceMetrics": []}'])
 def test_an_empty_request_is_valid(empty: str) -> None:
-    """A request without metrics is valid."""
     assert json_encoding.read_metrics(empty.encode()) == []
 
 
@@ -155,7 +151,6 @@ def test_an_empty_request_is_valid(empty: str) -> None:
     ],
 )
 def test_invalid_otlp_json_is_refused_with_a_reason(body: bytes, reason: str) -> None:
-    """Malformed JSON and fields of the wrong type raise a WireError with a reason."""
     with pytest.raises(WireError, match=reason):
         json_encoding.read_metrics(body)
 
@@ -186,7 +181,6 @@ def test_invalid_otlp_json_is_refused_with_a_reason(body: bytes, reason: str) ->
     ],
 )
 def test_a_field_of_the_wrong_type_is_named(bodies: Any, field: str, value: object) -> None:
-    """A point with a field of the wrong type is malformed, and the field is named."""
     body = json.dumps(bodies.metrics(bodies.point(**{field: value}))).encode()
     with pytest.raises(WireError, match="must be"):
         json_encoding.read_metrics(body)
@@ -194,19 +188,16 @@ def test_a_field_of_the_wrong_type_is_named(bodies: Any, field: str, value: obje
 
 @pytest.mark.parametrize("element", [b"{}", b"[]", b"1"])
 def test_json_with_too_many_elements_is_too_large(element: bytes) -> None:
-    """A small body with many JSON elements is refused before parsing, which would exhaust the memory."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         json_encoding.read_metrics(b'{"resourceMetrics":[' + (element + b",") * 2_100_000 + b"{}]}")
 
 
 def test_protobuf_with_too_many_messages_is_too_large() -> None:
-    """A request of many empty messages, two bytes each, is refused before objects are created."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(b"\x0a\x00" * 250_001)
 
 
 def test_protobuf_with_too_many_points_is_too_large() -> None:
-    """Points are counted without parsing them."""
     metric = _field(10, b"\x0a\x00" * 600_000)
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         protobuf_encoding.read_metrics(_field(1, _field(2, _field(2, metric))))
@@ -214,7 +205,6 @@ def test_protobuf_with_too_many_points_is_too_large() -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_protobuf_with_too_many_numbers_is_too_large(packed: bool) -> None:
-    """A request of many bucket counts, packed or separate, is refused."""
     counts = _field(2, bytes(2_100_000)) if packed else b"\x10\x00" * 2_100_000
     metric = _field(10, _field(1, _field(8, counts)))
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
@@ -222,7 +212,6 @@ def test_protobuf_with_too_many_numbers_is_too_large(packed: bool) -> None:
 
 
 def test_a_large_protobuf_body_is_parsed_completely() -> None:
-    """A large body within the limits is parsed like a small one."""
     request = ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=names.STAGE_TIME)
     for _ in range(5000):
@@ -239,7 +228,6 @@ def test_a_large_protobuf_body_is_parsed_completely() -> None:
 @settings(deadline=None, max_examples=25)
 @given(st.binary(max_size=200))
 def test_the_walk_over_a_large_body_ends(garbage: bytes) -> None:
-    """Any large body is parsed or refused."""
     try:
         protobuf_encoding.read_metrics(garbage * (WALKED_BYTES // max(len(garbage), 1) + 1))
     except WireError:
@@ -248,13 +236,11 @@ def test_the_walk_over_a_large_body_ends(garbage: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"\x0a", b"\xff\xff\xff", b"\x0a\x05abc", b"\x0a\x04\x0a\x02\xff\xff"])
 def test_invalid_protobuf_is_refused(body: bytes) -> None:
-    """Truncated and malformed protobuf raises a WireError."""
     with pytest.raises(WireError, match="ExportMetricsServiceRequest"):
         protobuf_encoding.read_metrics(body)
 
 
 def test_protobuf_text_that_is_not_utf8_is_refused() -> None:
-    """Invalid UTF-8 in a protobuf string is malformed."""
     body = ExportMetricsServiceRequest()
     body.resource_metrics.add().scope_metrics.add().metrics.add(name="abcdef")
     with pytest.raises(WireError):
@@ -262,7 +248,6 @@ def test_protobuf_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_endlessly_nested_protobuf_is_refused() -> None:
-    """An attribute of lists nested ten thousand deep is refused."""
     value = b""
     for _ in range(10_000):
         value = _field(5, _field(1, value))

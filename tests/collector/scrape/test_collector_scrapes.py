@@ -80,7 +80,6 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.mark.timeout(60)
 def test_targets_of_the_file_are_scraped_and_reported(site: Site, bodies: Any) -> None:
-    """An engine, and a commit histogram by a custom rule, are counted, and /metrics shows the state of both targets."""
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.engine.url)}"}} 1\.0', site.metrics())))
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.metrics_url)}"}} 1\.0', site.metrics())))
     site.engine.counts(0.3, 0.7, 1.5)

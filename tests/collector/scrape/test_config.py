@@ -21,7 +21,6 @@ def read(text: str) -> tuple[tuple[ScrapeTarget, ...], list[str]]:
 
 
 def test_a_target_needs_an_address_and_a_service() -> None:
-    """A target needs a URL and a service; other settings are detected or have defaults."""
     targets, problems = read("scrape:\n  targets:\n  - {url: 'http://llm:8000/metrics', service: chat}\n")
 
     assert problems == []
@@ -29,7 +28,6 @@ def test_a_target_needs_an_address_and_a_service() -> None:
 
 
 def test_every_setting_is_parsed(tmp_path: Path) -> None:
-    """Engine, version, environment, interval, headers, token, TLS and Triton's statistics are parsed."""
     files = [tmp_path / name for name in ("token", "ca.pem", "cert.pem", "key.pem")]
     for file in files:
         file.touch()
@@ -61,7 +59,6 @@ scrape:
 
 
 def test_custom_rules_read_any_metric() -> None:
-    """Custom rules read a histogram, a sum with a count, and the labels for the model."""
     targets, problems = read(
         """\
 scrape:
@@ -130,7 +127,6 @@ scrape:
     ],
 )
 def test_an_error_is_reported_with_line_and_fix(line: str, at: int, problem: str) -> None:
-    """Each error has its line and a fix."""
     url = "" if line.startswith("url") else "    url: http://llm/metrics\n"
     _, problems = read(f"scrape:\n  targets:\n  - service: chat\n{url}    {line}\n")
 
@@ -140,7 +136,6 @@ def test_an_error_is_reported_with_line_and_fix(line: str, at: int, problem: str
 
 
 def test_a_duplicate_target_is_an_error() -> None:
-    """A duplicate URL is an error, because its requests would count twice."""
     target = "  - {url: http://llm/metrics, service: chat}\n"
     targets, problems = read(f"scrape:\n  targets:\n{target}{target}")
 
@@ -154,7 +149,6 @@ def test_a_duplicate_target_is_an_error() -> None:
     "host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal", "[::ffff:169.254.169.254]", "[fe80::1]"]
 )
 def test_a_metadata_address_is_not_scraped(host: str) -> None:
-    """A metadata address is refused unless a setting permits it."""
     line = "{url: 'http://HOST/metrics', service: chat}".replace("HOST", host)
     allowed = line.replace("service", "allow_link_local: true, service")
 

@@ -126,14 +126,12 @@ def read(name: str) -> Snapshot:
 
 
 def test_every_engine_has_an_exposition_for_tests() -> None:
-    """Every engine has one file of rules and one exposition for tests."""
     assert {expected.engine for expected in EXPECTED.values()} == set(config.engines())
     assert {file.stem for file in EXPOSITIONS.iterdir()} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_exposition_is_mapped_to_its_metrics(name: str) -> None:
-    """Each engine is detected, and its values in seconds belong to the right request, stage or token metric."""
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for stream, counted in read(name).streams.items():
         count, total = found.get((stream.kind, stream.key), (0, 0.0))
@@ -144,7 +142,6 @@ def test_an_exposition_is_mapped_to_its_metrics(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_engine_names_its_documentation(name: str) -> None:
-    """Every file of rules names the documentation of its metrics, because names change between versions."""
     engine = config.engines()[EXPECTED[name].engine]
 
     assert engine.sources
@@ -152,7 +149,6 @@ def test_every_engine_names_its_documentation(name: str) -> None:
 
 
 def test_labels_become_dimensions() -> None:
-    """Model, version, route and status are from the engine's labels; settings of the target have priority."""
     target = ScrapeTarget(url="http://engine/metrics", service="shop", environment="prod")
     engine = config.engines()["bentoml"]
     before = Snapshot(90.0, "rules")
@@ -168,7 +164,6 @@ def test_labels_become_dimensions() -> None:
 
 
 def test_a_placeholder_label_is_ignored() -> None:
-    """A label with a placeholder value is ignored, such as BentoML's version of a service that was not built."""
     labels = (("runner_name", ""), ("service_name", "Summarization"), ("service_version", "not available"))
     added = {MetricStream("request", "engine", labels): StreamCounts({snapshot.ONE_BUCKET: 1}, 1.0)}
     made = list(points_of(added, TARGET, config.engines()["bentoml"], 95))
@@ -177,7 +172,6 @@ def test_a_placeholder_label_is_ignored() -> None:
 
 
 def test_triton_models_and_versions_are_separate_series() -> None:
-    """Two models of one Triton server are two series with separate sums."""
     found = {
         stream.labels: counted.sum for stream, counted in read("triton").streams.items() if stream.kind == "request"
     }
@@ -189,7 +183,6 @@ def test_triton_models_and_versions_are_separate_series() -> None:
 
 
 def test_a_sum_without_buckets_is_one_unbounded_bucket() -> None:
-    """A sum without buckets becomes one bucket from zero to infinity."""
     streams = read("triton").streams
     counted = streams[MetricStream("stage", "queue", (("model", "resnet"), ("version", "1")))]
 

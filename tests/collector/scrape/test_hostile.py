@@ -26,7 +26,6 @@ def store(tmp_path: Path) -> Generator[Store]:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_target_does_not_affect_another(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scrape ends within its time and size limits, and the error is one printable line."""
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 2.0)
     monkeypatch.setattr(module, "MAX_BYTES", 1024**2)
     with listening(name) as url, serving() as served:

@@ -41,7 +41,6 @@ def predict(bentoml: str, row: int) -> None:
 
 
 def test_requests_of_each_service_equal_the_sent_ones(bentoml: str, tmp_path: Path) -> None:
-    """Requests of the front service and its batched requests to the model are counted by status, without health checks."""
     target = ScrapeTarget(url=f"{bentoml}/metrics", service="sums", every=timedelta(seconds=1))
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})

@@ -31,7 +31,6 @@ def predict(kserve: str) -> None:
 
 
 def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:
-    """Every prediction since the first scrape is counted by stage, and not as a request, which KServe does not measure."""
     target = ScrapeTarget(url=f"{kserve}/metrics", service="iris", every=timedelta(seconds=1))
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})

@@ -64,7 +64,6 @@ def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
 
 
 def test_triton_counts_are_stored_exactly(triton: TritonServer, tmp_path: Path) -> None:
-    """Requests, means of all stages, and runs by batch size equal the server's statistics."""
     target = ScrapeTarget(
         url=triton.metrics_url,
         service="vision",

@@ -82,7 +82,6 @@ def rig(tmp_path: Path) -> Generator[Rig]:
 
 
 def test_the_first_scrape_counts_nothing_and_the_next_the_difference(rig: Rig) -> None:
-    """The first reading counts nothing, because the time of earlier requests is unknown; the next one counts the difference."""
     rig.served.counts(0.3, 0.7)
     first = rig.read()
     rig.served.counts(0.3, 0.7, 0.8, 5.0)
@@ -96,7 +95,6 @@ def test_the_first_scrape_counts_nothing_and_the_next_the_difference(rig: Rig) -
 
 
 def test_two_targets_of_a_service_are_its_replicas(rig: Rig) -> None:
-    """The requests of each target of a service count under its address."""
     with serving() as slow:
         slow.counts()
         target = ScrapeTarget(url=slow.url, service="chat")
@@ -117,7 +115,6 @@ def test_two_targets_of_a_service_are_its_replicas(rig: Rig) -> None:
 
 
 def test_a_failed_scrape_is_counted_by_the_next(rig: Rig) -> None:
-    """After invalid data, an error, a redirect or no response, the next reading counts the difference to the last valid one."""
     rig.read()
     rig.served.counts(0.3)
     good = rig.served.bodies["/metrics"]
@@ -143,7 +140,6 @@ def test_a_failed_scrape_is_counted_by_the_next(rig: Rig) -> None:
 
 
 def test_a_server_restart_loses_no_exposed_counts(rig: Rig) -> None:
-    """After a restart of the server, its counters are added to the earlier counts."""
     rig.served.counts(start=NOW - 50)
     rig.read()
     rig.served.counts(0.3, 0.3, 0.3, start=NOW - 50)
@@ -155,7 +151,6 @@ def test_a_server_restart_loses_no_exposed_counts(rig: Rig) -> None:
 
 
 def test_two_collectors_count_one_target_once(rig: Rig) -> None:
-    """One collector holds a target; when it stops, the other continues exactly from the last reading."""
     other = rig.another()
     rig.read()
     rig.served.counts(0.3, 0.3)
@@ -170,7 +165,6 @@ def test_two_collectors_count_one_target_once(rig: Rig) -> None:
 
 
 def test_a_collector_that_lost_its_target_counts_nothing(rig: Rig) -> None:
-    """A collector that was paused between reading and counting counts nothing after another took over."""
     other = rig.another()
     rig.read()
     rig.served.counts(0.3, 0.3)
@@ -191,7 +185,6 @@ def test_a_collector_that_lost_its_target_counts_nothing(rig: Rig) -> None:
 
 
 def test_a_new_process_continues_after_a_killed_one(rig: Rig) -> None:
-    """After a kill, a new process continues from the reading in the database."""
     rig.read()
     rig.served.counts(0.3, 0.3)
     rig.read()
@@ -205,7 +198,6 @@ def test_a_new_process_continues_after_a_killed_one(rig: Rig) -> None:
 
 
 def test_a_stopping_collector_releases_its_targets(rig: Rig) -> None:
-    """A collector that stops releases its targets."""
     rig.scraper.start()
     read_by(rig.scraper, rig.target.url)
     rig.scraper.stop()
@@ -216,7 +208,6 @@ def test_a_stopping_collector_releases_its_targets(rig: Rig) -> None:
 
 
 def test_a_commit_with_unknown_outcome_is_not_repeated(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a lost connection during a commit, the database decides whether it succeeded."""
     rig.read()
     rig.served.counts(0.3, 0.3)
     write = rig.store.write_reading
@@ -238,7 +229,6 @@ def test_a_commit_with_unknown_outcome_is_not_repeated(rig: Rig, monkeypatch: py
 def test_a_slow_target_does_not_delay_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """A slow target is stopped by its timeout, and does not delay the others."""
     with serving() as quick:
         quick.counts(0.3)
         slow, fast = rig.target, rig.target.model_copy(update={"url": quick.url})
@@ -262,7 +252,6 @@ def test_a_slow_target_does_not_delay_others(
 
 
 def test_scrape_responses_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of responses is limited before and after decompression."""
     monkeypatch.setattr(scraper, "MAX_BYTES", 1024**2)
     rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
     large = rig.read()
@@ -274,7 +263,6 @@ def test_scrape_responses_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_gzip_responses_are_read(rig: Rig) -> None:
-    """A gzip response is requested and decompressed."""
     rig.served.headers["Content-Encoding"] = "gzip"
     rig.served.bodies["/metrics"] = gzip.compress(rig.served.bodies["/metrics"])
 
@@ -283,7 +271,6 @@ def test_gzip_responses_are_read(rig: Rig) -> None:
 
 
 def test_a_target_receives_only_its_configured_headers(rig: Rig, tmp_path: Path) -> None:
-    """The request has the target's headers, and a token that is read again each time."""
     token = tmp_path / "token"
     token.write_text("old\n")
     rig.target = rig.target.model_copy(update={"headers": {"X-Scope": "team"}, "bearer_token_file": token})
@@ -297,7 +284,6 @@ def test_a_target_receives_only_its_configured_headers(rig: Rig, tmp_path: Path)
 
 
 def test_a_name_resolving_to_a_metadata_service_is_not_scraped(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host name with a metadata address is refused, and the connection uses the checked address."""
     looked_up = [(2, 1, 6, "", ("169.254.169.254", 80))]
 
     async def getaddrinfo(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
@@ -310,21 +296,18 @@ def test_a_name_resolving_to_a_metadata_service_is_not_scraped(rig: Rig, monkeyp
 
 
 def test_an_exposition_of_several_engines_needs_the_engine_setting(rig: Rig) -> None:
-    """An exposition of several engines, such as KServe in front of vLLM, is an error that asks for the engine."""
     rig.served.bodies["/metrics"] += b'request_predict_seconds_count{model_name="m"} 1\n'
 
     assert "write `engine: kserve` or `engine: vllm`" in rig.read().error
 
 
 def test_a_target_without_known_metrics_is_an_error(rig: Rig) -> None:
-    """A target without known metrics is an error."""
     rig.served.bodies["/metrics"] = b"<html>hello</html>"
 
     assert "no metrics of a known engine" in rig.read().error
 
 
 def test_targets_follow_the_file(rig: Rig) -> None:
-    """After a change of the file, a removed target is deleted and a new one is read."""
     named: list[ScrapeTarget] = [rig.target]
     scraper = Scraper(rig.store, lambda: named, {}, clock=rig.clock)
     scraper.start()
@@ -339,7 +322,6 @@ def test_targets_follow_the_file(rig: Rig) -> None:
 
 
 def test_counts_of_a_lost_target_are_refused(rig: Rig) -> None:
-    """The store refuses counts of a collector that no longer holds the target."""
     rig.store.take_target(rig.target.url, "a", NOW, 60)
 
     with pytest.raises(TargetLostError):
@@ -347,7 +329,6 @@ def test_counts_of_a_lost_target_are_refused(rig: Rig) -> None:
 
 
 def test_target_states_are_prometheus_metrics(rig: Rig) -> None:
-    """The metrics of a target show its state, duration, accepted and refused values."""
     rig.read()
     samples = {
         (sample.name, sample.labels["target"]): sample.value
@@ -361,7 +342,6 @@ def test_target_states_are_prometheus_metrics(rig: Rig) -> None:
 
 
 def test_failing_statistics_do_not_affect_the_metrics(rig: Rig) -> None:
-    """If Triton's statistics fail, requests are still counted, and batch runs from the next valid statistics."""
     path = "/v2/models/stats"
     rig.target = rig.target.model_copy(update={"statistics_url": rig.served.url.replace("/metrics", path)})
     missing = rig.read()

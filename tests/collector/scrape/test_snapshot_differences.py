@@ -101,7 +101,6 @@ def test_differences_add_up_to_the_observations(
 
 @given(VALUES, VALUES)
 def test_an_undetected_restart_never_counts_too_much(before: list[float], after: list[float]) -> None:
-    """Without a start time a restart may remain undetected; then too little is counted, never too much."""
     difference = difference_between(scraped(0, {STREAM: counted(before)}), scraped(10, {STREAM: counted(after)}))
     count = sum(more.count for more in difference.added.values())
 
@@ -109,7 +108,6 @@ def test_an_undetected_restart_never_counts_too_much(before: list[float], after:
 
 
 def test_counting_starts_at_the_first_reading() -> None:
-    """The first reading counts nothing, because the time of earlier requests is unknown."""
     difference = difference_between(None, scraped(0, {STREAM: counted([0.2] * 1000)}))
 
     assert difference.added == {}
@@ -117,7 +115,6 @@ def test_counting_starts_at_the_first_reading() -> None:
 
 
 def test_new_labels_count_from_their_first_request() -> None:
-    """A label that appears later is counted from its first request."""
     first = scraped(0, {STREAM: counted([0.2])})
 
     added = difference_between(first, scraped(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
@@ -126,7 +123,6 @@ def test_new_labels_count_from_their_first_request() -> None:
 
 
 def test_labels_beyond_the_series_limit_count_from_their_second_reading() -> None:
-    """Beyond the limit of series, a new label may have existed before, so it counts from its second reading."""
     first = scraped(0, {STREAM: counted([0.2])}, beyond=1)
 
     difference = difference_between(first, scraped(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
@@ -137,7 +133,6 @@ def test_labels_beyond_the_series_limit_count_from_their_second_reading() -> Non
 
 
 def test_missing_labels_continue_from_their_last_value() -> None:
-    """A label that is missing in one reading continues from its last value."""
     first = scraped(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
     without = difference_between(first, scraped(10, {OTHER: counted([0.2])})).base
 
@@ -147,7 +142,6 @@ def test_missing_labels_continue_from_their_last_value() -> None:
 
 
 def test_changed_rules_restart_counting() -> None:
-    """After a change of rules counting starts again, because new rules find old counters."""
     first = scraped(0, {STREAM: counted([0.2])})
     other = Snapshot(10, "changed rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
 
@@ -158,7 +152,6 @@ def test_changed_rules_restart_counting() -> None:
 
 
 def test_a_long_gap_is_dropped_and_reported() -> None:
-    """After a long gap the difference is dropped and reported, because its time is unknown."""
     first = scraped(0, {STREAM: counted([0.2])})
 
     difference = difference_between(first, scraped(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
@@ -168,7 +161,6 @@ def test_a_long_gap_is_dropped_and_reported() -> None:
 
 
 def test_alternating_processes_behind_one_address_are_not_counted() -> None:
-    """Two processes behind one URL are not counted alternately as restarts."""
     one = scraped(1000, {STREAM: counted([0.2] * 50)}, started=100)
     two = scraped(1010, {STREAM: counted([0.2] * 70)}, started=101.5)
 

@@ -25,20 +25,17 @@ def read(text: str, media_type: str = "text/plain") -> snapshot.Snapshot:
 
 
 def test_a_bad_line_is_named() -> None:
-    """An invalid line is an error with line number, text and reason."""
     with pytest.raises(ExpositionError, match=r"line 3 .*'a_seconds_count\{b=\"\} 7' \(could not"):
         parse('# TYPE a_seconds histogram\na_seconds_sum{b="c"} 1\na_seconds_count{b="} 7\n')
 
 
 def test_an_invalid_line_of_an_unused_metric_is_ignored() -> None:
-    """An invalid line of an unused metric is ignored."""
     found = parse("b_seconds_count{b=} 7\n<html>\na_seconds_count 2\na_seconds_sum 3\n")
 
     assert set(found) == {"a_seconds_count", "a_seconds_sum"}
 
 
 def test_samples_over_the_limit_are_refused() -> None:
-    """Samples beyond the limit are an error of the target and use no memory."""
     lines = "".join(f'a_seconds_sum{{b="{number}"}} 1\n' for number in range(101))
 
     with pytest.raises(ExpositionError, match="more than 100 samples"):
@@ -60,7 +57,6 @@ def test_samples_over_the_limit_are_refused() -> None:
     ],
 )
 def test_inconsistent_histograms_are_refused_alone(lines: str) -> None:
-    """An inconsistent histogram is counted as refused, and others are read."""
     good = 'a_seconds_bucket{m="x",le="+Inf"} 3\na_seconds_sum{m="x"} 2\n'
 
     found = read(lines + good)
@@ -70,7 +66,6 @@ def test_inconsistent_histograms_are_refused_alone(lines: str) -> None:
 
 
 def test_openmetrics_is_supported() -> None:
-    """The OpenMetrics format is supported, which some servers require."""
     text = (
         "# TYPE a_seconds histogram\n"
         'a_seconds_bucket{le="1.0"} 2\na_seconds_bucket{le="+Inf"} 3\na_seconds_count 3\na_seconds_sum 4.5\n'
@@ -87,7 +82,6 @@ def test_openmetrics_is_supported() -> None:
 
 
 def test_native_histograms_preserve_their_bucket_bounds() -> None:
-    """Native histograms are read with error bounds as narrow as their buckets."""
     text = (
         "# TYPE a_seconds histogram\n"
         "a_seconds {count:6,sum:9.5,schema:0,zero_threshold:0.001,zero_count:1,"
@@ -102,7 +96,6 @@ def test_native_histograms_preserve_their_bucket_bounds() -> None:
 
 @given(st.text(alphabet=st.sampled_from('a_secondsbuct{}",=+Inf# \n0123456789.eTYPhilgrm\\\x00é')))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    """Any text is read or refused."""
     for media_type in ("text/plain", "application/openmetrics-text"):
         try:
             found = parse(f"a_seconds_sum 1\n{text}", media_type)

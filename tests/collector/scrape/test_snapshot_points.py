@@ -40,7 +40,6 @@ def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
 
 @given(VALUES, EDGES, st.floats(0, 1))
 def test_the_true_quantile_lies_in_the_interval(values: list[float], edges: list[float], quantile: float) -> None:
-    """For any buckets the bounds contain the exact quantile, and the mean is exact."""
     found = Distribution(*(merged(values, edges)[metric] for metric in names.ENGINE_REQUEST))
     interval = found.quantile(quantile)
     true = sorted(values)[rank_of(quantile, len(values)) - 1]
@@ -55,7 +54,6 @@ def test_the_true_quantile_lies_in_the_interval(values: list[float], edges: list
 
 @given(VALUES, EDGES, st.floats(0, 1))
 def test_the_interval_is_no_wider_than_the_bucket(values: list[float], edges: list[float], quantile: float) -> None:
-    """The bounds are at most 2.2 % wider than the bucket of the server."""
     found = Distribution(*(merged(values, edges)[metric] for metric in names.ENGINE_REQUEST))
     interval = found.quantile(quantile)
     true = sorted(values)[rank_of(quantile, len(values)) - 1]

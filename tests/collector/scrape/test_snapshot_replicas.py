@@ -47,7 +47,6 @@ def points(added: Mapping[MetricStream, StreamCounts], url: str = "http://gpu-1:
     ],
 )
 def test_requests_count_as_close_to_each_other_as_possible(counted: StreamCounts, values: dict[float, int]) -> None:
-    """Within their buckets, and with the exact sum."""
     (found,) = points({REQUESTS: counted})
 
     assert (found.metric, found.stage, found.series.model, found.at) == (
@@ -61,14 +60,12 @@ def test_requests_count_as_close_to_each_other_as_possible(counted: StreamCounts
 
 
 def test_requests_without_buckets_count_at_their_mean() -> None:
-    """A summary has only a number and a sum."""
     (found,) = points({REQUESTS: StreamCounts({ONE_BUCKET: 4}, 2.0)})
 
     assert found.histogram.buckets == {bucket_index(0.5, ATTRIBUTE_SCALE): 4}
 
 
 def test_the_time_in_stages_is_exact() -> None:
-    """Each stage has its exact sum at the mean latency; streams of one series are one point."""
     added = {
         REQUESTS: StreamCounts({ONE_BUCKET: 4}, 2.0),
         MetricStream("stage", "prefill", MODEL): StreamCounts({ONE_BUCKET: 4}, 0.5),
@@ -91,12 +88,10 @@ def test_the_time_in_stages_is_exact() -> None:
     ],
 )
 def test_a_target_without_requests_has_no_replica(added: Mapping[MetricStream, StreamCounts]) -> None:
-    """Without requests a stage has no latency to count at."""
     assert points(added) == []
 
 
 def test_the_place_is_the_host_without_a_port() -> None:
-    """A target at the default port has no port in its place."""
     added = {REQUESTS: StreamCounts({ONE_BUCKET: 1}, 1.0)}
 
     assert points(added, "https://gpu-2/metrics")[0].stage == "replica=@gpu-2"
@@ -120,7 +115,6 @@ def scraped(medians: Sequence[float], rng: np.random.Generator) -> ReplicaTable:
 
 @pytest.mark.parametrize("median", [0.05, 0.2, 1.2])
 def test_a_slow_target_is_named(median: float) -> None:
-    """It is three times slower; in the first case, all requests are in the first bucket."""
     found = find_outlier(scraped([median, 3 * median], np.random.default_rng(1)))
 
     assert found is not None
@@ -128,7 +122,6 @@ def test_a_slow_target_is_named(median: float) -> None:
 
 
 def test_targets_on_both_sides_of_an_edge_are_not_slow() -> None:
-    """Most requests of one are in the bucket below 0.3 s, and most of the other in the bucket above."""
     rng = np.random.default_rng(1)
 
     assert {find_outlier(scraped([0.29, 0.31], rng)) for _ in range(20)} == {None}

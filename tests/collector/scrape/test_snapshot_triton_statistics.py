@@ -11,7 +11,6 @@ from stagelens.collector.scrape import snapshot
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", "-1", '"x"', "null", "[]"])
 def test_infinity_is_refused(number: str) -> None:
-    """Infinity, which Python's JSON parser accepts, is refused; found by `make fuzz`."""
     run = f'{{"count": 1, "ns": {number}}}'
     text = json.dumps({"model_stats": [{"name": "m", "batch_stats": [{"batch_size": 1, "compute_infer": "RUN"}]}]})
 

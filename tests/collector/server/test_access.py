@@ -147,7 +147,6 @@ def limits_of(site: Site) -> Any:
 
 
 def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store: Store) -> None:
-    """Only a valid token permits exports over both protocols; a refused one is not stored and explains the fix."""
     body = bodies.metrics(bodies.point())
     responses = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
 
@@ -163,7 +162,6 @@ def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store
 
 
 def test_the_token_determines_the_environment_of_points(guarded: Site, bodies: Bodies, store: Store) -> None:
-    """The environment of points is that of the token, and not that of the resource."""
     body = bodies.metrics(bodies.point())
     body["resourceMetrics"][0]["resource"]["attributes"] += attributes(CLAIMED)
 
@@ -172,7 +170,6 @@ def test_the_token_determines_the_environment_of_points(guarded: Site, bodies: B
 
 
 def test_the_token_determines_the_environment_of_retained_traces(guarded: Site, bodies: Bodies, store: Store) -> None:
-    """The environment of retained traces is that of the token."""
     body = bodies.spans(*bodies.trace({"forward": 10**7}))
     body["resourceSpans"][0]["resource"]["attributes"] += attributes(CLAIMED)
 
@@ -182,7 +179,6 @@ def test_the_token_determines_the_environment_of_retained_traces(guarded: Site, 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_token_determines_the_environment_of_spans(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
-    """The environment of requests from spans is that of the token."""
     headers = {"authorization": f"Bearer {A}"}
     exporter = (
         HttpSpans(f"http://localhost:{guarded.collector.address[1]}/v1/traces", headers=headers)
@@ -202,7 +198,6 @@ def test_the_token_determines_the_environment_of_spans(guarded: Site, store: Sto
 
 @pytest.mark.parametrize(("path", "status"), [("/metrics", 401), ("/livez", 200), ("/readyz", 200), ("/", 200)])
 def test_probes_need_no_token_and_metrics_do(guarded: Site, path: str, status: int) -> None:
-    """Probes need no token, /metrics does."""
     with guarded.client() as client:
         without, named = client.get(path), client.get(path, headers={"authorization": f"Bearer {A}"})
 
@@ -210,7 +205,6 @@ def test_probes_need_no_token_and_metrics_do(guarded: Site, path: str, status: i
 
 
 def test_events_need_a_token(guarded: Site) -> None:
-    """Events need a token, because every dashboard user sees them."""
     event = {"text": "v2 is out"}
 
     assert guarded.post(event, path="/v1/events").status_code == 401
@@ -220,7 +214,6 @@ def test_events_need_a_token(guarded: Site) -> None:
 def test_the_rate_limit_of_a_token_ignores_headers(
     guarded: Site, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rate limit applies to a token over both protocols, whatever headers and connections it uses; others are served."""
     # Two requests; the third is permitted after eight minutes, which is longer than the test.
     monkeypatch.setattr(auth, "BURST_SECONDS", 1000.0)
     body = bodies.metrics()
@@ -236,7 +229,6 @@ def test_the_rate_limit_of_a_token_ignores_headers(
 
 
 def test_an_address_without_a_token_has_a_rate_limit(site: Callable[..., Site], bodies: Bodies) -> None:
-    """Clients without a token have a rate limit by address, which headers do not change."""
     limited = site("access: {anonymous: {requests_per_second: 0.002}}\n")
     responses = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
 
@@ -246,7 +238,6 @@ def test_an_address_without_a_token_has_a_rate_limit(site: Callable[..., Site], 
 def test_only_a_listed_certificate_permits_exports(
     sealed: Site, authority: Authorities, bodies: Bodies, store: Store
 ) -> None:
-    """Only a listed certificate of the right authority permits exports; without one only probes are reachable."""
     trusted = authority("servers").file
 
     def as_(client: Pem | None) -> Site:
@@ -269,7 +260,6 @@ def test_only_a_listed_certificate_permits_exports(
 
 
 def test_the_agent_sends_its_certificate(sealed: Site, authority: Authorities) -> None:
-    """The agent sends its certificate by the standard OpenTelemetry settings."""
     own = authority("clients").sign("checkout")
     lost: list[tuple[str, int]] = []
     agent = Exporter(
@@ -288,7 +278,6 @@ def test_the_agent_sends_its_certificate(sealed: Site, authority: Authorities) -
 
 
 def test_grpc_requires_the_same_certificate(sealed: Site, authority: Authorities) -> None:
-    """The gRPC server requires the same certificate for every connection."""
     root = authority("servers").file.read_bytes()
 
     def code(client: Pem | None) -> grpc.StatusCode:
@@ -301,7 +290,6 @@ def test_grpc_requires_the_same_certificate(sealed: Site, authority: Authorities
 
 
 def test_idle_tls_connections_do_not_block_others(sealed: Site, authority: Authorities, bodies: Bodies) -> None:
-    """Connections without a handshake count towards the limits: a new connection replaces the longest idle one."""
     limits = limits_of(sealed)
     limits.most_of_one, limits.surplus = 2, 0
     client = authority("clients").sign("checkout")
@@ -318,7 +306,6 @@ def test_idle_tls_connections_do_not_block_others(sealed: Site, authority: Autho
 def test_a_tls_handshake_has_a_deadline(
     sealed: Site, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """The deadline is that of a request head."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.1)
     with socket.create_connection(sealed.collector.address, timeout=60) as silent:
         # The beginning of a hello.
@@ -333,7 +320,6 @@ def test_a_tls_handshake_has_a_deadline(
 
 
 def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:
-    """A plain-text request to a TLS port gets no response."""
     with socket.create_connection(sealed.collector.address, timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
@@ -345,13 +331,11 @@ def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:
 
 
 def test_an_open_collector_does_not_start(store: Store) -> None:
-    """A collector that would be open to other machines does not start to listen."""
     with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
         Collector(CollectorConfig(host="0.0.0.0", port=0), store)
 
 
 def test_a_collector_with_access_control_listens_on_all_interfaces(site: Callable[..., Site], bodies: Bodies) -> None:
-    """A collector with access control listens on all interfaces and requires a token there."""
     everywhere = site(TOKENS, host="0.0.0.0")
 
     assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
@@ -360,7 +344,6 @@ def test_a_collector_with_access_control_listens_on_all_interfaces(site: Callabl
 def test_a_replaced_connection_is_closed_immediately(
     sealed: Site, authority: Authorities, until: Callable[..., None]
 ) -> None:
-    """A replaced connection is closed immediately, whether or not its client reads, because otherwise it would exceed the limit."""
     limits, server = limits_of(sealed), server_of(sealed)
     limits.most_of_one, limits.surplus = 3, 0
     context = ssl.create_default_context(cafile=authority("servers").file)
@@ -372,7 +355,6 @@ def test_a_replaced_connection_is_closed_immediately(
 
 
 def test_greedy_senders_leave_a_place_to_the_next_one(site: Callable[..., Site], store: Store, bodies: Bodies) -> None:
-    """Two senders fill up their shares, also again after restarts; a third one's service and all earlier ones have a place."""
     tokens = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("a", "b", "c")}
     entries = "".join(f"\n    - {{name: {name}, sha256: {digest}}}" for name, digest in tokens.items())
     collector = site(f"access:\n  tokens:{entries}\n")

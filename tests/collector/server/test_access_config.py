@@ -36,7 +36,6 @@ def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.A
 
 
 def test_every_access_setting_is_parsed(files: ServerTlsFiles, tmp_path: Path) -> None:
-    """Tokens from files, from the environment and as hashes, certificates, limits and TLS are parsed."""
     (tmp_path / "team-c").write_text("5e5e" * 16 + "\n")
     found, problems = read(f"""\
 tls: {{certificate: {files.certificate}, key: {files.key}, client_ca: {files.client_ca}}}
@@ -106,7 +105,6 @@ anonymous: {{requests_per_second: 0.5}}
     ],
 )
 def test_an_error_has_a_line_and_a_fix(text: str, problem: str) -> None:
-    """Each error has line and fix, and no secret, because it is logged."""
     import re  # noqa: PLC0415 - used here only
 
     _, problems = read(text)
@@ -118,7 +116,6 @@ def test_an_error_has_a_line_and_a_fix(text: str, problem: str) -> None:
 
 
 def test_tokens_are_stored_as_hashes() -> None:
-    """Only the hash of a token is in memory, and it is not part of the repr."""
     found, _ = read("tokens: [{name: team-a, token_env: TEAM_A}]")
 
     assert SECRET not in repr(found)
@@ -126,7 +123,6 @@ def test_tokens_are_stored_as_hashes() -> None:
 
 
 def test_a_temporarily_missing_secret_stays_valid(tmp_path: Path) -> None:
-    """While the file of a secret is missing during a rotation, the previous secret stays valid."""
     file, held = tmp_path / "token", dict[str, str]()
     file.write_text(SECRET)
     text = f"tokens: [{{name: team-a, token_file: {file}}}]"
@@ -141,7 +137,6 @@ def test_a_temporarily_missing_secret_stays_valid(tmp_path: Path) -> None:
 
 
 def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
-    """A single token can be set in the environment."""
     (tmp_path / "token").write_text(f"{OTHER}\n")
 
     assert access_config.tokens_from_env({}) == ()
@@ -164,7 +159,6 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_environment_token_prevents_the_start(key: str, value: str, problem: str) -> None:
-    """An invalid token in the environment prevents the start, so that the collector is not open."""
     with pytest.raises(ConfigError, match=problem):
         access_config.tokens_from_env({key: value})
 
@@ -180,7 +174,6 @@ ENCRYPTED = Access(tls=ServerTlsFiles(certificate=FILE, key=FILE))
 )
 @pytest.mark.parametrize("access", [Access(), ENCRYPTED])
 def test_a_collector_without_authentication_needs_a_local_address(host: str, access: Access) -> None:
-    """Without authentication, a listen address for other machines is an error that lists the fixes; TLS alone is not enough."""
     with pytest.raises(ConfigError) as caught:
         check_exposure(host, access, is_open=False)
 
@@ -201,5 +194,4 @@ def test_a_collector_without_authentication_needs_a_local_address(host: str, acc
     ],
 )
 def test_the_listen_address_must_be_safe_or_permitted(host: str, access: Access, is_open: bool) -> None:
-    """A collector may listen on the loopback interface, with tokens or certificates, or by explicit permission."""
     check_exposure(host, access, is_open=is_open)

@@ -95,7 +95,6 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
 
 
 def test_https_identifies_clients_by_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
-    """HTTPS permits connections without a certificate, for probes; one of another authority fails in the handshake."""
     tls, trusted = HttpTls(files), authority("servers").file
     known, forged = authority("clients").sign("checkout"), authority("strangers").sign("checkout")
 
@@ -107,7 +106,6 @@ def test_https_identifies_clients_by_certificate(authority: Authorities, files: 
 
 
 def test_without_a_client_ca_certificates_identify_no_client(authority: Authorities, files: ServerTlsFiles) -> None:
-    """Without a client CA no client name is known, because certificates are not verified."""
     tls = HttpTls(files.model_copy(update={"client_ca": None}))
 
     assert connect_https(tls, authority("servers").file, authority("strangers").sign("checkout")) == ("first", "")
@@ -116,7 +114,6 @@ def test_without_a_client_ca_certificates_identify_no_client(authority: Authorit
 def test_grpc_requires_a_client_certificate(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
-    """The gRPC server requires a client certificate if a client CA is set."""
     tls, trusted = GrpcTls(files), authority("servers").file
 
     assert connect_grpc(tls, trusted, authority("clients").sign("checkout")) == "checkout"
@@ -129,7 +126,6 @@ def test_grpc_requires_a_client_certificate(
 def test_replaced_files_apply_to_new_connections(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
-    """Replaced certificate, key and client CA apply to new connections without a restart."""
     https, overgrpc = HttpTls(files), GrpcTls(files)
     old, new = (authority(name).sign("checkout") for name in ("clients", "strangers"))
     trusted = authority("servers").file
@@ -152,7 +148,6 @@ def test_replaced_files_apply_to_new_connections(
 def test_an_invalid_file_leaves_the_last_valid_certificate_in_use(
     authority: Authorities, files: ServerTlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the files do not match, the last valid certificate stays in use."""
     tls, trusted = HttpTls(files), authority("servers").file
     files.key.write_text("half a k")
     connected = connect_https(tls, trusted)
@@ -173,7 +168,6 @@ def test_an_invalid_file_leaves_the_last_valid_certificate_in_use(
 def test_unusable_files_prevent_the_start(
     files: ServerTlsFiles, make: Callable[[ServerTlsFiles], object], name: str, fix: str
 ) -> None:
-    """Unusable files prevent the start with a fix; gRPC would accept them and refuse every connection."""
     broken: Path = getattr(files, name)
     broken.write_text("no certificate")
 
@@ -184,7 +178,6 @@ def test_unusable_files_prevent_the_start(
 def test_an_encrypted_key_prevents_the_start_without_a_prompt(
     authority: Authorities, files: ServerTlsFiles, tmp_path: Path
 ) -> None:
-    """An encrypted private key prevents the start, and the server does not prompt for a password."""
     authority("servers").sign("locked").encrypt_key(tmp_path / "locked.key")
 
     with pytest.raises(ConfigError, match="without a password"):
@@ -192,12 +185,10 @@ def test_an_encrypted_key_prevents_the_start_without_a_prompt(
 
 
 def test_tls_1_1_is_refused(files: ServerTlsFiles) -> None:
-    """TLS 1.1 is refused."""
     assert HttpTls(files).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_the_scope_contains_the_verified_client() -> None:
-    """The scope of a request contains the verified client name, or none without a certificate."""
     seen: list[Any] = []
 
     async def application(scope: Any, _receive: Any, _send: Any) -> None:

@@ -48,7 +48,6 @@ ASKING = Access(tokens=(token(SECRET), token(OTHER, "team-b", None)))
 
 
 def test_a_token_gives_its_name_and_environment() -> None:
-    """The first or second token of a client gives its name and environment; "Bearer" is not case-sensitive."""
     asking = gate(ASKING)
 
     assert asking.admit(bearer(SECRET)) == AdmittedClient("team-a", "prod")
@@ -56,7 +55,6 @@ def test_a_token_gives_its_name_and_environment() -> None:
 
 
 def test_services_over_the_share_of_a_sender_are_aggregated() -> None:
-    """Services of a sender beyond its share are aggregated into one with its environment; other senders are unaffected."""
     asking = gate(Access(tokens=ASKING.tokens), is_open=True)
     greedy, honest = asking.admit(bearer(SECRET)), asking.admit(Caller("10.0.0.9"))
     resources: list[Attributes] = [{"service.name": f"invented-{number}"} for number in range(SERVICES // 2 + 1)]
@@ -85,7 +83,6 @@ def test_services_over_the_share_of_a_sender_are_aggregated() -> None:
     ],
 )
 def test_an_invalid_token_gets_an_explanation(authorization: str) -> None:
-    """An error for a missing or invalid token has a fix and does not repeat the token."""
     with pytest.raises(RefusedError) as caught:
         gate(ASKING).admit(Caller("10.0.0.1", authorization))
 
@@ -97,12 +94,10 @@ def test_an_invalid_token_gets_an_explanation(authorization: str) -> None:
 
 @given(st.text())
 def test_any_invalid_token_text_is_refused(text: str) -> None:
-    """Any text as a token is refused without an exception."""
     assert status_of(gate(ASKING), Caller("10.0.0.1", text or "x")) == HTTPStatus.UNAUTHORIZED
 
 
 def test_all_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every token is compared in constant time with all valid ones."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(left: bytes, right: bytes) -> bool:
@@ -120,7 +115,6 @@ def test_all_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_certificate_replaces_a_token() -> None:
-    """A verified certificate replaces a token; with a list, only the listed common names do."""
     everybody = gate(Access(tls=TLS))
     listed = gate(Access(tls=TLS, certificates=(Certificate("checkout", "prod"),)))
     checkout, stranger = Caller("10.0.0.1", certificate="checkout"), Caller("10.0.0.1", certificate="stranger")
@@ -132,7 +126,6 @@ def test_a_certificate_replaces_a_token() -> None:
 
 
 def test_a_wrong_token_is_refused_despite_a_valid_certificate() -> None:
-    """An invalid token is refused even with a valid certificate."""
     both = gate(replace(ASKING, tls=TLS))
 
     assert both.admit(replace(bearer(SECRET), certificate="checkout")) == AdmittedClient("team-a", "prod")
@@ -140,12 +133,10 @@ def test_a_wrong_token_is_refused_despite_a_valid_certificate() -> None:
 
 
 def test_without_configured_tokens_clients_are_identified_by_address() -> None:
-    """Without configured tokens, as on loopback, a client is identified by its address."""
     assert gate(Access()).admit(Caller("127.0.0.1", "Bearer for somebody else")) == AdmittedClient("127.0.0.1")
 
 
 def test_an_open_collector_refuses_invalid_tokens() -> None:
-    """A collector that permits clients without a token still refuses an invalid one."""
     is_open = gate(ASKING, is_open=True)
 
     assert is_open.admit(Caller("10.0.0.9")) == AdmittedClient("10.0.0.9")
@@ -154,7 +145,6 @@ def test_an_open_collector_refuses_invalid_tokens() -> None:
 
 
 def test_a_removed_token_is_refused() -> None:
-    """A removed token is refused from the next call on."""
     current = [ASKING]
     asking = AccessControl(lambda: current[0])
     asking.admit(bearer(OTHER))
@@ -164,7 +154,6 @@ def test_a_removed_token_is_refused() -> None:
 
 
 def test_a_rate_limit_refuses_with_a_retry_delay() -> None:
-    """The rate limit of one client does not affect others; a refused request contains a retry delay and is not charged."""
     now = [0.0]
     limited = Access(tokens=(token(SECRET, limits=RateLimits(requests_per_second=0.5)), token(OTHER, "team-b")))
     asking = gate(limited, clock=lambda: now[0])
@@ -185,7 +174,6 @@ def test_a_rate_limit_refuses_with_a_retry_delay() -> None:
 
 
 def test_bytes_of_a_body_delay_the_next_request() -> None:
-    """The size of a body is charged after its arrival and delays the next request; 10 s of the rate are free."""
     now = [0.0]
     limited = Access(anonymous=RateLimits(bytes_per_second=100))
     asking = gate(limited, clock=lambda: now[0])
@@ -211,7 +199,6 @@ def test_bytes_of_a_body_delay_the_next_request() -> None:
     ],
 )
 def test_ipv6_addresses_are_limited_by_network(addresses: tuple[str, str], same: bool) -> None:
-    """IPv6 addresses are limited by network, because a client can use 2^64 of them."""
     asking = gate(Access(anonymous=RateLimits(requests_per_second=0.1)))
     asking.admit(Caller(addresses[0]))
 
@@ -227,7 +214,6 @@ def _is_refused(asking: AccessControl, caller: Caller) -> bool:
 
 
 def test_clients_of_equal_names_have_separate_limits() -> None:
-    """A token whose name looks like an address does not share the limit of that address."""
     limits = RateLimits(requests_per_second=0.1)
     access = Access(tokens=(token(SECRET, "10.0.0.1", limits=limits),), anonymous=limits)
     both = gate(access, is_open=True)

@@ -13,7 +13,6 @@ ONE = RateLimits(requests_per_second=1.0)
 
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 5), max_size=200))
 def test_no_client_exceeds_its_rate_and_burst(rate: float, pauses: list[float]) -> None:
-    """Any sequence of requests is limited to rate and burst."""
     meter, now, admitted = ClientMeter(RateLimits(requests_per_second=rate), 0.0), 0.0, 0
     for pause in pauses:
         now += pause
@@ -26,7 +25,6 @@ def test_no_client_exceeds_its_rate_and_burst(rate: float, pauses: list[float]) 
 @example([(0.13, 5500), (0.0, 0)])
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), max_size=100))
 def test_a_client_that_waits_the_retry_delay_is_accepted(sent: list[tuple[float, int]]) -> None:
-    """After the delay in a refusal, the next request is permitted."""
     meter, now = ClientMeter(RateLimits(2.0, 500.0), 0.0), 0.0
     for pause, size_bytes in sent:
         now += pause
@@ -39,7 +37,6 @@ def test_a_client_that_waits_the_retry_delay_is_accepted(sent: list[tuple[float,
 
 
 def test_memory_for_addresses_is_bounded() -> None:
-    """A hundred thousand addresses use no more memory than ten thousand, and the state of an exhausted client remains."""
     meters = ClientMeters()
     spent = meters.of("attacker", ONE, 0.0)
     while not spent.request(0.0):
@@ -52,7 +49,6 @@ def test_memory_for_addresses_is_bounded() -> None:
 
 
 def test_addresses_over_the_limit_share_one_meter() -> None:
-    """Addresses beyond the memory limit share one limit until others are idle."""
     meters = ClientMeters(most=3)
     for number in range(3):
         meters.of(number, ONE, 0.0).request(0.0)
@@ -62,7 +58,6 @@ def test_addresses_over_the_limit_share_one_meter() -> None:
 
 
 def test_changed_limits_apply_immediately() -> None:
-    """A changed limit applies immediately."""
     meters = ClientMeters()
     before = meters.of("team-a", ONE, 0.0)
 

@@ -20,7 +20,6 @@ def number_admitted(shares: ServiceShares, sender: Sender, services: int = 10_00
 
 
 def test_a_sender_has_as_many_services_as_it_leaves() -> None:
-    """Each sender may take half of what the others left, continues with its services, and is named."""
     shares = ServiceShares(lambda: 0.0, places=100)
 
     assert [number_admitted(shares, sender) for sender in (A, B, C)] == [50, 25, 13]
@@ -29,7 +28,6 @@ def test_a_sender_has_as_many_services_as_it_leaves() -> None:
 
 
 def test_a_service_unused_for_a_day_frees_its_place() -> None:
-    """A service that is unused for a day frees its place, for its sender and for the others."""
     now = [0.0]
     shares = ServiceShares(lambda: now[0], places=100)
     number_admitted(shares, A)
@@ -44,7 +42,6 @@ def test_a_service_unused_for_a_day_frees_its_place() -> None:
 
 
 def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Senders beyond the memory limit share one share; known senders lose nothing, and places are free after a day."""
     monkeypatch.setattr(auth, "_MAX_SENDERS", 10)
     now = [0.0]
     shares = ServiceShares(lambda: now[0], places=100)
@@ -67,7 +64,6 @@ def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) ->
     )
 )
 def test_others_and_known_services_always_have_a_place(uses: list[tuple[Sender, int, float, bool]]) -> None:
-    """Whatever senders did before, with restarts: each known service is admitted, and the first services of another sender."""
     now, stored = 0.0, dict[str, float]()
 
     def clock() -> float:

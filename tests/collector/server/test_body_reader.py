@@ -18,7 +18,6 @@ def body_reader() -> BodyReader:
 
 
 def test_two_bodies_together_cannot_exceed_the_limit(body_reader: BodyReader) -> None:
-    """Two bodies may use the limit together; the one that would exceed it is refused, and the other continues."""
     with body_reader.held() as first, body_reader.held() as second:
         first(60)
         second(40)
@@ -29,14 +28,12 @@ def test_two_bodies_together_cannot_exceed_the_limit(body_reader: BodyReader) ->
 
 
 def test_a_single_body_may_exceed_the_limit(body_reader: BodyReader) -> None:
-    """A single body may exceed the limit, because it could never be received otherwise."""
     with body_reader.held() as hold:
         hold(60)
         hold(900)
 
 
 def test_a_body_frees_its_memory_at_its_end(body_reader: BodyReader) -> None:
-    """A body frees its memory when it ends in any way."""
     with body_reader.held() as first:
         first(50)
         with suppress(KeyError), body_reader.held() as failed:

@@ -47,7 +47,6 @@ async def _occupied(parser: Reading, decoders: DecoderPool) -> list[asyncio.Task
 
 
 def test_a_failing_body_does_not_affect_others() -> None:
-    """Of bodies parsed together, only the invalid ones fail."""
     parser, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> list[bytes | BaseException]:
@@ -71,7 +70,6 @@ def test_a_failing_body_does_not_affect_others() -> None:
 
 
 def test_bodies_of_disconnected_clients_are_not_parsed() -> None:
-    """The body of a cancelled request is skipped, and the following ones are parsed."""
     parser, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> bytes:
@@ -92,7 +90,6 @@ def test_bodies_of_disconnected_clients_are_not_parsed() -> None:
 
 @pytest.mark.parametrize("most", [SMALL_BYTES // 2, 4 * SMALL_BYTES])
 def test_bodies_over_the_maximum_size_are_refused(most: int) -> None:
-    """Bodies up to the maximum size are parsed, and larger ones are refused."""
     parser, decoders = Reading(), DecoderPool(most)
     body = b"x" * (most - 1)
 

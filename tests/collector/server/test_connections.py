@@ -54,7 +54,6 @@ def read_to_end(connection: socket.socket) -> bytes:
     ids=["long", "many", "endless", "endless name", "address", "whole address", "trailers", "trailer", "extension"],
 )
 def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: bytes) -> None:
-    """A head that exceeds the limit in any way gets a response with the limit and is disconnected; others are unaffected."""
     with connected(served) as connection:
         for start in range(0, len(sent), 10_000):
             try:
@@ -69,7 +68,6 @@ def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: byt
 
 
 def test_the_head_limit_applies_to_each_head(served: Any, bodies: Any) -> None:
-    """The limit applies to each head, not to the connection or to bodies."""
     body = json.dumps(bodies.metrics(*[bodies.point()] * 100)).encode()
     statuses = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
 
@@ -79,7 +77,6 @@ def test_the_head_limit_applies_to_each_head(served: Any, bodies: Any) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/met", HEAD + b"X-Slow: "])
 def test_a_missing_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    """A connection without a request is closed with a response."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(sent)
@@ -88,7 +85,6 @@ def test_a_missing_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_trickling_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
-    """The deadline of a head is not extended by further bytes or empty lines."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.3)
     for first, letter in (
         (b"POST /v1/metrics HTTP/1.1\r\nX: ", b"x"),
@@ -108,7 +104,6 @@ def test_a_trickling_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that exceeds its deadline gets a 408, and its memory is freed."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
@@ -131,7 +126,6 @@ def connected_from(served: Any, address: str) -> socket.socket:
 def test_connections_over_the_limit_get_a_retry_delay(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], limit: str
 ) -> None:
-    """While the server works for all connections, another one gets a 503 with Retry-After; probes are served, and other addresses."""
     served = serve_slow()
     limits = served.collector._server.limits
     setattr(limits, limit, 2)
@@ -185,7 +179,6 @@ def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is se
     limit: str,
     addresses: int,
 ) -> None:
-    """A new connection replaces one with an unfinished request, which gets a response, whether or not its client reads it."""
     # Long deadlines, so that no connection is closed for slowness.
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
@@ -213,7 +206,6 @@ def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is se
 def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer_connections(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, address: str, sends_first: bool
 ) -> None:
-    """A flood from one address replaces its own connections, the slowest first."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     limits = served.collector._server.limits
     limits.most, limits.surplus = 3, 0
@@ -237,7 +229,6 @@ def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer
 def test_half_received_bodies_do_not_block_senders(
     serve: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """The memory of all is limited: the sender that holds most of it for the longest time gets a 503."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     served = serve(max_body_bytes=250_000, queue_bytes=1_000_000)
     with contextlib.ExitStack() as stack:
@@ -254,7 +245,6 @@ def test_half_received_bodies_do_not_block_senders(
 
 
 def test_connections_over_the_surplus_are_closed_at_once(served: Any) -> None:
-    """Beyond the surplus connections too, a new connection gets a 503 before its request."""
     limits = served.collector._server.limits
     limits.most = limits.surplus = 0
     with connected(served) as second:
@@ -267,7 +257,6 @@ def test_connections_over_the_surplus_are_closed_at_once(served: Any) -> None:
 def test_a_client_that_does_not_read_is_disconnected(
     served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """A client that sends requests and reads no responses is disconnected, and does not delay the shutdown."""
     monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 0.2)
     accepted = served.collector._server.server_state.connections
     with socket.socket() as connection:
@@ -287,7 +276,6 @@ def test_a_client_that_does_not_read_is_disconnected(
 def test_no_response_is_written_to_a_disconnected_client(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client that disconnects while its request is processed causes no error."""
     served = serve_slow()
     server = served.collector._server.server_state
     body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -346,7 +334,6 @@ class Timers:
     ("unread", "checks"), [((900, 600, 300, 0), 3), ((900, 900), 1), ((0,), 1), (tuple(range(1000, 0, -1)), 13)]
 )
 def test_a_slowly_reading_client_stays_connected(unread: tuple[int, ...], checks: int) -> None:
-    """A client that reads slowly stays connected, unless it reads nothing for ten seconds or takes two minutes."""
     connection: Any = connections.Connection.__new__(connections.Connection)
     connection.transport, connection.loop = SlowlyRead(*unread), Timers()
     connection._abort_later()
@@ -360,7 +347,6 @@ def test_a_slowly_reading_client_stays_connected(unread: tuple[int, ...], checks
 
 
 def test_uvicorn_has_the_methods_that_are_overridden() -> None:
-    """Each overridden method of uvicorn exists, because otherwise its limit would have no effect."""
     methods = {name for name, value in vars(connections.Connection).items() if inspect.isfunction(value)}
     overridden = {name for name in methods if not name.startswith("_")} - {"give_way"}
 
@@ -368,8 +354,6 @@ def test_uvicorn_has_the_methods_that_are_overridden() -> None:
 
 
 def test_uvicorn_has_the_attributes_that_are_used() -> None:
-    """The used attributes of uvicorn's connections, requests and flow control exist."""
-
     async def application(_scope: Any, _receive: Any, _send: Any) -> None: ...
 
     config = uvicorn.Config(application, ws="none", log_config=None)

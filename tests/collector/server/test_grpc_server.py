@@ -109,7 +109,6 @@ def metrics(bodies: Any) -> ExportMetricsServiceRequest:
 def test_an_acknowledged_export_is_in_the_store(
     serve: Serve, metrics: Any, compression: grpc.Compression | None
 ) -> None:
-    """An acknowledged export is in the store, compressed or not."""
     served = serve(grpc_port=0)
     response = call(served, metrics, compression=compression)
 
@@ -118,7 +117,6 @@ def test_an_acknowledged_export_is_in_the_store(
 
 
 def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
-    """Refused points are counted and named, and the others are stored."""
     served = serve(grpc_port=0)
     points = metrics.resource_metrics[0].scope_metrics[0].metrics[0].exponential_histogram.data_points
     points.add().CopyFrom(points[0])
@@ -130,7 +128,6 @@ def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
 
 
 def test_traces_are_stored(serve: Serve, bodies: Any) -> None:
-    """Traces retained by an agent are stored."""
     served = serve(grpc_port=0)
     body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
     for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:  # in protobuf's JSON, bytes are base64
@@ -143,7 +140,6 @@ def test_traces_are_stored(serve: Serve, bodies: Any) -> None:
 
 
 def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
-    """Logs are acknowledged with a partial success that explains how to disable them."""
     served = serve(grpc_port=0)
     request = ExportLogsServiceRequest()
     request.resource_logs.add().scope_logs.add().log_records.add()
@@ -167,7 +163,6 @@ def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
 def test_unreadable_bodies_are_refused_with_a_reason(
     serve: Serve, message: bytes, compression: grpc.Compression | None, code: grpc.StatusCode, reason: str
 ) -> None:
-    """Invalid messages, decompression bombs and too large messages are permanent errors, and the next call succeeds."""
     served = serve(grpc_port=0, max_body_bytes=200_000, max_inflated_bytes=1_000_000)
     error: Any = refusal(served, message, METRICS, compression)
 
@@ -178,7 +173,6 @@ def test_unreadable_bodies_are_refused_with_a_reason(
 
 
 def test_a_refusal_is_a_status_of_google_rpc(serve: Serve) -> None:
-    """The details of an error contain code and message, as in the specification."""
     error: Any = refusal(serve(grpc_port=0), b"\xff\xff")
     status = details(error)
 
@@ -208,7 +202,6 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, C
 def test_any_message_gets_a_response_and_only_ok_changes_the_store(
     export: tuple[Store, Callable[..., Any]], method: str, message: bytes, name: str | None
 ) -> None:
-    """Any bytes to any method are acknowledged, or refused permanently with a reason."""
     store, begin = export
     before = rows(store)
     ended: Any = begin(method, message, () if name is None else (("x-stagelens-batch", name.strip()),))
@@ -221,7 +214,6 @@ def test_any_message_gets_a_response_and_only_ok_changes_the_store(
     "method", ["/a.B/C", f"/{OTLP}.metrics.v1.MetricsService/Import", "/grpc.health.v1.Health/Watch"]
 )
 def test_other_methods_are_not_implemented(serve: Serve, method: str) -> None:
-    """An unknown method is UNIMPLEMENTED with the supported ones."""
     error: Any = refusal(serve(grpc_port=0), b"", method)
 
     assert error.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -231,7 +223,6 @@ def test_other_methods_are_not_implemented(serve: Serve, method: str) -> None:
 def test_the_health_service_reports_whether_commits_succeed(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
-    """The health service reports SERVING while commits succeed, and needs no service name."""
     served = serve_slow(grpc_port=0)
     check = "/grpc.health.v1.Health/Check"
     healthy = call(served, b"", check)
@@ -247,7 +238,6 @@ def test_the_health_service_reports_whether_commits_succeed(
 
 
 def test_a_full_queue_returns_a_retry_delay(serve_slow: Serve, slow: Any, metrics: Any) -> None:
-    """With a full queue, a call is RESOURCE_EXHAUSTED with RetryInfo."""
     served = serve_slow(grpc_port=0, queue_batches=1)
     slow.open.clear()
     with ThreadPoolExecutor(1) as pool:
@@ -261,7 +251,6 @@ def test_a_full_queue_returns_a_retry_delay(serve_slow: Serve, slow: Any, metric
 
 
 def test_calls_over_the_limit_get_a_retry_delay(serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call beyond the limit is refused before its message is received."""
     served = serve(grpc_port=0)
     with monkeypatch.context() as patch:
         patch.setattr(grpc_server, "MAX_CALLS", 0)
@@ -295,7 +284,6 @@ def half_messages(collector: Collector, number: int) -> socket.socket:
 def test_unfinished_messages_do_not_block_senders(
     serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None], most_calls: int
 ) -> None:
-    """They give way to a later message, also at the limit of calls and from the same address."""
     monkeypatch.setattr(grpc_server, "MAX_RECEIVE_SECONDS", 600.0)
     monkeypatch.setattr(grpc_server, "MAX_UNSHARED_SECONDS", 0.1)
     monkeypatch.setattr(grpc_server, "MAX_CALLS", most_calls)
@@ -309,7 +297,6 @@ def test_unfinished_messages_do_not_block_senders(
 
 
 def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metrics: Any) -> None:
-    """A retry is detected by batch name or body, over either protocol."""
     served = serve(grpc_port=0)
     call(served, metrics, x_stagelens_batch="pod-1:7")
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))), x_stagelens_batch="pod-1:7")
@@ -323,7 +310,6 @@ def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metr
 def test_a_duplicate_waits_for_the_commit_of_the_first(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
-    """A retry during the first attempt is acknowledged after the commit of both."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -340,7 +326,6 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
 def test_a_cancelled_call_is_still_committed(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
-    """A cancelled call whose message was received is committed, and its memory is freed."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with channel(served.collector) as to:
@@ -355,7 +340,6 @@ def test_a_cancelled_call_is_still_committed(
 
 
 def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
-    """A stream that ends without a message is an error."""
     served = serve(grpc_port=0)
     with channel(served.collector) as to, pytest.raises(grpc.RpcError) as caught:
         to.stream_unary(METRICS)(iter(()), timeout=60)
@@ -365,7 +349,6 @@ def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
 
 
 def test_stopping_acknowledges_accepted_batches(serve_slow: Serve, slow: Any, metrics: Any) -> None:
-    """A call in progress during shutdown is committed and acknowledged; then the port is closed."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -381,14 +364,12 @@ def test_stopping_acknowledges_accepted_batches(serve_slow: Serve, slow: Any, me
 
 
 def test_a_port_in_use_is_reported_with_the_fix(serve: Serve, store: Store) -> None:
-    """A port in use is an error with a fix, although gRPC would share it silently."""
     taken = serve(grpc_port=0).collector.grpc_port
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{taken} for gRPC[\s\S]*STAGELENS_COLLECTOR_GRPC_PORT"):
         Collector(CollectorConfig(port=0, grpc_port=taken), store).start()
 
 
 def test_without_grpc_there_is_no_port(served: Any) -> None:
-    """With the port set to `off`, the collector serves HTTP only."""
     assert served.collector.grpc_port is None
 
 
@@ -408,7 +389,6 @@ def test_both_protocols_require_the_token(  # noqa: PLR0917 - what is sent, what
     code: grpc.StatusCode | None,
     status: HTTPStatus,
 ) -> None:
-    """Without a valid token both protocols refuse exports with a reason; probes need none."""
     import httpx  # noqa: PLC0415 - used here only
 
     file = LiveConfig(None, {"STAGELENS_COLLECTOR_TOKEN": TOKEN})

@@ -12,7 +12,6 @@ from tests.structure import ROOT, product_files
 
 
 def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host name with IPv6 and IPv4 addresses, such as `localhost`, listens on IPv4, to which clients connect."""
     found = [
         (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
@@ -30,7 +29,6 @@ LISTENS = re.compile(
 
 
 def test_nothing_else_listens() -> None:
-    """Every listener has the limits of `HttpServer`, except that of gRPC, and the loopback one of `bench` and `doctor` without data."""
     found = {str(path) for path in product_files() if LISTENS.search((ROOT / path).read_text(encoding="utf-8"))}
 
     assert found == {"collector/server/http_server.py", "collector/server/grpc_server.py", "instrumentors/session.py"}

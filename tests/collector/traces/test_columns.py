@@ -47,7 +47,6 @@ def as_before(spans: Spans) -> bytes:
 
 @pytest.mark.parametrize("blob", [encode_spans(SPANS), as_before(SPANS)], ids=["now", "before"])
 def test_written_columns_are_read_unchanged(blob: bytes) -> None:
-    """Spans of this and the previous version are read, because spans may wait during an upgrade."""
     found = decode_spans(blob)
 
     assert found.rows.tolist() == decode_rows(blob).tolist() == SPANS.rows.tolist()
@@ -57,14 +56,12 @@ def test_written_columns_are_read_unchanged(blob: bytes) -> None:
 
 
 def test_python_equal_labels_stay_distinct() -> None:
-    """Labels that are equal in Python, such as 1 and true, stay distinct."""
     assert len({LABELS[1], LABELS[2], Label("1", attributes=(("flag", True),))}) == 2
 
 
 @settings(max_examples=60, deadline=None)
 @given(old=st.booleans(), at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
 def test_damage_is_reported(old: bool, at: int, byte: bytes, cut: int) -> None:
-    """Changed or missing bytes raise only a StoreError."""
     whole = as_before(SPANS) if old else encode_spans(SPANS)
     blob = bytearray(whole)
     blob[at % len(blob) : at % len(blob) + len(byte)] = byte
@@ -76,6 +73,5 @@ def test_damage_is_reported(old: bool, at: int, byte: bytes, cut: int) -> None:
 
 
 def test_a_newer_format_is_refused() -> None:
-    """A newer format is an error with a fix."""
     with pytest.raises(StoreError, match=r"format 03.*upgrade"):
         decode_spans(b"\x03" + encode_spans(SPANS)[1:])

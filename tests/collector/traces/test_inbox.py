@@ -80,7 +80,6 @@ def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
 @settings(max_examples=40, deadline=None)
 @given(spans=trees(), rng=st.randoms(use_true_random=False))
 def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Random) -> None:
-    """Any split into exports, within the waiting time and with repetitions, gives the same counts as one export."""
     inbox = Inbox()
     for at, export in zip(sorted(rng.randrange(10) for _ in range(9)), parcels(spans, rng), strict=False):
         inbox.put(export, at)
@@ -104,7 +103,6 @@ def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Ra
 @settings(max_examples=60, deadline=None)
 @given(spans=trees())
 def test_a_retained_trace_shows_each_span(spans: list[Span]) -> None:
-    """A retained trace has the spans of the request with their times, those before its first child, and calls to others."""
     inbox = Inbox()
     inbox.put(spans, 0)
     inbox.process(20)
@@ -124,7 +122,6 @@ def test_a_retained_trace_shows_each_span(spans: list[Span]) -> None:
 
 
 def test_the_longest_of_many_spans_are_shown() -> None:
-    """Of very many spans the longest are shown, in order of their start."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 0, 10_000, SERVER), *(Span(n, 1, n, n + n % 1100, WORK) for n in range(2, 1102))], 0)
     inbox.process(20)
@@ -136,7 +133,6 @@ def test_the_longest_of_many_spans_are_shown() -> None:
 @settings(max_examples=25, deadline=None)
 @given(spans=trees(), seed=st.integers(0, 2**32))
 def test_finished_spans_replace_unfinished_ones(spans: list[Span], seed: int) -> None:
-    """A span that is exported at its start and at its end is counted by its end."""
     inbox = Inbox()
     rng = random.Random(seed)
     unfinished = [replace(span, end=None) for span in spans if rng.random() < 0.5]
@@ -162,7 +158,6 @@ def requests(inbox: Inbox) -> int:
 
 
 def test_a_request_waits_for_its_remaining_spans() -> None:
-    """A request is counted after its waiting time, with the spans that arrived until then."""
     inbox = Inbox()
     root, below = request()
     inbox.put([root], 0)
@@ -176,7 +171,6 @@ def test_a_request_waits_for_its_remaining_spans() -> None:
 
 
 def test_late_or_repeated_spans_change_nothing() -> None:
-    """A late span of a counted request, and a repeated request, change nothing."""
     inbox = Inbox()
     root, below = request()
     inbox.put([root], 0)
@@ -192,7 +186,6 @@ def test_late_or_repeated_spans_change_nothing() -> None:
 
 
 def test_a_second_request_of_the_trace_is_not_late() -> None:
-    """In a second request of the same trace, a child that arrives before its root is not late."""
     inbox = Inbox()
     inbox.put(request(), 0)
     inbox.process(10)
@@ -216,7 +209,6 @@ def losses(inbox: Inbox) -> dict[tuple[str, str], int]:
 
 
 def test_a_root_that_ends_long_after_its_children_is_counted_with_their_stages() -> None:
-    """Children wait for an hour; later, their number is counted as a loss of their service, and the root still counts."""
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(12, 11, 2, 5, WORK, trace=2)], 0)
     inbox.process(20)
@@ -234,7 +226,6 @@ def test_a_root_that_ends_long_after_its_children_is_counted_with_their_stages()
 
 
 def test_a_late_span_is_a_loss_of_its_service() -> None:
-    """A span that arrives after its request was counted is counted as a loss."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 1, 9, SERVER)], 0)
     inbox.process(20)
@@ -259,7 +250,6 @@ def test_a_late_span_is_a_loss_of_its_service() -> None:
     ids=lambda value: value.label.name if isinstance(value, Span) else "",
 )
 def test_an_event_without_a_duration_is_no_request(root: Span, expected: int) -> None:
-    """Log records, events and placeholders are no requests, wherever they are in the trace."""
     inbox = Inbox()
     inbox.put([root, Span(9, 0, 0, 5, Label("caller", "client"))], 0)
     inbox.process(20)
@@ -269,7 +259,6 @@ def test_an_event_without_a_duration_is_no_request(root: Span, expected: int) ->
 
 
 def test_a_health_probe_is_counted_apart() -> None:
-    """A root that is a health probe is in no metric of requests and in no trace."""
     inbox = Inbox()
     probe = Label("GET /healthz", "server", request=True, route="/healthz")
     inbox.put([Span(1, 0, 1, 3, probe, flags=Flag.PROBE), Span(2, 1, 1, 2, WORK), *request(50)], 0)
@@ -282,7 +271,6 @@ def test_a_health_probe_is_counted_apart() -> None:
 
 
 def test_spans_without_a_root_are_dropped() -> None:
-    """Spans without a root, with a root that never ends, or in a circle are dropped."""
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
     inbox.put([Span(6, 7, 2, 5, WORK), Span(7, 6, 2, 5, WORK), Span(8, 8, 2, 5, WORK)], 0)
@@ -297,7 +285,6 @@ def test_spans_without_a_root_are_dropped() -> None:
 
 
 def test_the_oldest_rootless_spans_are_dropped_over_the_limit() -> None:
-    """If too many spans wait for a root, the oldest are dropped."""
     inbox = Inbox(InboxLimits(carry_bytes=2 * ROW.itemsize))
     for number in range(2, 6):
         inbox.put([Span(number, 1, 2, 5, WORK)], 60 * number)
@@ -310,7 +297,6 @@ def test_the_oldest_rootless_spans_are_dropped_over_the_limit() -> None:
 
 
 def test_spans_that_are_not_requests_by_rule_are_not_counted() -> None:
-    """A tree whose root is no request by its rule is not counted."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 1, 10, Label("loop")), Span(2, 1, 2, 5, WORK)], 0)
 
@@ -319,7 +305,6 @@ def test_spans_that_are_not_requests_by_rule_are_not_counted() -> None:
 
 
 def test_spans_above_a_request_are_excluded() -> None:
-    """A loop span above requests is neither shown in them nor ended by them."""
     inbox = Inbox()
     inbox.put([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)], 0)
     inbox.process(20)
@@ -330,7 +315,6 @@ def test_spans_above_a_request_are_excluded() -> None:
 
 
 def test_a_request_counted_by_an_agent_is_not_counted_again() -> None:
-    """A request that an agent counted, as marked on the user's spans, is not counted again."""
     inbox = Inbox()
     inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
     outcome = inbox.process(20)
@@ -341,7 +325,6 @@ def test_a_request_counted_by_an_agent_is_not_counted_again() -> None:
 
 
 def test_a_nested_request_is_part_of_the_outer_one_except_self_calls() -> None:
-    """A server span below another one is the same request; below a client span it is a separate one."""
     inbox = Inbox()
     call = Label("call", "client", stage="dependency")
     inbox.put(
@@ -354,7 +337,6 @@ def test_a_nested_request_is_part_of_the_outer_one_except_self_calls() -> None:
 
 @pytest.mark.parametrize("skew", [0, 50 * NS, -50 * NS])
 def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
-    """A call is split by durations: busy time of the other process is dependency, the rest is network, whatever the clocks."""
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     server = Span(3, 2, 300 + skew, 900 + skew, SERVER, replace(STOCK, environment="staging"))
@@ -376,7 +358,6 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
 
 @pytest.mark.parametrize("skew", [0, 50 * NS])
 def test_the_called_request_is_placed_in_its_call(skew: int) -> None:
-    """The call is found by its id among several, whatever the clocks."""
     inbox = Inbox()
     label = Label("GET", "client", stage="dependency")
     calls = [Span(number, 1, number * 1000, number * 1000 + 900, label) for number in (2, 3, 4)]
@@ -390,7 +371,6 @@ def test_the_called_request_is_placed_in_its_call(skew: int) -> None:
 
 
 def test_a_call_is_never_split_beyond_its_own_time() -> None:
-    """A call is not split beyond its duration if the server reports a longer one."""
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     inbox.put([Span(1, 0, 50, 1200, SERVER), client, Span(3, 2, 0, 5000, SERVER, STOCK)], 0)
@@ -401,7 +381,6 @@ def test_a_call_is_never_split_beyond_its_own_time() -> None:
 
 
 def test_a_streamed_response_has_token_metrics() -> None:
-    """A streaming request has the time to the first token with stages, mean time per token, tokens, and longest stall."""
     inbox = Inbox()
     llm = Label("generate", stage="decode", definition="first_chunk")
     stream = StreamMeasurements(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
@@ -419,7 +398,6 @@ def test_a_streamed_response_has_token_metrics() -> None:
 
 
 def test_each_process_is_a_replica() -> None:
-    """Requests and their stages count by place and minute, at the scale of attributes; a process without a name has none."""
     inbox = Inbox()
     forward, server = Label("run", stage="forward"), Label("GET /", "server", request=True)
     one, other = (replace(SHOP, instance=str(number), place="pod-2") for number in range(2))
@@ -442,7 +420,6 @@ def test_each_process_is_a_replica() -> None:
 
 
 def test_a_backlog_is_processed_in_batches() -> None:
-    """A backlog larger than one processing is counted completely and once."""
     inbox = Inbox(InboxLimits(due_bytes=3000, carry_bytes=100))
     for trace in range(1, 201):
         inbox.put(request(trace), trace // 100)
@@ -456,7 +433,6 @@ def test_a_backlog_is_processed_in_batches() -> None:
 
 
 def test_remembered_state_is_bounded() -> None:
-    """Counted requests are remembered up to an age and a number, the oldest are dropped first."""
     inbox = Inbox(InboxLimits(remember_bytes=100_000))
     for minute in range(40):
         inbox.put([span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute)
@@ -474,7 +450,6 @@ def test_remembered_state_is_bounded() -> None:
 
 
 def test_a_trace_of_a_hundred_thousand_spans() -> None:
-    """For a hundred thousand nested, sequential or parallel spans, counts are exact and the shown spans are limited."""
     inbox = Inbox()
     deep = [Span(number, number - 1, number, 10**6 - number, WORK) for number in range(2, 30_000)]
     wide = [Span(30_000 + number, 1, number, number + 50, WORK) for number in range(70_000)]
@@ -488,7 +463,6 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
 
 
 def test_an_unreadable_inbox_row_is_skipped() -> None:
-    """A parcel that cannot be read stays for a newer version and is deleted when it is old."""
     inbox = Inbox()
     for spans in (
         b"",
@@ -509,7 +483,6 @@ def test_an_unreadable_inbox_row_is_skipped() -> None:
 @settings(max_examples=30, deadline=None)
 @given(raw=st.binary(min_size=ROW.itemsize, max_size=ROW.itemsize * 12), small=st.booleans())
 def test_invalid_rows_never_raise(raw: bytes, small: bool) -> None:
-    """For rows of any bits no exception is raised, counts add up, and all rows leave the inbox."""
     rows = np.frombuffer(raw[: len(raw) // ROW.itemsize * ROW.itemsize], ROW).copy()
     if small:
         # A few traces, ids and times, so that rows refer to each other.
@@ -530,7 +503,6 @@ def test_invalid_rows_never_raise(raw: bytes, small: bool) -> None:
 
 
 def test_the_tail_and_a_random_share_are_retained() -> None:
-    """Failed requests, the slowest, and a random share are retained for each series; by default not nearly all."""
     inbox = Inbox(keep=SamplingPolicy(errors=3, slow=2, uniform=1))
     failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
     inbox.put([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0)
@@ -543,7 +515,6 @@ def test_the_tail_and_a_random_share_are_retained() -> None:
 
 
 def test_spans_of_pending_traces_are_not_parsed(caplog: pytest.LogCaptureFixture) -> None:
-    """Rows of traces that are not due are only skimmed, because each processing reads them; damage is detected later."""
     inbox = Inbox()
     inbox.put(request(1), 0)
     rows = columns(request(2)).rows.tobytes()

@@ -22,7 +22,6 @@ interval = st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 2), s
     far=st.sampled_from((1, 2**41)),
 )
 def test_each_request_is_split_as_partition_does(found: list[tuple[int, ...]], own: list[int], far: int) -> None:
-    """For any nesting, overlap and equal times, the stages are equal to the nanosecond."""
     t0, t1 = 5 * far, 15 * far
     rows = [(request, t0, t1, stage, request) for request, stage in enumerate(own)]
     for request, parent, stage, start, length in found:

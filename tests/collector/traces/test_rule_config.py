@@ -29,7 +29,6 @@ def one(rule: str) -> str:
 
 
 def test_a_rule_with_every_key_is_parsed() -> None:
-    """A rule with every key is parsed."""
     text = """
 stages: [rerank]
 spans:
@@ -166,14 +165,12 @@ spans:
     ],
 )
 def test_an_error_is_reported_with_its_line_and_fix(text: str, problem: str) -> None:
-    """Each error has its line and fix, and there is no other one."""
     (found,) = problems(text)
 
     assert found.startswith(problem)
 
 
 def test_all_errors_are_found_together() -> None:
-    """All errors are reported together."""
     text = "spans:\n  - name: a\n    when: {span: b}\n    stage: quue\n    request: 3\n    sho: [c]\n"
 
     assert [problem.split(":")[0] for problem in problems(text)] == ["4", "5", "6"]
@@ -190,7 +187,6 @@ def test_all_errors_are_found_together() -> None:
     ],
 )
 def test_an_unreachable_rule_gets_a_warning(first: str, second: str) -> None:
-    """A rule whose spans all match an earlier rule gets a warning."""
     text = f"spans:\n  - name: wide\n    when: {first}\n  - name: narrow\n    when: {second}\n"
     document = read(text)[1]
 
@@ -214,14 +210,12 @@ def test_an_unreachable_rule_gets_a_warning(first: str, second: str) -> None:
     ],
 )
 def test_a_reachable_rule_gets_no_warning(first: str, second: str) -> None:
-    """A rule that some spans can reach gets no warning."""
     text = f"spans:\n  - name: first\n    when: {first}\n  - name: second\n    when: {second}\n"
 
     assert read(text)[1].warnings == []
 
 
 def test_a_set_like_value_gets_a_warning() -> None:
-    """A value that looks like a set gets a warning and is parsed literally."""
     (rule,), document = read('spans:\n  - {name: a, when: {span: "job [0-9]"}}')
     (warning,) = document.warnings
 

@@ -49,7 +49,6 @@ def rule_of(scope: str, case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
 def test_a_span_is_classified_by_its_convention(scope: str, case: dict[str, Any]) -> None:
-    """A span has the stage, request, service and attributes of its convention."""
     expected = case["expect"]
     spans = read(export(written(case), scope=scope))
     found = label(spans)
@@ -76,21 +75,18 @@ def test_a_span_is_classified_by_its_convention(scope: str, case: dict[str, Any]
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
 def test_prompts_queries_and_addresses_are_not_stored(scope: str, case: dict[str, Any]) -> None:
-    """Prompts, queries and addresses, which contain the word secret in the files, are not stored."""
     spans = read(export(written(case), scope=scope))
 
     assert "secret" not in repr((spans.labels, spans.sources))
 
 
 def test_every_built_in_rule_has_a_span() -> None:
-    """Every built-in rule matches a span of the test files."""
     shown = {case["expect"].get("rule") for _, _, case in SPANS}
 
     assert {rule.name for rule in built_in()} - shown == set()
 
 
 def test_every_built_in_rule_names_its_source_and_known_stages() -> None:
-    """Every built-in rule names its source and uses known stages."""
     used = {stage for rule in built_in() for stage in (rule.stage, rule.head, *(part.stage for part in rule.parts))}
 
     assert used - {""} <= stages.BY_KEY.keys() - {stages.OVERHEAD}
@@ -100,7 +96,6 @@ def test_every_built_in_rule_names_its_source_and_known_stages() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parent", [0, 9])
 def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
-    """Without a rule, server and consumer spans and spans without a parent are requests; client spans are not."""
     found = label(read(export(span(kind=kind, parent=parent))))
 
     assert found.request is (kind in {"server", "consumer"} or (kind == "internal" and not parent))
@@ -108,7 +103,6 @@ def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
 
 
 def test_custom_rules_have_priority() -> None:
-    """Custom rules have priority, and the first match decides."""
     own = (
         Rule(
             name="one route",
@@ -143,14 +137,12 @@ def test_custom_rules_have_priority() -> None:
 def test_conditions_match_wildcards_and_values(
     condition: tuple[str, ...], value: str | float | bool, holds: bool
 ) -> None:
-    """Asterisks and question marks are wildcards; numbers and booleans are compared as written."""
     facts = SpanFacts("", "", "internal", {"key": value}, {}, root=False)
 
     assert SpanCondition(attributes={"key": condition}).matches(facts) is holds
 
 
 def test_a_rule_can_match_the_process() -> None:
-    """A condition on the service applies a rule to one process."""
     condition = SpanCondition(span=("run",), resource={"service.name": ("shop*",)})
     own = (Rule(name="shop", when=(condition,), stage="forward"),)
 
@@ -159,7 +151,6 @@ def test_a_rule_can_match_the_process() -> None:
 
 
 def test_a_name_can_be_a_template_of_attributes() -> None:
-    """A name template with a missing attribute leaves the span's name."""
     own = (
         Rule(
             name="job",
@@ -180,14 +171,12 @@ def test_a_name_can_be_a_template_of_attributes() -> None:
 
 
 def test_spans_counted_by_the_agent_are_marked() -> None:
-    """A span is marked as counted if the agent's attribute on it is true."""
     for value, flag in ((True, Flag.COUNTED), (False, 0), ("true", 0), (1, 0)):
         assert read(export(span(kind="server", values={names.COUNTED: value}))).rows["flags"][0] == flag
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
 def test_both_encodings_of_a_convention_give_equal_rows(file: Path) -> None:
-    """Both encodings of a convention give the same stored bytes."""
     content = json.loads(file.read_text(encoding="utf-8"))
     body = export(*map(written, content["spans"]), scope=content["scope"])
     reader = SpanReader()
@@ -198,7 +187,6 @@ def test_both_encodings_of_a_convention_give_equal_rows(file: Path) -> None:
 
 
 def test_a_health_probe_is_recognised_by_route_name_path_and_agent() -> None:
-    """Whatever says that a server span is a probe; a POST is none, and neither path nor User-Agent is stored."""
     method = {"http.request.method": "GET"}
     probes = [
         ("GET /healthz", {**method, "http.route": "/healthz"}, "/healthz"),

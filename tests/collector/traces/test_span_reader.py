@@ -120,7 +120,6 @@ def same(one: Spans, other: Spans) -> bool:
 @settings(deadline=None, max_examples=50)
 @given(requests())
 def test_both_encodings_give_equal_results(request: ExportTraceServiceRequest) -> None:
-    """For any export, valid or invalid, both encodings give the same result."""
     results = IngestResult(), IngestResult()
     binary, traces = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, results[0])
     text, traces_too = READER.read(JSON, as_json(request), ALWAYS, results[1])
@@ -135,7 +134,6 @@ def test_both_encodings_give_equal_results(request: ExportTraceServiceRequest) -
 def test_any_bytes_are_a_wire_error_or_an_export(
     request: ExportTraceServiceRequest, rng: random.Random, as_text: bool
 ) -> None:
-    """Bytes changed, removed or duplicated give a WireError or an export that can be stored."""
     body = bytearray(as_json(request) if as_text else request.SerializeToString())
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(body) + 1)
@@ -157,7 +155,6 @@ def test_any_bytes_are_a_wire_error_or_an_export(
 @settings(deadline=None, max_examples=30)
 @given(requests())
 def test_row_indices_are_within_their_tables(request: ExportTraceServiceRequest) -> None:
-    """Indices of rows are within their tables, and every row has ids and a time."""
     spans, _ = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, IngestResult())
     rows = spans.rows
     own = {int(row["span"]) for row in rows if not row["flags"] & Flag.DERIVED}
@@ -173,7 +170,6 @@ def test_row_indices_are_within_their_tables(request: ExportTraceServiceRequest)
 
 
 def test_a_span_is_a_row() -> None:
-    """A span becomes a row with ids, times and process."""
     resource = {
         "service.name": "shop",
         "service.version": "1.2",
@@ -203,13 +199,11 @@ def test_a_span_is_a_row() -> None:
     ],
 )
 def test_processes_are_identified_by_their_attributes(resource: dict[str, Any], source: SpanSource) -> None:
-    """Processes are identified by their attributes, including those before version 1.27 of the conventions."""
     assert read(export(span(), resource=resource)).sources == [source]
 
 
 @pytest.mark.parametrize("media_type", [JSON, PROTOBUF])
 def test_a_client_of_an_environment_determines_it(media_type: str) -> None:
-    """The environment of a token applies to spans and retained traces, whatever their resource."""
     body = export(span(), resource={"deployment.environment.name": "prod"})
     body["resourceSpans"] += export(span(), scope=names.SCOPE)["resourceSpans"]
     sent = as_protobuf(body) if media_type == PROTOBUF else json.dumps(body).encode()
@@ -233,7 +227,6 @@ def test_a_client_of_an_environment_determines_it(media_type: str) -> None:
     ],
 )
 def test_an_invalid_span_is_refused_alone(fields: dict[str, str], reason: Reason, message: str) -> None:
-    """An invalid span is refused with reason and position, and other spans are accepted."""
     window = TimeWindow(NOON_NS // 10**9 - 100, NOON_NS // 10**9 + 100)
     body = export(span(id=1), span(id=2) | fields, span(id=3) | fields, span(id=4))
     tally = IngestResult()
@@ -247,7 +240,6 @@ def test_an_invalid_span_is_refused_alone(fields: dict[str, str], reason: Reason
 
 
 def test_streams_and_intervals_match_their_spans_despite_refusals() -> None:
-    """Streams and intervals stay with their rows when other rows are refused."""
     values = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.02}
     spans = read(export(span(id=1) | {"traceId": ""}, span("chat", id=2, values=values)))
 
@@ -258,7 +250,6 @@ def test_streams_and_intervals_match_their_spans_despite_refusals() -> None:
 
 
 def test_an_unfinished_span_is_stored() -> None:
-    """A span without an end is stored, because its end may arrive later."""
     values = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.02}
     spans = read(export(span("chat", end_ms=None, values=values)))
 
@@ -268,7 +259,6 @@ def test_an_unfinished_span_is_stored() -> None:
 
 @pytest.mark.parametrize("walked", [0, 10**9])
 def test_a_large_body_is_parsed_like_a_small_one(walked: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The spans of a large body are parsed in groups, large ones singly, with the same result."""
     body = as_protobuf(export(*(span(id=number, values={"other": "x" * number}) for number in range(1, 50))))
     small = READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans
     monkeypatch.setattr(span_reader, "SMALL_BYTES", 10)
@@ -294,13 +284,11 @@ def test_a_large_body_is_parsed_like_a_small_one(walked: int, monkeypatch: pytes
     ],
 )
 def test_too_many_messages_are_too_large(body: bytes) -> None:
-    """A body of many empty messages is refused before objects are created."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
 
 def test_too_many_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Different kinds of spans beyond a limit are refused, because each is stored with the export."""
     monkeypatch.setattr(span_validation, "MAX_LABELS", 3)
     tally = IngestResult()
     spans = read(export(*(span(f"job {number}", id=number) for number in range(1, 9))), tally=tally)
@@ -310,7 +298,6 @@ def test_too_many_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_caches_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache is limited and does not change results, for any number of attributes and kinds of spans."""
     bodies = [
         as_protobuf(
             export(
@@ -336,7 +323,6 @@ def test_caches_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_changed_rules_apply_from_the_next_export() -> None:
-    """After a change of rules, the next export uses the new rules."""
     rules: list[tuple[Rule, ...] | None] = [None]
     reader = SpanReader(lambda: rules[0])
     body = as_protobuf(export(span("ours")))
@@ -348,7 +334,6 @@ def test_changed_rules_apply_from_the_next_export() -> None:
 
 
 def test_attributes_without_a_rule_are_not_stored() -> None:
-    """Attributes that no rule shows, and texts of errors and events, are not stored."""
     body = export(
         span(
             kind="server",
@@ -364,7 +349,6 @@ def test_attributes_without_a_rule_are_not_stored() -> None:
 
 
 def test_an_empty_export_is_nothing() -> None:
-    """An empty export has no rows and no errors."""
     for media_type, body in ((JSON, b"{}"), (PROTOBUF, b"")):
         tally = IngestResult()
         spans, traces = READER.read(media_type, body, ALWAYS, tally)
@@ -374,7 +358,6 @@ def test_an_empty_export_is_nothing() -> None:
 
 
 def test_enumerations_can_be_names() -> None:
-    """Enumerations may be names, as in protobuf's JSON mapping."""
     spans = read(export(span() | {"kind": "SPAN_KIND_SERVER", "status": {"code": "STATUS_CODE_ERROR"}}))
 
     assert (spans.labels[0].kind, spans.rows["flags"].tolist()) == ("server", [Flag.ERROR])
@@ -382,7 +365,6 @@ def test_enumerations_can_be_names() -> None:
 
 
 def test_the_cache_of_attribute_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New attribute names in any order do not change the kind of a span, and the cache of names is limited."""
     monkeypatch.setattr(rules_module, "MAX_SHAPES_BYTES", 20 * 900)
     held = rules_module.RuleCache(RuleSet(built_in()))
     every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]

@@ -42,7 +42,6 @@ def result(reader: SpanReader, few: int, body: bytes) -> Result:
 def test_scanned_spans_equal_spans_decoded_alone(
     request: ExportTraceServiceRequest, rng: random.Random, changes: int
 ) -> None:
-    """Scanned spans, new or known, equal spans decoded alone, with bytes changed, removed or duplicated."""
     body = bytearray(request.SerializeToString())
     for _ in range(changes):
         at = rng.randrange(len(body) + 1)
@@ -60,7 +59,6 @@ def test_scanned_spans_equal_spans_decoded_alone(
 
 
 def test_fields_in_another_order_are_equal() -> None:
-    """A span whose fields are not in the order of their numbers is decoded alone, with the same result."""
     whole = as_protobuf(export(*(span(id=number, values={"http.route": "/"}) for number in range(1, 4))))
     scope = ExportTraceServiceRequest.FromString(whole).resource_spans[0].scope_spans[0]
     first, second, third = (each.SerializeToString() for each in scope.spans)
@@ -88,7 +86,6 @@ STRINGS = [b"", b"\x00", b"a", b"a\x00", b"b" * 8, b"b" * 9, b"c" * 48, b"c" * 4
 def test_equal_hashes_do_not_matter(
     factors: np.ndarray[tuple[int], np.dtype[np.uint64]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Distinct strings have distinct numbers, in any combination, even if all hashes are equal."""
     monkeypatch.setattr(span_scan, "_FACTORS", factors)
     table = ByteStrings()
     expected = {string: number for number, string in enumerate(STRINGS)}
@@ -99,7 +96,6 @@ def test_equal_hashes_do_not_matter(
 
 
 def test_strings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too long strings, and new strings of a full table, have no number."""
     monkeypatch.setattr(span_scan, "_CAPACITY", 2)
     table = ByteStrings()
 
@@ -108,7 +104,6 @@ def test_strings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_table_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans with more different names than are numbered are decoded like others."""
     body = as_protobuf(export(*(span(f"job {number % 50}", id=number) for number in range(1, 200))))
     expected = result(SpanReader(), 10**9, body)
     monkeypatch.setattr(span_scan, "_CAPACITY", 20)
@@ -120,7 +115,6 @@ def test_a_full_table_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("few", [0, 10**9])
 def test_exports_decoded_together_equal_exports_decoded_alone(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports that are decoded together give the same results; after an error each can be decoded alone."""
     monkeypatch.setattr(span_reader, "_FEW_SPANS", few)
     values = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 300}
     bodies = [
@@ -144,7 +138,6 @@ def test_exports_decoded_together_equal_exports_decoded_alone(few: int, monkeypa
 
 @pytest.mark.parametrize("few", [0, 10**9])
 def test_duplicate_attributes_count_once(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of attributes counts different names of a span, for scanned spans, too."""
     monkeypatch.setattr(span_reader, "MAX_ELEMENTS", 5)
     node = span()
     node["attributes"] = attributes({"a": 1}) * 30

@@ -46,14 +46,12 @@ def _quoted(texts: Iterable[str]) -> str:
 
 
 def test_the_table_has_every_built_in_rule() -> None:
-    """The table has every built-in rule in order of priority."""
     table = "\n".join(row(rule) for rule in rule_config.built_in())
 
     assert table in PAGE, f"put this table into docs/traces.md:\n{table}"
 
 
 def test_the_example_is_valid() -> None:
-    """The example on the page is valid."""
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     document = parse(example)
     rules = rule_config.read_rules(document, ("rules",), document.value["rules"])
@@ -63,5 +61,4 @@ def test_the_example_is_valid() -> None:
 
 
 def test_every_key_of_a_rule_is_on_the_page() -> None:
-    """Every key of a rule is on the page."""
     assert [key for key in Rule.model_fields if f"`{key}`" not in PAGE] == []

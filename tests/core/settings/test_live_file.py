@@ -77,7 +77,6 @@ def test_the_last_valid_version_stays_in_effect(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever happens to a file or its folder, its content stays in effect, which is logged once and shown."""
     path = tmp_path / "mounted" / "file"
     path.parent.mkdir()
     file = make(path)

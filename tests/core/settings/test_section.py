@@ -79,7 +79,6 @@ def problems(entry: str) -> list[str]:
 
 
 def test_values_of_all_types_are_parsed() -> None:
-    """A valid section has Python values, and defaults for missing and empty keys."""
     found, document = read(
         "limits:\n- {name: 1.0, from: a@b.example, window: 2w, objective: 0.99, price: 3, replicas: 4, size: 16MiB, "
         "start: 2026-11-01T00:00+01:00, labels: one, url: https://a.example, enabled: true, kind: }\n"
@@ -131,12 +130,10 @@ def test_values_of_all_types_are_parsed() -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_its_fix(entry: str, expected: str | None) -> None:
-    """The message has place, value and fix; the example comes from the field."""
     assert problems(entry) == ([] if expected is None else [expected])
 
 
 def test_all_errors_of_a_file_are_reported_with_their_lines() -> None:
-    """One pass finds the errors of all entries, each with its line; an entry without errors is no obstacle."""
     _, document = read("limits:\n- name: a\n  window: 1\n- {}\n- name: b\n  window: 91d\n  token_env: T\nother: 1\n")
 
     assert [(problem.line, problem.text) for problem in sorted(document.problems, key=lambda each: each.line)] == [
@@ -148,7 +145,6 @@ def test_all_errors_of_a_file_are_reported_with_their_lines() -> None:
 
 
 def test_a_warning_leaves_the_section_usable() -> None:
-    """A doubtful value is a warning with its line."""
     found, document = read("limits:\n- name: a\n  window: 1d\n")
 
     assert found is not None
@@ -156,7 +152,6 @@ def test_a_warning_leaves_the_section_usable() -> None:
 
 
 def test_a_single_section_is_named_without_a_position() -> None:
-    """Errors and warnings about a section that is written alone instead of in a list have the place in the file."""
     _, wrong = read("limits:\n  name: a\n  window: 91d\n")
     _, doubtful = read("limits:\n  name: a\n  window: 1d\n")
 
@@ -179,7 +174,6 @@ def secret(text: str, env: Mapping[str, str], held: dict[str, str] | None = None
 
 
 def test_a_secret_comes_from_the_file_the_environment_or_the_section(tmp_path: Path) -> None:
-    """All three sources give the same secret, which is not part of its representation."""
     path = tmp_path / "hook"
     path.write_text("https://hook.example\n")
     texts = ("hook: https://hook.example", "hook_env: HOOK", f"hook_file: {path}")
@@ -191,7 +185,6 @@ def test_a_secret_comes_from_the_file_the_environment_or_the_section(tmp_path: P
 
 
 def test_a_missing_secret_is_named() -> None:
-    """A variable or file without the secret is `lacking`; a section without the key is an error."""
     found = [secret(text, {})[0] for text in ("hook_env: HOOK", "hook_file: /no")]
 
     assert [each and each.lacking for each in found] == ["HOOK", "the file /no"]
@@ -199,7 +192,6 @@ def test_a_missing_secret_is_named() -> None:
 
 
 def test_the_last_secret_of_a_file_is_used_while_it_is_empty(tmp_path: Path) -> None:
-    """During a rotation the previous secret stays in use, with a warning."""
     path, held = tmp_path / "hook", dict[str, str]()
     path.write_text("https://hook.example")
     secret(f"hook_file: {path}", {}, held)
@@ -223,14 +215,12 @@ class Server(Settings):
 
 
 def test_settings_are_read_from_the_environment() -> None:
-    """A variable that is missing or empty selects the default; only code sets values by the names of the fields."""
     env = {"STAGELENS_TEST_PORT": " 80", "STAGELENS_TEST_LIMIT": " ", "STAGELENS_TEST_ENABLED": "yes", "most": "20"}
 
     assert Server.from_env(env) == Server(port=80, enabled=True)
 
 
 def test_all_wrong_settings_are_reported() -> None:
-    """Each wrong variable has a line with its name, value and fix."""
     with pytest.raises(ConfigError) as caught:
         Server.from_env(
             {

@@ -20,24 +20,20 @@ from stagelens.core.settings.values import parse_duration, parse_size
     ],
 )
 def test_durations_are_parsed_with_units(text: str, expected: timedelta) -> None:
-    """A duration is a number and a unit, with or without a space."""
     assert parse_duration(text, "window") == expected
 
 
 @pytest.mark.parametrize("text", ["", "30", "-5s", "5 parsecs", "nan s", "1e3s", "9999999999d", f"{'9' * 400}s"])
 def test_an_invalid_duration_names_key_value_and_fix(text: str) -> None:
-    """An invalid duration is an error with key, value and allowed form."""
     with pytest.raises(ConfigError, match=r"window is .*; write a number and a unit .* such as"):
         parse_duration(text, "window")
 
 
 def test_sizes_are_parsed_in_decimal_and_binary_units() -> None:
-    """1 kB is 1000 bytes, and 1 KiB is 1024 bytes."""
     assert (parse_size("16MiB", "limit"), parse_size("1 kB", "limit")) == (16 * 1024**2, 1000)
 
 
 def test_an_invalid_size_names_key_value_and_fix() -> None:
-    """An invalid size is an error with key, value and allowed form."""
     with pytest.raises(ConfigError, match=r"limit is '16'; write a number and a unit"):
         parse_size("16", "limit")
     with pytest.raises(ConfigError, match=r"limit is '9+MiB'; write a number and a unit"):

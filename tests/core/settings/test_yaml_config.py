@@ -15,7 +15,6 @@ MERGES = "\n".join(
 
 @pytest.mark.parametrize("bomb", [LISTS, MERGES], ids=["lists", "merges"])
 def test_nested_aliases_are_refused(bomb: str) -> None:
-    """A file with nested aliases, which a server may reload automatically, is an error and does not exhaust the memory."""
     document = parse(bomb)
 
     assert [problem.text for problem in document.problems] == [
@@ -26,7 +25,6 @@ def test_nested_aliases_are_refused(bomb: str) -> None:
 
 @pytest.mark.parametrize("entries", [60_000, 200_000])
 def test_a_file_with_too_many_values_says_so(entries: int) -> None:
-    """The error names the limit, and no aliases, which the file does not have."""
     document = parse("slos:\n" + "  - {name: a, service: b}\n" * entries)
 
     assert [problem.text for problem in document.problems] == ["it has more than 100,000 values; write fewer entries"]
@@ -42,7 +40,6 @@ def test_a_number_that_python_cannot_show_is_an_error(number: str) -> None:
 
 
 def test_simple_aliases_are_resolved() -> None:
-    """A simple alias is resolved."""
     document = parse("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n")
 
     assert document.problems == []

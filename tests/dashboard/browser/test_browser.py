@@ -56,7 +56,6 @@ def slow_trace(filled: Store) -> str:
 
 @pytest.mark.parametrize("name", list(PAGES))
 def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_trace: str, name: str) -> None:
-    """In both themes: no error, no other host, no broken policy, nothing axe minds, no sideways scrolling, and it looks as it did."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)
     page = visit.go(PAGES[name].replace("<slow>", slow_trace))
@@ -90,7 +89,6 @@ def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_
 
 
 def test_the_stage_table_names_what_the_tail_adds(visit: Visit) -> None:
-    """The guilty stage stands first, with its time at p50 and p99."""
     page = visit.go("/s/vision-api")
     first = page.locator("[data-inspector] tbody tr").first
 
@@ -100,7 +98,6 @@ def test_the_stage_table_names_what_the_tail_adds(visit: Visit) -> None:
 
 
 def test_hovering_the_chart_rewrites_the_table(visit: Visit) -> None:
-    """Left is the median, right the tail; away from the chart the pinned percentile is back."""
     page = visit.go("/s/vision-api")
     head, total = page.locator("th [data-percentile]"), page.locator("[data-total]")
     before = total.inner_text()
@@ -117,7 +114,6 @@ def test_hovering_the_chart_rewrites_the_table(visit: Visit) -> None:
 
 
 def test_a_click_pins_the_percentile_into_the_address(visit: Visit) -> None:
-    """And the address opens it cold."""
     page = visit.go("/s/vision-api")
     head = page.locator("th [data-percentile]")
 
@@ -138,7 +134,6 @@ def test_a_click_pins_the_percentile_into_the_address(visit: Visit) -> None:
 
 
 def test_the_theme_switches_without_the_server(visit: Visit) -> None:
-    """Charts are redrawn in the browser from the same figures, and the choice is stored."""
     page = visit.go("/s/vision-api")
     ink = page.evaluate("getComputedStyle(document.body).backgroundColor")
     asked = len(visit.callbacks)
@@ -154,7 +149,6 @@ def test_the_theme_switches_without_the_server(visit: Visit) -> None:
 
 
 def test_a_control_redraws_one_chart_and_writes_the_address(visit: Visit) -> None:
-    """One request; the address then opens the same view cold."""
     page = visit.go("/s/vision-api")
     asked = len(visit.callbacks)
     page.get_by_role("button", name="Share", exact=True).click()
@@ -169,7 +163,6 @@ def test_a_control_redraws_one_chart_and_writes_the_address(visit: Visit) -> Non
 
 
 def test_back_and_forward_walk_through_the_views(visit: Visit) -> None:
-    """Overview, service, trace, and back again."""
     page = visit.go("/")
     page.get_by_role("link", name="vision-api", exact=True).first.click()
     page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='vision-api']")
@@ -187,7 +180,6 @@ def test_back_and_forward_walk_through_the_views(visit: Visit) -> None:
 
 
 def test_a_row_of_exemplars_opens_its_waterfall(visit: Visit, slow_trace: str) -> None:
-    """Lanes in time, the rank of each stage, and the median beside it."""
     page = visit.go(f"/traces/{slow_trace[:8]}")
     lane = page.locator("tr[data-stage=preprocess]")
 
@@ -198,7 +190,6 @@ def test_a_row_of_exemplars_opens_its_waterfall(visit: Visit, slow_trace: str) -
 
 
 def test_the_keyboard_reaches_pages_services_theme_and_help(visit: Visit) -> None:
-    """Pages by g and a letter, the theme by d, a service by name, the help by ?."""
     page = visit.go("/")
     page.keyboard.press("g")
     page.keyboard.press("t")
@@ -218,7 +209,6 @@ def test_the_keyboard_reaches_pages_services_theme_and_help(visit: Visit) -> Non
 
 
 def test_the_time_menu_sets_the_window_of_the_page(visit: Visit) -> None:
-    """And the window goes along to the next page."""
     page = visit.go("/s/vision-api")
     page.locator(".menu.time summary").click()
     page.get_by_role("button", name="Last 15").click()
@@ -232,7 +222,6 @@ def test_the_time_menu_sets_the_window_of_the_page(visit: Visit) -> None:
 
 
 def test_dragging_on_a_time_chart_zooms_the_page(visit: Visit) -> None:
-    """Back leads to where one was."""
     page = visit.go("/s/vision-api")
     page.locator("[data-chart=over]").scroll_into_view_if_needed()
     visit.settled()
@@ -250,7 +239,6 @@ def test_dragging_on_a_time_chart_zooms_the_page(visit: Visit) -> None:
 
 
 def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traffic: Any) -> None:
-    """The first run fills itself: the page waits, the first requests arrive, the service stands there."""
     store = Store.open(f"sqlite:///{tmp_path / 'live.db'}", clock=NOW.timestamp)
     served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
     served.start()
@@ -283,7 +271,6 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
 
 
 def test_the_refresh_pauses_while_the_page_is_not_in_use(visit: Visit) -> None:
-    """A hidden tab, a pointer on a chart, a fixed window and a pending response delay the refresh."""
     page = visit.go("/s/vision-api")
     beat = "stagelens.beat(1, {tick}, {seen}) === null"
     # However many beats the page has had by itself: whoever has just seen news is asked at every one.

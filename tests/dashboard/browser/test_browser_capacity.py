@@ -39,7 +39,6 @@ def address(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.mark.parametrize(("name", "size"), [("dark", PHONE)])
 def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name: str, size: dict[str, int]) -> None:
-    """Both charts are drawn, nothing is wider than the screen, axe finds nothing grave, and options open by a click."""
     context = browser.new_context(viewport=size, color_scheme=name, reduced_motion="reduce")  # type: ignore[arg-type]
     tab = Visit(context.new_page(), address)
     page = tab.go("/s/ocr-api/capacity")
@@ -63,7 +62,6 @@ def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name
 
 
 def test_dismissed_advice_disappears_and_can_be_restored(browser: Browser, address: str) -> None:
-    """A click is stored on the server, and every page hides the advice until it is restored."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     tab = Visit(context.new_page(), address)
     page = tab.go("/s/ocr-api/advice")

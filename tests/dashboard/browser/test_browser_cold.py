@@ -29,7 +29,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_the_replicas_page_has_no_errors_and_fits_phones(browser: Browser, address: str) -> None:
-    """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
     for theme in ("light", "dark"):
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
         visit = Visit(context.new_page(), address)
@@ -48,7 +47,6 @@ def test_the_replicas_page_has_no_errors_and_fits_phones(browser: Browser, addre
 
 
 def test_cold_requests_are_excluded_and_included_by_a_button(browser: Browser, address: str) -> None:
-    """The filter applies to every tab of the service that is opened from there, and is part of the address."""
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), address).go("/s/shop?from=now-15m")
     percentiles = page.get_by_role("application", name="Stages of the latency by percentile")

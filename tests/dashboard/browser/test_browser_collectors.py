@@ -74,7 +74,6 @@ def write(store: Store, *reports: Report) -> None:
 
 @pytest.mark.parametrize("name", ["collectors", "collectors-none"])
 def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, address: str, name: str) -> None:
-    """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
     write(store, *(REPORTS if name == "collectors" else ()))
     differences: list[str] = []
     for theme in ("light", "dark"):
@@ -96,7 +95,6 @@ def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, 
 def test_a_stopped_collector_is_shown_without_a_reload(
     browser: Browser, store: Store, address: str, clock: Clock
 ) -> None:
-    """A stopped collector sends no data, so the page must refresh by time."""
     write(store, REPORTS[0])
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), address).go("/collectors")

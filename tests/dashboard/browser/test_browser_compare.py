@@ -13,7 +13,6 @@ pytestmark = pytest.mark.stacks
 
 
 def test_the_keyboard_leads_from_a_regression_to_its_evidence(visit: Visit) -> None:
-    """The key j selects the first row, Enter opens the comparison with the same numbers."""
     page = visit.go("/regressions")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -24,7 +23,6 @@ def test_the_keyboard_leads_from_a_regression_to_its_evidence(visit: Visit) -> N
 
 
 def test_both_sides_can_be_chosen(visit: Visit) -> None:
-    """The sides can be swapped, selected in the menu or typed; the address contains them, and back restores them."""
     page = visit.go("/compare?svc=vision-api")
     page.get_by_role("link", name="Swap").click()
     expect(page.locator(".verdict .big")).to_contain_text("faster at p99")
@@ -44,7 +42,6 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
 
 
 def test_the_report_is_copied_with_a_complete_link(browser: Browser, base: str) -> None:
-    """The copied link opens this comparison."""
     context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     visit = Visit(context.new_page(), base)
     page = visit.go("/compare?svc=vision-api")
@@ -59,7 +56,6 @@ def test_the_report_is_copied_with_a_complete_link(browser: Browser, base: str) 
 
 
 def test_hovering_shows_the_latencies_of_a_percentile(visit: Visit) -> None:
-    """Both latencies with the band each is sure to lie in."""
     page = visit.go("/compare?svc=vision-api")
     pattern = re.compile(r"p9[\d.]+ .*A .* to .*B .* to ")
     box = page.locator("[data-chart=both] .hovertext")
@@ -68,7 +64,6 @@ def test_hovering_shows_the_latencies_of_a_percentile(visit: Visit) -> None:
 
 
 def test_a_dark_page_prints_light(browser: Browser, base: str) -> None:
-    """A dark page prints with dark ink and no frame, and is dark again afterwards."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)
     page = visit.go("/compare?svc=vision-api")

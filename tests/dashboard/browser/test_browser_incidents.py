@@ -41,7 +41,6 @@ def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
     ("name", "path"), [("incidents", "/incidents"), ("incident", f"/incidents/{notified_store.OPEN}")]
 )
 def test_incident_pages_are_accessible_and_fit(incidents_visit: Visit, name: str, path: str) -> None:
-    """Light, dark and on a phone: nothing that axe minds, nothing wider than the screen."""
     page = incidents_visit.go(path)
     complaints = serious_violations(page)
     screenshot(page, f"{name}-light")
@@ -56,7 +55,6 @@ def test_incident_pages_are_accessible_and_fit(incidents_visit: Visit, name: str
 
 
 def test_an_incident_is_acknowledged_and_silenced_with_buttons(incidents_visit: Visit) -> None:
-    """The page says what was done and by whom, stays where it is, and offers to undo it; a silence is in the list until it is ended."""
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     page.get_by_role("button", name="Acknowledge", exact=True).focus()
     page.keyboard.press("Enter")
@@ -80,7 +78,6 @@ def test_an_incident_is_acknowledged_and_silenced_with_buttons(incidents_visit: 
 
 
 def test_a_note_is_left_with_the_keyboard(incidents_visit: Visit) -> None:
-    """It is in the timeline at once, and the field is empty again."""
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     field = page.get_by_label("Note")
     field.focus()
@@ -93,7 +90,6 @@ def test_a_note_is_left_with_the_keyboard(incidents_visit: Visit) -> None:
 
 
 def test_a_group_unfolds_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
-    """Also on a phone: axe finds nothing, nothing is wider than the screen, and a press on the fold opens no page."""
     store = Store.open(f"sqlite:///{tmp_path / 'crowd.db'}", clock=NOW.timestamp)
     many_incidents.fill(store)
     served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(None, {})), clock=NOW.timestamp)

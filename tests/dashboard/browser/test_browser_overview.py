@@ -42,7 +42,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_hundreds_of_services_have_no_errors_and_fit(
     browser: Browser, crowded: str, size: dict[str, int], scheme: str
 ) -> None:
-    """No complaint, nothing axe minds, no sideways scrolling, and the one that burns on top."""
     context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # pyright: ignore[reportArgumentType] - a size and a scheme
     visit = Visit(context.new_page(), crowded)
     page = visit.go("/")
@@ -58,7 +57,6 @@ def test_hundreds_of_services_have_no_errors_and_fit(
 
 
 def test_the_list_is_narrowed_sorted_and_paged_by_its_address(browser: Browser, crowded: str) -> None:
-    """The slash leads to the field, what is typed to fewer rows, a head to another order, a number to another page; and back."""
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     visit = Visit(context.new_page(), crowded)
     page = visit.go("/")
@@ -89,7 +87,6 @@ def test_the_list_is_narrowed_sorted_and_paged_by_its_address(browser: Browser, 
 
 
 def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
-    """One click from where p99 goes to the service's page, pinned there."""
     page = visit.go("/")
     page.locator("tr", has_text="vision-api").locator(".where").click()
     expect(page).to_have_url(re.compile(r"/s/vision-api\?p=99$"))
@@ -100,7 +97,6 @@ def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
 
 
 def test_the_page_of_one_request_has_no_empty_cards(browser: Browser, tmp_path: Path) -> None:
-    """Nothing is drawn that one request cannot show, and every empty card has a notice."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
     histogram = Histogram()
     histogram.record(0.2)

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.stacks
 
 
 def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path: Path, traffic: Any) -> None:
-    """An open detail, the focus in it, a chart and a row are the same elements after a refresh, with newer numbers."""
     store = Store.open(f"sqlite:///{tmp_path / 'live.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=6), NOW)
     served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
@@ -64,7 +63,6 @@ def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @pytest.mark.parametrize("start", ["/slo", "/?from=now-1h"])
 def test_the_parts_of_a_page_are_shown_as_they_arrive(visit: Visit, last_card: threading.Event, start: str) -> None:
-    """After a click on a link to another page or to another window of the same page; charts are drawn before the last part is there."""
     last_card.set()
     page = visit.go(start)
     last_card.clear()
@@ -84,7 +82,6 @@ def test_the_parts_of_a_page_are_shown_as_they_arrive(visit: Visit, last_card: t
 def test_the_page_of_a_broken_connection_is_completed_by_the_next_refresh(
     visit: Visit, last_card: threading.Event
 ) -> None:
-    """The page that was opened stays in the address, with the parts that have arrived."""
     last_card.set()
     page = visit.go("/slo")
     page.evaluate("""() => {
@@ -106,7 +103,6 @@ def test_the_page_of_a_broken_connection_is_completed_by_the_next_refresh(
 
 
 def test_an_element_beside_a_replaced_one_stays(visit: Visit) -> None:
-    """The number of new elements counts, not of those that are left to be put in place."""
     page = visit.go("/events")
     shown = page.evaluate("""() => {
         const put = (html) => stagelens.arrival(true).take(`<div class="page"><p>${html}</p></div>`, true);

@@ -31,7 +31,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("tab", ["", "/replicas", "/advice"])
 def test_pages_with_a_slow_replica_have_no_errors_and_fit_phones(browser: Browser, address: str, tab: str) -> None:
-    """In both themes: no error, nothing axe minds, no sideways scrolling of the page."""
     for theme in ("light", "dark"):
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
         visit = Visit(context.new_page(), address)

@@ -39,7 +39,6 @@ def saved(browser: Browser, base: str, tmp_path: Path) -> Path:
 
 
 def test_an_option_is_copied_from_a_report(browser: Browser, saved: Path) -> None:
-    """The button of a function copies its option; without access to the clipboard the option is selected."""
     context = browser.new_context(viewport=DESKTOP)
     page = context.new_page()
     page.goto(saved.as_uri())
@@ -59,7 +58,6 @@ def test_an_option_is_copied_from_a_report(browser: Browser, saved: Path) -> Non
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> None:
-    """Charts are drawn without requests to a server, axe finds no violation, and hovering shows the numbers."""
     context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
     context.set_offline(True)
     page = context.new_page()
@@ -100,7 +98,6 @@ def guarded(filled: Store, tmp_path: Path) -> Iterator[str]:
 
 
 def test_signing_in_and_out(browser: Browser, guarded: str) -> None:
-    """The form leads to the page that was asked for; the button in the side bar ends it."""
     context = browser.new_context(viewport=DESKTOP)
     page = context.new_page()
     page.goto(f"{guarded}/slo")
@@ -173,7 +170,6 @@ def elsewhere() -> Iterator[int]:
 
 
 def test_another_site_can_neither_write_nor_read(browser: Browser, base: str, filled: Store, elsewhere: int) -> None:
-    """Not with its visitor's browser, even from the same machine."""
     before = filled.read.revision()
     context = browser.new_context()
     page = context.new_page()
@@ -188,7 +184,6 @@ def test_another_site_can_neither_write_nor_read(browser: Browser, base: str, fi
 
 
 def test_dns_rebinding_is_refused(browser: Browser, base: str) -> None:
-    """A site that makes its own name mean 127.0.0.1 gets a refusal, whatever it asks."""
     # As a proxy the dashboard is sent what was meant for any name.
     context = browser.new_context(proxy={"server": base})
     page = context.new_page()
@@ -202,7 +197,6 @@ def test_dns_rebinding_is_refused(browser: Browser, base: str) -> None:
 
 
 def test_a_button_records_an_event_on_the_server(browser: Browser, tmp_path: Path) -> None:
-    """The page is redrawn with the new event without a reload."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}")
     served = Dashboard(DashboardConfig(port=0), store)
     served.start()

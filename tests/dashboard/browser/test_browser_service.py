@@ -28,7 +28,6 @@ def fills(page: Page, chart: str) -> dict[str, str]:
 
 
 def test_a_row_highlights_its_stage_in_all_charts(visit: Visit) -> None:
-    """In the browser alone; a second click gives all colours back."""
     page = visit.go(ADDRESS)
     before, asked = fills(page, "percentile"), len(visit.callbacks)
     row = page.get_by_role("button", name="Preprocess", exact=True)
@@ -45,7 +44,6 @@ def test_a_row_highlights_its_stage_in_all_charts(visit: Visit) -> None:
 
 
 def test_a_stage_left_out_is_an_address(visit: Visit) -> None:
-    """With the mouse or the keyboard, restored by the address, and undone by its link."""
     page = visit.go(ADDRESS)
     page.get_by_role("button", name="Forward", exact=True).click(modifiers=["Alt"])
     page.wait_for_url(re.compile(r"hide=forward"))
@@ -66,7 +64,6 @@ def test_a_stage_left_out_is_an_address(visit: Visit) -> None:
 
 
 def test_stage_patterns_are_drawn_and_persist(visit: Visit) -> None:
-    """Without asking the server; they last over a reload and go away again."""
     page = visit.go(ADDRESS)
     patterns = page.locator("[data-chart=percentile] pattern")
     plain, asked = patterns.count(), len(visit.callbacks)
@@ -82,7 +79,6 @@ def test_stage_patterns_are_drawn_and_persist(visit: Visit) -> None:
 
 
 def test_a_chart_that_fails_to_refresh_stays(browser: Browser, base: str) -> None:
-    """The page shows the error, the existing chart stays, and the next control works."""
     context = browser.new_context(viewport=DESKTOP)
     visit = Visit(context.new_page(), base)
     page = visit.go(ADDRESS)
@@ -99,7 +95,6 @@ def test_a_chart_that_fails_to_refresh_stays(browser: Browser, base: str) -> Non
 
 
 def test_combined_page_states_are_accessible(browser: Browser, base: str) -> None:
-    """Pinned, a stage left out, patterns, the help open, dark and on a phone: axe minds nothing serious."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)
     page = visit.go(f"{ADDRESS}?p=95&hide=forward")
@@ -122,7 +117,6 @@ def test_combined_page_states_are_accessible(browser: Browser, base: str) -> Non
 def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
     browser: Browser, base: str, size: ViewportSize
 ) -> None:
-    """The menu opens, fits, and closes with Escape; the chip names its filter; axe finds no serious violation."""
     context = browser.new_context(viewport=size, color_scheme="light", reduced_motion="reduce", has_touch=size is PHONE)
     visit = Visit(context.new_page(), base)
     page = visit.go(ADDRESS)
@@ -161,7 +155,6 @@ def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
 
 
 def test_every_filter_opens_on_the_screen_of_a_phone(browser: Browser, base: str) -> None:
-    """Whatever stands in its row before it."""
     context = browser.new_context(viewport=PHONE, reduced_motion="reduce", has_touch=True)
     visit = Visit(context.new_page(), base)
     page = visit.go("/traces?svc=vision-api&r=/v1/detect")
@@ -177,7 +170,6 @@ def test_every_filter_opens_on_the_screen_of_a_phone(browser: Browser, base: str
 
 
 def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
-    """The field suggests what occurs, and adds to the attributes that are chosen already."""
     page = visit.go("/traces?svc=vision-api&n=2")
     for text in ("http.route:/v1/detect", "http.response.status_code"):
         page.locator("summary", has_text="attribute").click()
@@ -192,7 +184,6 @@ def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
 
 
 def test_charts_work_with_the_keyboard(visit: Visit) -> None:
-    """Arrows move a cursor and announce it, Enter selects, and the focus stays; axe finds no serious violation."""
     page, said = visit.go(ADDRESS), visit.page.get_by_role("status").and_(visit.page.locator("#said"))
     chart = page.locator("[data-chart=percentile][data-drawn]")
     chart.focus()
@@ -224,7 +215,6 @@ _SHIFT = """() => { window.shift = 0; new PerformanceObserver((list) => list.get
 
 
 def test_charts_are_drawn_before_the_last_card_arrives(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below them is a placeholder; nothing moves when the rest arrives, and the side bar gets its services."""
     is_ready = threading.Event()
     monkeypatch.setattr(service, "top_advice", lambda *_: is_ready.wait(60) and None)
     page = visit.page

@@ -73,7 +73,6 @@ def names() -> dict[str, Any]:
 
 
 def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
-    """Lengths, times, days and ISO 8601 are accepted; an invalid text shows the allowed form."""
     page = visit.go("/slo")
     read = "([texts, now]) => texts.map((text) => stagelens.windowOf(text, now, true))"
     now = int(NOW.replace(second=0).timestamp() * 1000)
@@ -86,7 +85,6 @@ def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
 
 
 def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, base: str) -> None:
-    """The range is preserved on other pages and in the menu; an invalid one is refused."""
     context = browser.new_context(viewport=DESKTOP, timezone_id="Europe/Berlin")
     visit = Visit(context.new_page(), base)
     page = visit.go("/slo")
@@ -118,7 +116,6 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
 
 
 def test_the_server_clock_applies_before_the_page_has_loaded(browser: Browser, base: str) -> None:
-    """A page may be used as soon as it shows: a typed time is on the server's day then, too, not on the reader's."""
     page = browser.new_page()
     page.add_init_script("window.stagelens = Object.defineProperty({}, 'settle', { get: () => () => {}, set() {} })")
     page.goto(f"{base}/slo")
@@ -130,7 +127,6 @@ def test_the_server_clock_applies_before_the_page_has_loaded(browser: Browser, b
 
 
 def test_the_window_moves_by_keys(visit: Visit) -> None:
-    """By half of itself, back to a live one at the newest data, and to twice its length."""
     page = visit.go("/slo")
     # The window that ends 3 s ago ends with the newest data however slow the test is.
     page.evaluate("(now) => { stagelens.now = () => now; }", NOW.timestamp() * 1000)
@@ -150,7 +146,6 @@ def test_the_window_moves_by_keys(visit: Visit) -> None:
 
 
 def test_every_address_opens_directly(visit: Visit) -> None:
-    """Typed into the address bar, each is its own page."""
     titles: list[str] = []
     for address in ADDRESSES:
         visit.page.goto(visit.base + address, wait_until="commit")
@@ -162,7 +157,6 @@ def test_every_address_opens_directly(visit: Visit) -> None:
 
 
 def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, Any]) -> None:
-    """Letters in order match, arrow keys move, and the field announces the selected row."""
     visit.page.route("**/api/v1/names", lambda route: route.fulfill(json=names))
     page = visit.go("/slo?from=now-1h")
     page.keyboard.press("Control+k")
@@ -193,7 +187,6 @@ def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, A
 
 
 def test_shortcut_keys_are_letters_inside_a_field(visit: Visit) -> None:
-    """And after a jump to another page the focus stands at its beginning."""
     page = visit.go("/slo")
     page.keyboard.press("t")
     page.keyboard.type("gtd?")
@@ -210,7 +203,6 @@ def test_shortcut_keys_are_letters_inside_a_field(visit: Visit) -> None:
 
 
 def test_back_restores_the_scroll_position(visit: Visit) -> None:
-    """Forward begins at the top."""
     page = visit.go("/s/vision-api")
     page.evaluate("scrollTo(0, 500)")
     page.keyboard.press("g")
@@ -224,7 +216,6 @@ def test_back_restores_the_scroll_position(visit: Visit) -> None:
 
 
 def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) -> None:
-    """PNG, SVG and CSV contain service, chart and window."""
     page = visit.go("/s/vision-api")
     exported: dict[str, bytes] = {}
     files: list[str] = []
@@ -247,7 +238,6 @@ def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) ->
 def test_copied_code_reads_the_numbers_of_the_card(
     browser: Browser, filled: Store, alerts: AlertsReader, token: str | None
 ) -> None:
-    """The Python code and the curl command of a chart and of a table run, with the token of the dashboard if it has one."""
     served = Dashboard(DashboardConfig(port=0, token=token), filled, alerts, clock=NOW.timestamp)
     served.start()
     base = f"http://127.0.0.1:{served.address[1]}"
@@ -276,7 +266,6 @@ def test_copied_code_reads_the_numbers_of_the_card(
 
 
 def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
-    """The menu of a card and its table, the range of time, the keys."""
     page = visit.go("/slo")
     complaints: list[str] = []
     for theme in ("light", "dark"):
@@ -300,7 +289,6 @@ def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
 
 
 def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: str) -> None:
-    """The window of a copied link is fixed; with Shift a relative window stays relative."""
     context = browser.new_context(viewport=DESKTOP)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit = Visit(context.new_page(), base)
@@ -320,7 +308,6 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
 
 
 def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
-    """The second click cancels the request of the first one, which is not answered yet."""
     page = visit.go("/")
     page.route(re.compile(r"/parts\?.*path=%2Fslo"), lambda _: None)
     side = page.get_by_role("navigation", name="Pages").first
@@ -347,7 +334,6 @@ def mortal(filled: Store) -> Iterator[list[Dashboard]]:
 def test_an_unreachable_dashboard_is_shown_and_recovers(
     browser: Browser, mortal: list[Dashboard], filled: Store
 ) -> None:
-    """The old page stays with the time of the failure; after the recovery the page of the address is shown."""
     host, port = mortal[0].address
     context = browser.new_context(viewport=DESKTOP)
     visit = Visit(context.new_page(), f"http://{host}:{port}")
@@ -375,7 +361,6 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
 
 
 def test_the_refresh_slows_down_without_new_data(visit: Visit) -> None:
-    """From every beat to every fourth, and at once to every beat again."""
     page = visit.go("/slo")
     asked = page.evaluate("""() => {
         const beat = stagelens.beat;
@@ -396,7 +381,6 @@ def test_the_refresh_slows_down_without_new_data(visit: Visit) -> None:
 
 
 def test_the_frame_fits_every_width(visit: Visit) -> None:
-    """A rail below 1181 pixels, a bar below 761; at twice the size nothing is lost, and a finger hits what it wants."""
     page = visit.go("/s/vision-api")
     widths: list[tuple[int, int]] = []
     for width, height in ((1180, 900), (761, 900), (760, 900), (720, 450), (PHONE["width"], PHONE["height"])):
@@ -423,7 +407,6 @@ def test_the_frame_fits_every_width(visit: Visit) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(PHONE["width"], PHONE["height"]), (720, 450)], ids=["phone", "zoom"])
 def test_a_narrow_screen_reaches_all_of_a_wide_one(visit: Visit, width: int, height: int) -> None:
-    """The menu holds each page, service and action; it closes with Escape and with a link, and its actions work."""
     page = visit.go("/s/vision-api")
     wide = set(page.locator(".top button, .side a").evaluate_all(_NAMES))
     page.set_viewport_size({"width": width, "height": height})
@@ -475,7 +458,6 @@ _CUT = """() => [...document.querySelectorAll('main *, .top *, .side *')].filter
 
 @pytest.mark.parametrize("width", [1440, 1000, 720, 390])
 def test_no_text_is_cut_without_an_ellipsis(visit: Visit, width: int) -> None:
-    """And the whole text is a title then."""
     page = visit.page
     page.set_viewport_size({"width": width, "height": 900})
     found: dict[str, list[str]] = {}
@@ -494,7 +476,6 @@ def test_no_text_is_cut_without_an_ellipsis(visit: Visit, width: int) -> None:
 
 
 def test_the_palette_finds_what_is_meant(visit: Visit) -> None:
-    """A tab of another service, an objective, a stage: words in any order, with a typing error, by what they are."""
     page = visit.go("/")
     page.keyboard.press("Control+k")
     for typed, meant in {
@@ -511,7 +492,6 @@ def test_the_palette_finds_what_is_meant(visit: Visit) -> None:
 
 
 def test_tab_follows_the_reading_order(visit: Visit) -> None:
-    """To the content first; then the pages, the services, the top bar."""
     page = visit.go("/slo")
     page.evaluate("document.activeElement.blur()")
     order: list[str] = []
@@ -534,7 +514,6 @@ def test_tab_follows_the_reading_order(visit: Visit) -> None:
 
 
 def test_a_link_to_a_place_on_the_page_requests_nothing(visit: Visit) -> None:
-    """Such as the one that skips to the content."""
     page = visit.go("/slo")
     before = len(visit.callbacks)
     page.evaluate(
@@ -545,7 +524,6 @@ def test_a_link_to_a_place_on_the_page_requests_nothing(visit: Visit) -> None:
 
 
 def test_display_preferences_stay_in_the_browser(visit: Visit) -> None:
-    """Patterns and density are set without the server, are there before the first paint, and in no address."""
     page = visit.go("/s/vision-api")
     asked = len(visit.callbacks)
     page.keyboard.press("?")
@@ -564,7 +542,6 @@ def test_display_preferences_stay_in_the_browser(visit: Visit) -> None:
 
 
 def test_an_empty_store_is_polled_at_every_refresh(browser: Browser, tmp_path: Path) -> None:
-    """Whoever waits for the first request sees it within seconds."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
     served.start()

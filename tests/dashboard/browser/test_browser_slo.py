@@ -47,7 +47,6 @@ def address(burning_folder: Path, burning_store: Store) -> Iterator[str]:
 
 @pytest.mark.parametrize(("theme", "size"), [("dark", PHONE)])
 def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: str, theme: Any, size: Any) -> None:
-    """With incidents, markers, long names and everything spent: nothing is cut off, and axe finds nothing grave."""
     context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
     visit = Visit(context.new_page(), address)
     complaints: list[str] = []
@@ -64,7 +63,6 @@ def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: s
 
 
 def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str) -> None:
-    """Budget segment, bar to retained requests, alert to its history: each has an address, and back works."""
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     visit = Visit(context.new_page(), address)
     page = visit.go("/slo/hot-latency?from=now-1h")

@@ -102,7 +102,6 @@ def test_each_state_is_readable_and_fits(browser: Browser, serve: Serve, name: s
 
 
 def test_the_budget_is_marked_on_the_bar_and_the_table_has_keyboard_access(browser: Browser, serve: Serve) -> None:
-    """The bar of an exceeded budget ends right of its mark, that of another one left of it; a version is a link."""
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     visit = Visit(context.new_page(), serve(timedelta(0), SLOS))
     page = visit.go("/slo/hot-latency?from=now-1h")

@@ -43,7 +43,6 @@ def steady(page: Page, act: str) -> None:
     ],
 )
 def test_pointing_at_a_chart_moves_nothing(visit: Visit, address: str) -> None:
-    """Also where the texts beside the chart change: as many lines, as wide."""
     page = visit.go(address)
     page.set_viewport_size({"width": 1440, "height": min(page.evaluate("document.documentElement.scrollHeight"), 4000)})
     visit.settled()
@@ -65,7 +64,6 @@ def test_pointing_at_a_chart_moves_nothing(visit: Visit, address: str) -> None:
 
 @pytest.mark.parametrize("width", [1440, 720, 390])
 def test_a_control_of_a_chart_moves_nothing(visit: Visit, width: int) -> None:
-    """On a desktop, with its zoom at 200 %, and on a phone."""
     page = visit.page
     page.set_viewport_size({"width": width, "height": 4000})
     visit.go(SERVICE)
@@ -79,7 +77,6 @@ def test_a_control_of_a_chart_moves_nothing(visit: Visit, width: int) -> None:
 
 
 def test_selecting_a_percentile_updates_only_what_shows_it(visit: Visit) -> None:
-    """The document, the drawings, the scroll position and the history stay; one request brings the parts that differ."""
     page = visit.go(SERVICE)
     page.evaluate("scrollTo(0, 120)")
     page.evaluate("""() => { window.same = [...document.querySelectorAll('.own, h1, .kpis, .tabs')];
@@ -130,7 +127,6 @@ def test_selecting_a_percentile_updates_only_what_shows_it(visit: Visit) -> None
     ],
 )
 def test_an_updated_page_is_the_page_of_its_address(visit: Visit, address: str, changes: dict[str, str]) -> None:
-    """Every panel that depends on a part of the address says so; links to the page itself go along."""
     page = visit.go(address)
     with page.expect_response(re.compile(r"/parts\?.*only=")) as answer:
         page.evaluate(f"stagelens.go(stagelens.address({json.dumps(changes)}))")

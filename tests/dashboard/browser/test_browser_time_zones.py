@@ -107,7 +107,6 @@ def clock(at: datetime) -> str:
 
 @pytest.mark.parametrize("chart", ["over", "heat"])
 def test_an_axis_and_its_hover_show_the_reader_s_clock(night: Night, chart: str) -> None:
-    """Where the clock goes back an hour is there twice; where it goes forward, one is missing."""
     page = night.visit.go(night.address)
     page.locator(f"[data-chart={chart}]").scroll_into_view_if_needed()
     shown = labels(page, chart)
@@ -127,7 +126,6 @@ def test_an_axis_and_its_hover_show_the_reader_s_clock(night: Night, chart: str)
 
 
 def test_dragging_opens_the_instants_dragged_over(night: Night) -> None:
-    """Also from an hour that exists twice into the next."""
     page = night.visit.go(night.address)
     dragged = night.drag(page, "over", 0.3, 0.6)
     page.wait_for_url(re.compile(r"from=\d+&to=\d+"))
@@ -140,7 +138,6 @@ def test_dragging_opens_the_instants_dragged_over(night: Night) -> None:
 
 
 def test_a_box_in_the_heat_map_selects_the_instants_in_it(night: Night) -> None:
-    """The page then is about the requests in the box."""
     page = night.visit.go(f"{night.address}&d=select")
     dragged = night.drag(page, "heat", 0.3, 0.6)
     page.wait_for_url(re.compile(r"sel="))
@@ -152,7 +149,6 @@ def test_a_box_in_the_heat_map_selects_the_instants_in_it(night: Night) -> None:
 
 
 def test_a_saved_file_shows_the_same_times_elsewhere(night: Night, browser: Browser, tmp_path: Path) -> None:
-    """It states its zone, and zooms in it, in a browser on the other side of the world."""
     page = night.visit.go(night.address)
     page.locator("[data-chart=over]").scroll_into_view_if_needed()
     wanted = [text for text, _ in labels(page, "over")]

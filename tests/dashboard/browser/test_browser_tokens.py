@@ -15,7 +15,6 @@ PAGE = "/s/chat-llm/tokens"
 
 
 def test_hovering_shows_the_stages_before_the_first_token(visit: Visit) -> None:
-    """Value, n and the largest stages; a percentile is no time, so the time charts draw no line for it."""
     page = visit.go(PAGE)
     box = page.locator("[data-chart=first-token] .hovertext").first
     pattern = re.compile(r"p9[\d.]+ \d.*n \d.*(Queue|Prefill)", re.DOTALL)
@@ -25,7 +24,6 @@ def test_hovering_shows_the_stages_before_the_first_token(visit: Visit) -> None:
 
 
 def test_the_breakdown_percentile_control_redraws_the_chart(visit: Visit) -> None:
-    """The chart is redrawn for another percentile, and the address contains it."""
     page = visit.go(PAGE)
     page.locator("[data-chart=over]").scroll_into_view_if_needed()
     page.get_by_role("group", name="Percentile", exact=True).get_by_role("button", name="p50").click()

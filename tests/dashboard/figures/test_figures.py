@@ -154,7 +154,6 @@ def notes(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("name", list(figures()))
 def test_a_figure_names_colours_by_token_only(name: str) -> None:
-    """No hex value, no rgb() and no CSS colour name comes from Python."""
     found = [text for text in texts(figures()[name]) if re.search(r"#[0-9A-Fa-f]{3}|rgb|hsl", text)]
     coloured = [text for text in texts(figures()[name]) if text.startswith("$")]
 
@@ -164,7 +163,6 @@ def test_a_figure_names_colours_by_token_only(name: str) -> None:
 
 
 def test_stacked_stages_add_up_to_the_line() -> None:
-    """The stack's top edge is the latency."""
     figure = percentile_figure(breakdown())
     total = next(
         values(trace["y"]) for trace in figure["data"] if trace["mode"] == "lines" and "stackgroup" not in trace
@@ -174,7 +172,6 @@ def test_stacked_stages_add_up_to_the_line() -> None:
 
 
 def test_the_objective_label_has_priority_over_the_median() -> None:
-    """If both labels have the same height, the label of the objective stays readable."""
     clear = percentile_figure(breakdown(), objective=Objective(0.5, 0.99))
     crowded = percentile_figure(breakdown(), objective=Objective(0.03, 0.99))
 
@@ -184,17 +181,14 @@ def test_the_objective_label_has_priority_over_the_median() -> None:
 
 
 def test_percentiles_have_readable_names() -> None:
-    """The inspector and the address name them: p97.8 and p99.44, not p97.7613."""
     assert all(len(percentile(each)) <= len("p99.44") for each in percentile_grid(1_000_000))
 
 
 def test_shares_add_up_to_one() -> None:
-    """In Share mode every column is whole."""
     assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_the_area_between_two_versions_has_the_colour_of_the_faster() -> None:
-    """Lines that cross at their very end do not turn a slower version green, nor hide that it is faster there."""
     a, b = breakdown(), breakdown(slow=2)
     b.loc[len(b) - 1, "value_seconds"] = a["value_seconds"].iloc[-1] * 0.9
     crossed = [trace["fillcolor"] for trace in both_figure(a, b, ("v1", "v2"))["data"] if "fillcolor" in trace]
@@ -207,7 +201,6 @@ def test_the_area_between_two_versions_has_the_colour_of_the_faster() -> None:
 
 
 def test_a_difference_within_its_error_has_no_area_and_no_colour() -> None:
-    """Noise is not drawn at full height: the error gives the scale of the axis."""
     a, b = breakdown(), breakdown(slow=2)
     total = float((b["value_seconds"] - a["value_seconds"]).abs().max())
     errors = [10 * total] * len(a)
@@ -225,7 +218,6 @@ def test_a_difference_within_its_error_has_no_area_and_no_colour() -> None:
 
 
 def test_a_change_is_written_above_both_lines() -> None:
-    """Where B is faster, A's line must not run through the number."""
     a, b = breakdown(slow=2), breakdown()
     figure = both_figure(a, b, ("v1", "v2"))
     higher = np.log10(np.asarray(np.maximum(a["value_seconds"], b["value_seconds"])))
@@ -236,7 +228,6 @@ def test_a_change_is_written_above_both_lines() -> None:
 
 
 def test_a_phone_gets_no_labels_beside_the_difference() -> None:
-    """They would take a quarter of its width, and the table below has them."""
     figure = delta_figure(breakdown(), breakdown(slow=2))
     beside = [each for each in figure["narrow"]["annotations"] if each["xref"] == "paper" and each["x"] == 1]
 
@@ -245,7 +236,6 @@ def test_a_phone_gets_no_labels_beside_the_difference() -> None:
 
 
 def test_gains_and_losses_add_up_to_the_difference() -> None:
-    """Added minus saved time of B is the difference of the latencies."""
     a, b = breakdown(), breakdown(slow=2)
     figure = delta_figure(a, b)
     difference = np.asarray(b["value_seconds"] - a["value_seconds"])
@@ -254,7 +244,6 @@ def test_gains_and_losses_add_up_to_the_difference() -> None:
 
 
 def test_named_percentiles_are_written_as_durations() -> None:
-    """p50 to p99.9 carry their value."""
     frame = breakdown()
     p99 = float(frame.loc[np.isclose(frame["percentile"], 0.99), "value_seconds"].iloc[0])
     written = notes(percentile_figure(frame))
@@ -264,21 +253,18 @@ def test_named_percentiles_are_written_as_durations() -> None:
 
 
 def test_the_objective_line_shows_attained_and_target() -> None:
-    """The line of the objective carries attained and target."""
     written = notes(percentile_figure(breakdown(), objective=Objective(0.2, 0.99, 0.9931)))
 
     assert any("99.31\u202f%" in text and "target 99\u202f%" in text for text in written)
 
 
 def test_an_objective_above_the_chart_is_not_drawn() -> None:
-    """A line outside the plot would squeeze what is inside."""
     assert not any(
         text.startswith("SLO") for text in notes(percentile_figure(breakdown(), objective=Objective(1e3, 0.99)))
     )
 
 
 def test_a_phone_gets_no_labels_beside_the_plot() -> None:
-    """A phone has no space for labels; the table beside the chart is the legend."""
     narrow = percentile_figure(breakdown())["narrow"]["annotations"]
 
     assert all(not (note["xref"] == "paper" and note["x"] == 1) for note in narrow)
@@ -286,7 +272,6 @@ def test_a_phone_gets_no_labels_beside_the_plot() -> None:
 
 @given(st.integers(min_value=0, max_value=10**9))
 def test_the_grid_ends_at_ten_requests_above_the_percentile(requests: int) -> None:
-    """Percentiles without enough requests are not drawn."""
     grid = percentile_grid(requests)
 
     assert list(grid) == sorted(set(grid))
@@ -294,7 +279,6 @@ def test_the_grid_ends_at_ten_requests_above_the_percentile(requests: int) -> No
 
 
 def test_a_stage_name_of_the_user_is_text_and_not_html() -> None:
-    """Plotly reads a part of HTML in texts; a name must not get there as such."""
     frame = breakdown().rename(columns={"queue": "<a href='https://evil.example'>"})
     found = " ".join(texts(percentile_figure(frame)))
 
@@ -303,14 +287,12 @@ def test_a_stage_name_of_the_user_is_text_and_not_html() -> None:
 
 
 def test_a_version_of_the_user_is_text_and_not_html() -> None:
-    """The same for what stands above a release."""
     written = notes(over_time_figure(over_time(), AXIS, versions={START + timedelta(minutes=4): "<b onclick=x>"}))
 
     assert any("&lt;b onclick=x&gt;" in text for text in written)
 
 
 def test_a_reported_release_is_marked_once() -> None:
-    """The first request of the version, a minute later, adds no second mark."""
     seen, reported = {START + timedelta(minutes=5): "v2"}, {START + timedelta(minutes=4): "v2"}
     figure = over_time_figure(over_time(), AXIS, versions=seen, reported=reported)
 
@@ -321,7 +303,6 @@ def test_a_reported_release_is_marked_once() -> None:
 
 
 def test_the_name_of_a_late_release_stays_in_the_chart() -> None:
-    """Near the right end it ends at its line; elsewhere it begins there."""
     versions = {START + timedelta(minutes=2): "early", START + timedelta(minutes=9, seconds=50): "late"}
     layout = over_time_figure(over_time(), AXIS, versions=versions)["layout"]
     sides = {each["text"]: each["xanchor"] for each in layout["annotations"] if "▾" in each["text"]}
@@ -330,7 +311,6 @@ def test_the_name_of_a_late_release_stays_in_the_chart() -> None:
 
 
 def test_of_thresholds_close_to_each_other_the_highest_is_named() -> None:
-    """Where burn rates reach the hundreds, the sustainable pace lies on the threshold of pages."""
     lines = (BurnLine(1, "sustainable", "$faint"), BurnLine(14, "page", "$bad"))
     apart, close = (
         burn_figure(
@@ -348,7 +328,6 @@ def test_of_thresholds_close_to_each_other_the_highest_is_named() -> None:
 
 
 def test_a_missing_step_is_a_gap() -> None:
-    """Nothing is drawn across the time nothing was received."""
     figure = over_time_figure(over_time(missing=(4, 5)), AXIS)
     line = next(values(trace["y"]) for trace in figure["data"] if trace.get("connectgaps") is False)
 
@@ -360,7 +339,6 @@ def test_a_missing_step_is_a_gap() -> None:
 
 
 def test_a_single_step_is_drawn_one_step_wide() -> None:
-    """A step is drawn with its width, because a line through one point would be invisible."""
     figure = over_time_figure(over_time(missing=tuple(range(9))), AXIS)
     where = values(figure["data"][0]["x"])
 
@@ -370,7 +348,6 @@ def test_a_single_step_is_drawn_one_step_wide() -> None:
 @settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=10).filter(any))
 def test_the_time_chart_shows_the_counted_values(there: list[bool]) -> None:
-    """Whatever is missing: the bands add up to the line where there is one, and to nothing elsewhere."""
     frame = over_time(missing=tuple(minute for minute, known in enumerate(there) if not known))
     figure = over_time_figure(frame, AXIS)
     line = next(values(trace["y"]) for trace in figure["data"] if trace.get("connectgaps") is False)
@@ -379,7 +356,6 @@ def test_the_time_chart_shows_the_counted_values(there: list[bool]) -> None:
 
 
 def test_steps_with_too_few_requests_are_greyed() -> None:
-    """Each step needs ten requests above the percentile: 600 requests are enough for p95, and not for p99."""
     tail, body = (over_time_figure(over_time(), AXIS, quantile=each)["layout"]["shapes"] for each in (0.99, 0.95))
 
     assert [(shape["x0"], shape["x1"]) for shape in tail] == [(AXIS.place(START), AXIS.place(AXIS.end))]
@@ -387,7 +363,6 @@ def test_steps_with_too_few_requests_are_greyed() -> None:
 
 
 def test_an_alert_without_space_for_its_label_keeps_its_marker() -> None:
-    """Two that begin together share the place: the second is its shape alone; on a phone both are."""
     starts = [START + timedelta(minutes=minute) for minute in (1, 2)]
     figure = over_time_figure(over_time(), AXIS, alerts=[Alert(at, None, "latency", at == starts[0]) for at in starts])
     narrow = [each["text"] for each in figure["narrow"]["annotations"]]
@@ -397,7 +372,6 @@ def test_an_alert_without_space_for_its_label_keeps_its_marker() -> None:
 
 
 def test_wide_buckets_are_drawn_as_bounds() -> None:
-    """Where the source knows its latency to a doubling only, the chart shows what it lies between, once a bucket."""
     frame = breakdown()
     frame = frame.assign(low_seconds=0.0625, high_seconds=0.125, value_seconds=0.094)
     figure = percentile_figure(frame)
@@ -409,7 +383,6 @@ def test_wide_buckets_are_drawn_as_bounds() -> None:
 
 
 def test_a_cell_names_the_two_causes_most_of_its_requests_have() -> None:
-    """Of seven slow requests five are queueing and two the model."""
     trace = heat_figure(cells(), quantiles(), AXIS)["data"][0]["_cells"]
     first, second, share, others = (
         np.frombuffer(base64.b64decode(trace[name]), "u1") for name in ("dominant", "second", "shares", "others")
@@ -435,7 +408,6 @@ def test_a_cell_names_the_two_causes_most_of_its_requests_have() -> None:
     st.booleans(),
 )
 def test_no_request_is_lost_in_the_heatmap(found: list[tuple[int, int, int]], timeless: bool) -> None:
-    """Rows hold whole bands however far they reach, and requests that took no time are in the lowest."""
     bands_of = [(2 ** (band / 8), 2 ** ((band + 1) / 8), n, minute) for band, n, minute in found]
     bands_of += [(0.0, 1e-9, 3, 0)] if timeless else []
     frame = pd.DataFrame(bands_of, columns=["low_seconds", "high_seconds", "n", "minute"])
@@ -454,7 +426,6 @@ def test_no_request_is_lost_in_the_heatmap(found: list[tuple[int, int, int]], ti
 
 
 def test_custom_stages_and_waiting_have_patterns() -> None:
-    """Patterns are an option for readers who do not distinguish hues; grey areas always have one."""
     frame = breakdown().rename(columns={"forward": "rerank"})
     families = {trace["name"]: trace["meta"]["family"] for trace in percentile_figure(frame)["data"] if "meta" in trace}
 
@@ -462,7 +433,6 @@ def test_custom_stages_and_waiting_have_patterns() -> None:
 
 
 def test_the_strip_shows_requests_a_second() -> None:
-    """600 requests in a minute are 10 a second."""
     figure = over_time_figure(over_time(), AXIS)
     strip = next(values(trace["y"]) for trace in figure["data"] if trace["type"] == "bar")
 
@@ -471,7 +441,6 @@ def test_the_strip_shows_requests_a_second() -> None:
 
 @given(st.integers(0, 9_999), st.integers(30_000, 900_000), st.sampled_from([10, 20, 30, 60]))
 def test_a_rate_divides_by_the_counted_time(begins_ms: int, length_ms: int, step_seconds: int) -> None:
-    """A window counts the buckets of 10 s that start in it, wherever in one it begins and ends."""
     start = START + timedelta(milliseconds=begins_ms)
     axis = TimeAxis(start, start + timedelta(milliseconds=length_ms), timedelta(seconds=step_seconds), UTC)
     counted = [at for at in range(0, 1000, 10) if begins_ms <= at * 1000 < begins_ms + length_ms]
@@ -484,7 +453,6 @@ def test_a_rate_divides_by_the_counted_time(begins_ms: int, length_ms: int, step
 
 
 def test_one_step_is_as_wide_as_its_window() -> None:
-    """Where only hours are left a window of one is one step, which begins with it: all of it is drawn, and counted."""
     start = START + timedelta(minutes=50)
     axis = TimeAxis(start, start + timedelta(hours=1), timedelta(hours=1), UTC)
     frame = over_time().iloc[:1].assign(at=pd.Timestamp(start), n=7200)
@@ -497,7 +465,6 @@ def test_one_step_is_as_wide_as_its_window() -> None:
 
 
 def test_a_burn_rate_is_labelled_with_its_window() -> None:
-    """If only hourly data exist, the line is not labelled with five minutes."""
     axis = TimeAxis(START, START + timedelta(hours=10), timedelta(hours=1), UTC)
     long, short = timedelta(hours=6), timedelta(minutes=5)
     figure = burn_figure(counts(), axis, objective=0.99, lines=(), long=long, short=short)
@@ -520,7 +487,6 @@ def test_a_burn_rate_is_labelled_with_its_window() -> None:
 def test_an_axis_has_a_place_and_a_text_for_each_instant(
     zone: str, night: str, hours: float, clocks: list[tuple[str, float]]
 ) -> None:
-    """In a night in which clocks change, too: an hour that exists twice has two places and two texts."""
     start, step = datetime.fromisoformat(night).astimezone(UTC), timedelta(minutes=5)
     axis = TimeAxis(start, start + timedelta(hours=hours), step, ZoneInfo(zone))
     instants = [start + step * number for number in range(int(hours * 12))]
@@ -540,14 +506,12 @@ def test_an_axis_has_a_place_and_a_text_for_each_instant(
 
 @given(st.timedeltas(min_value=timedelta(minutes=5), max_value=timedelta(days=100)))
 def test_a_window_has_thirty_to_a_hundred_and_twenty_steps(length: timedelta) -> None:
-    """The number of steps is small enough to read and large enough to show a trend."""
     steps = length / step_for(length)
 
     assert 30 <= steps <= 120
 
 
 def test_every_request_is_in_the_heatmap() -> None:
-    """The cells' counts add up to the requests."""
     trace = heat_figure(cells(), quantiles(), AXIS)["data"][0]
     packed = np.frombuffer(base64.b64decode(trace["_cells"]["counts"]), dtype="<u2")
 
@@ -556,7 +520,6 @@ def test_every_request_is_in_the_heatmap() -> None:
 
 
 def test_labels_at_the_edge_do_not_touch() -> None:
-    """Close labels are moved, and areas too thin for a pointer have no label."""
     placed = band_labels({"forward": 0.1, "h2d": 0.04, "d2h": 0.04, "queue": 0.5, "overhead": 0.001}, 1.0)
     heights = [note["y"] for note in placed]
 
@@ -566,7 +529,6 @@ def test_labels_at_the_edge_do_not_touch() -> None:
 
 @given(st.floats(min_value=1e-6, max_value=100), st.integers(min_value=2, max_value=8))
 def test_ticks_are_few_and_inside(high: float, wanted: int) -> None:
-    """An axis has a handful of ticks, all within it."""
     found = ticks(0, high, wanted)
 
     assert 1 <= len(found["tickvals"]) <= 2 * wanted + 2
@@ -574,13 +536,11 @@ def test_ticks_are_few_and_inside(high: float, wanted: int) -> None:
 
 
 def test_ticks_of_a_logarithmic_axis_are_at_one_and_three() -> None:
-    """They read 30 ms, 100 ms, 300 ms."""
     assert log_ticks(0.02, 0.4)["ticktext"] == ["30\u202fms", "100\u202fms", "300\u202fms"]
 
 
 @given(st.floats(min_value=1e-6, max_value=100), st.floats(min_value=1.04, max_value=1e4))
 def test_a_logarithmic_axis_always_has_a_scale(low: float, reach: float) -> None:
-    """Also where it holds one request: round values between, none twice."""
     found = log_ticks(low, low * reach)
 
     assert 2 <= len(set(found["ticktext"])) == len(found["tickvals"])
@@ -589,7 +549,6 @@ def test_a_logarithmic_axis_always_has_a_scale(low: float, reach: float) -> None
 
 @pytest.mark.parametrize(("bad", "side"), [(0.0, ("right", "top")), (40.0, ("left", "bottom"))])
 def test_the_pace_label_does_not_overlap_its_line(bad: float, side: tuple[str, str]) -> None:
-    """A label below the falling line ends there, one above it starts there, and neither is on the series."""
     counted = counts().assign(bad=bad)
     figure = budget_figure(counted, AXIS, allowed_bad=100, window=timedelta(minutes=20))
     name = next(each for each in figure["layout"]["annotations"] if each["text"] == "sustainable pace")

@@ -59,7 +59,6 @@ def text(store: Store, address: str) -> str:
 
 
 def test_the_trace_page_shows_the_requests_of_all_services(store: Store) -> None:
-    """With the critical path; each service below the call of its caller."""
     shown = text(store, f"/traces/{16:032x}?from=now-1h")
 
     assert "Critical path: triton Forward 30" in shown
@@ -68,7 +67,6 @@ def test_the_trace_page_shows_the_requests_of_all_services(store: Store) -> None
 
 
 def test_the_trace_page_names_moved_and_missing_services(store: Store) -> None:
-    """A clock that is wrong, and a service that is called in other traces."""
     assert "The clocks of the machines differ. Moved to the middle of the call: triton by 3" in text(
         store, f"/traces/{31:032x}?from=now-1h"
     )
@@ -76,7 +74,6 @@ def test_the_trace_page_names_moved_and_missing_services(store: Store) -> None:
 
 
 def test_the_service_page_shows_the_critical_path(store: Store) -> None:
-    """Of the caller, with all services; a service that calls no other has no card."""
     shown = text(store, "/s/gateway?from=now-1h")
 
     assert "Of gateway's p99 (99.6" in shown
@@ -85,7 +82,6 @@ def test_the_service_page_shows_the_critical_path(store: Store) -> None:
 
 
 def test_dependency_is_split_by_what_is_called(tmp_path: Path) -> None:
-    """On the service page, in the advice and on the page of a trace; with the number of requests behind it."""
     opened = Store.open(f"sqlite:///{tmp_path}/called.db", clock=NOW.timestamp)
     slow = kept(16, "gateway", "", 0, {"forward": 10, "dependency": 90})
     slow.spans[1]["attributes"] = {"server.address": "payments.internal"}
@@ -107,7 +103,6 @@ def test_dependency_is_split_by_what_is_called(tmp_path: Path) -> None:
 
 
 def test_the_overview_shows_the_calls_between_services(store: Store) -> None:
-    """Rates of callers that were not counted are estimates."""
     shown = text(store, "/?from=now-1h")
 
     assert "Calls between services 3 services" in shown
@@ -115,7 +110,6 @@ def test_the_overview_shows_the_calls_between_services(store: Store) -> None:
 
 
 def test_a_counted_caller_has_its_own_numbers() -> None:
-    """Without counts, latency is known only for a single caller."""
     called = Measures(1000, 10, 0.05, 0.2, {}, {})
     latency = Histogram()
     for _ in range(500):
@@ -132,7 +126,6 @@ def test_a_counted_caller_has_its_own_numbers() -> None:
 
 @given(st.sets(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), min_size=1))
 def test_every_service_has_a_place_of_its_own(edges: set[tuple[str, str]]) -> None:
-    """Also if services call in a circle."""
     places = layout(edges)
 
     assert places.keys() == {name for edge in edges for name in edge}
@@ -141,7 +134,6 @@ def test_every_service_has_a_place_of_its_own(edges: set[tuple[str, str]]) -> No
 
 @given(st.sets(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1))
 def test_callers_are_left_of_the_services_they_call(pairs: set[tuple[int, int]]) -> None:
-    """Unless they call in a circle."""
     edges = [(f"s{first}", f"s{first + more}") for first, more in pairs]
     places = layout(edges)
 
@@ -149,7 +141,6 @@ def test_callers_are_left_of_the_services_they_call(pairs: set[tuple[int, int]])
 
 
 def test_pages_fit_a_phone_and_a_desktop(store: Store, browser: Browser) -> None:
-    """The drawing of the calls is for wide screens; phones show the table alone."""
     served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
     served.start()
     for size in (DESKTOP, PHONE):
@@ -165,7 +156,6 @@ def test_pages_fit_a_phone_and_a_desktop(store: Store, browser: Browser) -> None
 
 
 def test_the_api_has_the_path_and_the_map(store: Store) -> None:
-    """With the numbers of the pages."""
     served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
     served.start()
     base = "http://{}:{}/api/v1/query".format(*served.address)

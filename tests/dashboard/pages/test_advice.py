@@ -123,7 +123,6 @@ def coded(store: Store, **shares: float) -> Source:
 
 
 def test_large_handler_time_names_its_function_and_option(store: Store) -> None:
-    """The advice about the endpoint names the function with most of its time, and offers the option that measures it."""
     words = shown(coded(store, resize=0.9, decode=0.1), "/s/shop/advice")
 
     assert "Speed up the code of the endpoint, or measure its functions as stages Handler is 90 % of p99" in words
@@ -133,7 +132,6 @@ def test_large_handler_time_names_its_function_and_option(store: Store) -> None:
 
 
 def test_no_function_is_named_without_most_of_the_stage(store: Store) -> None:
-    """Functions with similar shares are on the service page only."""
     words = shown(coded(store, resize=0.45, decode=0.45, load=0.1), "/s/shop/advice")
 
     assert "Handler is 90 % of p99" in words
@@ -142,7 +140,6 @@ def test_no_function_is_named_without_most_of_the_stage(store: Store) -> None:
 
 
 def test_facts_are_what_was_measured(store: Store) -> None:
-    """The facts have p50 and p99 with their stages, mean stage times, failed calls and response lengths."""
     found = facts_of(context(counted(store), "chat"))
 
     assert found.service == "chat"
@@ -155,7 +152,6 @@ def test_facts_are_what_was_measured(store: Store) -> None:
 
 
 def test_facts_without_calls_and_tokens(source: Source) -> None:
-    """A service without token counts has unknown response lengths; one that is unknown has no requests."""
     known, unknown = facts_of(context(source)), facts_of(context(source, "nothing"))
 
     assert (known.failed_calls, known.response_tokens) == (0, None)
@@ -163,7 +159,6 @@ def test_facts_without_calls_and_tokens(source: Source) -> None:
 
 
 def test_facts_are_those_of_the_selected_version(store: Store) -> None:
-    """A filter of the address applies to all facts."""
     found = facts_of(context(counted(store), "chat", "v=2"))
 
     assert (found.measures.requests, found.failed_calls) == (1000, 6)
@@ -182,7 +177,6 @@ def test_facts_are_those_of_the_selected_version(store: Store) -> None:
 def test_a_note_has_p99_of_the_stage_in_the_slow_version_or_route(
     store: Store, stage: str, query: str, note: tuple[Any, ...] | None
 ) -> None:
-    """The note compares with the next version or route; the versions are not compared if one is selected."""
     notes = scope_notes(context(counted(store), "chat", query), stage)
     numbers = r"Only in (\w+ \S+): the p99 of (\w+) is (\S+)\sms, compared with (\S+)\sms in (\S+)\."
     found = [match.groups() for each in notes if (match := re.fullmatch(numbers, each))]
@@ -194,7 +188,6 @@ def test_a_note_has_p99_of_the_stage_in_the_slow_version_or_route(
 
 
 def test_a_version_with_few_requests_has_no_p99_to_compare(store: Store, traffic: ModuleType) -> None:
-    """Only the newest two versions are compared, and of these each needs enough requests."""
     slow = BURSTY | {"queue": 100}
     old, few = Served("shop", "0", 30, 20, slow), Served("shop", "2", 0.5, 0, slow)
     source = write(store, traffic, old, Served("shop", "1", 20, 0, BURSTY), few)
@@ -203,7 +196,6 @@ def test_a_version_with_few_requests_has_no_p99_to_compare(store: Store, traffic
 
 
 def test_a_version_without_requests_in_the_window_is_not_compared(store: Store, traffic: ModuleType) -> None:
-    """The newest version started after the window, so the two before it are compared."""
     slow = Served("shop", "1", 40, 6, BURSTY | {"queue": 100})
     source = write(store, traffic, slow, Served("shop", "2", 39, 6, BURSTY), Served("shop", "3", 5, 0, BURSTY))
 
@@ -212,7 +204,6 @@ def test_a_version_without_requests_in_the_window_is_not_compared(store: Store, 
 
 
 def test_the_three_most_frequent_routes_are_compared(store: Store, traffic: ModuleType) -> None:
-    """A rarer route is left out, because each route needs a query."""
     rare = Served("shop", "1", 20, 0, BURSTY | {"queue": 100}, rate=2, routes=("/d",))
     source = write(store, traffic, Served("shop", "1", 20, 0, BURSTY, rate=30, routes=("/a", "/b", "/c")), rare)
 
@@ -220,7 +211,6 @@ def test_the_three_most_frequent_routes_are_compared(store: Store, traffic: Modu
 
 
 def test_the_reachable_latency_is_that_without_the_queue(store: Store) -> None:
-    """With the queue limited to its median, p99 is that of long responses; p50 has the median queue already."""
     of_chat = context(counted(store), "chat")
     (tail,) = (each for each in advice_for_service(of_chat, "p99") if each.finding.stage == "queue")
     (median,) = (each for each in advice_for_service(of_chat, "p50") if each.finding.stage == "queue")
@@ -256,7 +246,6 @@ def test_the_reachable_latency_is_that_without_the_queue(store: Store) -> None:
 def test_title_and_reason_state_the_cause_with_its_numbers(  # noqa: PLR0917 - the columns of the table
     stage: str, median: float, tail: float, more: dict[str, Any], title: str, reason: str
 ) -> None:
-    """Each cause has its own title, and a reason with the shares of the stage and what was counted beside its time."""
     p50, p99 = {"other": 0.04, stage: median / 1e3}, {"other": 0.045, stage: tail / 1e3}
     facts = Facts("shop", Measures(5000, 0, sum(p50.values()), sum(p99.values()), p50, p99), **more)
     family = family_of(stage)
@@ -268,7 +257,6 @@ def test_title_and_reason_state_the_cause_with_its_numbers(  # noqa: PLR0917 - t
 
 
 def test_every_model_stage_has_a_title() -> None:
-    """No title is empty, whatever the stage."""
     facts = Facts("shop", Measures(5000, 0, 0.1, 0.1, {}, {}))
 
     assert all(finding_text(StageFinding(facts, key, family))[0] for family in families() for key in family.stages)
@@ -276,7 +264,6 @@ def test_every_model_stage_has_a_title() -> None:
 
 @pytest.mark.parametrize("rank", ["p99", "p50"])
 def test_the_reachable_latency_is_the_what_if_of_the_store(source: Source, rank: str) -> None:
-    """The numbers on a card are re-sorted ones, best first, and none has less than 3 % to give."""
     found = advice_for_service(context(source), rank)
     top = found[0].reach
     assert top is not None
@@ -290,7 +277,6 @@ def test_the_reachable_latency_is_the_what_if_of_the_store(source: Source, rank:
 
 
 def test_stages_of_the_tail_rank_before_stages_of_all_requests(store: Store, traffic: ModuleType) -> None:
-    """Decode is most of p99 and as long for everybody: nobody can take no time in it. The queue is what p99 has and p50 has not."""
     calm, burst = {"decode": 200, "queue": 1, "overhead": 1}, {"decode": 200, "queue": 150, "overhead": 1}
     source = write(store, traffic, Served("chat", "1", 20, 0, calm), Served("chat", "1", 20, 0, burst, rate=1))
     found = advice_for_service(context(source, "chat"), "p99")
@@ -305,7 +291,6 @@ def test_stages_of_the_tail_rank_before_stages_of_all_requests(store: Store, tra
 
 
 def test_the_page_names_the_version_a_finding_is_limited_to(source: Source) -> None:
-    """A stage that one version alone is slow in names it, with both numbers."""
     text = shown(source, "/s/shop/advice")
 
     assert "Preprocess first: p99 falls by" in text
@@ -316,7 +301,6 @@ def test_the_page_names_the_version_a_finding_is_limited_to(source: Source) -> N
 
 
 def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source) -> None:
-    """One card a service, and the side bar counts what is shown."""
     found, candidates = advice_for_fleet(context(source, None), "p50")
     text = shown(source, "/advice?rank=p50")
 
@@ -328,7 +312,6 @@ def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source
 @pytest.mark.parametrize("query", ["?rank=cost", "?rank=p50", "?rank=nonsense", "?kind=all", "?v=1.0", "?env=nowhere"])
 @pytest.mark.parametrize("path", ["/advice", "/s/shop/advice", "/s/gap/advice", "/advice?svc=shop"])
 def test_every_address_renders_a_page(source: Source, path: str, query: str) -> None:
-    """Garbage falls back to the default and an empty window says so."""
     text = shown(source, path.replace("?", query + "&") if "?" in path else path + query)
 
     assert text
@@ -336,7 +319,6 @@ def test_every_address_renders_a_page(source: Source, path: str, query: str) -> 
 
 
 def test_too_few_requests_are_reported(store: Store, traffic: ModuleType) -> None:
-    """A service with a few requests gets no advice on its p99, and a way to its p50."""
     few = write(store, traffic, Served("young", "1.0", 0.5, 0, BURSTY))
     text = shown(few, "/s/young/advice")
 
@@ -351,7 +333,6 @@ def test_too_few_requests_are_reported(store: Store, traffic: ModuleType) -> Non
     ("text", "hides"), [("dismissed", True), ("done", True), ("open", False), ("snoozed until soon", False)]
 )
 def test_the_newest_advice_action_applies(store: Store, writable_source: Source, text: str, hides: bool) -> None:
-    """What was done last with a piece of advice hides it, or brings it back; what nobody can read leaves it open."""
     top = advice_for_service(context(writable_source), "p99")[0].finding
     for action, ago in (("dismissed", 60), (text, 10)):
         store.add_event(Event(NOW - timedelta(seconds=ago), "shop", "advice", top.key, action))
@@ -362,7 +343,6 @@ def test_the_newest_advice_action_applies(store: Store, writable_source: Source,
 
 
 def test_snoozed_advice_comes_back(store: Store, writable_source: Source) -> None:
-    """A snooze ends by itself."""
     until = (NOW + timedelta(days=7)).isoformat()
     top = advice_for_service(context(writable_source), "p99")[0].finding
     store.add_event(Event(NOW, "shop", "advice", top.key, f"snoozed until {until}"))
@@ -373,7 +353,6 @@ def test_snoozed_advice_comes_back(store: Store, writable_source: Source) -> Non
 
 
 def test_done_advice_is_compared_before_and_after(store: Store, writable_source: Source) -> None:
-    """Done advice leads to the windows around the mark."""
     top = advice_for_service(context(writable_source), "p99")[0].finding
     store.add_event(Event(NOW - timedelta(minutes=8), "shop", "advice", top.key, "done"))
     text = shown(writable_source, "/s/shop/advice?kind=all")
@@ -388,7 +367,6 @@ def test_done_advice_is_compared_before_and_after(store: Store, writable_source:
 def test_advice_that_is_done_and_no_longer_found_is_resolved(
     store: Store, writable_source: Source, key: str, ago: int, resolved: bool
 ) -> None:
-    """A mark of the window is listed as resolved unless its stage is still a finding."""
     store.add_event(Event(NOW - timedelta(minutes=ago), "shop", "advice", key, "done"))
 
     assert ("Done and resolved: resize of shop." in shown(writable_source, "/s/shop/advice")) is resolved
@@ -396,7 +374,6 @@ def test_advice_that_is_done_and_no_longer_found_is_resolved(
 
 
 def test_a_mark_of_an_earlier_day_counts(store: Store, writable_source: Source) -> None:
-    """Marks stay in effect for more than a year."""
     for days, key in ((399, "cpu:preprocess"), (402, "batching:queue")):
         store.add_event(Event(NOW - timedelta(days=days), "shop", "advice", key, "dismissed"))
 
@@ -408,14 +385,12 @@ def test_a_mark_of_an_earlier_day_counts(store: Store, writable_source: Source) 
     [(3, "20T11:47:03", "20T11:57:03", "10m"), (30, "20T11:00:03", "20T11:30:03", "30m"), (600, "19T20:00:03", "20T02:00:03", "6h")],
 )  # fmt: skip
 def test_equal_times_before_and_after_a_mark_are_compared(ago: int, before: str, after: str, length: str) -> None:
-    """The times are as long as the time since the mark, but at least ten minutes and at most the window."""
     link = before_and_after(parse("/s/shop/advice", "", NOW), "shop", Mark("done", NOW - timedelta(minutes=ago)))
 
     assert link == f"/compare?svc=shop&a=2026-11-{before}/{length}&b=2026-11-{after}/{length}"
 
 
 def test_the_side_bar_counts_open_advice(store: Store, writable_source: Source) -> None:
-    """Dismissing the finding of a service takes it out of the count."""
     before = advice_count(context(writable_source, None))
     for each in advice_for_fleet(context(writable_source, None), "p99")[0]:
         store.add_event(Event(NOW, each.finding.facts.service, "advice", each.finding.key, "dismissed"))
@@ -425,7 +400,6 @@ def test_the_side_bar_counts_open_advice(store: Store, writable_source: Source) 
 
 
 def test_the_service_page_shows_the_top_findings(source: Source) -> None:
-    """The best advice fits into one card; a service without advice has none."""
     card = top_advice(context(source), 2)
 
     assert card is not None
@@ -435,7 +409,6 @@ def test_the_service_page_shows_the_top_findings(source: Source) -> None:
 def test_many_services_need_few_what_if_queries(
     store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many services there are, only the largest findings are asked what-if about."""
     many = [Served(f"svc-{number:02}", "1.0", 2, 0, GAPPY) for number in range(MOST + 10)]
     source = write(store, traffic, *many)
     asked: list[str] = []
@@ -454,7 +427,6 @@ def test_many_services_need_few_what_if_queries(
 
 
 def test_a_finding_has_one_title_on_every_page(store: Store) -> None:
-    """Responses are four times as long in the tail: decoding is not slow, whichever page says it, and the API, too."""
     points: list[Point] = []
     for tokens, number in ((100, 2900), (400, 100)):
         counts = RequestHistograms()
@@ -473,7 +445,6 @@ def test_a_finding_has_one_title_on_every_page(store: Store) -> None:
 
 
 def test_services_with_equal_advice_share_a_card(store: Store, traffic: ModuleType) -> None:
-    """The card lists them with their own numbers and marks."""
     uneven = GAPPY | {"overhead": 60}
     services = [
         each
@@ -490,7 +461,6 @@ def test_services_with_equal_advice_share_a_card(store: Store, traffic: ModuleTy
 
 
 def test_a_stage_of_all_requests_is_not_predicted_to_take_no_time(store: Store) -> None:
-    """A model is all of p99 and of p50: it can get faster, but p99 never reaches zero."""
     counts, at = RequestHistograms(), int(NOW.timestamp()) - 600
     for _ in range(2000):
         counts.add({"forward": 10 * MS}, 10 * MS)
@@ -516,7 +486,6 @@ def test_a_stage_of_all_requests_is_not_predicted_to_take_no_time(store: Store) 
     ],
 )
 def test_token_times_have_advice_with_evidence(filled: Store, rank: str, title: str, numbers: str) -> None:
-    """The stages before the first token, and the pace of the tokens after it, on both pages."""
     source = Source(filled, None, NOW.timestamp)
     on_advice, on_tokens = (shown(source, f"/s/chat-llm/{path}") for path in (f"advice?rank={rank}", "tokens"))
 

@@ -72,7 +72,6 @@ def charts(node: Any) -> list[Chart]:
 
 
 def test_the_capacity_of_each_version_matches_its_queueing(store: Store, tmp_path: Path) -> None:
-    """Queueing of the generated traffic is recovered from the store: the wait reaches the objective at the capacity."""
     found = loads_of(Context(parse("/s/ocr-api/capacity", "", NOW), source_of(store, tmp_path), "ocr-api"))
     before = found.before
     assert found.now.capacity is not None
@@ -89,7 +88,6 @@ def test_the_capacity_of_each_version_matches_its_queueing(store: Store, tmp_pat
 
 
 def test_the_capacity_label_stays_inside_the_chart(store: Store, tmp_path: Path) -> None:
-    """Near the right edge the label is left of its line."""
     drawn = next(each for each in charts(rendered(source_of(store, tmp_path))) if each.name == "load")
     low, high = drawn.figure["layout"]["xaxis"]["range"]
     labels = [each for each in drawn.figure["layout"]["annotations"] if each["text"].startswith("<b>")]
@@ -101,7 +99,6 @@ def test_the_capacity_label_stays_inside_the_chart(store: Store, tmp_path: Path)
 
 
 def test_the_page_starts_with_capacity_compared_with_the_previous_version(store: Store, tmp_path: Path) -> None:
-    """How much fits, how much of it is used, and what it was before."""
     text = shown(source_of(store, tmp_path))
 
     assert "1.15.0 keeps p99 within 250 ms up to about" in text
@@ -116,7 +113,6 @@ def test_the_page_starts_with_capacity_compared_with_the_previous_version(store:
 
 
 def test_without_an_objective_the_curve_is_shown_without_capacity(store: Store, tmp_path: Path) -> None:
-    """Missing values are explained."""
     text = shown(source_of(store, tmp_path, slo=False))
 
     assert "this service has no latency objective" in text
@@ -124,7 +120,6 @@ def test_without_an_objective_the_curve_is_shown_without_capacity(store: Store, 
 
 
 def test_a_short_window_reports_steps_present_and_required(store: Store, tmp_path: Path) -> None:
-    """A curve of a quarter of an hour is refused in words, and nothing falls over."""
     text = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
 
     assert "Not enough data to estimate capacity" in text
@@ -133,7 +128,6 @@ def test_a_short_window_reports_steps_present_and_required(store: Store, tmp_pat
 
 
 def test_cost_needs_a_configured_price(store: Store, tmp_path: Path) -> None:
-    """4 replicas at $3.1: what an hour costs, divided by the requests of an hour; without a price there is no amount."""
     source = source_of(store, tmp_path)
     context = Context(parse("/s/ocr-api/capacity", "", NOW), source, "ocr-api")
     found = spending(context)
@@ -150,7 +144,6 @@ def test_cost_needs_a_configured_price(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_charts_have_tables_with_units(store: Store, tmp_path: Path) -> None:
-    """Tables and exports have one row a step and one a batch size, with units in the names."""
     found = charts(rendered(source_of(store, tmp_path)))
     frames = [each.frame for each in found]
     assert all(frame is not None for frame in frames)
@@ -164,7 +157,6 @@ def test_the_charts_have_tables_with_units(store: Store, tmp_path: Path) -> None
 
 
 def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: AlertsReader) -> None:
-    """A service without batch sizes and with a constant rate has a page."""
     text = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
 
     assert "Batch size unknown" in text
@@ -173,7 +165,6 @@ def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: A
 
 
 def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Path) -> None:
-    """Configured values are shown, and a token is not."""
     source = source_of(store, tmp_path)
     source.config = DashboardConfig(token="very-secret", prices=tmp_path / "prices.yaml")  # noqa: S106 - made up
     source.tracer = "https://someone:password@jaeger.example/trace/{trace_id}"

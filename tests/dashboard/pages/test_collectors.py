@@ -49,7 +49,6 @@ def shown(store: Store, now: datetime = NOW) -> str:
 
 
 def test_a_collector_that_works_is_ok() -> None:
-    """A few spans may wait up to an hour for a root that has not ended."""
     judged = collector_status(with_vitals(spans_waiting_seconds=3500.0, spans_waiting_bytes=217), NOW)
 
     assert (judged.state, judged.troubles) == ("ok", ())
@@ -77,7 +76,6 @@ def test_a_collector_that_works_is_ok() -> None:
     ],
 )
 def test_a_collector_problem_is_shown_with_its_fix(vitals: dict[str, Any], words: tuple[str, ...]) -> None:
-    """While it still works."""
     judged = collector_status(with_vitals(**vitals), NOW)
     (trouble,) = judged.troubles
 
@@ -87,7 +85,6 @@ def test_a_collector_problem_is_shown_with_its_fix(vitals: dict[str, Any], words
 
 
 def test_failures_come_first_with_their_start_time() -> None:
-    """A failure is more severe than a warning."""
     judged = collector_status(with_vitals(failing=(("committing", "disk full", AT - 300),), file_errors=("x",)), NOW)
 
     assert judged.state == "failing"
@@ -97,7 +94,6 @@ def test_failures_come_first_with_their_start_time() -> None:
 
 
 def test_a_dead_collector_shows_only_its_silence() -> None:
-    """Their last numbers are of no use, and whatever failed then is not what fails now."""
     dead = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), seen=AT - 700)
     judged = collector_status(dead, NOW)
     (trouble,) = judged.troubles
@@ -107,7 +103,6 @@ def test_a_dead_collector_shows_only_its_silence() -> None:
 
 
 def test_a_clock_that_is_ahead_is_reported() -> None:
-    """A clock difference would hide a silence, and shift data."""
     judged = collector_status(replace(WELL, seen=AT + 60), NOW)
 
     assert judged.state == "look"
@@ -115,7 +110,6 @@ def test_a_clock_that_is_ahead_is_reported() -> None:
 
 
 def test_an_empty_page_explains_how_to_report(store: Store) -> None:
-    """No collector has reported."""
     markup = shown(store)
 
     assert "No collector has reported" in markup
@@ -123,7 +117,6 @@ def test_an_empty_page_explains_how_to_report(store: Store) -> None:
 
 
 def test_the_most_severe_row_is_first(store: Store) -> None:
-    """With its name, its age and what each number means below."""
     silent = replace(WELL, id="c", name="pod-c:4318", seen=AT - 100)
     failing = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), id="b", name="pod-b:4318")
     write(store, WELL, failing, silent)
@@ -136,7 +129,6 @@ def test_the_most_severe_row_is_first(store: Store) -> None:
 
 
 def test_collector_messages_are_escaped(store: Store) -> None:
-    """A path in a message, or the name of a target, may hold anything."""
     write(store, with_vitals(targets_down={"http://x/<script>alert(1)</script>": "<b>no</b>"}))
     markup = shown(store)
 
@@ -145,7 +137,6 @@ def test_collector_messages_are_escaped(store: Store) -> None:
 
 
 def test_the_page_refreshes_without_new_data(store: Store) -> None:
-    """A stopped collector writes no data that would trigger a refresh."""
     write(store, WELL)
     later = NOW + timedelta(minutes=1)
     stamps = [
@@ -159,14 +150,12 @@ def test_the_page_refreshes_without_new_data(store: Store) -> None:
 
 
 def test_every_page_links_to_the_collectors(store: Store) -> None:
-    """From the foot of the side bar."""
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
     assert 'href="/collectors"' in as_html(navigation_parts(context, "/")["side"])
 
 
 def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: Store) -> None:
-    """What collectors did not count is named with its fix, and health probes are in no number but their own."""
     series, at = Series("shop", route="/healthz"), int(AT) - 60
     probes = Histogram()
     probes.record(0.0004, 3)
@@ -203,7 +192,6 @@ def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: S
 
 
 def test_services_without_a_counted_request_are_on_the_overview(store: Store) -> None:
-    """One with only probes, with only losses or that hangs from its start is in all lists, also in those of the whole history."""
     at = int(AT) - 60
     probes, waiting = Histogram(zero=3), Histogram(buckets={0: 1})
     store.write(
@@ -226,7 +214,6 @@ def test_services_without_a_counted_request_are_on_the_overview(store: Store) ->
 
 
 def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
-    """The service is named in one line for all collectors; without one there is no line."""
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
     assert service_quota_line(context) is None
@@ -239,7 +226,6 @@ def test_the_overview_names_services_over_their_series_share(store: Store) -> No
 
 
 def test_processes_that_stopped_with_open_requests_are_one_line(store: Store) -> None:
-    """On the page of their service and, with its name, on this one; in no table of cold starts."""
     write(store, WELL)
     store.write([Batch("a", [Point(Series("shop"), REQUEST_DURATION, "forward", int(AT) - 60, Histogram(zero=2))])])
     stopped = [

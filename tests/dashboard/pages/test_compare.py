@@ -70,7 +70,6 @@ def of(source: Source, address: str) -> Context:
     st.integers(1, 400 * 86_400),
 )
 def test_a_window_round_trips_through_its_name(start: datetime, seconds: int) -> None:
-    """Whatever its start and length, in whole seconds."""
     start = start.replace(microsecond=0)
     window = (start, start + timedelta(seconds=seconds))
 
@@ -79,7 +78,6 @@ def test_a_window_round_trips_through_its_name(start: datetime, seconds: int) ->
 
 @given(st.text(max_size=40))
 def test_an_invalid_window_name_is_none(text: str) -> None:
-    """Garbage never raises."""
     found = window_of(text, NOW)
 
     assert found is None or found[0] < found[1]
@@ -100,14 +98,12 @@ def test_an_invalid_window_name_is_none(text: str) -> None:
     ],
 )
 def test_a_window_is_spelled_with_start_and_length(name: str, start: datetime | None) -> None:
-    """A start without a zone is UTC; nothing begins in the future, or before there were computers."""
     found = window_of(name, NOW)
 
     assert found == (None if start is None else (start, start + 30 * MINUTE))
 
 
 def test_the_newest_version_is_compared_with_the_previous(source: Source) -> None:
-    """Each over its own life, whatever the window of the page is."""
     pair = default_pair(of(source, "/compare?svc=vision-api&from=now-15m"))
 
     assert pair is not None
@@ -117,7 +113,6 @@ def test_the_newest_version_is_compared_with_the_previous(source: Source) -> Non
 
 
 def test_a_version_with_too_few_requests_is_skipped(stored: Stored) -> None:
-    """A rollout stopped after a minute is skipped, and the version before it is used."""
     source = stored(
         Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, rate=1), Served("shop", "3", 24, 0, SLOW)
     )
@@ -128,7 +123,6 @@ def test_a_version_with_too_few_requests_is_skipped(stored: Stored) -> None:
 
 
 def test_a_version_with_few_requests_falls_back_to_the_previous_window(stored: Stored) -> None:
-    """With too few requests of the newest version, the window of the page stands against the one before it."""
     source = stored(Served("shop", "1", 35, 1), Served("shop", "2", 1, 0, SLOW, rate=2))
     pair = default_pair(of(source, "/compare?svc=shop&from=now-15m"))
 
@@ -138,7 +132,6 @@ def test_a_version_with_few_requests_falls_back_to_the_previous_window(stored: S
 
 
 def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) -> None:
-    """A canary is compared over the common time only, and the page shows that time."""
     source = stored(Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW))
     pair = default_pair(of(source, "/compare?svc=shop"))
 
@@ -149,7 +142,6 @@ def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) 
 
 
 def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
-    """A version that has served for a month is looked at rarely; the time before the canary is none of the comparison."""
     month = 30 * 24 * 60
     source = stored(Served("shop", "1", month, month - 1), Served("shop", "1", 40), Served("shop", "2", 20, 0, SLOW))
     pair = default_pair(of(source, "/compare?svc=shop"))
@@ -162,7 +154,6 @@ def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
 
 
 def test_a_page_names_the_compared_periods(stored: Stored) -> None:
-    """Versions that followed each other: the earlier one until the later one began, whatever the window of the address."""
     source = stored(Served("shop", "1", 60, 28), Served("shop", "2", 30, 0, SLOW))
     context = of(source, "/compare?svc=shop&from=now-6h")
 
@@ -174,7 +165,6 @@ def test_a_page_names_the_compared_periods(stored: Stored) -> None:
 
 
 def test_a_rolled_back_version_excludes_the_period_of_the_other(stored: Stored) -> None:
-    """After a roll-back the older version has a hole where the newer one served."""
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 15, SLOW), Served("shop", "1", 15))
     pair = default_pair(of(source, "/compare?svc=shop"))
 
@@ -184,7 +174,6 @@ def test_a_rolled_back_version_excludes_the_period_of_the_other(stored: Stored) 
 
 
 def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
-    """A alone stands against the newest version, B alone is held against the one before it."""
     addresses = ("a=1.0.0", "b=2.0.0", "b=1.0.0&from=now-15m", "a=2.0.0&from=now-15m")
     pairs = [asked_pair(of(source, f"/compare?svc=vision-api&{each}")) for each in addresses]
     names = [(each.a_name, each.b_name) for each in pairs if each]
@@ -195,7 +184,6 @@ def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
 
 
 def test_the_verdict_lists_its_evidence(source: Source) -> None:
-    """How many times, from what to what, interval, requests, median, mix and blame."""
     text = shown(source, "/compare?svc=vision-api")
 
     for part in ("Regression B is", "slower at p99:", "interval", "requests", "p50 unchanged", "traffic mix unchanged"):
@@ -204,7 +192,6 @@ def test_the_verdict_lists_its_evidence(source: Source) -> None:
 
 
 def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> None:
-    """Of an improvement it is how many times faster, not which part is left."""
     for address in ("/compare?svc=vision-api&a=1.0.0&b=2.0.0", "/compare?svc=vision-api&a=2.0.0&b=1.0.0"):
         context = of(source, address)
         pair = asked_pair(context)
@@ -218,7 +205,6 @@ def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> Non
 
 
 def test_chart_table_and_verdict_agree(source: Source) -> None:
-    """The same number at p99 in the sentence, the table and the chart; stages add up to the change."""
     context = of(source, "/compare?svc=vision-api&p=99")
     pair = asked_pair(context)
     assert pair is not None
@@ -239,7 +225,6 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
 
 
 def test_charts_have_tables_with_numbers(source: Source) -> None:
-    """Each with a sentence that has numbers, and the frame that tables and exports read."""
     page = page_of(of(source, "/compare?svc=vision-api"))
     assert page is not None
     charts = page_data(page.body).charts
@@ -252,7 +237,6 @@ def test_charts_have_tables_with_numbers(source: Source) -> None:
 
 
 def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored) -> None:
-    """Slower where another route is asked for is no fault of the version."""
     source = stored(
         Served("shop", "1", 10, 5, routes=("/small", "/large")), Served("shop", "2", 5, 0, SLOW, routes=("/large",))
     )
@@ -264,7 +248,6 @@ def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored) -> None:
 
 
 def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) -> None:
-    """The median of prompt tokens is compared and shown if tokens are counted."""
     source = stored(Served("chat", "1", 10, 5), Served("chat", "2", 5, 0, SLOW))
     prompts(store, "1", 8 * MINUTE, 100)
     prompts(store, "2", 3 * MINUTE, 400)
@@ -285,7 +268,6 @@ def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
 
 
 def test_error_rates_within_chance_are_equal(stored: Stored) -> None:
-    """A handful of failures more or less is the same; a tenth of all requests is not."""
     few = (Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
     failed = (Served("shop", "1", 8, 7, rate=2, status="error"), Served("shop", "2", 3, 1.7, rate=2, status="error"))
     source = stored(*few, *failed)
@@ -305,7 +287,6 @@ def pair_of(source: Source) -> Pair:
 
 
 def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
-    """Twenty a second that take 13 ms each are a quarter of a request at once."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
     context, pair = of(source, "/compare?svc=shop"), pair_of(source)
     rows = {each.name: each for each in signals(context, pair)}
@@ -318,7 +299,6 @@ def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
 
 
 def test_the_report_equals_the_page(source: Source) -> None:
-    """Markdown with the verdict, the stages, and a link that opens the same pair at the same percentile."""
     context = of(source, "/compare?svc=vision-api")
     pair = asked_pair(context)
     assert pair is not None
@@ -334,7 +314,6 @@ def test_the_report_equals_the_page(source: Source) -> None:
 
 
 def test_names_cannot_write_markdown(stored: Stored) -> None:
-    """A version may be called anything."""
     evil = "1|[x](http://x)"
     source = stored(Served("shop", evil, 10, 5), Served("shop", "2", 5, 0, SLOW))
     context = of(source, "/compare?svc=shop")
@@ -347,7 +326,6 @@ def test_names_cannot_write_markdown(stored: Stored) -> None:
 
 
 def test_one_version_only_offers_windows(source: Source) -> None:
-    """The later half against the earlier, which the address then opens."""
     page = page_of(of(source, "/compare?svc=chat-llm"))
     assert page is not None
     text = shown(source, "/compare?svc=chat-llm")
@@ -359,7 +337,6 @@ def test_one_version_only_offers_windows(source: Source) -> None:
 
 
 def test_an_unknown_side_is_named(source: Source) -> None:
-    """With what it could be, and with the pickers still there."""
     text = shown(source, "/compare?svc=vision-api&a=9.9&b=1.0.0")
 
     assert "9.9 is not a version of vision-api that is retained" in text
@@ -386,7 +363,6 @@ def test_an_unknown_side_is_named(source: Source) -> None:
     ],
 )
 def test_no_address_breaks_the_page(source: Source, query: str) -> None:
-    """Sides without requests, equal sides and times before the history are each reported, and no card fails."""
     text = shown(source, f"/compare?{query}")
 
     assert text
@@ -394,7 +370,6 @@ def test_no_address_breaks_the_page(source: Source, query: str) -> None:
 
 
 def test_buckets_of_the_future_change_nothing(stored: Stored) -> None:
-    """Agents may be a few minutes fast: their newest buckets lie in the future."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, -4, SLOW))
     text = shown(source, "/compare?svc=shop")
 
@@ -403,7 +378,6 @@ def test_buckets_of_the_future_change_nothing(stored: Stored) -> None:
 
 
 def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None:
-    """The side that has them, and how many it takes."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 1, 0, SLOW, rate=1))
     text = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
 
@@ -412,7 +386,6 @@ def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None
 
 
 def test_past_versions_are_queried_once(stored: Stored) -> None:
-    """New data of a service does not ask again what its versions were like."""
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 10, SLOW))
     pair = pair_of(source)
     context = of(source, "/compare?svc=shop")
@@ -424,7 +397,6 @@ def test_past_versions_are_queried_once(stored: Stored) -> None:
 
 
 def test_noise_of_two_equal_versions_has_no_verdict_bar_or_colour(stored: Stored) -> None:
-    """Stages that differ by less than the error of the percentile, too."""
     source = stored(Served("shop", "1", 40, 20, rate=1), Served("shop", "2", 20, 0, rate=1))
     context = of(source, "/compare?svc=shop")
     pair = asked_pair(context)
@@ -441,7 +413,6 @@ def test_noise_of_two_equal_versions_has_no_verdict_bar_or_colour(stored: Stored
 
 
 def test_a_tail_that_adds_nothing_names_no_stage(stored: Stored) -> None:
-    """All requests take the same time, in one stage that is 100 % of nothing."""
     source = stored(Served("shop", "1", 40, 0, {"forward": 10}))
     frame = breakdown(source, of(source, "/s/shop?from=now-30m").selection)
     frame[["value_seconds", "forward"]] = 0.01
@@ -456,7 +427,6 @@ def test_a_tail_that_adds_nothing_names_no_stage(stored: Stored) -> None:
 
 
 def test_a_change_within_the_error_of_the_windows_has_no_colour(stored: Stored) -> None:
-    """A thousand requests in each window move p99 by chance; the tile of the worst change names no service."""
     source = stored(Served("shop", "1", 40, 0, rate=1))
     rows = [row for row in urgent_first(of(source, "/?from=now-20m")) if row.p99_compared is not None]
     overview, service = (page_of(of(source, address)) for address in ("/?from=now-20m", "/s/shop?from=now-20m"))

@@ -51,7 +51,6 @@ def test_page_api_alert_and_cli_give_the_same_verdict(  # noqa: PLR0917 - a case
     kind: str,
     sentence: str,
 ) -> None:
-    """Two versions, one after the other, ten minutes each."""
     versions = Served("shop", "1.0", 20, 10, before, rate), Served("shop", "2.0", 10, 0, after, rate)
     source = write(store, traffic, *versions)
     context = context_of(parse("/compare", "svc=shop", NOW), source)

@@ -74,12 +74,10 @@ def page(store: Store) -> str:
 
 
 def test_percentiles_are_intervals(page: str) -> None:
-    """Between the edges of the bucket, with the edges as the engine wrote them; never a number in between."""
     assert re.search(r"chat llama 1\.00k .*?500 ms–1 s 500 ms–1 s 1 s–2\.5 s 600 ms", page)  # noqa: RUF001
 
 
 def test_a_percentile_beyond_the_last_bucket_is_shown_as_above(store: Store) -> None:
-    """The last bucket has no end, and none is made up."""
     with_tail = counted(9000.0, (0.0, 1.0, 900), (10.0, float("inf"), 1100))
     store.write([Batch("tail", pair(Series("slow"), names.ENGINE_REQUEST, names.BY_ENGINE, with_tail))])
 
@@ -90,13 +88,11 @@ def test_a_percentile_beyond_the_last_bucket_is_shown_as_above(store: Store) -> 
 
 
 def test_sums_without_a_distribution_have_a_mean_and_no_percentile(page: str) -> None:
-    """Counters of Triton contain only the total time."""
     assert re.search(r"vision resnet 200 \S+ – – – 20\.0 ms", page)  # noqa: RUF001
     assert re.search(r"Run of a batch of 8–15 50 30\.0 ms – – –", page)  # noqa: RUF001
 
 
 def test_percentiles_need_enough_requests(store: Store) -> None:
-    """The 99th of a hundred is one request."""
     few = counted(5.0, (0.5, 1.0, 100))
     store.write([Batch("few", pair(Series("few"), names.ENGINE_REQUEST, names.BY_ENGINE, few))])
 
@@ -104,7 +100,6 @@ def test_percentiles_need_enough_requests(store: Store) -> None:
 
 
 def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
-    """Stages, and what they leave, add up to the mean."""
     chat = next(each for each in Source(store, None, NOW.timestamp).read.engines(window()) if each.service == "chat")
 
     assert chat.requests.mean == 0.6
@@ -113,13 +108,11 @@ def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
 
 
 def test_the_page_explains_intervals(page: str) -> None:
-    """The page explains why it shows an interval instead of a number."""
     assert "an engine counts requests in fixed buckets" in page
     assert "send the traces of the engine, or run the agent" in page
 
 
 def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> None:
-    """The empty page shows the first step."""
     opened = Store.open(f"sqlite:///{tmp_path}/s.db", clock=NOW.timestamp)
     words = shown(Source(opened, None, NOW.timestamp), "/engines")
     opened.close()
@@ -154,13 +147,11 @@ def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> No
     ],
 )
 def test_bucket_edges_are_shown_unrounded(edge: float) -> None:
-    """The buckets of Prometheus' clients and of vLLM."""
     assert roundest(*bucket_bounds(bucket_index(edge))) == edge
 
 
 @given(st.floats(1e-9, 1e9))
 def test_an_edge_is_shown_within_its_bucket(edge: float) -> None:
-    """Whatever it is, what is shown differs by less than a bucket."""
     low, high = bucket_bounds(bucket_index(edge))
 
     assert low * (1 - 1e-3) <= roundest(low, high) <= high * (1 + 1e-3)

@@ -33,7 +33,6 @@ def found(source: Source, search: str = "from=now-2h") -> list[TimelineEvent]:
 
 
 def test_all_kinds_of_events_are_listed_newest_first(source: Source) -> None:
-    """Releases, alerts and reported events are in one order; the first version of a service is no release."""
     every = found(source)
 
     assert [each.at for each in every] == sorted((each.at for each in every), reverse=True)
@@ -42,7 +41,6 @@ def test_all_kinds_of_events_are_listed_newest_first(source: Source) -> None:
 
 
 def test_each_event_links_to_its_view(source: Source) -> None:
-    """A release to the comparison, an incident to its objective at that time, an event to its service around it."""
     by_kind = {each.kind: each for each in found(source) if each.service == "hot"}
     incident, deploy = (urlsplit(by_kind[kind].href) for kind in ("incident", "deploy"))
     moments = parse_qs(deploy.query)
@@ -61,7 +59,6 @@ def test_each_event_links_to_its_view(source: Source) -> None:
 
 
 def test_an_event_link_centres_its_window_on_the_event(source: Source) -> None:
-    """Where both sides of it have passed; the newest ones end now."""
     deploy = next(each for each in found(source) if each.kind == "deploy")
     path, _, search = deploy.href.partition("?")
     view = context_of(parse(path, search, NOW), source).view
@@ -76,7 +73,6 @@ def test_an_event_link_centres_its_window_on_the_event(source: Source) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_kind_filter_shows_only_its_events(source: Source, kind: str) -> None:
-    """The filter is in the address, and every other kind stays a click away."""
     data = page_data(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
     rows = [row for table in data.tables for row in table.rows]
     expected = [each for each in found(source, "from=now-7d") if each.kind == kind]
@@ -86,7 +82,6 @@ def test_a_kind_filter_shows_only_its_events(source: Source, kind: str) -> None:
 
 
 def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
-    """An event is listed before its 10 s bucket is complete; a past window does not contain it."""
     store = Store.open(f"sqlite:///{tmp_path / 'just.db'}", clock=NOW.timestamp)
     source = Source(store, None, NOW.timestamp)
     store.add_event(Event(NOW, "", "note", "", "just now"))
@@ -99,7 +94,6 @@ def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
 
 
 def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None:
-    """Events without a service are shown for every service."""
     every = found(source, "svc=hot&from=now-2h")
 
     assert {each.service for each in every} == {"hot", ""}
@@ -107,20 +101,17 @@ def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None
 
 
 def test_days_are_headings(source: Source) -> None:
-    """Events of yesterday are below their own day, in the time zone of the reader."""
     text = shown(source, "/events?from=now-7d")
 
     assert text.index("Friday, 20 November 2026") < text.index("Thursday, 19 November 2026")
 
 
 def test_event_texts_are_escaped(source: Source) -> None:
-    """Markup in an event is shown as it was written."""
     assert "two replicas <b>more</b>" in shown(source, "/events?from=now-2h")
 
 
 @pytest.mark.parametrize("search", ["kind=party", "svc=nobody", "from=now-3h&to=now-2h", "kind=%00&svc=%3Cb%3E"])
 def test_an_empty_event_list_explains_what_appears_there(source: Source, search: str) -> None:
-    """Invalid values in the address fall back, and an empty window explains how to fill it."""
     text = shown(source, f"/events?{search}")
 
     assert "Events" in text
@@ -128,7 +119,6 @@ def test_an_empty_event_list_explains_what_appears_there(source: Source, search:
 
 
 def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
-    """The page of an empty store describes its later content."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     source = Source(store, None, NOW.timestamp)
     text = shown(source, "/events")

@@ -70,7 +70,6 @@ def steps(values: Sequence[float], name: str) -> pd.DataFrame:
     ],
 )
 def test_each_line_of_a_device_has_a_name(busy: Sequence[float], black: Sequence[str], grey: Sequence[str]) -> None:
-    """The device that differs is black and above the others, which are grey; none is where all are alike."""
     found = frame(*((minute, GPU, f"n/gpu{number}", each) for minute in range(30) for number, each in enumerate(busy)))
     shares, axis = utilization(found)[1], TimeAxis(AT, AT + timedelta(minutes=30), timedelta(minutes=1), UTC)
     named = odd_one_out(shares)
@@ -83,7 +82,6 @@ def test_each_line_of_a_device_has_a_name(busy: Sequence[float], black: Sequence
 
 
 def test_gpu_utilization_is_shown_where_there_are_gpus() -> None:
-    """The load of CPUs is ignored; each GPU is weighted by its number of readings."""
     found = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
 
     assert utilization(found)[0] == "GPU"
@@ -91,12 +89,10 @@ def test_gpu_utilization_is_shown_where_there_are_gpus() -> None:
 
 
 def test_a_mig_slice_without_utilization_is_not_idle() -> None:
-    """Nor are the CPUs beside it taken for what its service works with."""
     assert mean_utilization(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
 
 
 def test_the_processes_of_a_machine_share_its_cpus() -> None:
-    """Two workers at 0.3 give a utilization of 0.6; the maximum is 1."""
     found = frame(
         (0, CPU_SHARE, "a:1", 0.3), (0, CPU_SHARE, "a:2", 0.3), (0, CPU_SHARE, "b:1", 0.8), (0, CPU_SHARE, "b:2", 0.8)
     )
@@ -106,7 +102,6 @@ def test_the_processes_of_a_machine_share_its_cpus() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
 def test_slow_steps_are_compared_with_the_remaining_steps(samples: list[tuple[float, float]]) -> None:
-    """Both means are within the values; too few or equal steps have no result."""
     shares, tail = [share for share, _ in samples], [value for _, value in samples]
     found = compare_slow_steps(steps(shares, "share"), steps(tail, "value"))
 
@@ -164,7 +159,6 @@ def source(store: Store, tmp_path: Path) -> Source:
 
 
 def test_the_page_reports_machine_load_during_slow_requests(store: Store, source: Source) -> None:
-    """And what else was: the container was stopped; the CPUs of the machine were as busy as ever."""
     machines(store)
     text = shown(source, PAGE)
 
@@ -176,7 +170,6 @@ def test_the_page_reports_machine_load_during_slow_requests(store: Store, source
 
 
 def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) -> None:
-    """CPUs are shown without GPU data, with the instructions to get GPU data."""
     machines(store, gpu=False, explains=False)
     text = shown(source, PAGE)
 
@@ -185,7 +178,6 @@ def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) 
 
 
 def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -> None:
-    """36 $ an hour for 20 requests a second are 500 $ a million, and 36 % of it is worked for."""
     machines(store)
     text = shown(source, PAGE).replace("\u202f", " ")
 
@@ -193,7 +185,6 @@ def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -
 
 
 def test_without_machine_metrics_the_page_explains_how_to_get_them(source: Source) -> None:
-    """Nothing is guessed: no busy share, and no cost by it."""
     text = shown(source, PAGE)
 
     assert "No host metrics in this window" in text

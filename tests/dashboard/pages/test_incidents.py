@@ -87,7 +87,6 @@ def proof(client: FlaskClient) -> dict[str, str]:
 
 
 def test_commands_are_formatted_as_code(tmp_path: Path) -> None:
-    """No backquotes are shown, here and in cards without data."""
     fresh = Store.open(f"sqlite:///{tmp_path / 'fresh.db'}", clock=NOW.timestamp)
     browser = build(Source(fresh, None, NOW.timestamp), DashboardConfig()).test_client()
     pages = {path: browser.get(path).text for path in ("/incidents", "/slo", "/")}
@@ -98,7 +97,6 @@ def test_commands_are_formatted_as_code(tmp_path: Path) -> None:
 
 
 def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
-    """Open incidents come first, with the reason of a missing notification, and silences with their end."""
     markup = shown(source, "/incidents")
 
     assert "2 incidents open" in markup
@@ -109,7 +107,6 @@ def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
 
 
 def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
-    """The page has start, acknowledgement, transitions and deliveries by channel."""
     markup = shown(source, f"/incidents/{notified_store.OPEN}")
     over = shown(source, f"/incidents/{notified_store.OVER}")
 
@@ -122,7 +119,6 @@ def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
 
 
 def test_an_incident_has_the_functions_that_grew(source: Source) -> None:
-    """The page has the functions of the stage to blame, and a link to the service page; an incident without samples has none."""
     page = re.sub(r"<[^>]+>", " ", shown(source, f"/incidents/{notified_store.OPEN}"))
 
     assert "preprocess grew +178 ms, 92 % in resize (serve.py:41) since version 2" in page
@@ -132,7 +128,6 @@ def test_an_incident_has_the_functions_that_grew(source: Source) -> None:
 
 
 def test_an_incident_has_its_evidence_timeline_and_similar_incidents(source: Source) -> None:
-    """What is known comes strongest first; deployments and the onset are between the transitions; earlier ones tell how they ended."""
     markup = re.sub(r"<[^>]+>", " ", shown(source, f"/incidents/{notified_store.OPEN}"))
 
     evidence = [
@@ -147,12 +142,10 @@ def test_an_incident_has_its_evidence_timeline_and_similar_incidents(source: Sou
 
 
 def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
-    """A wrong id in the address breaks nothing."""
     assert "No such incident" in shown(source, "/incidents/sl-%00%2F")
 
 
 def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """The page names the person who acknowledged, and channels are notified."""
     response = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
     found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
@@ -163,7 +156,6 @@ def test_an_incident_is_acknowledged_from_its_page(source: Source, client: Flask
 
 
 def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """The response says what was done and who was notified; PagerDuty cannot undo it, which the page says."""
     path = f"/api/v1/incidents/{notified_store.OPEN}"
     done = json.loads(client.post(f"{path}/acknowledge", json={}, headers=proof).text)
     acknowledged = shown(source, f"/incidents/{notified_store.OPEN}")
@@ -191,7 +183,6 @@ def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: Flas
 def test_a_note_is_in_the_timeline_and_in_the_audit_log(
     source: Source, client: FlaskClient, proof: dict[str, str]
 ) -> None:
-    """With author and time, also at an incident that ended; no channel is notified, and markup is text."""
     text = "disk <b>7</b> was full"
     made = client.post(f"/api/v1/incidents/{notified_store.OVER}/notes", json={"text": text}, headers=proof)
     found = source.incident_actions.incident(notified_store.OVER)
@@ -204,7 +195,6 @@ def test_a_note_is_in_the_timeline_and_in_the_audit_log(
 
 
 def test_silences_are_in_the_timeline(source: Source, store: Store, client: FlaskClient, proof: dict[str, str]) -> None:
-    """Their start, and whether they were ended, by whom, or expired; those of other services are not."""
     made = client.post(
         "/api/v1/silences", json={"service": "checkout", "for": "8h", "comment": "deploy"}, headers=proof
     )
@@ -243,7 +233,6 @@ def incident_table(source: Source, query: str = "") -> list[list[str]]:
 
 
 def test_pages_come_first_and_a_group_is_one_row(crowd: Source) -> None:
-    """Ten pages that are older than forty tickets lead the list; two groups of twenty are two rows that unfold."""
     page = page_of(context_of(parse("/incidents", "", NOW), crowd))
     assert page is not None
     rows, markup = incident_table(crowd), as_html(page.body)
@@ -256,7 +245,6 @@ def test_pages_come_first_and_a_group_is_one_row(crowd: Source) -> None:
 
 
 def test_the_window_limits_the_list_and_says_what_it_leaves_out(crowd: Source) -> None:
-    """An incident that was open in the window is in it; open ones outside are counted."""
     past = [f"{(NOW - timedelta(hours=each)).timestamp() * 1000:.0f}" for each in (91, 88)]
     old = "from={}&to={}".format(*past)
     none = "from={}&to={}".format(*(f"{(NOW - timedelta(days=each)).timestamp() * 1000:.0f}" for each in (21, 20)))
@@ -269,7 +257,6 @@ def test_the_window_limits_the_list_and_says_what_it_leaves_out(crowd: Source) -
 
 
 def test_the_page_of_an_objective_has_only_its_own_alerts(source: Source, store: Store) -> None:
-    """With their deliveries by channel and its last response, and a link to each incident; also those of long ago."""
     with store.transaction() as connection:
         claimed = outbox.claim_message(connection, "pagerduty", "tests", NOW.timestamp(), 60.0)
         assert claimed is not None
@@ -286,7 +273,6 @@ def test_the_page_of_an_objective_has_only_its_own_alerts(source: Source, store:
 
 
 def test_an_incident_without_new_data_has_no_state(store: Store, source: Source) -> None:
-    """An evaluation goes on without requests of the service: neither open nor recovering is known."""
     with store.transaction() as connection:
         lease.hold(connection, LEASE, "tests", NOW.timestamp(), 60.0)
         lease.note_done(connection, LEASE, NOW.timestamp())
@@ -312,7 +298,6 @@ def slower(store: Store) -> str:
 def test_a_latency_regression_is_accepted_from_its_page(
     source: Source, client: FlaskClient, proof: dict[str, str], slower: str
 ) -> None:
-    """The page has a button, and afterwards page and list name the person who accepted."""
     before = shown(source, f"/incidents/{slower}")
     response = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
     page, every = shown(source, f"/incidents/{slower}"), shown(source, "/incidents")
@@ -330,7 +315,6 @@ def test_a_latency_regression_is_accepted_from_its_page(
 
 
 def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """There is no button, and the API returns a fix; resolved and unknown incidents are refused too."""
     paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
     responses = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
 
@@ -340,7 +324,6 @@ def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskCl
 
 
 def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: str) -> None:
-    """The action has the name of the person who clicked."""
     body = pressed(ACCEPT, slower)
     response = client.post("/hooks/slack", data=body, headers=signed(body))
     found = source.incident_actions.incident(slower)
@@ -350,7 +333,6 @@ def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: 
 
 
 def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """A silence has author and reason; after its end it is not in force."""
     made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
     name = json.loads(made.text)["id"]
     silent = {each.id: each for each in source.incident_actions.silences()}
@@ -365,7 +347,6 @@ def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: Flas
 def test_a_silenced_incident_offers_to_end_its_silence_at_once(
     source: Source, client: FlaskClient, proof: dict[str, str]
 ) -> None:
-    """The alerts have not evaluated since: the page does not wait for them."""
     found = next(each for each in source.incidents() if each.state == "open" and not each.muted)
     before = shown(source, f"/incidents/{found.id}")
     client.post("/api/v1/silences", json={"service": found.service, "slo": found.name, "for": "8h"}, headers=proof)
@@ -399,7 +380,6 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
 def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and a case
     client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, error: str
 ) -> None:
-    """The error is JSON."""
     response = client.post(f"/api/v1/{path}", json=body, headers=proof)
 
     assert response.status_code == status
@@ -412,7 +392,6 @@ def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and
     + ["silences", "silences/si-1/end"],
 )
 def test_incident_actions_need_a_csrf_token(client: FlaskClient, proof: dict[str, str], path: str) -> None:
-    """Without the proof, and from another site, nothing is done."""
     foreign = {**proof, "Origin": "https://evil.example"}
     attempts = [client.post(f"/api/v1/{path}", json={}), client.post(f"/api/v1/{path}", json={}, headers=foreign)]
 
@@ -436,7 +415,6 @@ def signed(body: bytes, secret: str = "s3cret", *, after: float = 0) -> dict[str
 
 
 def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> None:
-    """A click signed with the secret of the file is executed with the name of the person; others are refused."""
     body = pressed(ACKNOWLEDGE)
     refused = client.post("/hooks/slack", data=body, headers=signed(body, "wrong"))
     taken = client.post("/hooks/slack", data=body, headers=signed(body))
@@ -456,7 +434,6 @@ def audited(source: Source) -> list[tuple[str, ...]]:
 
 
 def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None:
-    """For an hour, the objective of that incident."""
     body = pressed(SILENCE)
     response = client.post("/hooks/slack", data=body, headers=signed(body))
     made = [
@@ -482,7 +459,6 @@ def silenced_by_ann(source: Source) -> list[str]:
 
 @pytest.mark.parametrize("click", ["", "398738663015.47445629121.803a0bc8"])
 def test_a_replayed_click_in_slack_does_nothing(store: Store, source: Source, client: FlaskClient, click: str) -> None:
-    """After the end of its silence, also at another dashboard and after a restart; the response is 200."""
     body = clicked(click)
     client.post("/hooks/slack", data=body, headers=signed(body))
     (name,) = silenced_by_ann(source)
@@ -502,7 +478,6 @@ def test_a_replayed_click_in_slack_does_nothing(store: Store, source: Source, cl
 
 
 def test_slack_may_deliver_a_click_again(source: Source, client: FlaskClient) -> None:
-    """Another attempt has another time and signature; another click is executed."""
     first, second = clicked("1.1"), clicked("2.1")
     retried = signed(first, after=60) | {"X-Slack-Retry-Num": "1", "X-Slack-Retry-Reason": "http_timeout"}
     sent = [(first, signed(first)), (first, retried), (second, signed(second))]
@@ -513,7 +488,6 @@ def test_slack_may_deliver_a_click_again(source: Source, client: FlaskClient) ->
 
 
 def test_concurrent_replays_act_once(store: Store, source: Source, client: FlaskClient) -> None:
-    """Of equal requests at two dashboards, whose stores share the database, one is executed."""
     other = Store.open(str(store.engine.url), clock=NOW.timestamp)
     beside = build(Source(other, AlertsReader(other, source.slo_file), NOW.timestamp), DashboardConfig())  # type: ignore[arg-type] - it has one
     body, together = clicked("1.1"), Barrier(8)
@@ -531,7 +505,6 @@ def test_concurrent_replays_act_once(store: Store, source: Source, client: Flask
 
 
 def test_a_click_that_could_not_be_stored_may_be_sent_again(store: Store, source: Source, client: FlaskClient) -> None:
-    """Action and memory are one transaction: the failed attempt is not remembered."""
     body = clicked("1.1")
     with store.transaction() as connection:
         connection.exec_driver_sql(
@@ -549,7 +522,6 @@ def test_a_click_that_could_not_be_stored_may_be_sent_again(store: Store, source
 def test_executed_requests_are_forgotten_when_their_signature_is_too_old(
     store: Store, source: Source, client: FlaskClient
 ) -> None:
-    """The memory does not grow with the requests of the past."""
     for hours in range(0, 72, 6):
         source.clock = (NOW + timedelta(hours=hours)).timestamp
         body = clicked(f"{hours}.1")
@@ -592,7 +564,6 @@ def client_with(source: Source, tmp_path: Path, groups: str) -> FlaskClient:
 def test_a_button_in_slack_needs_the_role_in_the_environment(
     store: Store, source: Source, tmp_path: Path, hook: Hook
 ) -> None:
-    """A refusal is shown to the user alone, and audited; the silence of an incident is of its environment."""
     groups = "  - {name: shop, role: responder, environments: [prod], slack: [U0ANN]}\n"
     groups += "  - {name: guests, role: viewer, slack: [U0BOB]}\n"
     client = client_with(source, tmp_path, groups)
@@ -630,7 +601,6 @@ def test_a_button_in_slack_needs_the_role_in_the_environment(
 
 
 def test_an_access_file_without_members_of_slack_leaves_its_buttons_open(source: Source, tmp_path: Path) -> None:
-    """Everybody in the channel may use them."""
     client = client_with(source, tmp_path, "  - {name: shop, role: viewer, users: [bob]}\n")
     body = pressed(ACKNOWLEDGE, member="U0ANN")
     client.post("/hooks/slack", data=body, headers=signed(body))
@@ -639,7 +609,6 @@ def test_an_access_file_without_members_of_slack_leaves_its_buttons_open(source:
 
 
 def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Source, client: FlaskClient) -> None:
-    """Whoever acknowledges there acknowledged it here."""
     event = {
         "event_type": "incident.acknowledged",
         "agent": {"type": "user_reference", "summary": "Bob"},
@@ -656,8 +625,6 @@ def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Sourc
 
 
 def test_a_replayed_webhook_of_pagerduty_does_nothing(source: Source, client: FlaskClient) -> None:
-    """After an undone acknowledgement, also with one of its signatures only, and weeks later; another event is executed."""
-
     def acked_by(event_id: str, signatures: str = "") -> str:
         event = {
             "id": event_id,
@@ -681,7 +648,6 @@ def test_a_replayed_webhook_of_pagerduty_does_nothing(source: Source, client: Fl
 
 
 def test_a_webhook_needs_no_account_and_gives_no_other_access(source: Source) -> None:
-    """Where readers must sign in, a signature is enough for a hook, and for nothing but that."""
     guarded = build(source, DashboardConfig(token="t")).test_client()  # noqa: S106 - of a test
     body = pressed(ACKNOWLEDGE)
 

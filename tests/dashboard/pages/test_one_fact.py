@@ -49,7 +49,6 @@ def plain(html: str) -> str:
 
 
 def test_the_growth_of_a_stage_has_one_number_for_one_basis(client: FlaskClient) -> None:
-    """Overview, incidents, events and API say the same of the slow requests since the onset; only the timeline keeps what was sent."""
     found = texts(client)
     (hot,) = (each for each in rows(client, "incidents") if each["service"] == "hot")
     incident = client.get(f"/api/v1/query/incidents?id={hot['id']}").get_json()["incident"]
@@ -71,7 +70,6 @@ def test_the_growth_of_a_stage_has_one_number_for_one_basis(client: FlaskClient)
 
 
 def test_a_burn_rate_has_its_window_and_one_number_for_each(client: FlaskClient) -> None:
-    """Pages, headlines and API agree; no burn rate stands without the time over which it is measured."""
     found = " ".join(texts(client).values())
     objectives = client.get("/api/v1/query/slo").get_json()["objectives"]
     known = {
@@ -89,7 +87,6 @@ def test_a_burn_rate_has_its_window_and_one_number_for_each(client: FlaskClient)
 
 
 def test_the_change_of_p99_has_one_number_for_one_pair(client: FlaskClient) -> None:
-    """The card of the overview, the list of regressions, and the comparison in page and API."""
     found = texts(client)
     verdict = client.get("/api/v1/query/compare?service=hot&a=1&b=2").get_json()["verdict"]
     change = percent(verdict["ratio"] - 1).replace("\u202f", " ")
@@ -102,7 +99,6 @@ def test_the_change_of_p99_has_one_number_for_one_pair(client: FlaskClient) -> N
 
 
 def test_a_service_with_few_requests_has_a_number_in_the_side_bar(tmp_path: Path) -> None:
-    """The median, with its name, where the window has too few requests for p99; the table and the API have the same."""
     site = Site(f"sqlite:///{tmp_path / 'few.db'}", {}, Clock(NOON))
     site.write([Request({"forward": 1_000_000 * (place + 10)}, NOON - 60) for place in range(300)])
     client = Dashboard(DashboardConfig(), site.store, None, clock=site.clock).server.test_client()

@@ -91,7 +91,6 @@ def names(source: Source, address: str) -> list[str]:
 
 @pytest.mark.parametrize("window", ["", "?from=now-15m", "?env=demo", "?env=nowhere"])
 def test_the_fleet_table_equals_the_service_pages(source: Source, window: str) -> None:
-    """Requests, errors, latencies and stages are those of its own page."""
     rows = urgent_first(context_at(source, f"/{window}"))
 
     assert len(rows) == (0 if "nowhere" in window else 3)
@@ -108,7 +107,6 @@ def test_the_fleet_table_equals_the_service_pages(source: Source, window: str) -
 
 
 def test_page_and_side_bar_show_the_same_number(source: Source) -> None:
-    """p99 of the table, of the side bar on any page and of the tile is the same."""
     overview = context_at(source, "/")
     p99 = {row.service: duration(row.now.p99).replace(THIN, " ") for row in urgent_first(overview)}
     beside = words(side(context_at(source, "/s/chat-llm?v=1.0.0"), "/", source.state()))
@@ -119,7 +117,6 @@ def test_page_and_side_bar_show_the_same_number(source: Source) -> None:
 
 
 def test_the_side_bar_counts_open_problems(source: Source) -> None:
-    """Regressions and objectives in trouble stand beside their pages."""
     found = {
         words(each.children[1]): words(each.children[2])
         for each in all_of(side(context_at(source, "/"), "/", source.state()), html.A)
@@ -131,7 +128,6 @@ def test_the_side_bar_counts_open_problems(source: Source) -> None:
 
 
 def test_the_most_severe_row_is_first(source: Source) -> None:
-    """Burning services come first, then slower ones, then others, with at most three cards; each names what it leads to."""
     page = page_of(context_at(source, "/"))
     assert page is not None
     cards = [each for each in all_of(page.body, html.A) if each.className == "ins"]
@@ -146,7 +142,6 @@ def test_the_most_severe_row_is_first(source: Source) -> None:
     "sort", ["name", "rate", "p50", "p99", "change", "where", "budget", "errors", "status", "burn"]
 )
 def test_every_column_sorts_both_ways(source: Source, sort: str) -> None:
-    """The header shows the direction and links to the other one; all services are listed."""
     page, back = (context_at(source, f"/?sort={each}") for each in (sort, f"-{sort}"))
     heads = [each for each in all_of(services_card(page, urgent_first(page)), html.Th) if hasattr(each, "aria-sort")]
     turned = [each for each in all_of(services_card(back, urgent_first(back)), html.Th) if hasattr(each, "aria-sort")]
@@ -163,7 +158,6 @@ def test_every_column_sorts_both_ways(source: Source, sort: str) -> None:
 
 
 def test_numbers_sort_by_size_and_unknown_ones_come_last(source: Source) -> None:
-    """p99 from the largest, from the smallest; a service without an objective has no budget to sort by."""
     p99 = {row.service: row.now.p99 or 0 for row in urgent_first(context_at(source, "/"))}
     falling = sorted(p99, key=lambda name: -p99[name])
 
@@ -175,12 +169,10 @@ def test_numbers_sort_by_size_and_unknown_ones_come_last(source: Source) -> None
 
 @pytest.mark.parametrize("query", ["sort=nonsense", "sort=--p99", "n=0", "n=99", "n=x", "n=²", "kind=<b>"])
 def test_invalid_values_fall_back_to_the_default(source: Source, query: str) -> None:
-    """An invalid value gives the same page as no value."""
     assert names(source, f"/?{query}") == names(source, "/")
 
 
 def test_kind_and_search_words_filter_the_page(source: Source) -> None:
-    """Only what generates tokens is an LLM; words are looked for in name and model."""
     assert names(source, "/?kind=llm") == ["chat-llm"]
     assert sorted(names(source, "/?kind=model")) == ["fraud-score", "vision-api"]
     assert names(source, "/?q=RESNET") == ["vision-api"]
@@ -189,7 +181,6 @@ def test_kind_and_search_words_filter_the_page(source: Source) -> None:
 
 
 def test_every_cell_links_to_the_explanation_of_its_number(source: Source) -> None:
-    """Row to the service, bar to its p99, budget to the objective, change to the comparison."""
     page = page_of(context_at(source, "/?from=now-15m"))
     assert page is not None
     row = next(each for each in all_of(page.body, html.Tr) if "vision-api" in words(each))
@@ -203,7 +194,6 @@ def test_every_cell_links_to_the_explanation_of_its_number(source: Source) -> No
 
 
 def test_hundreds_of_services_are_paged(crowd: Store) -> None:
-    """Pages have fifty services by kind; the side bar lists forty and the number of the others."""
     source = Source(crowd, None, NOW.timestamp)
     pages = [names(source, f"/?n={each}") for each in range(1, 7)]
     first = text_of(source, "/")
@@ -219,7 +209,6 @@ def test_hundreds_of_services_are_paged(crowd: Store) -> None:
 
 
 def test_hundreds_of_services_need_a_few_queries(crowd: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is asked a service: page and side bar of 300 services ask as much as those of three."""
     source = Source(crowd, None, NOW.timestamp)
     asked: list[str] = []
     cached = source.cached
@@ -237,7 +226,6 @@ def test_hundreds_of_services_need_a_few_queries(crowd: Store, monkeypatch: pyte
 
 
 def test_services_with_problems_come_before_all_kinds(crowd: Store, tmp_path: Path) -> None:
-    """Among hundreds, what burns is on the first page."""
     path = tmp_path / "slo.yaml"
     path.write_text("slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]")
     source = Source(crowd, AlertsReader(crowd, LiveSloFile(path, {})), NOW.timestamp)
@@ -258,7 +246,6 @@ def cards_of(store: Store, path: Path | None) -> list[Any]:
 
 
 def test_equal_cards_are_one_with_its_services(crowd: Store, tmp_path: Path) -> None:
-    """Eight objectives that burn for the same reason are one card; the other services unfold, each with its link."""
     path = tmp_path / "slo.yaml"
     slos = ", ".join(
         f"{{name: s{each}, service: service-{each}, objective: 0.99, threshold: 10ms, window: 30d}}"
@@ -275,7 +262,6 @@ def test_equal_cards_are_one_with_its_services(crowd: Store, tmp_path: Path) -> 
 
 
 def test_cards_beyond_three_are_collapsed(tmp_path: Path) -> None:
-    """Of eight incidents with different reasons, three cards are shown, and a button shows the number of the other five."""
     store = crowd_at(tmp_path / "own.db")
     with store.transaction() as connection:
         for each in range(250, 258):
@@ -291,7 +277,6 @@ def test_cards_beyond_three_are_collapsed(tmp_path: Path) -> None:
 
 
 def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
-    """The page shows how many requests p99 needs, and no card fails."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
     histogram = Histogram()
     histogram.record(0.2)
@@ -308,7 +293,6 @@ def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, tmp_path: Path) -> None:
-    """Other services still send; a service with little traffic is not named."""
     store = Store.open(f"sqlite:///{tmp_path / 'stale.db'}", clock=NOW.timestamp)
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
     steady, gone, rare = (
@@ -326,7 +310,6 @@ def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, tmp_path: 
 
 
 def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) -> None:
-    """With how many requests pay it, and how much."""
     store = Store.open(f"sqlite:///{tmp_path / 'cold.db'}", clock=NOW.timestamp)
     stages = {
         "forward": traffic.Shape(20, 0.1),
@@ -344,7 +327,6 @@ def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) 
 
 
 def test_events_are_listed_in_order(traffic: ModuleType, tmp_path: Path) -> None:
-    """Releases and reported events are sorted newest first; dismissed findings are no events."""
     store = Store.open(f"sqlite:///{tmp_path / 'events.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=3), NOW, released=NOW - timedelta(minutes=1))
     store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "config", "batch", "max_batch 16"))
@@ -358,7 +340,6 @@ def test_events_are_listed_in_order(traffic: ModuleType, tmp_path: Path) -> None
 
 
 def test_busy_seconds_are_requests_times_latency() -> None:
-    """Ten requests a second of 0.2 s keep two of them busy at a time; a step without any is empty."""
     start = datetime(2026, 11, 20, 12, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
     at = [pd.Timestamp(start), pd.Timestamp(start + timedelta(minutes=2))]
@@ -372,7 +353,6 @@ def test_busy_seconds_are_requests_times_latency() -> None:
 
 
 def test_a_step_cut_by_the_window_counts_the_part_inside() -> None:
-    """A window that begins between two steps has a shorter first one."""
     start = datetime(2026, 11, 20, 12, 0, 40, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(seconds=100), timedelta(minutes=1), UTC)
     starts = [pd.Timestamp(each) for each in (start, start + timedelta(seconds=20), start + timedelta(seconds=80))]
@@ -382,7 +362,6 @@ def test_a_step_cut_by_the_window_counts_the_part_inside() -> None:
 
 
 def test_a_window_between_two_steps_has_no_gaps() -> None:
-    """Its first step begins where it does, the others at whole steps; none is taken for missing."""
     start = datetime(2026, 11, 20, 12, 0, 40, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
     at = [pd.Timestamp(start), *(pd.Timestamp(start + timedelta(seconds=each)) for each in (20, 80, 140))]
@@ -392,7 +371,6 @@ def test_a_window_between_two_steps_has_no_gaps() -> None:
 
 
 def test_every_request_of_an_unaligned_window_has_its_column() -> None:
-    """The heat map accepts a first step of any width."""
     start = datetime(2026, 11, 20, 12, 0, 50, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
     at = [pd.Timestamp(start + timedelta(seconds=each)) for each in (0, 10, 70, 130)]
@@ -404,7 +382,6 @@ def test_every_request_of_an_unaligned_window_has_its_column() -> None:
 
 
 def test_the_cost_of_the_fleet_needs_prices(filled: Store, tmp_path: Path) -> None:
-    """A tile and a column, in the currency of the file; without a file neither."""
     path = tmp_path / "prices.yaml"
     path.write_text('currency: "$"\nprices:\n  - {service: vision-api, per_hour: 12.5}\n')
     configs = (DashboardConfig(port=0, prices=path), DashboardConfig(port=0))
@@ -419,7 +396,6 @@ def test_the_cost_of_the_fleet_needs_prices(filled: Store, tmp_path: Path) -> No
 
 
 def test_rows_are_ordered_by_urgency(source: Source) -> None:
-    """The table of the default order is the order of the side bar."""
     rows: list[ServiceRow] = urgent_first(context_at(source, "/"))
 
     assert [row.service for row in rows] == names(source, "/")
@@ -444,7 +420,6 @@ def labelled(crowd: Store, tmp_path: Path) -> Source:
 
 
 def test_services_are_filtered_by_labels(labelled: Source) -> None:
-    """One of the values of each key; the menus count services; every state is an address."""
     page = page_of(context_at(labelled, "/"))
     assert page is not None
     found = {words(each): each.href for each in all_of(page.body, html.A)}
@@ -457,7 +432,6 @@ def test_services_are_filtered_by_labels(labelled: Source) -> None:
 
 
 def test_services_are_grouped_by_a_label_with_sums(labelled: Source) -> None:
-    """Groups are in order of their names, services without the label come last; a group links to its services alone."""
     context = context_at(labelled, "/?by=team")
     table = services_card(context, urgent_first(context))
     groups = [each for each in all_of(table, html.Tr) if getattr(each, "className", "") == "group"]
@@ -473,7 +447,6 @@ def test_services_are_grouped_by_a_label_with_sums(labelled: Source) -> None:
 
 
 def test_services_are_grouped_by_environment(tmp_path: Path) -> None:
-    """A service has one row for each of its environments, with the requests of that environment alone."""
     store = Store.open(f"sqlite:///{tmp_path / 'two.db'}", clock=NOW.timestamp)
     at = int(NOW.timestamp()) // 10 * 10 - 120
     points: list[Point] = []

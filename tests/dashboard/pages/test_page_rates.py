@@ -37,7 +37,6 @@ def serve(traffic: ModuleType, tmp_path: Path) -> Iterator[Serve]:
 
 
 def test_a_young_service_has_the_rate_and_cost_of_its_own_page(serve: Serve) -> None:
-    """Twenty requests a second are twenty, however long others have been there: on both pages, and so is the cost."""
     source = serve(OLD, Served("young", "1.0.0", 10))
     fleet, own = (shown(source, address) for address in ("/", "/s/young"))
 
@@ -48,7 +47,6 @@ def test_a_young_service_has_the_rate_and_cost_of_its_own_page(serve: Serve) -> 
 
 
 def test_a_stopped_service_shows_its_last_request_time(serve: Serve) -> None:
-    """Its last rate is not what it serves now."""
     source = serve(OLD, Served("gone", "1.0.0", 60, 20))
 
     assert "No data since 11:40, for 20 m" in shown(source, "/s/gone?from=now-1h&tz=UTC")
@@ -58,14 +56,12 @@ def test_a_stopped_service_shows_its_last_request_time(serve: Serve) -> None:
 
 
 def test_a_previous_window_with_half_history_has_its_full_rate(serve: Serve) -> None:
-    """The same traffic all along is no growth."""
     page = shown(serve(OLD), "/?from=now-1h")
 
     assert re.search(r"Requests 20/s ± 0 % vs prev\.", page)
 
 
 def test_the_price_of_a_service_is_not_applied_to_one_version(serve: Serve) -> None:
-    """The price covers other versions too: no cost is shown, and no advice to set a price."""
     source = serve(OLD, replace(OLD, version="2.0.0", begins=10))
     whole, part = (shown(source, f"/s/old/capacity{query}") for query in ("", "?v=2.0.0"))
 

@@ -120,7 +120,6 @@ def text_of(source: Source, address: str, now: datetime = NOW) -> str:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_every_address_responds_without_prior_state(dashboard: Dashboard, address: str) -> None:
-    """The document and the parts of the page have no error card."""
     client = dashboard.server.test_client()
     path, _, search = address.partition("?")
     document = client.get(address)
@@ -165,7 +164,6 @@ def glued_words(document: str) -> list[str]:
     "path", ["/", "/s/hot", "/slo", "/slo/hot-latency", "/incidents", "/events", "/advice", "/traces"]
 )
 def test_the_words_of_a_page_are_apart(burning_folder: Path, burning_store: Store, path: str) -> None:
-    """Where objectives burn, too; the heading of a service is its name."""
     alerts = AlertsReader(burning_store, LiveSloFile(burning_folder / "slo.yaml", burning_slos.ENV))
     document = build(Source(burning_store, alerts, NOW.timestamp), DashboardConfig()).test_client().get(path).text
 
@@ -201,7 +199,6 @@ def refreshed(served: Dashboard, path: str, seen: object) -> Refresh:
 
 @pytest.mark.parametrize("path", ["/", "/s/vision-api", "/traces"])
 def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: str) -> None:
-    """The refresh of a quiet store costs a few bytes."""
     first = refreshed(dashboard, path, None)
     second = refreshed(dashboard, path, first.seen)
 
@@ -211,14 +208,12 @@ def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: st
 
 
 def test_a_refresh_of_another_address_delivers_its_page(dashboard: Dashboard) -> None:
-    """The browser drops the overtaken response, so the refresh must deliver the page and the frame of the new address."""
     seen = refreshed(dashboard, "/traces", None).seen
 
     assert refreshed(dashboard, "/s/vision-api", seen).parts == {"root", "side", "mobnav", "trail", "time", "env"}
 
 
 def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic: ModuleType) -> None:
-    """Others' data changes what stands beside the page of a service, and the overview, not the page."""
     traffic.fill(fresh, NOW - timedelta(minutes=2), NOW)
     served = Dashboard(DashboardConfig(port=0), fresh, None, clock=NOW.timestamp)
     path = "/s/vision-api"
@@ -244,7 +239,6 @@ def _one(seconds: float) -> Histogram:
 
 
 def test_tile_chart_and_table_agree(source: Source) -> None:
-    """One window and one function: p99 is the same number everywhere."""
     context = context_of(at("/s/vision-api"), source)
     measures = measure(source, context.selection)
     frame = grid_frame(context)
@@ -257,7 +251,6 @@ def test_tile_chart_and_table_agree(source: Source) -> None:
 
 
 def test_the_inspector_agrees_with_tile_and_chart(source: Source) -> None:
-    """p50 and p99 of the table, its total and its stages are those of the tiles."""
     context = context_of(at("/s/vision-api"), source)
     measures = measure(source, context.selection)
     table = inspector(grid_frame(context), 0.99)
@@ -273,7 +266,6 @@ def test_the_inspector_agrees_with_tile_and_chart(source: Source) -> None:
 
 
 def test_the_link_of_an_alert_opens_its_window(source: Source) -> None:
-    """Milliseconds of the epoch and a percentile, as messages carry them, and not the last six hours."""
     start, end = NOW - timedelta(minutes=20), NOW - timedelta(minutes=5)
     stamps = [int(each.timestamp() * 1000) for each in (start, end)]
     address = f"/s/vision-api?from={stamps[0]}&to={stamps[1]}&p=95"
@@ -286,7 +278,6 @@ def test_the_link_of_an_alert_opens_its_window(source: Source) -> None:
 
 
 def test_services_with_problems_are_named_by_their_state(source: Source) -> None:
-    """A service that burns its budget is not called at risk, nor the other way around."""
     states = {each.state for each in source.slos() if each.state != "healthy"}
     text = text_of(source, "/")
     named = text[text.index("Services meeting SLO") :][:80]
@@ -296,7 +287,6 @@ def test_services_with_problems_are_named_by_their_state(source: Source) -> None
 
 
 def test_an_incomplete_newest_step_is_not_drawn(source: Source) -> None:
-    """Agents have not sent all of it yet; a window in the past is whole."""
     for address, missing in (("/s/vision-api", 1), (f"/s/vision-api?to={int(NOW.timestamp()) * 1000 - 600_000}", 0)):
         context = context_of(at(address), source)
         frame = source.read.quantiles_over_time(context.selection, (0.5,), context.axis.step)
@@ -305,7 +295,6 @@ def test_an_incomplete_newest_step_is_not_drawn(source: Source) -> None:
 
 
 def test_a_stage_is_compared_with_its_own_median() -> None:
-    """As its rank is: a stage most requests do not have is not zero in those that do."""
     load = Histogram()
     for _ in range(30):
         load.record(2.0)
@@ -316,7 +305,6 @@ def test_a_stage_is_compared_with_its_own_median() -> None:
 
 
 def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, tmp_path: Path) -> None:
-    """The table of stages shows the required number of requests."""
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=5), NOW, released=NOW - timedelta(seconds=20))
     source = Source(store, None, NOW.timestamp)
@@ -330,7 +318,6 @@ def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, 
 
 
 def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_path: Path) -> None:
-    """An incident is larger than the demo."""
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
     many = {f"step_{each:02d}": traffic.Shape(1 + each) for each in range(25)} | few
     services = [traffic.Service(f"service-{each:02d}", "m", 3.0, ("/",), few) for each in range(60)]
@@ -349,7 +336,6 @@ def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_pa
 
 
 def test_the_regression_is_named_with_its_stage(source: Source) -> None:
-    """The overview names the slower service, the version and the stage."""
     text = text_of(source, "/")
 
     assert "Regression" in text
@@ -358,7 +344,6 @@ def test_the_regression_is_named_with_its_stage(source: Source) -> None:
 
 
 def test_the_edge_of_a_card_has_the_colour_of_its_badge(source: Source) -> None:
-    """The green of a stage at the edge of a regression would say that all is well."""
     page = page_of(context_of(at("/"), source))
     assert page is not None
     classes = [each for each in attribute(page.body, "className") if re.match(r"(g|pill) |card adv", each)]
@@ -387,7 +372,6 @@ def cards_of(node: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("address", WITH_COLOURS)
 def test_each_colour_in_a_card_has_its_name_there(source: Source, filled: Store, address: str) -> None:
-    """In its charts and its bars of stages, also of small ones, and of what a control of a chart may show."""
     slow = filled.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1)
     page = page_of(context_of(at(address.replace("<slow>", str(slow["trace_id"].iloc[0]))), source))
     assert page is not None
@@ -404,7 +388,6 @@ def test_each_colour_in_a_card_has_its_name_there(source: Source, filled: Store,
 
 
 def test_stages_have_a_fixed_order(source: Source) -> None:
-    """A stack never re-orders."""
     figure = percentile_chart(context_of(at("/s/vision-api"), source))
     colours = [
         trace["fillcolor"].split("@")[0].removeprefix("$st.") for trace in figure["data"] if "stackgroup" in trace
@@ -414,7 +397,6 @@ def test_stages_have_a_fixed_order(source: Source) -> None:
 
 
 def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
-    """Install lines and what it waits for."""
     text = text_of(Source(fresh, None, NOW.timestamp), "/")
 
     assert "pip install ." in text
@@ -434,7 +416,6 @@ def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
     ],
 )
 def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: str, line: str) -> None:
-    """The page shows the actual address of the collector instead of the default one."""
     with fresh.transaction() as connection:
         write_report(connection, Report("a", name, "1.2.3", NOW.timestamp() - 60, NOW.timestamp() - 3))
 
@@ -443,7 +424,6 @@ def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: st
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
-    """Before the first request every address returns a page."""
     source = Source(fresh, None, NOW.timestamp)
     context = context_of(at(address), source)
     page = page_of(context)
@@ -452,7 +432,6 @@ def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
 
 
 def test_a_window_without_data_links_to_the_last_data(source: Source) -> None:
-    """The page shows the time of the last request and links there."""
     text = text_of(source, "/s/vision-api?from=now-1h", NOW + timedelta(hours=5))
 
     assert "No request in this window" in text
@@ -461,7 +440,6 @@ def test_a_window_without_data_links_to_the_last_data(source: Source) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/regressions"])
 def test_an_unknown_environment_is_reported(source: Source, path: str) -> None:
-    """Not that its last request came seconds ago: that came from elsewhere."""
     text = text_of(source, f"{path}?env=nowhere")
 
     assert "No environment called nowhere" in text
@@ -469,7 +447,6 @@ def test_an_unknown_environment_is_reported(source: Source, path: str) -> None:
 
 
 def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: Store) -> None:
-    """Active filters can be removed; without any there is no button."""
     nobody = text_of(Source(fresh, None, NOW.timestamp), "/traces")
     filtered = text_of(source, "/traces?min=1h")
 
@@ -479,7 +456,6 @@ def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: S
 
 
 def test_a_document_finds_a_name_with_a_slash(fresh: Store) -> None:
-    """The path is read as the browser wrote it: decoded, the name would end at the slash."""
     fresh.write(
         [
             Batch(
@@ -495,7 +471,6 @@ def test_a_document_finds_a_name_with_a_slash(fresh: Store) -> None:
 
 
 def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:
-    """Half a minute of data has a median, but no p99.9."""
     store = Store.open(f"sqlite:///{tmp_path / 'few.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(seconds=30), NOW)
     text = text_of(Source(store, None, NOW.timestamp), "/s/vision-api")
@@ -506,7 +481,6 @@ def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType
 
 
 def test_a_window_inside_the_history_is_not_called_too_early(source: Source) -> None:
-    """Also where nothing was sent in it; one that begins before the history is."""
     inside, before = (parse("/s/vision-api", f"from={each}", NOW) for each in ("now-30m", "now-6h"))
 
     assert context_of(inside, source).young == ""
@@ -514,7 +488,6 @@ def test_a_window_inside_the_history_is_not_called_too_early(source: Source) -> 
 
 
 def test_data_that_stopped_is_reported_with_its_age(filled: Store) -> None:
-    """Charts that end without a word would read as no traffic."""
     later = NOW + timedelta(minutes=3)
     source = Source(filled, None, later.timestamp)
     shown = words(stale_banner(context_of(at("/", later), source), source.state()))
@@ -523,8 +496,6 @@ def test_data_that_stopped_is_reported_with_its_age(filled: Store) -> None:
 
 
 def test_a_failing_card_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
-    """The other cards of the page are shown, and the log has the reason."""
-
     def broken() -> Any:
         msg = "the query took too long"
         raise TimeoutError(msg)
@@ -536,7 +507,6 @@ def test_a_failing_card_does_not_affect_others(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_trace_is_found_by_the_beginning_of_its_id(source: Source) -> None:
-    """Eight digits, as the tables show them."""
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1)
     text = text_of(source, f"/traces/{found['trace_id'].iloc[0][:8]}")
 
@@ -546,21 +516,18 @@ def test_a_trace_is_found_by_the_beginning_of_its_id(source: Source) -> None:
 
 @pytest.mark.parametrize("name", list(CHARTS))
 def test_a_control_redraws_one_chart_from_the_address(source: Source, name: str) -> None:
-    """Without the rest of the page."""
     figure = CHARTS[name](context_of(at("/s/vision-api?y=share&t=mean&by=count"), source))
 
     assert figure["data"]
 
 
 def test_no_graph_uploads_its_data() -> None:
-    """Plotly's defaults would."""
     text = (Path(build.__code__.co_filename).parents[1] / "assets" / "figure.js").read_text()
 
     assert 'displayModeBar: false, showSendToCloud: false, plotlyServerURL: ""' in text
 
 
 def test_requests_of_one_distributed_trace_have_separate_links(source: Source) -> None:
-    """They share a trace id; each row opens its own request, under the eight digits people know."""
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=2)
     found["trace_id"] = "ab" * 16
     context = context_of(at("/traces"), source)
@@ -572,7 +539,6 @@ def test_requests_of_one_distributed_trace_have_separate_links(source: Source) -
 
 
 def test_a_link_to_a_request_opens_it(source: Source) -> None:
-    """The slowest request and its neighbour are distinguished by their root spans."""
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1).iloc[0]
     text = text_of(source, f"/traces/{found['trace_id']}-{found['span_id']}")
     other = text_of(source, f"/traces/{found['trace_id']}-{'0' * 16}")
@@ -582,7 +548,6 @@ def test_a_link_to_a_request_opens_it(source: Source) -> None:
 
 
 def test_a_span_note_lists_valid_attributes_only() -> None:
-    """A pause, the model, the batch and how it was timed; a stored attribute of another type breaks nothing."""
     attributes = {
         "stagelens.stall.gc": 3_000_000,
         "stagelens.stall.other": "much",
@@ -610,7 +575,6 @@ def test_a_span_note_lists_valid_attributes_only() -> None:
     ],
 )
 def test_an_unknown_address_is_404(dashboard: Dashboard, address: str, status: int) -> None:
-    """The status is 404 and the page is readable; a page about an unknown object is still a page."""
     response = dashboard.server.test_client().get(address)
 
     assert response.status_code == status

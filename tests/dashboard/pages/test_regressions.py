@@ -56,7 +56,6 @@ def of(source: Source, address: str = "/regressions", now: datetime = NOW) -> Co
 
 
 def test_each_release_is_compared_with_the_version_before(source: Source) -> None:
-    """Slower ones first, then faster, then those that did not change, those nothing is known of last."""
     found = [(each.service, each.comparison.verdict.kind) for each in compare_releases(of(source))]
 
     assert found == [
@@ -69,12 +68,10 @@ def test_each_release_is_compared_with_the_version_before(source: Source) -> Non
 
 
 def test_the_overview_and_the_side_bar_count_open_regressions(source: Source) -> None:
-    """A rolled back version is no longer counted."""
     assert [each.service for each in regressions(of(source))] == ["slower"]
 
 
 def test_the_page_starts_with_the_finding(source: Source) -> None:
-    """The finding is followed by open and improved versions; the rest is collapsed."""
     text = shown(source, "/regressions")
 
     assert text.startswith("1 of 5 released services became slower")
@@ -85,7 +82,6 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
 
 
 def test_a_row_opens_the_comparison_with_the_same_numbers(source: Source) -> None:
-    """The same pair, percentile and numbers."""
     page = page_of(of(source))
     assert page is not None
     row = page_data(page.body).tables[0].rows[0]
@@ -98,12 +94,10 @@ def test_a_row_opens_the_comparison_with_the_same_numbers(source: Source) -> Non
 
 
 def test_links_preserve_the_window(source: Source) -> None:
-    """Whoever looks at a day keeps it."""
     assert "from=now-24h" in regressions(of(source, "/regressions?from=now-24h"))[0].href
 
 
 def test_old_releases_are_not_evaluated(store: Store) -> None:
-    """After seven days a version is what the service is, unless the window reaches back to its release."""
     later = NOW + timedelta(days=8)
     source = Source(store, None, later.timestamp)
     recent = compare_releases(of(source, "/regressions", later))
@@ -117,12 +111,10 @@ def test_old_releases_are_not_evaluated(store: Store) -> None:
 
 
 def test_an_environment_without_traffic_has_no_releases(source: Source) -> None:
-    """The page reports that the environment is unknown."""
     assert "No environment called nowhere" in shown(source, "/regressions?env=nowhere")
 
 
 def test_an_empty_store_shows_how_to_start(tmp_path: Path) -> None:
-    """As every page does."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     text = shown(Source(store, None, NOW.timestamp), "/regressions")
     store.close()
@@ -150,7 +142,6 @@ class Alerts:
 
 
 def test_an_open_incident_is_shown_with_its_release(store: Store) -> None:
-    """With how long it has been open."""
     began = NOW - timedelta(minutes=12)
     incident = Incident(
         *("i1", "slo", "slower", "page", "open", began, began, None, "slower burns", "burned", (), "2", "", ())
@@ -161,7 +152,6 @@ def test_an_open_incident_is_shown_with_its_release(store: Store) -> None:
 
 
 def test_an_open_incident_does_not_raise_a_small_change(traffic: ModuleType, tmp_path: Path) -> None:
-    """Rows are sorted by their certain slowdown; the side bar counts those that need action."""
     began, few = NOW - timedelta(minutes=12), {**FAST, "forward": 11.1}
     slight = (Served("slight", "1", 30, 15), Served("slight", "2", 15, 0, few))
     opened = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}", clock=NOW.timestamp)
@@ -185,7 +175,6 @@ def test_an_open_incident_does_not_raise_a_small_change(traffic: ModuleType, tmp
 def test_a_refresh_of_a_large_fleet_needs_few_queries(
     store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One query reads the newest versions of all services. New data reload the known versions; expired ones are not read again."""
     asked: Counter[str] = Counter()
     later = NOW + timedelta(minutes=2)
     source = Source(store, None, later.timestamp)
@@ -214,7 +203,6 @@ def counting(query: Callable[..., Any], name: str, asked: Counter[str]) -> Calla
 
 
 def test_the_page_of_the_filled_store_names_the_slow_stage(filled: Store, alerts: AlertsReader) -> None:
-    """The made-up traffic has one regression, and its preprocess made it."""
     found = regressions(of(Source(filled, alerts, NOW.timestamp)))
 
     assert [each.service for each in found] == ["vision-api"]

@@ -53,7 +53,6 @@ def buttons(found: Page) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("tab", ["", "/replicas", "/advice"])
 def test_the_slow_replica_is_named_with_its_reason(slow: Store, tab: str) -> None:
-    """On the page of the service, of its replicas, and as advice."""
     text = text_of(page(slow, f"/s/{SERVICE}{tab}").body)
 
     assert SENTENCE in text
@@ -63,13 +62,11 @@ def test_the_slow_replica_is_named_with_its_reason(slow: Store, tab: str) -> Non
 
 
 def test_the_sentence_links_to_the_traces_of_the_replica(slow: Store) -> None:
-    """Of the process, within the window."""
     assert f"/traces?svc={SERVICE}&at=replica:{SLOW}&from=now-45m" in str(page(slow, f"/s/{SERVICE}/replicas").body)
 
 
 @pytest.mark.parametrize("tab", ["", "/replicas"])
 def test_the_service_of_a_slow_replica_can_be_silenced(slow: Store, tab: str) -> None:
-    """At the sentence, for a day, and until the silence is ended."""
     source = Source(slow, AlertsReader(slow, LiveSloFile(None, {})), NOW.timestamp)
     client = Dashboard(DashboardConfig(token=TOKEN), slow, None, clock=NOW.timestamp).server.test_client()
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -88,7 +85,6 @@ def test_the_service_of_a_slow_replica_can_be_silenced(slow: Store, tab: str) ->
 
 @pytest.mark.parametrize("tab", ["", "/replicas"])
 def test_a_reader_without_the_role_cannot_silence(slow: Store, tab: str) -> None:
-    """The sentence has no button."""
     source = Source(slow, AlertsReader(slow, LiveSloFile(None, {})), NOW.timestamp)
     found = page(slow, f"/s/{SERVICE}{tab}", source.of_reader(ReaderAccess(frozenset({Grant("viewer")}))))
 
@@ -97,7 +93,6 @@ def test_a_reader_without_the_role_cannot_silence(slow: Store, tab: str) -> None
 
 
 def test_the_slow_replica_is_the_first_row(slow: Store) -> None:
-    """With its latency, version, clock, age and restarts; the other replicas follow."""
     tables = {each.name: each for each in page_data(page(slow, f"/s/{SERVICE}/replicas").body).tables}
     rows = tables["Latency by replica"].rows
     first = dict(zip(tables["Latency by replica"].head, rows[0], strict=True))
@@ -111,7 +106,6 @@ def test_the_slow_replica_is_the_first_row(slow: Store) -> None:
 
 
 def test_the_api_has_the_same_numbers(slow: Store) -> None:
-    """The outlier with stages and hardware, and a row for each replica."""
     client = Dashboard(DashboardConfig(), slow, None, clock=NOW.timestamp).server.test_client()
     found = client.get("/api/v1/query/replicas", query_string={"service": SERVICE, "from": "now-45m"}).json
 
@@ -130,7 +124,6 @@ def test_the_api_has_the_same_numbers(slow: Store) -> None:
 
 
 def test_replicas_without_start_reports_are_shown(tmp_path: Path) -> None:
-    """A scraped engine, or a service that sends foreign spans: no version, no age; and no claim without a slow one."""
     store = store_of(tmp_path, traffic(slow=1.0), loads=False, hardware=False)
     found, service = page(store, f"/s/{SERVICE}/replicas"), text_of(page(store, f"/s/{SERVICE}").body)
     (table,) = page_data(found.body).tables
@@ -143,7 +136,6 @@ def test_replicas_without_start_reports_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_single_replica_has_no_card_on_the_page_of_the_service(tmp_path: Path) -> None:
-    """Nothing to compare it with."""
     store = store_of(tmp_path, replace(traffic(1.0), places=PLACES[:1]), series=Series(SERVICE, "1"))
     text = text_of(page(store, f"/s/{SERVICE}").body)
     store.close()

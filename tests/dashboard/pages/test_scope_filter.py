@@ -157,7 +157,6 @@ def same(one: PageData, other: PageData) -> None:
 
 @pytest.mark.parametrize("path", TABS)
 def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path: str) -> None:
-    """Tiles, charts, tables, exemplars, what-if: word for word what a service with these requests alone would show."""
     all_of_it = page(Source(alone, None, NOW.timestamp), f"{path}?{WINDOW}")
     for part in (ROUTE, "m=small", f"m=small&{ROUTE}", f"v=1.0.0&m=small&{ROUTE}"):
         part_of_it = page(Source(mixed, None, NOW.timestamp), f"{path}?{WINDOW}&{part}")
@@ -177,7 +176,6 @@ def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path
     ],
 )
 def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, address: str) -> None:
-    """Capacity has no price, a comparison has chips, the list of traces has menus: numbers are equal."""
     part_of_it = page_data_of(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
 
     assert part_of_it.charts or part_of_it.tables
@@ -185,7 +183,6 @@ def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, 
 
 
 def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None:
-    """Breakdown, latency and compare of the read API; a page in numbers; its report."""
     clients = [
         Dashboard(DashboardConfig(), each, None, clock=NOW.timestamp).server.test_client() for each in (mixed, alone)
     ]
@@ -208,7 +205,6 @@ def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None
 
 
 def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> None:
-    """Any route whatever it is called; the menu names itself, and what is chosen is marked in it."""
     offered = links(page(source, f"/s/chat?{WINDOW}").body)
     chosen = page(source, f"/s/chat?{ODD_ROUTE}&{WINDOW}")
     back = links(chosen.body)
@@ -223,13 +219,11 @@ def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> No
 
 @pytest.mark.parametrize(("service", "menu"), [("lonely", False), ("chat", True), ("many", True), ("capped", True)])
 def test_a_single_route_has_no_menu(source: Source, service: str, menu: bool) -> None:
-    """The menu is shown for services with several routes; aggregated ones count as one."""
     for path in (f"/s/{service}", f"/s/{service}/traces", f"/compare?svc={service}"):
         assert ("Route: any" in html_of(source, path)) is menu, path
 
 
 def test_a_menu_of_many_routes_accepts_unlisted_ones(source: Source) -> None:
-    """The busiest routes are listed, and a field accepts others; aggregated values are one route."""
     html = html_of(source, "/s/many")
 
     assert len(set(re.findall(r"r=/(\d{3})", html))) == 40
@@ -240,7 +234,6 @@ def test_a_menu_of_many_routes_accepts_unlisted_ones(source: Source) -> None:
 
 
 def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
-    """Two thousand letters: an address names what the store made of them, and marks it in the menu."""
     long = "/" + "é" * 2000
     made = page(source, address("/s/long", {"r": long}))
     html = as_html(made.body)
@@ -252,7 +245,6 @@ def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
 
 @pytest.mark.parametrize("path", [*TABS, "/s/chat/capacity"])
 def test_links_within_the_service_preserve_the_scope(source: Source, path: str) -> None:
-    """To its tabs, its comparison, its traces and its advice; not to what is about all, and not to a version where two are compared."""
     found = links(page(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
     queries = {words: parse_qs(urlsplit(href).query) for words, href in found.items()}
     scopes = {words: {key: query[key][0] for key in "vmr" if key in query} for words, query in queries.items()}
@@ -265,7 +257,6 @@ def test_links_within_the_service_preserve_the_scope(source: Source, path: str) 
 
 
 def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
-    """A side bar beside the page of one route compares releases of other services over all their requests."""
     source = Source(filled, None, NOW.timestamp)
     addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
     whole, part = (compare_releases(context(source, each)) for each in addresses)
@@ -287,7 +278,6 @@ def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
 def test_a_scope_without_requests_is_named_and_can_be_removed(
     source: Source, path: str, part: str, words: str, out: dict[str, dict[str, str]]
 ) -> None:
-    """One button for each choice that is to blame."""
     made = page(source, f"{path}{'&' if '?' in path else '?'}{part}")
     found = {name: parse_qs(urlsplit(href).query) for name, href in links(made.body).items()}
 
@@ -297,7 +287,6 @@ def test_a_scope_without_requests_is_named_and_can_be_removed(
 
 
 def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None:
-    """Where nothing came at all, its last data is the way out."""
     text = text_of(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
 
     assert "No request in this window" in text
@@ -305,7 +294,6 @@ def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None
 
 
 def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
-    """A route without a failed request still has its notice."""
     text = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
 
     assert "No request of route" not in text
@@ -313,7 +301,6 @@ def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
 
 
 def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: Source) -> None:
-    """Each view shows the objective for all its requests, the closest first, with its scope beside it."""
     addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
     found = [context(with_objectives, each) for each in addresses]
 
@@ -336,7 +323,6 @@ KINDS = st.sampled_from([{}, {"threshold": timedelta(seconds=1)}, {"watched": "t
     st.fixed_dictionaries({}, optional=dict.fromkeys(("route", "model", "version", "environment"), TEXTS)), TEXTS, KINDS
 )
 def test_the_link_of_a_message_opens_its_scope(part: dict[str, str], service: str, kind: dict[str, Any]) -> None:
-    """Whatever they are called: the same service, window and requests; and it is the address the dashboard writes itself."""
     slo = Slo("x", service, 0.99, timedelta(days=30), **part, **kind)
     began = NOW.replace(second=0) - timedelta(minutes=20)
     path, _, search = (
@@ -356,7 +342,6 @@ def test_the_link_of_a_message_opens_its_scope(part: dict[str, str], service: st
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_any_scope_survives_its_address(version: str, model: str, route: str) -> None:
-    """Slashes, spaces, any script, any length: from the address to the view and back, on the page and on its tabs."""
     view = parse("/s/a", address("/s/a", {"v": version, "m": model, "r": route}).partition("?")[2], NOW)
     scope = {"v": stored(version), "m": stored(model), "r": stored(route)}
     again = [

@@ -52,7 +52,6 @@ def page_body(found: Page) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("path", TABS)
 def test_excluded_cold_requests_are_not_on_the_page(stores: tuple[Store, Store], path: str) -> None:
-    """Charts and tables are those of a service that had none; with them they are not."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
     without, none, all_of_it = (
@@ -65,7 +64,6 @@ def test_excluded_cold_requests_are_not_on_the_page(stores: tuple[Store, Store],
 
 @pytest.mark.parametrize("path", ["/s/shop", "/traces", "/compare"])
 def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store], path: str) -> None:
-    """The switch exists if there are cold requests; pressed, it shows their number and links to all."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
     texts = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
@@ -75,7 +73,6 @@ def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store
 
 
 def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]) -> None:
-    """A wrong value falls back to the default; the other kind alone can be asked for too."""
     mixed, _ = stores
     query = {"service": "shop", "from": "now-15m"}
     client = Dashboard(DashboardConfig(), mixed, None, clock=NOW.timestamp).server.test_client()
@@ -91,7 +88,6 @@ def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]
 
 
 def test_a_page_of_cold_requests_only_explains_why_it_is_empty(tmp_path: Path) -> None:
-    """A replica that has only just been started: the way out is a link to all of its requests."""
     store = source_of(tmp_path, "young.db", [batch(COLD, "load", 3.0, 20)])
     text = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
     store.close()
@@ -102,7 +98,6 @@ def test_a_page_of_cold_requests_only_explains_why_it_is_empty(tmp_path: Path) -
 
 
 def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
-    """Replicas are sorted by age, youngest first; the age of a replica without a report is unknown."""
     cold = [loaded("young", "start", 12, 8.0), loaded("young", "read", 13, 6.0, "resnet")]
     cold += [loaded("old", "start", 90_000, 3.0), loaded("old", "read", 90_000, 1.5, "resnet")]
     cold += [loaded("old", "read", 90_001, 0.5, "resnet")]
@@ -138,7 +133,6 @@ def test_cold_starts_that_raise_p99_are_reported_with_both_values(tmp_path: Path
 
 
 def test_a_trace_shows_the_age_of_its_replica(tmp_path: Path) -> None:
-    """Where its root does."""
     made = batch(COLD, "load", 3.0, 20)
     aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})
     store = source_of(tmp_path, "aged.db", [replace(made, traces=[aged])])

@@ -162,7 +162,6 @@ def notes(made: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("query", [QUARTER, f"{QUARTER}&m=small", f"{QUARTER}&vs=off", "from=now-5m"])
 def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) -> None:
-    """One window and one function: p99 is one number wherever it stands."""
     address = f"/s/two-models?{query}"
     data = page_data_of(source, address)
     frame = data.charts["percentile"].frame
@@ -176,7 +175,6 @@ def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) 
 
 
 def test_every_chart_has_a_table_with_units(source: Source) -> None:
-    """For the table beside it, CSV and JSON, in words with units."""
     charts = page_data_of(source, f"/s/two-models?{QUARTER}").charts
     frames = {name: drawn.frame for name, drawn in charts.items()}
 
@@ -187,7 +185,6 @@ def test_every_chart_has_a_table_with_units(source: Source) -> None:
 
 
 def test_a_rate_is_compared_over_the_existing_history(source: Source) -> None:
-    """The window before holds five minutes of history only: three times as long is not three times as busy."""
     made = context(source, f"/s/two-models?{QUARTER}&m=small")
     page = html_of(source, f"/s/two-models?{QUARTER}&m=small")
     change = page.partition("Requests")[2].partition("vs prev.")[0]
@@ -198,7 +195,6 @@ def test_a_rate_is_compared_over_the_existing_history(source: Source) -> None:
 
 
 def test_vs_off_omits_the_comparison(source: Source) -> None:
-    """`vs=off` removes the changes and shows the numbers of requests instead."""
     page = html_of(source, "/s/two-models?from=now-5m&vs=off")
 
     assert "vs prev." in html_of(source, "/s/two-models?from=now-5m")
@@ -207,7 +203,6 @@ def test_vs_off_omits_the_comparison(source: Source) -> None:
 
 
 def test_a_model_has_a_link(source: Source) -> None:
-    """The models of the service are links in its head; the page of one contains its requests only."""
     both, small, large = (context(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large"))
     counted = [each.source.read.latency(each.selection).count for each in (both, small, large)]
     page = html_of(source, f"/s/two-models?{QUARTER}")
@@ -220,7 +215,6 @@ def test_a_model_has_a_link(source: Source) -> None:
 
 
 def test_fixed_buckets_give_intervals(source: Source) -> None:
-    """If the source has wide buckets, tile, chart and table show error bounds."""
     page = html_of(source, f"/s/scraped?{QUARTER}")
     written = notes(figure(source, "percentile", f"/s/scraped?{QUARTER}"))
 
@@ -231,7 +225,6 @@ def test_fixed_buckets_give_intervals(source: Source) -> None:
 
 
 def test_one_request_has_no_percentile(source: Source) -> None:
-    """The page shows what is missing, and the request."""
     page = html_of(source, f"/s/one?{QUARTER}")
 
     assert "Too few requests for a percentile" in page
@@ -241,7 +234,6 @@ def test_one_request_has_no_percentile(source: Source) -> None:
 
 
 def test_one_request_has_no_rank_but_a_chart_scale(source: Source) -> None:
-    """A rank among a few requests would not be meaningful."""
     table = next(each for each in page_data_of(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
     ticks = figure(source, "heat", f"/s/one?{QUARTER}")["layout"]["yaxis"]["ticktext"]
 
@@ -251,7 +243,6 @@ def test_one_request_has_no_rank_but_a_chart_scale(source: Source) -> None:
 
 
 def test_percentiles_of_few_requests_are_greyed(source: Source) -> None:
-    """Steps with too few for p99 are veiled and named; at the mean nothing is."""
     tail, mean = (figure(source, "over", f"/s/rare?{QUARTER}&t={each}") for each in ("99", "mean"))
     veiled = [shape for shape in tail["layout"]["shapes"] if shape["type"] == "rect"]
 
@@ -261,13 +252,11 @@ def test_percentiles_of_few_requests_are_greyed(source: Source) -> None:
 
 
 def test_unattributed_time_above_15_percent_is_named(source: Source) -> None:
-    """More than 15 % of it leads to advice; less is not worth a word."""
     assert "this time is between stages and belongs to no stage" in html_of(source, f"/s/unclaimed?{QUARTER}")
     assert "this time is between stages and belongs to no stage" not in html_of(source, f"/s/two-models?{QUARTER}")
 
 
 def test_a_stage_can_be_left_out(source: Source) -> None:
-    """The address names the stage; no chart draws it or shows the total latency, and the table links back."""
     address = f"/s/two-models?{QUARTER}&hide=queue,nobody"
     percentiles, over, heat = (figure(source, name, address) for name in ("percentile", "over", "heat"))
     page = html_of(source, address)
@@ -287,7 +276,6 @@ def test_a_stage_can_be_left_out(source: Source) -> None:
 
 
 def test_a_pinned_percentile_is_marked_and_has_its_own_exemplars(source: Source) -> None:
-    """Chart, table and exemplars follow the address."""
     address = f"/s/two-models?{QUARTER}&p=97"
     page = html_of(source, address)
     solid = [
@@ -300,7 +288,6 @@ def test_a_pinned_percentile_is_marked_and_has_its_own_exemplars(source: Source)
 
 
 def test_events_are_marked_in_the_time_charts(store: Store) -> None:
-    """Alerts as fields from opening to end, what people wrote as a solid line; others' alerts and later ones stay out."""
     store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "deploy", "v9", "new weights"))
     store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "advice", "batching", "done"))
     found = (incident(3), incident(8, 6), incident(480, 420), incident(3, service="another"))
@@ -317,7 +304,6 @@ def test_events_are_marked_in_the_time_charts(store: Store) -> None:
 
 
 def test_an_alert_outside_the_scope_is_omitted(store: Store) -> None:
-    """One about this model, or about all, stands in the chart of this model; one about the other model or a route does not."""
     about: tuple[dict[str, str], ...] = (
         {"model": "small"},
         {},
@@ -338,7 +324,6 @@ def test_an_alert_outside_the_scope_is_omitted(store: Store) -> None:
     ["p=banana", "p=-3", "p=100", "hide=,,", "hide=%3Cb%3E", "m=no-such-model", "t=7&by=x&y=z&x=q", "v=0&m=small"],
 )
 def test_invalid_values_in_the_address_break_nothing(source: Source, query: str) -> None:
-    """An invalid value falls back to its default, or finds nothing with a notice."""
     page = html_of(source, f"/s/two-models?{QUARTER}&{query}")
 
     assert "could not be rendered" not in page
@@ -346,7 +331,6 @@ def test_invalid_values_in_the_address_break_nothing(source: Source, query: str)
 
 
 def test_a_control_fetches_only_its_chart(dashboard: Dashboard) -> None:
-    """A figure is an address of its own; what is no chart leads nowhere."""
     client = dashboard.server.test_client()
     found = client.get("/figures/percentile?path=/s/vision-api&y=share")
     wrong = client.get("/figures/no-such-chart?path=/s/vision-api")
@@ -360,7 +344,6 @@ def test_a_control_fetches_only_its_chart(dashboard: Dashboard) -> None:
 
 
 def test_a_mixture_needs_two_dominant_causes() -> None:
-    """A cause that dominates nearly all requests, or noise beside it, is no mixture."""
     frame = pd.DataFrame({"percentile": [0.5, 0.9, 0.99]})
     rows = [
         (0.5, "forward", 1.0),
@@ -373,7 +356,6 @@ def test_a_mixture_needs_two_dominant_causes() -> None:
 
 
 def test_slow_exemplars_show_each_cause_once() -> None:
-    """A second request of a cause is omitted, and so is one that is faster than nine in ten."""
     traces = pd.DataFrame(
         {
             "dominant": ["queue", "load", "queue", "forward"],
@@ -388,7 +370,6 @@ def test_slow_exemplars_show_each_cause_once() -> None:
 
 
 def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
-    """In nines, as the chart has them: p99.9 is as far from p99 as p90 is."""
     traces = pd.DataFrame(
         {"rank": [0.2, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0, float("nan")], "trace_id": list("abcdefgh")}
     )
@@ -398,7 +379,6 @@ def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
 
 
 def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> None:
-    """An environment without traffic shows no request and links to environments with traffic."""
     made = replace(context(source, f"/s/two-models?{QUARTER}").selection, environment="staging")
 
     page = html_of(source, f"/s/two-models?{QUARTER}&env=staging")
@@ -410,7 +390,6 @@ def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> Non
 
 
 def test_every_stage_can_be_left_out(source: Source) -> None:
-    """Empty charts are charts."""
     address = f"/s/two-models?{QUARTER}&hide=forward,queue,overhead"
 
     assert "could not be rendered" not in html_of(source, address)
@@ -418,7 +397,6 @@ def test_every_stage_can_be_left_out(source: Source) -> None:
 
 
 def test_cost_is_shown_only_for_all_requests_of_a_price(store: Store, tmp_path: Path) -> None:
-    """A million requests cost what the hours they took cost; a part of the requests has no price of its own."""
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: '$'\nprices:\n  - service: two-models\n    per_hour: 36\n")
     source = Source(store, Incidents(), NOW.timestamp, config=DashboardConfig(prices=prices))

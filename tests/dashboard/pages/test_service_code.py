@@ -53,7 +53,6 @@ def test_without_a_median_no_change_is_claimed() -> None:
 
 
 def test_functions_link_to_their_line(filled: Store) -> None:
-    """Of the selected version, quoted; library code and functions without a file are text."""
     config = DashboardConfig.from_env(
         {"STAGELENS_SOURCE_URL": "https://git.example/{service}/blob/{version}/{file}#L{line}"}
     )
@@ -103,7 +102,6 @@ def test_only_a_service_with_samples_has_the_card(filled: Store) -> None:
 
 
 def test_a_selection_has_its_own_functions(filled: Store) -> None:
-    """Of the heat map; without samples, the card says so instead of showing other requests."""
     client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
     end = int(NOW.timestamp())
     slow, empty = (f"/s/vision-api?v=2.0.0&sel={low}:{end - 600}:{end}" for low in ("0.15:10", "100:200"))
@@ -117,7 +115,6 @@ def test_a_selection_has_its_own_functions(filled: Store) -> None:
 
 
 def test_the_api_has_the_functions_of_a_selection(filled: Store) -> None:
-    """Their seconds are the mean of the selected requests."""
     client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
     end = int(NOW.timestamp())
     asked = f"/api/v1/query/profile?service=vision-api&version=2.0.0&sel=0.15:10:{end - 600}:{end}"

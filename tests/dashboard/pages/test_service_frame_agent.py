@@ -65,7 +65,6 @@ def page_text(source: Source, address: str) -> str:
 
 
 def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -> None:
-    """As a time and as a share of the request."""
     page = page_text(source, "/s/well?from=now-15m")
 
     assert "Agent overhead per request: 14" in page
@@ -76,7 +75,6 @@ def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -
 
 @pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
 def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> None:
-    """The notice has the missing detail, the share of requests, the start, and the cost of full recording."""
     page = page_text(source, f"/s/less{tab}?from=now-15m")
 
     assert "At full detail, the overhead of a request is 157" in page
@@ -88,7 +86,6 @@ def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> N
 
 
 def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
-    """And no more, in a window that has nothing of it."""
     page = page_text(source, "/s/back?from=now-15m")
 
     assert "From 11:48 to 11:49: 200 of 300 requests" in page
@@ -97,7 +94,6 @@ def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
 
 
 def test_a_window_without_recorded_requests_is_explained(source: Source) -> None:
-    """A process reports that it recorded nothing in the window."""
     page = page_text(source, "/s/silent?from=now-5m")
 
     assert "No request in this window" in page

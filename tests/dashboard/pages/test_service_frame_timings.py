@@ -51,12 +51,10 @@ def page_text(source: Source, address: str) -> str:
 
 
 def test_calls_without_a_split_are_counted_by_dialect(source: Source) -> None:
-    """The dialect with the most first."""
     page = page_text(source, "/s/told?from=now-15m")
 
     assert "13 calls with invalid server timings (tgi 12 times, groq 1 time)" in page
 
 
 def test_valid_timings_show_no_notice(source: Source) -> None:
-    """No line."""
     assert "are invalid" not in page_text(source, "/s/well?from=now-15m")

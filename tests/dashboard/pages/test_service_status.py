@@ -76,7 +76,6 @@ def test_the_status_is_the_worst_of_its_sources(  # noqa: PLR0917 - the columns 
     state: str,
     word: str,
 ) -> None:
-    """Any combination of objective, open incident, pending rule and slower release; a link explains the status."""
     rules = (PENDING,) if pending else ()
     slos = tuple(replace(slo, state=each, rules=rules) for each in states)
 
@@ -87,7 +86,6 @@ def test_the_status_is_the_worst_of_its_sources(  # noqa: PLR0917 - the columns 
 
 
 def test_an_incident_during_maintenance_needs_no_action(slo: SloStatus) -> None:
-    """An incident opened before the maintenance window is ignored; one about something else counts."""
     planned = (replace(slo, state="maintenance"),)
 
     assert service_status(VIEW, planned, (incident("page", slo.slo.name),), None).state == "maintenance"
@@ -111,7 +109,6 @@ class OneIncident:
 
 
 def test_all_places_show_the_same_status(burning_store: Store) -> None:
-    """Table, side bar and the service's own page; the findings name the incident though no objective burns."""
     source = Source(burning_store, OneIncident(), NOW.timestamp)
     (row,) = (each for each in urgent_first(context_of(VIEW, source)) if each.service == "hot")
     overview = shown(source, "/")

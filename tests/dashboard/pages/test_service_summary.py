@@ -79,7 +79,6 @@ def test_failures_are_stated_first_and_no_stage_is_blamed(tmp_path: Path) -> Non
 
 
 def test_timeouts_that_make_a_service_slower_are_failures(tmp_path: Path) -> None:
-    """As many requests fail as before, but now they are most of those that are slower than before."""
     made = steady(0.01, 20, 1800, 4000)
     for ago in range(30, 890, 40):
         made += [failed(ago, 66), batch(WARM, "queue", 0.3, ago + 20, 36)]

@@ -87,7 +87,6 @@ def test_the_size_of_slow_requests_is_named_and_the_tenant_is_not(client: FlaskC
 
 
 def test_a_part_of_the_requests_is_called_a_part(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the query reads a part of each step, the card does not claim to be about all requests."""
     assert "a part of all" not in text_of(client, "/s/checkout?p=95")
     monkeypatch.setattr("stagelens.store.queries.attributes.MAX_ROWS", 40)
 
@@ -95,7 +94,6 @@ def test_a_part_of_the_requests_is_called_a_part(client: FlaskClient, monkeypatc
 
 
 def test_a_selection_is_compared_with_all_other_requests(client: FlaskClient) -> None:
-    """The heat map writes the selection into the address; what is no selection is ignored."""
     end = int(NOW.timestamp())
     selected = text_of(client, f"/s/checkout?sel=0.3:2:{end - 1200}:{end}")
 
@@ -104,7 +102,6 @@ def test_a_selection_is_compared_with_all_other_requests(client: FlaskClient) ->
 
 
 def test_requests_of_agents_over_their_budget_are_called_uncounted(client: FlaskClient) -> None:
-    """Also where no attribute was counted at all: the card says why."""
     assert "overhead budget" not in text_of(client, "/s/checkout?p=95")
     for service in ("reduced", "bare"):
         page = text_of(client, f"/s/{service}?p=95").replace("\u202f", "")
@@ -136,7 +133,6 @@ def test_the_query_returns_the_numbers_of_the_card(client: FlaskClient) -> None:
 
 
 def test_the_card_shows_the_percentile_that_its_button_names(client: FlaskClient) -> None:
-    """With too few requests for p99 the button of p95 is chosen, the reason is given, and the share is that of the counts."""
     html = client.get("/s/checkout").text
     card = html[html.index("What slow requests share") :]
     page = text_of(client, "/s/checkout").replace("\u202f", " ")
@@ -148,7 +144,6 @@ def test_the_card_shows_the_percentile_that_its_button_names(client: FlaskClient
 
 
 def test_the_query_says_which_percentile_it_used_and_why(client: FlaskClient) -> None:
-    """Also to assistants; an answer without a replacement has no reason."""
     replaced = client.get("/api/v1/query/shared?service=checkout&p=99").get_json()
     asked = client.get("/api/v1/query/shared?service=checkout&p=95").get_json()
 
@@ -162,7 +157,6 @@ def test_the_query_says_which_percentile_it_used_and_why(client: FlaskClient) ->
 
 @pytest.mark.parametrize("query", ["shared", "profile", "critical_path", "compare"])
 def test_a_query_of_one_percentile_refuses_several(client: FlaskClient, query: str) -> None:
-    """None of them is left out silently."""
     refused = client.get(f"/api/v1/query/{query}?service=checkout&p=50,99")
 
     assert (refused.status_code, refused.get_json()["key"]) == (400, "p")

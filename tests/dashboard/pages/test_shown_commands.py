@@ -46,7 +46,6 @@ def copied(page: str) -> list[str]:
 
 
 def test_every_command_has_a_button_that_copies_it(pages: dict[str, str]) -> None:
-    """Blocks of code, and commands within a sentence."""
     for path, page in pages.items():
         blocks = re.findall(r'<pre class="code[^>]*>(.*?)</pre>', page, re.DOTALL)
         inline = re.findall(r"<code[^>]*>((?:stagelens|pip|make) .*?)</code>", page)
@@ -57,7 +56,6 @@ def test_every_command_has_a_button_that_copies_it(pages: dict[str, str]) -> Non
 
 
 def test_every_command_works_in_a_clone(pages: dict[str, str]) -> None:
-    """Pip finds the package, make its target, Stagelens its command, and the README, which is run, has the example."""
     lines = {line for page in pages.values() for text in copied(page) for line in text.splitlines()}
     commands = {line for line in lines if re.match(r"(?:[A-Z_]+=\S+ )*(?:pip|make|stagelens) ", line)}
     readme = (ROOT / "README.md").read_text()

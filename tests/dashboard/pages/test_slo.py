@@ -82,7 +82,6 @@ def status_of(source: Source, name: str) -> SloStatus:
 
 
 def test_the_page_starts_with_the_finding(source: Source) -> None:
-    """Which objective is worst, how much of its budget is left, how fast it burns, and how long it lasts."""
     text = shown(source, "/slo")
 
     assert "4 objectives · 2 burning · 1 no data" in text
@@ -92,7 +91,6 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
 
 
 def test_a_young_objective_says_over_what_its_numbers_are(source: Source) -> None:
-    """Most of the budget of a month is left after an hour in which half of the requests were bad."""
     found = status_of(source, "hot-latency")
     text = shown(source, "/slo/hot-latency")
     over = " ".join(f"{span(found.covered)} of data".split())
@@ -108,7 +106,6 @@ def test_a_young_objective_says_over_what_its_numbers_are(source: Source) -> Non
 
 
 def test_a_share_inside_says_that_errors_count_as_bad(traffic: ModuleType, tmp_path: Path) -> None:
-    """The curve beside it has every request, and stays below the threshold. Every page rounds the share alike."""
     half = Served("half", "1", 30, rate=4)
     store = Store.open(f"sqlite:///{tmp_path / 'half.db'}", clock=NOW.timestamp)
     write(store, traffic, half, replace(half, status="error"))
@@ -130,7 +127,6 @@ def test_a_share_inside_says_that_errors_count_as_bad(traffic: ModuleType, tmp_p
 
 
 def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Source) -> None:
-    """Chart, table and the sentence below them count the same requests."""
     found = page(source, "/slo/hot-latency?from=now-1h")
     spent = found.charts["spent"].frame
     assert spent is not None
@@ -150,7 +146,6 @@ def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Sour
 
 
 def test_five_minutes_of_burn_are_five_minutes_in_every_window(source: Source) -> None:
-    """The line of the shortest alert window is made of whole steps: of three minutes each it would count six."""
     frames = [
         page(source, f"/slo/hot-latency?from=now-{window}").charts["burn"].frame for window in ("1h", "6h", "24h")
     ]
@@ -160,7 +155,6 @@ def test_five_minutes_of_burn_are_five_minutes_in_every_window(source: Source) -
 
 
 def test_failures_blame_no_stage(source: Source) -> None:
-    """The chart of an availability objective has failed requests only, and the card names no stage."""
     found = page(source, "/slo/failing-up?from=now-1h").charts["spent"].frame
     assert found is not None
 
@@ -173,7 +167,6 @@ def test_failures_blame_no_stage(source: Source) -> None:
 
 @pytest.mark.parametrize("window", ["30d", "7d", "1d", "garbage"])
 def test_each_budget_segment_ends_at_the_value_of_the_tile(source: Source, window: str) -> None:
-    """The time series of a day is part of that of the month, and does not start at the full budget."""
     found = page(source, f"/slo/hot-latency?w={window}").charts["budget"].frame
     assert found is not None
     left = status_of(source, "hot-latency").budget_left
@@ -183,7 +176,6 @@ def test_each_budget_segment_ends_at_the_value_of_the_tile(source: Source, windo
 
 
 def test_a_budget_segment_starts_at_the_remaining_budget() -> None:
-    """Budget spent earlier is missing at the start, and the sustainable pace is that of the whole window."""
     at = pd.date_range(AXIS.start, periods=6, freq="10min", tz=UTC)
     series = pd.DataFrame({"at": at, "total": 100, "bad": 5.0})
     figure = budget_figure(
@@ -206,7 +198,6 @@ def unpacked(packed: dict[str, str]) -> np.ndarray:
 
 
 def test_a_bar_links_to_the_requests_it_counts() -> None:
-    """The link selects retained requests of that stage and step, or failed ones if no stage explains them."""
     at = pd.DatetimeIndex([AXIS.start, AXIS.start + AXIS.step])
     frame = pd.DataFrame({"at": at, "bad": [3.0, 2.0], "unexplained": [0.0, 2.0], "queue": [3.0, 0.0]})
     figure = spent_figure(frame, AXIS, lambda stage, when: f"/traces?dom={stage}&from={when:%H%M}")
@@ -219,7 +210,6 @@ def test_a_bar_links_to_the_requests_it_counts() -> None:
 
 
 def test_labels_of_markers_never_overlap() -> None:
-    """Two rows are enough for most; what fits in neither keeps its line only."""
     close = {AXIS.start + timedelta(minutes=30, seconds=step): f"v{step}" for step in range(5)}
     shapes, notes, margin = release_markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
 
@@ -230,7 +220,6 @@ def test_labels_of_markers_never_overlap() -> None:
 
 
 def test_a_release_keeps_its_label_among_many_events() -> None:
-    """However many settings were changed about then, what came out is what a reader looks for."""
     at = AXIS.start + timedelta(minutes=30)
     changes = {at - timedelta(seconds=step): f"ingress: keep-alive {step}" for step in range(1, 5)}
     _, notes, _ = release_markers(AXIS, {at: "2.0.0"}, changes)
@@ -239,7 +228,6 @@ def test_a_release_keeps_its_label_among_many_events() -> None:
 
 
 def test_the_rules_show_the_state_of_both_windows(source: Source) -> None:
-    """Firing, pending, calming, too few and quiet are different words with different shapes."""
     slo = status_of(source, "hot-latency")
     tier = AlertTier("page", 10.0, timedelta(hours=1), timedelta(minutes=5))
     rules = tuple(
@@ -253,7 +241,6 @@ def test_the_rules_show_the_state_of_both_windows(source: Source) -> None:
 
 
 def test_the_firing_rules_of_the_page_match_the_incident_severity(source: Source) -> None:
-    """The severity of the open incident is that of a rule that fires."""
     rules = page(source, "/slo/hot-latency").tables[2].rows
     open_one = next(each for each in source.incidents() if each.name == "hot-latency")
 
@@ -282,7 +269,6 @@ class NotifiedAlerts:
 
 
 def test_the_link_of_a_message_opens_its_window(source: Source, alerts: AlertsReader) -> None:
-    """From the calm before the trouble to the moment of the message; the history leads there as well."""
     for incident in alerts.incidents():
         link = urlsplit(incident.link)
         context = context_of(parse(link.path, link.query, NOW + timedelta(days=2)), source)
@@ -297,7 +283,6 @@ def test_the_link_of_a_message_opens_its_window(source: Source, alerts: AlertsRe
 
 
 def test_an_objective_is_shown_as_of_the_end_of_the_window(source: Source) -> None:
-    """An address with a fixed end shows tiles and charts of that time: before version 2 nothing burned."""
     end = str(int((NOW - timedelta(minutes=42)).timestamp() * 1000))
     start = str(int((NOW - timedelta(minutes=100)).timestamp() * 1000))
     text = shown(source, f"/slo/hot-latency?from={start}&to={end}")
@@ -308,7 +293,6 @@ def test_an_objective_is_shown_as_of_the_end_of_the_window(source: Source) -> No
 
 @pytest.mark.parametrize("path", ["/", "/s/hot", "/regressions", "/compare", "/compare?svc=hot", "/slo"])
 def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
-    """Before version 2 nothing burned, no incident was open and nothing had become slower, on pages and beside them."""
     moments = (str(int((NOW - timedelta(minutes=each)).timestamp() * 1000)) for each in (100, 42))
     address = "{}{}from={}&to={}".format(path, "&" if "?" in path else "?", *moments)
     path, _, search = address.partition("?")
@@ -325,7 +309,6 @@ def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
 
 
 def test_an_objective_of_a_silent_service_has_no_data(source: Source) -> None:
-    """No number is made up: nothing is left, burned or healthy where nothing came."""
     text = shown(source, "/slo/silent-latency")
 
     assert "silent-latency cannot be evaluated: silent had no request in 7 d." in text.replace("\u202f", " ")
@@ -335,7 +318,6 @@ def test_an_objective_of_a_silent_service_has_no_data(source: Source) -> None:
 
 
 def test_an_objective_within_its_pace_has_no_exhaustion_date(source: Source) -> None:
-    """Where less than the budget is spent no end is foretold."""
     found = status_of(source, "calm-latency")
     slow = replace(found, burn_1h=0.9, exhausted_in=timedelta(days=34))
 
@@ -347,7 +329,6 @@ def test_an_objective_within_its_pace_has_no_exhaustion_date(source: Source) -> 
 
 
 def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Store) -> None:
-    """A negative share would not be readable."""
     found = status_of(source, "hot-latency")
     spent = replace(found, budget_left=-0.5, bad_left=-120.0, bad=360.0, exhausted_in=timedelta())
 
@@ -373,7 +354,6 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
 
 
 def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
-    """With the search on, the page has the outcomes by service, and the evidence that the next alert needs."""
     began, ended = (NOW - timedelta(hours=2)).timestamp(), NOW.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     store = Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=NOW.timestamp)
@@ -404,14 +384,12 @@ def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
 
 
 def test_without_alerts_the_page_explains_how_to_start_them(burning_store: Store) -> None:
-    """A dashboard that runs alone has no objectives to show."""
     assert "Alerts do not run with this dashboard" in shown(Source(burning_store, None, NOW.timestamp), "/slo")
 
 
 def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
     source: Source, alerts: AlertsReader, burning_store: Store
 ) -> None:
-    """Whoever saved a mistake reads where it is; the objectives from before are still there."""
     assert source.slos()
     path = alerts.file.path
     assert path is not None
@@ -432,12 +410,10 @@ def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
 
 @pytest.mark.parametrize("name", ["no-such", "<script>", "%00", "a" * 300])
 def test_an_unknown_objective_links_back_to_the_list(source: Source, name: str) -> None:
-    """A link to an objective that was renamed is no dead end."""
     assert "All objectives" in shown(source, f"/slo/{name}")
 
 
 def test_every_link_of_the_page_opens_a_page(source: Source) -> None:
-    """Objectives, windows and incidents lead where something is shown."""
     found = page_of(context_of(parse("/slo", "", NOW), source))
     assert found is not None
     addresses = set(itertools.chain.from_iterable(links(each) for each in found.body))
@@ -449,7 +425,6 @@ def test_every_link_of_the_page_opens_a_page(source: Source) -> None:
 
 
 def test_event_markers_are_on_the_charts_of_a_service(source: Source) -> None:
-    """Events of the service and global events are marked by key or text; actions on advice are not marked."""
     context = Context(parse("/s/hot", "from=now-1h", NOW), source, "hot")
 
     assert set(context.events.values()) == {"2", "two replicas <b>more</b>"}

@@ -67,7 +67,6 @@ def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Ite
 
 
 def test_card_page_incident_and_link_name_the_stage_of_the_bad_requests(source: Source) -> None:
-    """Another stage dominates p99, which is within the objective."""
     context = context_of(parse("/", "", NOW), source)
     (row,) = (each for each in urgent_first(context) if each.service == "shop")
     (incident,) = (each for each in source.incidents() if each.name == "shop-latency")
@@ -86,7 +85,6 @@ def test_card_page_incident_and_link_name_the_stage_of_the_bad_requests(source: 
 
 
 def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> None:
-    """The link selects retained requests beyond the threshold, or those that spent their time in the stage."""
     for name, why in (("shop-latency", "min=300ms"), ("line-queue", "dom=queue")):
         (incident,) = (each for each in source.incidents() if each.name == name)
         context = context_of(parse(f"/incidents/{incident.id}", "", NOW), source)
@@ -98,7 +96,6 @@ def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> N
 
 
 def test_a_stage_objective_names_its_stage(source: Source) -> None:
-    """In the incident, on the card, on its page and in the list."""
     (incident,) = (each for each in source.incidents() if each.name == "line-queue")
     page = shown(source, "/slo/line-queue?from=now-1h")
 
@@ -114,7 +111,6 @@ def incident_of(source: Source, name: str) -> Incident:
 
 
 def test_failures_are_named_instead_of_a_stage_everywhere(source: Source) -> None:
-    """Half of the requests fail slowly in the queue: no text says that the queue is the cause."""
     incident = incident_of(source, "pay-latency")
     texts = [
         shown(source, each) for each in ("/", "/events", f"/incidents/{incident.id}", "/slo/pay-latency?from=now-1h")
@@ -131,7 +127,6 @@ def test_failures_are_named_instead_of_a_stage_everywhere(source: Source) -> Non
 
 
 def test_an_incident_shows_no_healthy_request(source: Source) -> None:
-    """A retained request within the threshold is no evidence; the page says how many broke the objective."""
     page = shown(source, f"/incidents/{incident_of(source, 'shop-latency').id}")
 
     assert "No retained request broke the objective of 300 ms: 3," in page
@@ -140,7 +135,6 @@ def test_an_incident_shows_no_healthy_request(source: Source) -> None:
 
 
 def test_an_incident_without_requests_has_no_data_and_does_not_recover(source: Source) -> None:
-    """All traffic stopped eight minutes ago: the state is unknown on each page, neither burning, recovering nor healthy."""
     incident = incident_of(source, "gone-latency")
     (status,) = (each for each in source.slos() if each.slo.name == "gone-latency")
     page = shown(source, "/slo/gone-latency?from=now-1h")

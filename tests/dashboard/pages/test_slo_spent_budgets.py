@@ -72,7 +72,6 @@ def page_text_at(source: Source, address: str) -> str:
 
 
 def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
-    """With what it took of what; the numbers of the table are those the evaluator finds."""
     table, text = (
         budgets_at(source, "/slo/hot-latency?from=now-1h"),
         page_text_at(source, "/slo/hot-latency?from=now-1h"),
@@ -98,7 +97,6 @@ def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
 
 
 def test_stage_budgets_and_the_remainder_add_up(source: Source, client: FlaskClient) -> None:
-    """Stages without a budget are the remainder of the threshold and of the latency."""
     table = budgets_at(source, "/slo/hot-latency?from=now-1h")
     body = client.get("/api/v1/query/budgets?name=hot-latency&from=now-1h").json
     assert table is not None
@@ -112,7 +110,6 @@ def test_stage_budgets_and_the_remainder_add_up(source: Source, client: FlaskCli
 
 
 def test_window_and_version_filter_the_card(source: Source, client: FlaskClient) -> None:
-    """Version 1 is within every budget, before and after version 2; a version without traffic has no requests."""
     sentence = "Every stage stayed within its budget"
     end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
     start = int((NOW - timedelta(minutes=100)).timestamp() * 1000)
@@ -131,14 +128,12 @@ def test_window_and_version_filter_the_card(source: Source, client: FlaskClient)
 
 
 def test_the_card_is_shown_for_objectives_with_budgets(source: Source) -> None:
-    """Objectives without a split threshold have no card."""
     for name in ("plain", "up"):
         assert budgets_at(source, f"/slo/{name}") is None
         assert "Stage budgets" not in page_text_at(source, f"/slo/{name}")
 
 
 def test_too_few_requests_for_stage_budgets_are_reported(source: Source, client: FlaskClient) -> None:
-    """Too few requests for the percentile, and none at all."""
     rare, gone = page_text_at(source, "/slo/rare"), page_text_at(source, "/slo/gone")
     body = client.get("/api/v1/query/budgets?name=rare").json
     assert body is not None
@@ -150,7 +145,6 @@ def test_too_few_requests_for_stage_budgets_are_reported(source: Source, client:
 
 
 def test_the_api_reports_objectives_without_budgets(client: FlaskClient) -> None:
-    """An objective without any, and none of the name."""
     plain, never = (client.get(f"/api/v1/query/budgets?name={name}") for name in ("plain", "never"))
     assert plain.json is not None
     assert never.json is not None
@@ -161,7 +155,6 @@ def test_the_api_reports_objectives_without_budgets(client: FlaskClient) -> None
 
 
 def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:
-    """A row a stage, the budget beside what was taken."""
     response = client.get(
         "/api/v1/view?path=/slo/hot-latency&from=now-1h&table=Stage%20budgets&format=csv",
     )
@@ -172,7 +165,6 @@ def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:
 
 
 def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traffic: ModuleType, tmp_path: Path) -> None:
-    """Every budget is met and the request is still too slow: the sentence names the stages that took the time."""
     store = Store.open(f"sqlite:///{tmp_path / 'rest.db'}", clock=NOW.timestamp)
     write(store, traffic, Served("hot", "1", 20, stages={**FAST, "preprocess": 200}))
     path = tmp_path / "slo.yaml"

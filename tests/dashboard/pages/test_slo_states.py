@@ -78,13 +78,11 @@ def status_of(source: Source, name: str) -> SloStatus:
 
 
 def test_states_are_distinguishable_without_colour() -> None:
-    """Each has a word and a shape of its own."""
     assert SHAPES.keys() == WORDS.keys()
     assert len(set(SHAPES.values())) == len(set(WORDS.values())) == len(SHAPES)
 
 
 def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
-    """On the objective's page, the overview, the service's page and in the side bar; nowhere is anything healthy."""
     pages = {path: page_text_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
 
     assert (
@@ -102,7 +100,6 @@ def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
 
 
 def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
-    """The last numbers are shown, no rule fires, and there is no exhaustion date."""
     found = status_of(stale, "hot-latency")
     rules = page_data([rules_card(found)]).tables[0].rows
     text = page_text_at(stale, "/slo/hot-latency")
@@ -115,7 +112,6 @@ def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
 
 
 def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source) -> None:
-    """The page has reason, end and remaining budget; the other objective is unchanged."""
     text, overview = page_text_at(in_maintenance, "/slo/hot-latency"), page_text_at(in_maintenance, "/")
     rules = page_data([rules_card(status_of(in_maintenance, "hot-latency"))]).tables[0].rows
 
@@ -133,7 +129,6 @@ def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source
 
 
 def test_the_list_names_each_state(in_maintenance: Source) -> None:
-    """The name is available without the shape, also in the CSV of the table."""
     found = page_of(context_of(parse("/slo", "", NOW), in_maintenance))
     assert found is not None
     rows = {row[0].split()[0]: row[0] for row in page_data(found.body).tables[0].rows}
@@ -143,7 +138,6 @@ def test_the_list_names_each_state(in_maintenance: Source) -> None:
 
 
 def test_the_budget_series_excludes_maintenance(in_maintenance: Source) -> None:
-    """The series ends at the value of the tile."""
     found = page_of(context_of(parse("/slo/hot-latency", "", NOW), in_maintenance))
     assert found is not None
     series = page_data(found.body).charts["budget"].frame
@@ -156,7 +150,6 @@ def test_the_budget_series_excludes_maintenance(in_maintenance: Source) -> None:
 
 
 def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path) -> None:
-    """In the list, in the table of services, and as the page without a name."""
     slos = SLOS + "  - {name: failing-up, service: failing, objective: 0.99, window: 30d}\n" + WORK
     source = source_of(burning_store, tmp_path, slos)
     context = context_of(parse("/", "", NOW), source)
@@ -167,7 +160,6 @@ def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path
 
 
 def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: Store, tmp_path: Path) -> None:
-    """An objective in maintenance is not counted as healthy."""
     before = page_text_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
     during = page_text_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
 
@@ -178,7 +170,6 @@ def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: S
 def test_the_api_returns_state_maintenance_and_start_time(
     burning_store: Store, in_maintenance: Source, tmp_path: Path
 ) -> None:
-    """The same words as the pages have."""
     planned_alerts = AlertsReader(burning_store, LiveSloFile(tmp_path / "slo.yaml", ENV))
     client = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=NOW.timestamp).server.test_client()
     during = client.get("/api/v1/query/slo?name=hot-latency").json
@@ -207,7 +198,6 @@ def test_the_api_returns_state_maintenance_and_start_time(
 def test_missing_objectives_are_reported_with_the_fix(
     burning_store: Store, tmp_path: Path, text_of_file: str | None, why: str
 ) -> None:
-    """On the overview in a line, on the page of objectives with an example to copy."""
     path = tmp_path / "slo.yaml"
     if text_of_file is not None:
         path.write_text(text_of_file, encoding="utf-8")
@@ -223,7 +213,6 @@ def test_missing_objectives_are_reported_with_the_fix(
 
 
 def test_an_objective_or_disabled_alerts_remove_the_warning(burning_store: Store, in_maintenance: Source) -> None:
-    """There is no warning with an objective, or on a dashboard without alerts."""
     for source in (in_maintenance, Source(burning_store, None, NOW.timestamp)):
         assert "No SLO is evaluated" not in shown(source, "/")
 
@@ -237,7 +226,6 @@ ENDINGS: Mapping[Ending, tuple[str, str]] = {
 
 @pytest.mark.parametrize("ending", list(ENDINGS))
 def test_an_incident_with_an_unknown_end_is_closed_not_resolved(tmp_path: Path, ending: Ending) -> None:
-    """A removed objective did not recover; its page reports the removal and links to the history."""
     (tmp_path / "slo.yaml").write_text(SLOS, encoding="utf-8")
     store, ended = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp), NOW - timedelta(minutes=1)
     gone = replace(notified_store.record("sl-gone", "gone", 9.0, 720), resolved_at=ended.timestamp(), ending=ending)
@@ -260,7 +248,6 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(tmp_path: Path, 
 
 
 def test_every_state_word_has_a_shape(in_maintenance: Source) -> None:
-    """The badge of the table of services has both."""
     found = page_of(context_of(parse("/", "", NOW), in_maintenance))
     assert found is not None
     pills = [each for each in _all(found.body, html.Span) if "paused" in str(getattr(each, "className", ""))]

@@ -117,7 +117,6 @@ def waited(source: Source, address: str) -> str:
 
 
 def test_the_page_starts_with_the_stage_behind_the_first_token_tail(source: Source) -> None:
-    """One sentence: the tail of the first token, how far it is from the median, and the stage that explains it."""
     text = shown(source, PAGE)
 
     assert "TTFT p99 is" in text
@@ -128,7 +127,6 @@ def test_the_page_starts_with_the_stage_behind_the_first_token_tail(source: Sour
 
 
 def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
-    """They are asked in two ways and must be one number."""
     context = context_of(parse(PAGE, "", NOW), source)
     measures = measures_of_window(context)
     frame = first_token_frame(context, measures)
@@ -139,7 +137,6 @@ def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
 
 
 def test_every_chart_has_numbers_with_units(source: Source) -> None:
-    """Columns have units; a percentile with too few requests is empty."""
     charts = outlined(source).charts
     speed, prompt = charts["token-speed"].frame, charts["first-token-by-input"].frame
 
@@ -152,7 +149,6 @@ def test_every_chart_has_numbers_with_units(source: Source) -> None:
 
 
 def test_output_lengths_count_all_completions(source: Source) -> None:
-    """The bars include every request with an output token count."""
     rows = next(each.rows for each in outlined(source).tables if each.name == "Responses by number of tokens")
     n = measures_of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
 
@@ -161,7 +157,6 @@ def test_output_lengths_count_all_completions(source: Source) -> None:
 
 
 def test_a_service_without_streaming_explains_the_page(source: Source) -> None:
-    """Reached by its address, for there is no tab to it."""
     text = shown(source, "/s/vision-api/tokens")
 
     assert "No streamed request in this window" in text
@@ -170,7 +165,6 @@ def test_a_service_without_streaming_explains_the_page(source: Source) -> None:
 
 
 def test_one_request_shows_what_every_card_needs(store: Store) -> None:
-    """Every card shows what is missing, and no card fails."""
     text = shown(written(store, [StreamedRequest()]), PAGE)
 
     assert "1 first token: too few to evaluate" in text
@@ -182,7 +176,6 @@ def test_one_request_shows_what_every_card_needs(store: Store) -> None:
 
 
 def test_first_token_definitions_never_mix(store: Store) -> None:
-    """The commonest is shown, the switch names both, and those left out are counted; an unknown one is the default."""
     generated = [StreamedRequest(ago=600 + step) for step in range(60)]
     chunked = [StreamedRequest(900, 0, 0, names.BY_FIRST_CHUNK, "/proxy", 600 + step) for step in range(40)]
     source = written(store, [*generated, *chunked])
@@ -199,7 +192,6 @@ def test_first_token_definitions_never_mix(store: Store) -> None:
 
 
 def test_a_mixed_definition_has_no_stages(store: Store) -> None:
-    """The times are known, the stages before them are not, and the card shows a fix."""
     both = [
         StreamedRequest(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]
     ]
@@ -211,7 +203,6 @@ def test_a_mixed_definition_has_no_stages(store: Store) -> None:
 
 
 def test_without_token_counts_the_page_explains_their_source(store: Store) -> None:
-    """First tokens are shown; values that need counts explain their source."""
     chunked = [StreamedRequest(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
     text = shown(written(store, chunked), PAGE)
 
@@ -222,7 +213,6 @@ def test_without_token_counts_the_page_explains_their_source(store: Store) -> No
 
 
 def test_requests_without_a_first_token_are_counted(store: Store) -> None:
-    """The number of requests without a first token is shown beside the others."""
     source = written(store, [StreamedRequest(ago=600 + step) for step in range(30)])
     counts = RequestHistograms()
     counts.add({"forward": 5 * MS}, 5 * MS)
@@ -235,7 +225,6 @@ def test_requests_without_a_first_token_are_counted(store: Store) -> None:
 
 
 def test_vs_off_shows_request_counts(source: Source) -> None:
-    """Without the comparison, tiles show the number of requests."""
     text = shown(source, f"{PAGE}?from=now-15m&vs=off")
 
     assert "vs prev." not in text
@@ -244,7 +233,6 @@ def test_vs_off_shows_request_counts(source: Source) -> None:
 
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=60))
 def test_a_length_is_in_the_bucket_named_by_its_bounds(sizes: list[int]) -> None:
-    """A power of two ends a band, as it ends a bucket: the bars are exact."""
     counted = Histogram()
     for each in sizes:
         counted.record(each)
@@ -263,7 +251,6 @@ def test_a_length_is_in_the_bucket_named_by_its_bounds(sizes: list[int]) -> None
 def test_the_tail_is_attributed_to_longer_outputs_or_slower_tokens(
     store: Store, longest: int, slowest: float, cause: str
 ) -> None:
-    """Whichever grows more from the median to p99; without p99 there is no such sentence."""
     usual = measures_of_window(context_of(parse(PAGE, "", NOW), written(store, [StreamedRequest()])))
     length, pace = Histogram(), Histogram()
     for share in np.linspace(0, 1, 2000):
@@ -276,7 +263,6 @@ def test_the_tail_is_attributed_to_longer_outputs_or_slower_tokens(
 
 
 def test_hovering_shows_value_error_bounds_and_stages(source: Source) -> None:
-    """If no table is beside the chart, the hover text has n, the error bounds and the largest stages."""
     page = page_of(context_of(parse(PAGE, "", NOW), source))
     assert page is not None
     drawn = next(each for each in _charts(page.body) if "Stages before the first token" in str(each.to_plotly_json()))
@@ -297,7 +283,6 @@ def _charts(node: Any) -> Iterator[Chart]:
 
 
 def test_a_slower_first_token_is_stated_first_on_the_service_page(store: Store) -> None:
-    """TTFT has a tile that links to its page, the stage that grew, and the length of the prompts."""
     before = [StreamedRequest(first_ms=100, ago=1000 + each % 600) for each in range(1100)]
     now = [
         StreamedRequest(500 if each % 5 == 0 else 100, 4000 if each % 5 == 0 else 500, ago=100 + each % 600)

@@ -79,13 +79,11 @@ def text(page: Page) -> str:
     ],
 )
 def test_a_span_is_in_the_lane_of_its_device(stage: str, facts: dict[str, Any], device: str, lane: str) -> None:
-    """Stages of the model are in the lane of its device, others on the CPU; waiting and network are separate."""
     assert lane_of({"stage": stage, "attributes": facts}, device) == lane
 
 
 @given(SPANS)
 def test_overlapping_spans_count_once(spans: list[tuple[int, int]]) -> None:
-    """A lane was busy at every moment at least one of its spans ran."""
     moments = {moment for start, length in spans for moment in range(start, start + length)}
 
     assert busy_ns([{"start_ns": start, "duration_ns": length} for start, length in spans]) == len(moments)
@@ -93,7 +91,6 @@ def test_overlapping_spans_count_once(spans: list[tuple[int, int]]) -> None:
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 10**12))
 def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
-    """Clocks of other processes may differ."""
     left, width = Scale(1.0).place({"start_ns": start, "duration_ns": length})
 
     assert 0 <= left <= 100
@@ -101,7 +98,6 @@ def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
 
 
 def test_the_downloaded_trace_is_valid_otlp(slow: KeptTrace) -> None:
-    """Times, ids and parents are unchanged, and every OTLP collector accepts the file."""
     message = ParseDict(json.loads(json.dumps(as_otlp(slow))), ExportTraceServiceRequest())
     root, *children = message.resource_spans[0].scope_spans[0].spans
 
@@ -111,7 +107,6 @@ def test_the_downloaded_trace_is_valid_otlp(slow: KeptTrace) -> None:
 
 
 def test_a_request_without_attributes_can_be_downloaded() -> None:
-    """No version, no route, no spans: nothing is made up."""
     bare = KeptTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {})
     whole = as_otlp(bare)["resourceSpans"][0]
 
@@ -120,7 +115,6 @@ def test_a_request_without_attributes_can_be_downloaded() -> None:
 
 
 def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
-    """The address has the name of its page; one that was not retained is a JSON error."""
     name = f"{slow.trace_id}-{slow.span_id}"
     response = httpx.get(f"{base}/api/v1/traces/{name}")
     gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
@@ -132,7 +126,6 @@ def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
 
 
 def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> None:
-    """The same spans by where they ran, and how long each place was busy."""
     shown = text(page(source, f"/traces/{slow.trace_id}?y=lanes"))
 
     assert 'data-lane="CPU"' in shown
@@ -141,7 +134,6 @@ def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> 
 
 
 def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: KeptTrace) -> None:
-    """Where one is configured."""
     shown = text(page(source, f"/traces/{slow.trace_id}"))
 
     assert f"https://jaeger.example/trace/{slow.trace_id}" in shown
@@ -150,13 +142,11 @@ def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: K
 
 @pytest.mark.parametrize("url", ["jaeger/{trace_id}", "https://jaeger.example/trace/", "javascript:{trace_id}"])
 def test_an_invalid_tracing_backend_url_is_refused(url: str) -> None:
-    """With an example of one that does."""
     with pytest.raises(ConfigError, match=r"STAGELENS_TRACER_URL.*such as https://"):
         DashboardConfig.from_env({"STAGELENS_TRACER_URL": url})
 
 
 def test_a_trace_that_was_not_retained_shows_the_newest_retained(source: Source) -> None:
-    """The page is not empty."""
     shown = text(page(source, f"/traces/{'0' * 32}"))
 
     assert "This trace was not retained" in shown
@@ -170,7 +160,6 @@ def rows(shown: str) -> int:
 
 @pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
 def test_invalid_filter_values_break_nothing(source: Source, query: str) -> None:
-    """An unreadable bound is ignored; an unknown stage finds nothing."""
     assert "could not be rendered" not in text(page(source, f"/traces?svc=vision-api&{query}"))
 
 
@@ -185,7 +174,6 @@ def test_filters_combine(source: Source) -> None:
 
 
 def test_the_list_explains_its_sampling_rule(source: Source) -> None:
-    """The list shows the rule, the number of traces by reason, and the retention."""
     shown = text(page(source, "/s/vision-api/traces"))
 
     assert "Metrics include every request. Retained:" in shown
@@ -195,7 +183,6 @@ def test_the_list_explains_its_sampling_rule(source: Source) -> None:
 
 
 def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: KeptTrace) -> None:
-    """Key and value as the trace shows them."""
     key, value = next(iter(slow.attributes.items()))
     shown = text(page(source, f"/traces?svc=vision-api&at={quote(f'{key}:{value}')}"))
 
@@ -212,7 +199,6 @@ def opened(visit: Visit, slow: KeptTrace) -> Visit:
 
 @pytest.mark.stacks
 def test_dragging_along_the_axis_zooms(opened: Visit) -> None:
-    """A double click shows the whole again."""
     page = opened.page
     axis = page.locator(".wf thead .lane").bounding_box()
     assert axis is not None
@@ -235,7 +221,6 @@ def test_dragging_along_the_axis_zooms(opened: Visit) -> None:
 
 @pytest.mark.stacks
 def test_a_typed_bound_filters_the_list(visit: Visit) -> None:
-    """A field in the menu of latencies, for what it does not offer."""
     page = visit.go("/traces?svc=vision-api")
     page.locator(".menu", has=page.locator("[data-field=min]")).locator("summary").click()
     page.locator("[data-field=min] input").fill("99s")

@@ -82,7 +82,6 @@ def links(node: Any) -> dict[str, str]:
 
 
 def test_a_filter_offers_the_values_that_occur_with_their_counts(source: Source) -> None:
-    """Of routes, stages, replicas, sizes and attributes of the user, each as an address; a single value is no choice."""
     found = links(page(source, "/traces").body)
 
     assert found["/sell 40"] == "/traces?r=/sell"
@@ -95,7 +94,6 @@ def test_a_filter_offers_the_values_that_occur_with_their_counts(source: Source)
 
 
 def test_several_attributes_are_chips_that_end_one_by_one(source: Source) -> None:
-    """Each further value is added; the chips name size bands as they are read; the counts follow the other filters."""
     address = f"/traces?at=tenant:acme%252C+inc,replica:{REPLICAS[1]}"
     found = links(page(source, address).body)
 
@@ -121,7 +119,6 @@ def test_several_attributes_are_chips_that_end_one_by_one(source: Source) -> Non
     ],
 )
 def test_the_range_of_the_latency_is_a_chip(source: Source, query: str, ends: dict[str, str], number: int) -> None:
-    """Each end is removed by its chip; the low end belongs to the range; text that is no duration is no filter."""
     shown = page(source, f"/traces?{query}")
     found = {text: href for text, href in links(shown.body).items() if text.startswith(("Latency", "to "))}
 
@@ -130,7 +127,6 @@ def test_the_range_of_the_latency_is_a_chip(source: Source, query: str, ends: di
 
 
 def test_pages_are_addresses_in_a_stable_order(source: Source) -> None:
-    """Previous and next keep the filters and the order; together the pages have each request once."""
     pages = [requests(source, f"/traces?err=0&t=new&n={number}") for number in (1, 2)]
     first, second = (links(page(source, f"/traces?err=0&t=new&n={number}").body) for number in (1, 2))
     shown = [row[1] for each in pages for row in each.rows]
@@ -143,7 +139,6 @@ def test_pages_are_addresses_in_a_stable_order(source: Source) -> None:
 
 
 def test_route_replica_and_chosen_attributes_are_columns(source: Source) -> None:
-    """Up to two attributes of the address have columns, a key alone only adds its column; a phone shows none of them."""
     plain, chosen = requests(source, "/traces"), requests(source, "/traces?at=tenant,request_size,caller")
 
     assert plain.head[:5] == ["Time", "Trace", "Service", "Route", "Replica"]
@@ -153,7 +148,6 @@ def test_route_replica_and_chosen_attributes_are_columns(source: Source) -> None
 
 
 def test_a_limited_search_is_said(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts of a part of the requests must not look like counts of all."""
     monkeypatch.setattr(trace_search, "MAX_SEARCHED", 30)
     limited = Source(source.store, None, NOW.timestamp)
 

@@ -82,7 +82,6 @@ def shown(source: Source, search: str = WINDOW) -> tuple[str, list[str], list[li
 
 
 def test_idle_machines_cost_money_where_a_price_and_their_utilization_are_known(store: Store, tmp_path: Path) -> None:
-    """The share of the price of the window; without a price the share alone; without utilization nothing."""
     text, head, rows, written = shown(source_of(store, tmp_path, PRICES))
 
     assert head == ["Service", "Idle machines", "Waiting in queues", "Failed calls", "Cold starts"]
@@ -96,7 +95,6 @@ def test_idle_machines_cost_money_where_a_price_and_their_utilization_are_known(
 
 
 def test_without_prices_there_is_no_money(store: Store, tmp_path: Path) -> None:
-    """The largest waste is then the longest time."""
     text, _, rows, _ = shown(source_of(store, tmp_path))
 
     assert "$" not in text
@@ -105,7 +103,6 @@ def test_without_prices_there_is_no_money(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_ranking_is_an_address(store: Store, tmp_path: Path) -> None:
-    """Each header ranks by its kind; services without such waste are left out."""
     _, _, rows, written = shown(source_of(store, tmp_path, PRICES), f"{WINDOW}&rank=calls")
 
     assert [row[0] for row in rows] == ["chat"]
@@ -113,7 +110,6 @@ def test_the_ranking_is_an_address(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_fleet_without_waste_has_no_card(tmp_path: Path) -> None:
-    """Neither hardware nor queues: nothing is invented."""
     made = Store.open(f"sqlite:///{tmp_path / 'bare.db'}", clock=NOW.timestamp)
     made.write([Batch("a", [point("bare", REQUEST_DURATION, "forward", AT - 60, [0.1] * 10)])])
     context = context_of(parse("/", WINDOW, NOW), source_of(made, tmp_path, PRICES))

@@ -72,21 +72,18 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_every_stage_has_a_colour_and_a_class() -> None:
-    """A stage without one would be drawn in nothing."""
     missing = [stage.key for stage in STAGES if f"st-{stage.key}" not in PAIRS or f".st-{stage.key} " not in CSS]
 
     assert missing == []
 
 
 def test_a_stage_of_the_user_has_a_colour_too() -> None:
-    """Whatever it is called."""
     assert all(f"st-{hue(name)}" in PAIRS for name in ("rerank", "<b>", "__other__", "überprüfen"))
 
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("vision", list(VISION))
 def test_neighbouring_stages_have_distinguishable_colours(theme: str, vision: str) -> None:
-    """By normal and by colour-blind eyes; some stages are skipped where a service has none of them."""
     keys = [stage.key for stage in STAGES]
     close = [
         (one, other)
@@ -99,7 +96,6 @@ def test_neighbouring_stages_have_distinguishable_colours(theme: str, vision: st
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_no_two_stages_have_similar_colours(theme: str) -> None:
-    """To normal eyes, anywhere on the page."""
     close = [
         (one.key, other.key)
         for one, other in combinations(STAGES, 2)
@@ -113,12 +109,10 @@ def test_no_two_stages_have_similar_colours(theme: str) -> None:
 @pytest.mark.parametrize("ground", ["surface", "page", "sunken"])
 @pytest.mark.parametrize("ink", ["ink", "text", "muted", "faint"])
 def test_text_has_enough_contrast_on_every_background(theme: str, ground: str, ink: str) -> None:
-    """WCAG 2.2 AA."""
     assert contrast(colour(ink, theme), colour(ground, theme)) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("kind", ["good", "warn", "bad"])
 def test_a_status_is_readable_on_its_badge(theme: str, kind: str) -> None:
-    """WCAG 2.2 AA."""
     assert contrast(colour(kind, theme), colour(f"{kind}bg", theme)) >= 4.5

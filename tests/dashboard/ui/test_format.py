@@ -23,7 +23,6 @@ from stagelens.dashboard.web import guard
     "module", [numbers, design_tokens, config, guard, components, elements, time_axis, budget, service]
 )
 def test_examples_in_docstrings_run(module: object) -> None:
-    """The examples in docstrings return the shown results."""
     failures, _ = doctest.testmod(module)  # pyright: ignore[reportArgumentType] - parametrized modules are typed as object
 
     assert failures == 0
@@ -48,13 +47,11 @@ def test_examples_in_docstrings_run(module: object) -> None:
     ],
 )
 def test_a_duration_has_three_digits_and_the_unit_of_its_size(seconds: float, text: str) -> None:
-    """Rounding never gives a number of the next larger unit."""
     assert numbers.duration(seconds) == text
 
 
 @given(st.floats(min_value=1e-6, max_value=59, allow_nan=False))
 def test_a_duration_reads_back_within_its_digits(seconds: float) -> None:
-    """The text differs from the value by at most half of its last digit."""
     number, unit = numbers.split_duration(seconds)
     value = float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
 
@@ -66,7 +63,6 @@ def test_a_duration_reads_back_within_its_digits(seconds: float) -> None:
     [(8_840_000, "8.84M"), (1580, "1.58k"), (999.6, "1.00k"), (392, "392"), (0.25, "0.25"), (0, "0"), (None, "\u2013")],
 )
 def test_a_count_has_three_digits(value: float | None, text: str) -> None:
-    """Counts and rates use SI prefixes."""
     assert numbers.count(value) == text
 
 
@@ -75,12 +71,10 @@ def test_a_count_has_three_digits(value: float | None, text: str) -> None:
     [(0.83, "▲\u202f83\u202f%"), (-0.2, "▼\u202f20\u202f%"), (0.019, "±\u202f2\u202f%"), (None, "\u2013")],
 )
 def test_a_small_change_is_neither_up_nor_down(ratio: float | None, text: str) -> None:
-    """Below three percent a change carries no arrow."""
     assert numbers.change(ratio) == text
 
 
 def test_an_attained_share_is_never_rounded_up_to_its_target() -> None:
-    """99.9951 % good requests are not 100 %."""
     assert numbers.attained(0.999951) == "99.99\u202f%"
     assert numbers.attained(0.999949, 0.99995) == "99.994\u202f%"
     assert numbers.attained(0.9999, 0.999) == "99.99\u202f%"
@@ -88,32 +82,27 @@ def test_an_attained_share_is_never_rounded_up_to_its_target() -> None:
 
 @given(st.floats(min_value=0, max_value=1))
 def test_a_rank_is_never_rounded_up(quantile: float) -> None:
-    """p98.97 is not shown as p99."""
     shown = float(numbers.rank(quantile).removeprefix("p"))
 
     assert shown / 100 <= quantile + 1e-9
 
 
 def test_a_time_span_has_at_most_two_units() -> None:
-    """A third unit would not be readable."""
     assert numbers.span(timedelta(days=1, hours=2, minutes=3, seconds=4)) == "1\u202fd\u00a02\u202fh"
 
 
 @pytest.mark.parametrize("seconds", [1e-18, -1e-18, 4.9e-9, -4.9e-9, 0.0])
 def test_a_time_that_is_rounded_to_zero_has_no_sign_and_no_unit_of_its_own(seconds: float) -> None:
-    """Neither "+0.00 µs" nor "-0.00 µs", on pages and in messages."""
     assert numbers.duration(seconds) == numbers.duration(seconds, sign=True) == f"0{numbers.THIN}ms"
     assert formatting.latency(seconds, signed=True) == "0 ms"
 
 
 def test_a_change_that_is_rounded_to_zero_has_no_sign() -> None:
-    """Zero percent is neither more nor less."""
     texts = [numbers.percent(-0.001), numbers.signed_change(0.001), numbers.signed_change(-0.001), numbers.count(-0.0)]
 
     assert texts == [f"0{numbers.THIN}%"] * 3 + ["0"]
 
 
 def test_a_factor_of_nearly_nothing_is_capped() -> None:
-    """A value that was nearly zero before says nothing about how many times it grew."""
     assert numbers.change(155_323.0) == f"▲{numbers.THIN}> 100{numbers.TIMES}"
     assert numbers.signed_change(155_323.0) == f"> 100{numbers.TIMES}"

@@ -70,7 +70,6 @@ def visits(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_the_page_names_the_stalls_at_a_percentile(visits: Visit) -> None:
-    """Stalls are shown for the pinned percentile and for that under the pointer; the median has none and no notice."""
     page = visits.go("/s/paused?from=now-15m")
     foot = page.locator(".card", has_text="What the tail adds").locator(".foot")
     # The latency there is the middle of a bucket that is 2.2 % wide.
@@ -84,7 +83,6 @@ def test_the_page_names_the_stalls_at_a_percentile(visits: Visit) -> None:
 
 
 def test_a_trace_names_its_stalls(visits: Visit) -> None:
-    """In its verdict by stage, and beside the stages; what makes no sense is left out."""
     page = visits.go(f"/traces/{TRACE}-{SPAN}")
 
     expect(page.locator(".verdict")).to_contain_text(

@@ -242,7 +242,6 @@ def numbers_of(response: Any) -> object:
 
 
 def test_every_route_is_walked(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
-    """A route is in one of the lists of this file."""
     rules_of_server = client_of(sites[BOTH], rules).application.url_map.iter_rules()
     unknown = {rule.rule for rule in rules_of_server if rule.rule not in WALKED and not WITHOUT_DATA.match(rule.rule)}
 
@@ -276,7 +275,6 @@ def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Sit
 
 
 def test_previews_of_links_have_the_names_of_own_environments(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
-    """Of every page, as Slack shows them for a reader."""
     one, access = sites[BOTH], LiveAccess(rules, lambda: datetime.now(UTC)).of("guest", ["guests"])
     folder = Path(one.url.removeprefix("sqlite:///")).parent
     source = Source(one.store, AlertsReader(one.store, LiveSloFile(folder / "slo.yaml", {})), one.clock)
@@ -354,7 +352,6 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
-    """Each action in each environment, by role; the refusal names the role and who can grant it; each is audited."""
     one = acting_site(tmp_path)
     client = client_of(one, rules)
     reader = of(name, "guests" if name == "guest" else "")
@@ -379,7 +376,6 @@ def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
 
 
 def test_an_event_of_a_reader_of_one_environment_is_about_it(tmp_path: Path, rules: Path) -> None:
-    """Otherwise the reader would not see it."""
     one = acting_site(tmp_path)
     client = client_of(one, rules)
     client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=proof_of(client, of("bob")))
@@ -391,7 +387,6 @@ def test_an_event_of_a_reader_of_one_environment_is_about_it(tmp_path: Path, rul
 
 
 def test_buttons_are_shown_to_those_who_may_use_them(tmp_path: Path, rules: Path) -> None:
-    """Of an incident and of a silence."""
     one = acting_site(tmp_path)
     client = client_of(one, rules)
 
@@ -407,7 +402,6 @@ def test_buttons_are_shown_to_those_who_may_use_them(tmp_path: Path, rules: Path
 
 @pytest.mark.parametrize("path", ["/settings", "/collectors", "/audit"])
 def test_pages_of_the_installation_are_for_admins(sites: dict[tuple[str, ...], Site], rules: Path, path: str) -> None:
-    """Also their export, and their entry in the palette."""
     client = client_of(sites[BOTH], rules)
     for reader, status in ((of("ada"), 200), (of("eve"), 403), (of("bob"), 403), (GUEST, 403), (of("nobody"), 403)):
         assert client.get(path, headers=reader).status_code == status
@@ -418,7 +412,6 @@ def test_pages_of_the_installation_are_for_admins(sites: dict[tuple[str, ...], S
 
 
 def test_the_token_has_its_own_role(tmp_path: Path, rules: Path) -> None:
-    """A program with the token is a responder in one environment here; without the entry it is like any other reader."""
     one = acting_site(tmp_path)
     client = client_of(one, rules)
     bearer = {"Authorization": f"Bearer {TOKEN}"}
@@ -438,7 +431,6 @@ def test_the_token_has_its_own_role(tmp_path: Path, rules: Path) -> None:
 
 
 def test_an_etag_belongs_to_the_rights_of_a_reader(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
-    """A response that one reader has stored is not current for another one, and not after a change of the file."""
     client = client_of(sites[BOTH], rules)
     tag = {"If-None-Match": client.get("/api/v1/names", headers=of("ada")).headers["ETag"]}
 
@@ -453,7 +445,6 @@ def test_an_etag_belongs_to_the_rights_of_a_reader(sites: dict[tuple[str, ...], 
 def test_the_file_is_reloaded_and_the_last_valid_version_stays(
     sites: dict[tuple[str, ...], Site], rules: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A removed group loses its rights with the next request; an invalid file changes nothing."""
     client = client_of(sites[BOTH], rules)
     assert client.get("/", headers=GUEST).status_code == 200
     rules.write_text("groups: 5\n")
@@ -466,14 +457,12 @@ def test_the_file_is_reloaded_and_the_last_valid_version_stays(
 
 
 def test_headers_of_untrusted_clients_give_no_group(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
-    """Only a trusted proxy names groups."""
     client = client_of(sites[BOTH], rules)
 
     assert client.get("/api/v1/names", headers=GUEST, environ_base={"REMOTE_ADDR": "10.0.0.9"}).status_code == 401
 
 
 def test_without_a_file_every_reader_may_do_everything(tmp_path: Path) -> None:
-    """As before, and all actions are audited."""
     one = acting_site(tmp_path)
     client = client_of(one, None)
     proof = proof_of(client, of("anybody"))
@@ -508,7 +497,6 @@ def test_without_a_file_every_reader_may_do_everything(tmp_path: Path) -> None:
     ],
 )
 def test_errors_of_the_file_name_line_and_key(tmp_path: Path, text: str, problem: str) -> None:
-    """Each with what to write; such a file prevents the start."""
     path = tmp_path / "access.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as refused:
@@ -518,7 +506,6 @@ def test_errors_of_the_file_name_line_and_key(tmp_path: Path, text: str, problem
 
 
 def test_the_documented_file_is_valid(tmp_path: Path) -> None:
-    """As docs/security.md has it."""
     text = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
     path = tmp_path / "access.yaml"
     path.write_text(text.partition("### Roles")[2].partition("```yaml\n")[2].partition("```")[0])
@@ -531,13 +518,11 @@ def test_the_documented_file_is_valid(tmp_path: Path) -> None:
 
 
 def test_a_groups_header_needs_a_name_header() -> None:
-    """A group without a name would be nobody's."""
     with pytest.raises(ConfigError, match="Set STAGELENS_DASHBOARD_PROXY_HEADER"):
         DashboardConfig(proxy_groups_header="X-Groups")
 
 
 def test_sign_ins_are_audited(tmp_path: Path) -> None:
-    """With the token, in both ways, and failed ones; of unknown names only that they failed, at most ten a minute."""
     one = acting_site(tmp_path)
     client = Dashboard(DashboardConfig(token=TOKEN), one.store, clock=one.clock).server.test_client()
     client.post("/signin", data={"name": "", "secret": TOKEN})
@@ -559,7 +544,6 @@ def test_sign_ins_are_audited(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_audited(tmp_path: Path) -> None:
-    """Each command that changes something."""
     one = acting_site(tmp_path)
     now = datetime.fromtimestamp(one.clock.now, UTC)
     where = ["--database", one.url, "--by", "joe"]
@@ -578,7 +562,6 @@ def test_the_command_line_is_audited(tmp_path: Path) -> None:
 
 
 def test_the_audit_log_is_a_page_and_a_query(tmp_path: Path, rules: Path) -> None:
-    """With a table as CSV; a query is current again after each action."""
     one = acting_site(tmp_path)
     client = client_of(one, rules)
     first = client.get("/api/v1/query/audit", headers=of("ada"))

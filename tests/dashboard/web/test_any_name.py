@@ -173,7 +173,6 @@ def crawl(fetch: Fetch, starts: set[str], named_by: set[str]) -> dict[str, int]:
 
 @pytest.mark.parametrize("front", [in_process, over_socket])
 def test_every_link_of_every_page_opens(served: Dashboard, front: Callable[[Dashboard], Fetch]) -> None:
-    """Of services, versions, environments, models, routes, objectives, replicas and attributes with any character."""
     fetch = front(served)
     # The parameters are the same for every front.
     named_by = {"svc", "env", "v", "m", "r", "a", "b", "at", "q", "kind"} if front is in_process else set[str]()
@@ -189,7 +188,6 @@ def test_every_link_of_every_page_opens(served: Dashboard, front: Callable[[Dash
 def test_every_tab_of_every_service_opens_behind_every_server(
     served: Dashboard, front: Callable[[Dashboard], Fetch]
 ) -> None:
-    """Also where the path is decoded, and where its dots and double slashes are resolved."""
     fetch = front(served)
     for name in NAMES:
         for tab in ("", "traces") if name == EVERYTHING else ("",):
@@ -200,7 +198,6 @@ def test_every_tab_of_every_service_opens_behind_every_server(
 
 
 def test_links_in_messages_open(served: Dashboard, messages: list[str]) -> None:
-    """In the dashboard, also through a proxy that decodes the path, and as a preview."""
     assert messages
     for link in messages:
         address = link.removeprefix(BASE)
@@ -213,14 +210,12 @@ def test_links_in_messages_open(served: Dashboard, messages: list[str]) -> None:
 
 
 def test_the_palette_gets_the_path_of_every_service(served: Dashboard) -> None:
-    """The browser need not know how a name becomes a path."""
     found = served.server.test_client().get("/api/v1/names").get_json()["services"]
 
     assert {each["name"]: each["path"] for each in found} == {each: service_path(each) for each in NAMES}
 
 
 def test_a_percent_encoded_name_of_an_older_link_opens(served: Dashboard) -> None:
-    """Messages of older versions have such links."""
     status, page = over_socket(served)(f"/s/{quote(EVERYTHING, safe='')}")
 
     assert status == 200

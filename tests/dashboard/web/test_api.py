@@ -69,7 +69,6 @@ def lines_of(response: TestResponse) -> list[list[str]]:
 
 
 def test_a_view_has_the_numbers_of_its_page(client: FlaskClient) -> None:
-    """Title, window, charts by name, tables as they are read."""
     view = fetch_json(client, VIEW, path="/s/vision-api", **{"from": "now-1h"})
 
     assert view["title"] == "vision-api"
@@ -83,7 +82,6 @@ def test_a_view_has_the_numbers_of_its_page(client: FlaskClient) -> None:
 
 
 def test_a_view_and_its_page_show_the_same_p99(client: FlaskClient, filled: Store) -> None:
-    """The p99 of the question and of the page are one number."""
     selection = Selection(NOW - timedelta(hours=6), NOW, service="vision-api")
     p99 = filled.read.latency(selection).quantile(0.99)
     row = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="99")["rows"][0]
@@ -96,7 +94,6 @@ def test_a_view_and_its_page_show_the_same_p99(client: FlaskClient, filled: Stor
 
 
 def test_one_chart_as_csv(client: FlaskClient) -> None:
-    """For a spreadsheet: the names and units of its columns, then its rows."""
     drawn = fetch_json(client, VIEW, path="/s/vision-api", chart="percentile")
     response = client.get(VIEW, query_string={"path": "/s/vision-api", "chart": "percentile", "format": "csv"})
     lines = lines_of(response)
@@ -108,7 +105,6 @@ def test_one_chart_as_csv(client: FlaskClient) -> None:
 
 
 def test_one_table_as_csv(client: FlaskClient) -> None:
-    """The CSV has the text of the table on the page, row by row."""
     query = {"path": "/s/vision-api", "table": "Slow exemplars"}
     table = fetch_json(client, VIEW, **query)
     lines = lines_of(client.get(VIEW, query_string={**query, "format": "csv"}))
@@ -141,7 +137,6 @@ def test_one_table_as_csv(client: FlaskClient) -> None:
 def test_an_invalid_request_gets_the_allowed_values(
     client: FlaskClient, query: dict[str, str], status: int, key: str, fix: str
 ) -> None:
-    """A program gets no default in place of what it asked for."""
     refusal = refused(client, VIEW, **query)
 
     assert refusal[:2] == (status, key)
@@ -164,12 +159,10 @@ def test_an_invalid_request_gets_the_allowed_values(
 def test_an_invalid_query_parameter_is_named(
     client: FlaskClient, path: str, query: dict[str, str], status: int, key: str
 ) -> None:
-    """And what may be asked."""
     assert refused(client, f"/api/v1/query/{path}", **query)[:2] == (status, key)
 
 
 def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
-    """An unknown address below /api is a JSON error, not the page of the dashboard."""
     status, _, fix = refused(client, "/api/v1/nothing")
 
     assert status == 404
@@ -180,7 +173,6 @@ def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
     ("method", "path", "takes"), [("POST", VIEW, "GET"), ("PUT", VIEW, "GET"), ("GET", EVENTS, "POST")]
 )
 def test_a_wrong_method_gets_the_allowed_one(client: FlaskClient, method: str, path: str, takes: str) -> None:
-    """In JSON like all else that is wrong."""
     response = client.open(path, method=method)
 
     assert response.json is not None
@@ -189,7 +181,6 @@ def test_a_wrong_method_gets_the_allowed_one(client: FlaskClient, method: str, p
 
 
 def test_breakdown_adds_up(client: FlaskClient) -> None:
-    """The stages of a percentile make its latency."""
     body = fetch_json(client, "/api/v1/query/breakdown", service="vision-api", p="50,99")
     names = [each["name"] for each in body["columns"]]
     first_stage = names.index("high_seconds") + 1
@@ -200,7 +191,6 @@ def test_breakdown_adds_up(client: FlaskClient) -> None:
 
 
 def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
-    """The result is an empty table."""
     body = fetch_json(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
 
     assert [each["name"] for each in body["columns"]][:3] == ["percentile", "n", "value_seconds"]
@@ -208,7 +198,6 @@ def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
 
 
 def test_the_profile_names_the_function_of_the_tail(client: FlaskClient) -> None:
-    """Functions are rows in the order of their time, with the option to copy; each stage has a flame graph."""
     body = fetch_json(client, "/api/v1/query/profile", service="vision-api", version="2.0.0", p="99")
     first = dict(zip([each["name"] for each in body["columns"]], body["rows"][0], strict=True))
     flame = {each["name"]: each for each in body["flame"]}
@@ -223,14 +212,12 @@ def test_the_profile_names_the_function_of_the_tail(client: FlaskClient) -> None
 
 
 def test_a_service_without_samples_has_no_functions(client: FlaskClient) -> None:
-    """The result is an empty table."""
     body = fetch_json(client, "/api/v1/query/profile", service="chat-llm")
 
     assert (body["rows"], body["flame"], body["sampled_requests"], body["value_seconds"]) == ([], [], 0, None)
 
 
 def test_a_trace_has_the_samples_of_its_request(client: FlaskClient, filled: Store) -> None:
-    """The stacks of the request are parsed, most time first, and are no part of the OTLP fields."""
     found = filled.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1).iloc[0]
     body = fetch_json(client, f"/api/v1/traces/{found['trace_id']}-{found['span_id']}")
     spent = [each["seconds"] for each in body["profile"]]
@@ -242,7 +229,6 @@ def test_a_trace_has_the_samples_of_its_request(client: FlaskClient, filled: Sto
 
 
 def test_compare_names_the_function_that_grew(client: FlaskClient) -> None:
-    """The function with the largest growth comes first, with its share of the growth of its stage."""
     body = fetch_json(client, "/api/v1/query/compare", service="vision-api")
     first = body["functions"][0]
 
@@ -252,14 +238,12 @@ def test_compare_names_the_function_that_grew(client: FlaskClient) -> None:
 
 
 def test_percentiles_of_too_few_requests_are_marked(client: FlaskClient) -> None:
-    """A percentile that no ten requests stand above is marked."""
     body = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
 
     assert [row[-1] for row in body["rows"]] == [True, False]
 
 
 def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
-    """Without parameters the newest versions are compared, as on the page; parameters select others."""
     body = fetch_json(client, "/api/v1/query/compare", service="vision-api")
     back = fetch_json(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
 
@@ -273,7 +257,6 @@ def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
 
 
 def test_waste_has_a_row_for_each_service(client: FlaskClient) -> None:
-    """All services, also those that the page leaves out; unknown values are null; labels select services."""
     body = fetch_json(client, "/api/v1/query/waste")
     names = [each["name"] for each in body["columns"]]
     queued = {row[0]: row[names.index("queue_seconds")] for row in body["rows"]}
@@ -285,7 +268,6 @@ def test_waste_has_a_row_for_each_service(client: FlaskClient) -> None:
 
 
 def test_retained_requests_are_found_and_counted(client: FlaskClient) -> None:
-    """The same filters as on the page; the values that occur with their counts; a page has fifty requests."""
     body = fetch_json(client, "/api/v1/query/traces", service="vision-api", dom="preprocess", t="new")
     second = fetch_json(client, "/api/v1/query/traces", service="vision-api", dom="preprocess", t="new", n="2")
     names = [each["name"] for each in body["columns"]]
@@ -299,7 +281,6 @@ def test_retained_requests_are_found_and_counted(client: FlaskClient) -> None:
 
 
 def test_objectives_and_names(client: FlaskClient) -> None:
-    """How each stands; which services and versions there are."""
     slos = fetch_json(client, "/api/v1/query/slo", service="vision-api")["objectives"]
     services = fetch_json(client, "/api/v1/services", **{"from": "now-1h"})
     names = fetch_json(client, "/api/v1/names")["services"]
@@ -353,7 +334,6 @@ _WRONG = [
 
 
 def test_the_api_refuses_a_wrong_parameter_of_a_page(client: FlaskClient) -> None:
-    """The error has its key and what is possible instead; a default in its place would be another question."""
     for path, key, value, fix in _WRONG:
         status, named, cure = refused(client, VIEW, path=path, **{key: value})
 
@@ -363,7 +343,6 @@ def test_the_api_refuses_a_wrong_parameter_of_a_page(client: FlaskClient) -> Non
 
 @pytest.mark.parametrize("path", sorted({path for path, *_ in _WRONG}))
 def test_a_page_opens_with_a_notice_for_each_wrong_parameter(client: FlaskClient, path: str) -> None:
-    """With the words of the API."""
     wrong = {key: value for each, key, value, _ in _WRONG if each == path}
     page = client.get(path, query_string=wrong)
     # An unknown service or environment has no names.
@@ -391,12 +370,10 @@ def test_a_page_opens_with_a_notice_for_each_wrong_parameter(client: FlaskClient
     ],
 )
 def test_every_value_that_the_pages_link_to_is_accepted(client: FlaskClient, address: str) -> None:
-    """No notice stands above a page that is as it was asked for."""
     assert "Fix: " not in client.get(address).text
 
 
 def test_a_query_refuses_what_it_would_answer_with_nothing(client: FlaskClient) -> None:
-    """A mistyped route looks like an idle one, and a window in the future like silence."""
     known = {"service": "vision-api"}
 
     assert refused(client, "/api/v1/query/latency", **known, route="/v1/clasify")[:2] == (404, "route")
@@ -412,7 +389,6 @@ def test_a_query_refuses_what_it_would_answer_with_nothing(client: FlaskClient) 
 
 
 def test_an_unchanged_view_gets_304(client: FlaskClient) -> None:
-    """The result is not computed if address, window and revision are unchanged."""
     first = client.get(VIEW, query_string={"path": "/s/vision-api"})
     tag = {"If-None-Match": first.headers["ETag"]}
     same = client.get(VIEW, query_string={"path": "/s/vision-api"}, headers=tag)
@@ -428,7 +404,6 @@ def test_an_unchanged_view_gets_304(client: FlaskClient) -> None:
     "path", ["/", "/slo", "/traces", "/compare", "/regressions", "/advice", "/events", "/settings"]
 )
 def test_every_page_has_a_view(client: FlaskClient, path: str) -> None:
-    """Valid JSON, without NaN."""
     response = client.get(VIEW, query_string={"path": path, "svc": "vision-api"})
 
     assert response.status_code == 200
@@ -436,7 +411,6 @@ def test_every_page_has_a_view(client: FlaskClient, path: str) -> None:
 
 
 def test_page_data_has_chart_frames_and_table_texts() -> None:
-    """A chart has its frame under the title of its card; a table has its texts, and a bar has its value."""
     frame = pd.DataFrame({"at": [pd.Timestamp("2026-11-20T12:00:00Z")], "wait (ms)": [np.nan]})
     bar = html.Div(role="img", **attributes({"aria-label": "Stages: Queue 60 %"}))
     listed = table([("Name", ""), ("Bar", "")], [html.Tr([html.Th("a"), html.Td(bar)])], "Things")
@@ -449,7 +423,6 @@ def test_page_data_has_chart_frames_and_table_texts() -> None:
 
 
 def test_columns_name_their_units() -> None:
-    """In brackets, or as the store names them."""
     assert columns(pd.DataFrame(columns=["wait (ms)", "value_seconds", "n"])) == [
         {"name": "wait", "unit": "ms"},
         {"name": "value_seconds", "unit": "s"},
@@ -458,7 +431,6 @@ def test_columns_name_their_units() -> None:
 
 
 def test_json_encodes_pandas_and_numpy_values() -> None:
-    """Times are ISO 8601 UTC, lengths of time seconds, and what is no number is null."""
     values = [
         *(np.float64("nan"), float("inf"), np.int64(3), np.bool_(True), pd.NaT, pd.NA),
         *(pd.Timestamp("2026-11-20T12:00:00.5+01:00"), datetime(2026, 11, 20), timedelta(minutes=2), {1: (2,)}),  # noqa: DTZ001 - as a database without zones gives it
@@ -472,7 +444,6 @@ def test_json_encodes_pandas_and_numpy_values() -> None:
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=5))
 def test_csv_round_trips_and_contains_no_formulas(rows: list[list[str]]) -> None:
-    """Any text survives; none of it begins as a formula does."""
     text = as_csv(["a", "b"], rows)
     back = list(csv.reader(io.StringIO(text, newline="")))[1:]
 
@@ -496,7 +467,6 @@ def proof_of(client: FlaskClient) -> dict[str, str]:
 
 
 def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
-    """An event that one page creates is on all pages at once."""
     client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).server.test_client()
     before = empty_store.read.revision()
     response = client.post(EVENTS, json=EVENT, headers=proof_of(client))
@@ -509,7 +479,6 @@ def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
 
 
 def test_writes_need_a_csrf_token_of_the_session(empty_store: Store) -> None:
-    """Not a form of another site, not one that guessed, not one of another reader."""
     client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).server.test_client()
     proof = proof_of(client)
     attempts: list[dict[str, Any]] = [
@@ -527,7 +496,6 @@ def test_writes_need_a_csrf_token_of_the_session(empty_store: Store) -> None:
 
 
 def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
-    """A token of one session is invalid for another."""
     server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), empty_store, clock=NOW.timestamp).server  # noqa: S106 - the secret of this test
     a, b = server.test_client(), server.test_client()
     a.get("/?token=t")
@@ -540,7 +508,6 @@ def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
 
 @pytest.mark.parametrize(("kind", "text"), [("note", "looked at it (by ada)"), ("advice", "looked at it")])
 def test_an_event_names_its_author(empty_store: Store, kind: str, text: str) -> None:
-    """An event has the user name if there is one; actions on advice are only read by the advice page."""
     config = DashboardConfig(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1"),))
     client = Dashboard(config, empty_store, clock=NOW.timestamp).server.test_client()
     named = {"X-Forwarded-User": "ada"}
@@ -564,7 +531,6 @@ def test_an_event_names_its_author(empty_store: Store, kind: str, text: str) -> 
 def test_an_invalid_event_gets_the_error_of_the_collector(
     client: FlaskClient, body: str, status: int, key: str
 ) -> None:
-    """In the same words as the collector's."""
     response = client.post(EVENTS, data=body, content_type="application/json", headers=proof_of(client))
 
     assert response.json is not None
@@ -576,8 +542,6 @@ def test_an_invalid_event_gets_the_error_of_the_collector(
 def test_a_database_that_cannot_be_written_is_reported(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch, error: str, status: int
 ) -> None:
-    """The error names the cause; for a read-only store it names the process that can write."""
-
     def fail(_event: object) -> None:
         raise StoreError(error)
 

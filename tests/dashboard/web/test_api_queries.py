@@ -58,7 +58,6 @@ def ask(client: FlaskClient, question: str, status: int = 200) -> dict[str, Any]
 
 
 def test_the_fleet_has_the_stage_and_the_state_of_each_service(burning: FlaskClient) -> None:
-    """Its p99 is that of the service, and the share of its slowest stage is that of the breakdown."""
     [first, *_] = ask(burning, "fleet?from=now-1h")["records"]
     own = ask(burning, f"breakdown?service={first['service']}&p=99&from=now-1h")["records"][0]
 
@@ -69,7 +68,6 @@ def test_the_fleet_has_the_stage_and_the_state_of_each_service(burning: FlaskCli
 
 
 def test_incidents_are_listed_and_one_is_complete(burning: FlaskClient) -> None:
-    """Filters by state and service; one incident has its stages and transitions."""
     every = ask(burning, "incidents")["records"]
     open_ones = ask(burning, f"incidents?state=open&service={every[0]['service']}")["records"]
     one = ask(burning, f"incidents?id={every[0]['id']}")
@@ -81,7 +79,6 @@ def test_incidents_are_listed_and_one_is_complete(burning: FlaskClient) -> None:
 
 
 def test_incidents_are_in_the_order_of_the_page_and_limited_to_a_window(tmp_path: Path) -> None:
-    """Pages come first; with a window, all incidents that were open in it; an action makes a stored response stale."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=many_incidents.NOW.timestamp)
     many_incidents.fill(store)
     client = Dashboard(DashboardConfig(), store, clock=many_incidents.NOW.timestamp).server.test_client()
@@ -98,7 +95,6 @@ def test_incidents_are_in_the_order_of_the_page_and_limited_to_a_window(tmp_path
 
 
 def test_an_old_open_incident_is_listed_behind_many_resolved_ones(tmp_path: Path) -> None:
-    """The newest 50 of all are resolved; "no open incident" would be wrong."""
     store, at = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp), NOW.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     finding = Finding("tail", "search", "p99 was 252 ms", "tail", "ticket", at, shift=shift)
@@ -120,7 +116,6 @@ def test_an_old_open_incident_is_listed_behind_many_resolved_ones(tmp_path: Path
 
 @pytest.mark.parametrize(("query", "status", "key"), [("state=closed", 400, "state"), ("id=inc-none", 404, "id")])
 def test_an_invalid_filter_of_incidents_is_named(burning: FlaskClient, query: str, status: int, key: str) -> None:
-    """The error lists the known states, or the newest incidents."""
     refused = ask(burning, f"incidents?{query}", status)
 
     assert refused["key"] == key
@@ -128,7 +123,6 @@ def test_an_invalid_filter_of_incidents_is_named(burning: FlaskClient, query: st
 
 
 def test_tokens_have_the_percentiles_of_each_definition(tmp_path: Path) -> None:
-    """One histogram per measure and definition; measures without values have no row."""
     store = Store.open(f"sqlite:///{tmp_path / 'streams.db'}")
     counted = Histogram()
     for seconds in (0.1, 0.2, 0.4):
@@ -152,7 +146,6 @@ def test_tokens_have_the_percentiles_of_each_definition(tmp_path: Path) -> None:
 
 
 def test_capacity_has_the_numbers_of_its_page(loaded: FlaskClient) -> None:
-    """The capacity is above the rates that met the objective, within its bounds."""
     found = ask(loaded, "capacity?service=ocr-api&from=now-80m")
 
     assert found["version"] == "1.15.0"
@@ -162,7 +155,6 @@ def test_capacity_has_the_numbers_of_its_page(loaded: FlaskClient) -> None:
 
 
 def test_capacity_without_a_curve_says_why(burning: FlaskClient) -> None:
-    """A short window has too few steps."""
     service = ask(burning, "fleet?from=now-1h")["records"][0]["service"]
     found = ask(burning, f"capacity?service={service}&from=now-5m")
 
@@ -171,7 +163,6 @@ def test_capacity_without_a_curve_says_why(burning: FlaskClient) -> None:
 
 
 def test_advice_is_that_of_the_service_or_the_largest_of_each(burning: FlaskClient) -> None:
-    """The first piece of advice of a service is that of the fleet; an unknown rank is refused."""
     fleet = ask(burning, "advice?from=now-1h")["records"]
     own = ask(burning, f"advice?service={fleet[0]['service']}&from=now-1h")["records"]
 
@@ -181,7 +172,6 @@ def test_advice_is_that_of_the_service_or_the_largest_of_each(burning: FlaskClie
 
 
 def test_collectors_have_a_row_for_each_problem(tmp_path: Path) -> None:
-    """A collector without a problem has one row without one."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
     at = NOW.timestamp()
     refusing = Vitals(refused_per_second={"401": 2.0})

@@ -75,7 +75,6 @@ def decoder(encoding: str) -> Any:
 def test_a_page_is_sent_while_its_last_card_is_built(
     dashboard: Dashboard, last_card: threading.Event, encoding: str
 ) -> None:
-    """The frame and the cards before it can be read, compressed or not."""
     decoded, characters, text = decoder(encoding), codecs.getincrementaldecoder("utf-8")(), ""
     with opened(dashboard, encoding) as response:
         while FIRST_CARD not in text:
@@ -94,7 +93,6 @@ def test_a_page_is_sent_while_its_last_card_is_built(
 def test_a_page_is_not_completed_for_a_client_that_has_left(
     dashboard: Dashboard, last_card: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the page would cost a thread."""
     closed, completed, close = threading.Event(), list[str](), Flask.wsgi_app
 
     def noted(self: Flask, environ: Any, start_response: Any) -> Any:
@@ -117,7 +115,6 @@ def test_a_page_is_not_completed_for_a_client_that_has_left(
 
 
 def test_a_client_of_http_1_0_gets_the_length(dashboard: Dashboard) -> None:
-    """It cannot read chunks."""
     received = b""
     with socket.create_connection(dashboard.address, timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
@@ -133,7 +130,6 @@ def test_a_client_of_http_1_0_gets_the_length(dashboard: Dashboard) -> None:
 
 @pytest.mark.parametrize(("path", "status"), [("/", 200), ("/s/vision-api", 200), ("/slo", 200), ("/nowhere", 404)])
 def test_a_document_is_complete_without_scripts(client: FlaskClient, path: str, status: int) -> None:
-    """Its title, its finding and its charts; the status is known before anything is rendered."""
     response = client.get(path)
 
     assert response.status_code == status
@@ -145,8 +141,6 @@ def test_a_document_is_complete_without_scripts(client: FlaskClient, path: str, 
 def test_an_error_in_the_middle_is_a_card(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What comes after it is there, too."""
-
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -161,8 +155,6 @@ def test_an_error_in_the_middle_is_a_card(
 
 
 def test_an_error_of_the_frame_leaves_the_page(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The status is sent already, so the page says what failed."""
-
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -175,7 +167,6 @@ def test_an_error_of_the_frame_leaves_the_page(client: FlaskClient, monkeypatch:
 
 
 def test_the_palette_lists_the_pages(client: FlaskClient) -> None:
-    """Each entry of the navigation, by its name and path."""
     listed = client.get("/").text.partition('data-pages="')[2].partition('"')[0]
     pages = dict(json.loads(html.unescape(listed)))
 
@@ -188,7 +179,6 @@ def test_the_palette_lists_the_pages(client: FlaskClient) -> None:
 def test_an_invalid_state_gets_the_complete_page(
     client: FlaskClient, caplog: pytest.LogCaptureFixture, seen: str
 ) -> None:
-    """Without a word in the log."""
     with caplog.at_level(logging.WARNING):
         response = client.get("/parts", query_string={"path": "/", "seen": seen})
 
@@ -197,7 +187,6 @@ def test_an_invalid_state_gets_the_complete_page(
 
 
 def test_the_first_requests_of_a_service_show_once_their_bucket_has_ended(traffic: ModuleType, tmp_path: Path) -> None:
-    """Until then pages say when, and the API how far the data is complete; no data arrives when the bucket ends."""
     now = [datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC).timestamp()]
     store = Store.open(f"sqlite:///{tmp_path / 'first.db'}", clock=lambda: now[0])
     series = Series("shop", "1", "demo", "m", "1", "/", "cuda:0", "ok")
@@ -229,7 +218,6 @@ def test_the_first_requests_of_a_service_show_once_their_bucket_has_ended(traffi
 def test_an_address_with_characters_no_database_stores_is_a_page(
     client: FlaskClient, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    """The page reports that the object does not exist."""
     with caplog.at_level(logging.WARNING):
         response = client.get("/parts", query_string={"path": path.encode(errors="surrogatepass")})
 
@@ -238,7 +226,6 @@ def test_an_address_with_characters_no_database_stores_is_a_page(
 
 
 def test_a_slow_card_delays_no_other_reader(dashboard: Dashboard, last_card: threading.Event) -> None:
-    """Its page waits for it; the other pages do not."""
     with opened(dashboard) as waiting:
         text = b""
         while FIRST_CARD.encode() not in text:

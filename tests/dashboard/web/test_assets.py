@@ -33,7 +33,6 @@ def files_of(client: FlaskClient) -> list[str]:
 
 
 def test_every_file_is_cached_by_its_content(client: FlaskClient) -> None:
-    """A new version has new URLs, so browsers need not ask again."""
     urls = files_of(client)
 
     assert len(urls) == 6
@@ -41,7 +40,6 @@ def test_every_file_is_cached_by_its_content(client: FlaskClient) -> None:
 
 
 def test_a_page_of_another_version_gets_the_current_file(client: FlaskClient) -> None:
-    """A tab that was open during an upgrade can still load its charts; the response is not cached under that hash."""
     old = re.sub(r"\.[0-9a-f]{12}\.", ".000000000000.", assets.url("plotly.min.js"))
     response = client.get(old)
 
@@ -51,13 +49,11 @@ def test_a_page_of_another_version_gets_the_current_file(client: FlaskClient) ->
 
 @pytest.mark.parametrize("name", ["nothing.js", "report.js", "style.css", "../config.py", "licenses", "shell.js", ""])
 def test_only_files_of_pages_are_served(client: FlaskClient, name: str) -> None:
-    """No source of a bundle, and nothing outside of the folder."""
     assert client.get(f"/assets/{name}").status_code == 404
 
 
 @pytest.mark.parametrize(("encoding", "decoded"), [("gzip", gzip.decompress), ("zstd", zstandard.decompress)])
 def test_files_are_compressed(client: FlaskClient, encoding: str, decoded: object) -> None:
-    """As the browser accepts it."""
     assert callable(decoded)
     for name in ("app.js", "app.css", "boot.js", "plotly.min.js", "icon.svg"):
         response = client.get(assets.url(name), headers={"Accept-Encoding": encoding})
@@ -66,14 +62,12 @@ def test_files_are_compressed(client: FlaskClient, encoding: str, decoded: objec
 
 
 def test_the_files_of_a_page_are_small(client: FlaskClient) -> None:
-    """Over plain HTTP to another host browsers accept gzip only."""
     sizes = {url: len(client.get(url, headers={"Accept-Encoding": "gzip"}).data) for url in files_of(client)}
 
     assert sum(sizes.values()) < MAX_BYTES, sizes
 
 
 def test_plotly_evaluates_no_text_as_code(client: FlaskClient) -> None:
-    """The policy forbids `eval`."""
     text = client.get(assets.url("plotly.min.js")).text
 
     assert re.search(r"\beval\(|new Function\(", text) is None

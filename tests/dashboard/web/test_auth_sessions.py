@@ -25,7 +25,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
 
 
 def test_a_sign_out_holds_in_every_dashboard_of_the_store(store: Store) -> None:
-    """Also in one that starts later."""
     RevokedSessions(store, lambda: 0.0).add("cookie")
     other = RevokedSessions(store, lambda: 1.0)
 

@@ -27,7 +27,6 @@ def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
 
 
 def test_unauthenticated_access_is_for_loopback_only() -> None:
-    """Any other address needs a token, passwords or a proxy, and the message names all ways."""
     with pytest.raises(ConfigError) as refused:
         DashboardConfig(host="0.0.0.0")
 
@@ -39,7 +38,6 @@ def test_unauthenticated_access_is_for_loopback_only() -> None:
 
 
 def test_a_weak_token_is_for_loopback_only() -> None:
-    """A weak token prevents the start on a public address, and the error explains a better one."""
     with pytest.raises(ConfigError, match=r"STAGELENS_DASHBOARD_TOKEN has 1 characters.*\n.*openssl rand"):
         DashboardConfig(host="0.0.0.0", token="x")  # noqa: S106 - of this test
 
@@ -59,13 +57,11 @@ def test_a_weak_token_is_for_loopback_only() -> None:
     ],
 )
 def test_a_wrong_setting_names_its_key(key: str, value: str) -> None:
-    """And what may be written."""
     with pytest.raises(ConfigError, match=f"STAGELENS_DASHBOARD_{key}"):
         DashboardConfig.from_env({f"STAGELENS_DASHBOARD_{key}": value})
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:
-    """All of them; a secret may be in a file."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     env = {
         "HOST": "0.0.0.0",
@@ -92,7 +88,6 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
 
 
 def test_an_empty_token_file_is_no_token(tmp_path: Path) -> None:
-    """The dashboard does not start open because a secret was not mounted yet."""
     (tmp_path / "token").write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
         DashboardConfig.from_env({"STAGELENS_DASHBOARD_TOKEN_FILE": str(tmp_path / "token")})
@@ -102,7 +97,6 @@ def test_an_empty_token_file_is_no_token(tmp_path: Path) -> None:
     "host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", "0.0.0.0", "evil@localhost"]
 )
 def test_another_name_for_loopback_is_refused(filled: Store, host: str) -> None:
-    """A web site cannot read the dashboard by pointing its own name at this machine."""
     response = client_of(filled, DashboardConfig()).get("/", headers={"Host": host})
 
     assert response.status_code == 421
@@ -110,7 +104,6 @@ def test_another_name_for_loopback_is_refused(filled: Store, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8600", "localhost:1", "[::1]:8600"])
 def test_names_of_this_machine_are_served(filled: Store, host: str) -> None:
-    """Whatever the port, which may be forwarded."""
     assert client_of(filled, DashboardConfig()).get("/", headers={"Host": host}).status_code == 200
 
 
@@ -119,14 +112,12 @@ def test_names_of_this_machine_are_served(filled: Store, host: str) -> None:
     [("lens.example.com", 200), ("LENS.example.com:443", 200), ("evil.example", 421), ("10.1.2.3:8600", 200)],
 )
 def test_other_hosts_are_served_by_configured_names_only(filled: Store, host: str, status: int) -> None:
-    """And to addresses, which cannot be pointed elsewhere; a name that is not its own may have been."""
     config = DashboardConfig(host="0.0.0.0", behind_proxy=True, hosts=("lens.example.com",))
 
     assert client_of(filled, config).get("/healthz", headers={"Host": host}).status_code == status
 
 
 def test_without_the_token_every_request_is_refused(filled: Store) -> None:
-    """Neither pages nor callbacks nor files."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     codes = {client.get(path).status_code for path in ("/", "/parts", "/assets/style.css", "/?token=wrong")}
 
@@ -134,7 +125,6 @@ def test_without_the_token_every_request_is_refused(filled: Store) -> None:
 
 
 def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) -> None:
-    """The token becomes an HttpOnly, same-site cookie that does not contain it."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     response = client.get("/s/a", query_string={"token": TOKEN, "y": "share"})
     cookie = response.headers["Set-Cookie"]
@@ -148,7 +138,6 @@ def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) 
 
 
 def test_a_refusal_escapes_the_host(filled: Store) -> None:
-    """The host is quoted as text."""
     response = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
 
     assert b"<script>" not in response.data
@@ -157,7 +146,6 @@ def test_a_refusal_escapes_the_host(filled: Store) -> None:
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 @pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
 def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str) -> None:
-    """A probe has no token, and its response contains only whether the store works."""
     response = client_of(filled, config).get(path)
 
     assert response.status_code == 200
@@ -165,7 +153,6 @@ def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str)
 
 
 def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
-    """A dashboard over a failing database is unhealthy, even if its pages are served."""
     store = Store.open(f"sqlite:///{tmp_path / 'broken.db'}")
     with store.transaction() as connection:
         connection.execute(text("DROP TABLE services"))
@@ -180,12 +167,10 @@ def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
 
 
 def test_healthz_is_served_to_known_hosts_only(filled: Store) -> None:
-    """A web site cannot detect that a dashboard runs on this machine."""
     assert client_of(filled, DashboardConfig()).get("/healthz", headers={"Host": "evil.example"}).status_code == 421
 
 
 def test_the_content_security_policy_allows_this_host_only(filled: Store) -> None:
-    """The policy allows scripts of this host only, and no eval."""
     policy = client_of(filled, DashboardConfig()).get("/").headers["Content-Security-Policy"]
     scripts = next(part for part in policy.split("; ") if part.startswith("script-src"))
 
@@ -195,7 +180,6 @@ def test_the_content_security_policy_allows_this_host_only(filled: Store) -> Non
 
 
 def test_parts_of_pages_are_compressed(filled: Store) -> None:
-    """When the browser can read it."""
     client = client_of(filled, DashboardConfig())
     response = client.get("/parts", headers={"Accept-Encoding": "gzip"})
 
@@ -205,7 +189,6 @@ def test_parts_of_pages_are_compressed(filled: Store) -> None:
 
 
 def test_a_port_in_use_is_reported_with_a_fix(filled: Store) -> None:
-    """Not a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StagelensError, match=f"127.0.0.1:{port}.*\n.*STAGELENS_DASHBOARD_PORT"):
@@ -213,7 +196,6 @@ def test_a_port_in_use_is_reported_with_a_fix(filled: Store) -> None:
 
 
 def test_the_server_starts_serves_stops_and_restarts(filled: Store) -> None:
-    """And the port is free in between."""
     dashboard = Dashboard(DashboardConfig(port=free_port()), filled)
     for _ in range(2):
         dashboard.start()
@@ -243,7 +225,6 @@ FOREIGN = [
 
 @pytest.mark.parametrize("origin", FOREIGN)
 def test_another_origin_is_refused(filled: Store, origin: str) -> None:
-    """Its server is compared, not its text: neither a prefix nor a user name counts."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     own = client.post("/signin", headers={"Origin": "HTTP://LocalHost:80"}, data={"secret": TOKEN})
 

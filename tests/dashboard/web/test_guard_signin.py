@@ -49,13 +49,11 @@ def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
 
 
 def test_the_file_holds_no_password_and_is_for_its_owner_only(file: Path) -> None:
-    """Whoever finds a copy still has to guess."""
     assert PASSWORD not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_name_has_one_password(file: Path) -> None:
-    """The new one replaces the old one, others stay."""
     add_user(file, "bob", PASSWORD)
     add_user(file, "ada", "another password")
     users = Users(file)
@@ -67,7 +65,6 @@ def test_a_name_has_one_password(file: Path) -> None:
 
 
 def test_a_hash_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
-    """Until its user gets a new password."""
     path = tmp_path / "users.txt"
     path.write_text(f"{OLD_LINE}\n")
     users = Users(path)
@@ -83,7 +80,6 @@ def test_a_hash_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_read_again(file: Path) -> None:
-    """A change of users needs no restart of the dashboard."""
     users = Users(file)
     add_user(file, "bob", PASSWORD)
 
@@ -114,7 +110,6 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
     ],
 )
 def test_an_invalid_line_is_named_but_not_quoted(tmp_path: Path, line: str) -> None:
-    """The line may contain a password, and the message is logged."""
     path = tmp_path / "users.txt"
     path.write_text(f"# readers\n{line}\n")
     with pytest.raises(ConfigError, match="line 2") as refused:
@@ -125,7 +120,6 @@ def test_an_invalid_line_is_named_but_not_quoted(tmp_path: Path, line: str) -> N
 
 @pytest.mark.parametrize("method", ["scrypt:1024:1:1", "scrypt:1024:1:15"])
 def test_scrypt_accepts_the_smallest_parameters_of_a_valid_line(tmp_path: Path, method: str) -> None:
-    """Werkzeug gives it enough memory for them; for smaller ones it would not."""
     path = tmp_path / "users.txt"
     path.write_text(f"ada:{method}$salt${HEX}\n")
 
@@ -133,13 +127,11 @@ def test_scrypt_accepts_the_smallest_parameters_of_a_valid_line(tmp_path: Path, 
 
 
 def test_a_missing_file_stops_the_start(filled: Store, tmp_path: Path) -> None:
-    """With the command that writes one."""
     with pytest.raises(ConfigError, match="--add-user"):
         Dashboard(DashboardConfig(users=tmp_path / "none"), filled)
 
 
 def test_the_command_adds_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The password is read from a prompt, not from the command line."""
     path = tmp_path / "users.txt"
     monkeypatch.setenv("STAGELENS_DASHBOARD_USERS", str(path))
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
@@ -150,7 +142,6 @@ def test_the_command_adds_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("name", "password"), [("a:b", PASSWORD), ("", PASSWORD), ("ada", "short")])
 def test_an_invalid_name_or_weak_password_is_not_written(tmp_path: Path, name: str, password: str) -> None:
-    """A name that would break the file, a password that a guess would find."""
     with pytest.raises(ConfigError):
         add_user(tmp_path / "users.txt", name, password)
 
@@ -158,7 +149,6 @@ def test_an_invalid_name_or_weak_password_is_not_written(tmp_path: Path, name: s
 
 
 def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
-    """The form leads to where the reader wanted to go, and the cookie opens it."""
     client = client_of(filled, DashboardConfig(users=file))
     asked = client.get("/s/vision-api?y=share")
     response = client.post("/signin", data={"name": "ada", "secret": PASSWORD, "next": "/s/vision-api?y=share"})
@@ -174,7 +164,6 @@ def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
     "to", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
 )
 def test_signing_in_redirects_to_this_host_only(filled: Store, file: Path, to: str) -> None:
-    """A link with a foreign `next` must not send a reader away with what they typed fresh in mind."""
     response = client_of(filled, DashboardConfig(users=file)).post(
         "/signin", data={"name": "ada", "secret": PASSWORD, "next": to}
     )
@@ -183,7 +172,6 @@ def test_signing_in_redirects_to_this_host_only(filled: Store, file: Path, to: s
 
 
 def test_an_invalid_next_address_is_refused(filled: Store, file: Path) -> None:
-    """With what is wrong; urlsplit raises over it."""
     client = client_of(filled, DashboardConfig(users=file))
     form = {"name": "ada", "secret": PASSWORD, "next": "//["}
 
@@ -192,7 +180,6 @@ def test_an_invalid_next_address_is_refused(filled: Store, file: Path) -> None:
 
 
 def test_signing_in_leads_to_the_address_of_the_link(filled: Store) -> None:
-    """A name with a slash stays one."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     entered = client.get(f"/s/team%2Fvision?p=50&token={TOKEN.replace(' ', '+')}")
 
@@ -204,7 +191,6 @@ def test_signing_in_leads_to_the_address_of_the_link(filled: Store) -> None:
 
 
 def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> None:
-    """Whatever tokens it leads to: they are not looked at, and do not count. A link of one's own signs in."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     foreign = {"Sec-Fetch-Site": "cross-site"}
     codes = {client.get("/", query_string={"token": f"bad {each}"}, headers=foreign).status_code for each in range(9)}
@@ -215,7 +201,6 @@ def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> Non
 
 
 def test_signing_out_ends_the_session(filled: Store, file: Path) -> None:
-    """And asks again."""
     client = client_of(filled, DashboardConfig(users=file))
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
     response = client.post("/signout")
@@ -225,7 +210,6 @@ def test_signing_out_ends_the_session(filled: Store, file: Path) -> None:
 
 
 def test_a_copy_of_a_cookie_ends_with_its_session(filled: Store, file: Path) -> None:
-    """In another browser, and after a restart; signing in again works."""
     config = DashboardConfig(users=file)
     client = client_of(filled, config)
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
@@ -244,7 +228,6 @@ def test_a_copy_of_a_cookie_ends_with_its_session(filled: Store, file: Path) -> 
 
 
 def test_a_user_removed_from_the_file_is_signed_out(filled: Store, file: Path) -> None:
-    """At their next request."""
     client = client_of(filled, DashboardConfig(users=file))
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
     before = client.get("/parts").status_code
@@ -255,7 +238,6 @@ def test_a_user_removed_from_the_file_is_signed_out(filled: Store, file: Path) -
 
 
 def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> None:
-    """In the header made for it, each time."""
     client = client_of(filled, DashboardConfig(users=file, token=TOKEN))
     codes = [
         client.get("/api/v1/names", auth=auth).status_code
@@ -270,7 +252,6 @@ def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> Non
 
 
 def test_a_program_gets_a_challenge_and_a_browser_does_not(filled: Store, file: Path) -> None:
-    """A browser would open a window of its own over the page."""
     client = client_of(filled, DashboardConfig(users=file))
     program = client.get("/api/v1/names")
     browser = client.get("/api/v1/names", headers={"Sec-Fetch-Mode": "cors"})
@@ -283,7 +264,6 @@ def test_a_program_gets_a_challenge_and_a_browser_does_not(filled: Store, file: 
 
 
 def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The delay also applies to the right token; existing sessions stay valid."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     server = Dashboard(DashboardConfig(token=TOKEN), filled).server
     inside, guesser = server.test_client(), server.test_client()
@@ -298,7 +278,6 @@ def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.M
 
 
 def test_the_login_delay_doubles_expires_and_is_bounded() -> None:
-    """A mistyped password costs nothing; each guess after the fifth costs twice as long."""
     now = [0.0]
     throttle = LoginThrottle(lambda: now[0])
     waits: list[float] = []
@@ -320,7 +299,6 @@ def test_the_login_delay_doubles_expires_and_is_bounded() -> None:
 
 
 def test_an_ipv6_network_is_throttled_as_one_client() -> None:
-    """Its owner has 2^64 addresses to guess from."""
     throttle = LoginThrottle(lambda: 0.0)
     for number in range(5):
         throttle.attempt(f"2001:db8::{number}")
@@ -330,7 +308,6 @@ def test_an_ipv6_network_is_throttled_as_one_client() -> None:
 
 
 def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of sixty concurrent attempts five are checked, as in sequence; existing sessions stay usable."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     looked_at: list[str] = []
     hashing = threading.Event()
@@ -375,7 +352,6 @@ def proxied(filled: Store, **more: str) -> int:
 
 
 def test_a_trusted_proxy_names_the_user(filled: Store) -> None:
-    """The header of a trusted proxy is accepted; without it there is no user."""
     assert proxied(filled, address="10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
     assert proxied(filled, address="::ffff:10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
     assert proxied(filled, address="10.0.0.5") == 401
@@ -383,13 +359,11 @@ def test_a_trusted_proxy_names_the_user(filled: Store) -> None:
 
 
 def test_the_user_header_of_untrusted_clients_is_ignored(filled: Store) -> None:
-    """Any client can send the header."""
     assert proxied(filled, address="10.0.1.5", **{"X-Forwarded-User": "ada"}) == 401
     assert proxied(filled, address="127.0.0.1", **{"X-Forwarded-User": "ada"}) == 401
 
 
 def test_behind_tls_the_cookie_stays_on_https(filled: Store) -> None:
-    """The forwarded protocol of a trusted proxy is accepted, that of other clients is ignored."""
     config = DashboardConfig(token=TOKEN, trusted_proxies=(ip_network("10.0.0.5"),))
     https = {"X-Forwarded-Proto": "https"}
     cookies = [
@@ -405,7 +379,6 @@ def test_behind_tls_the_cookie_stays_on_https(filled: Store) -> None:
 
 @given(name=st.text(max_size=20), secret=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20))
 def test_a_session_is_valid_for_its_name_secret_and_time(name: str, secret: str, other: str) -> None:
-    """No other secret makes it, and it ends."""
     name, secret, other = (each.encode(errors="replace").decode() for each in (name, secret, other))
     cookie = session_of(name, secret, 1000.0)
 
@@ -416,7 +389,6 @@ def test_a_session_is_valid_for_its_name_secret_and_time(name: str, secret: str,
 
 
 def test_a_session_has_one_cookie_only() -> None:
-    """A cookie is revoked as it was sent: an altered copy of it must not be valid."""
     cookie = session_of("ada", "secret", 0.0)
     who, until, which, signature = cookie.split(".")
     altered = [cookie[:at] + other + cookie[at + 1 :] for at in range(len(cookie)) for other in "aAgQ1-_=. "]
@@ -435,12 +407,10 @@ def test_a_session_has_one_cookie_only() -> None:
 
 @given(st.text(max_size=60))
 def test_invalid_cookies_are_refused(cookie: str) -> None:
-    """A random cookie is not a session."""
     assert name_in(cookie) is None or not is_session(cookie, "secret", 0.0)
 
 
 def test_a_delay_is_bounded_after_years_of_failures() -> None:
-    """A program with an old token tries for ever: its address is delayed, and gets in with the right one."""
     now = [0.0]
     throttle = LoginThrottle(lambda: now[0])
     for _ in range(3000):

@@ -102,7 +102,6 @@ def content(source: Source, address: str, query: str) -> str:
 
 
 def test_every_page_shows_the_controls_that_have_an_effect_there(source: Source) -> None:
-    """The window, the compared window and the environment change what a page says exactly where the header offers them."""
     wrong: list[str] = []
     for address in pages(source):
         before = content(source, address, LATEST)
@@ -123,7 +122,6 @@ def test_every_page_shows_the_controls_that_have_an_effect_there(source: Source)
 
 
 def test_a_control_is_not_shown_where_nothing_changes() -> None:
-    """Nothing is later than now, a past window gets no new data, and a trace never changes."""
     live, past, trace = (
         parse(path, query, NOW).controls for path, query in (("/", LATEST), ("/", FIXED), ("/traces/1", ""))
     )

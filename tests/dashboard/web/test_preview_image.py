@@ -49,7 +49,6 @@ def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Ite
 
 @pytest.mark.parametrize("service", ["checkout", STRANGE, "nobody"])
 def test_equal_data_give_equal_images(source: Source, service: str) -> None:
-    """With many stages, with long names of other characters, and without requests."""
     found = preview_of(context_of(parse(f"/s/{service}", "", NOW), source))
 
     assert found is not None
@@ -60,7 +59,6 @@ def test_equal_data_give_equal_images(source: Source, service: str) -> None:
 
 
 def test_every_value_changes_the_image(source: Source) -> None:
-    """Title, window, state, facts and stages are drawn."""
     found = preview_of(context_of(parse("/s/checkout", "", NOW), source))
     assert found is not None
     p50, p99 = found.bars

@@ -155,7 +155,6 @@ def changed(address: str, **parameters: str) -> str:
     ],
 )
 def test_a_crawler_gets_title_and_image(store: Store, slo_file: Path, address: str, title: str) -> None:
-    """The image of the page has the announced size, and needs no session."""
     client = client_of(store, slo_file)
     tags = Tags(client.get(address).text).found
     response = client.get(image_of(client, address))
@@ -169,7 +168,6 @@ def test_a_crawler_gets_title_and_image(store: Store, slo_file: Path, address: s
 
 
 def test_the_tags_come_before_the_data_of_the_page(store: Store, slo_file: Path) -> None:
-    """The head is sent before the page is computed."""
     response = client_of(store, slo_file).get("/s/checkout", buffered=False)
 
     first = next(iter(response.response))
@@ -178,7 +176,6 @@ def test_the_tags_come_before_the_data_of_the_page(store: Store, slo_file: Path)
 
 
 def test_names_in_an_address_cannot_close_the_tags(store: Store) -> None:
-    """The title is text."""
     document = client_of(store, None).get("/s/%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E").text
 
     assert Tags(document).found["og:title"] == '"><script>alert(1)</script>'
@@ -186,7 +183,6 @@ def test_names_in_an_address_cannot_close_the_tags(store: Store) -> None:
 
 
 def test_other_addresses_have_no_image(store: Store, slo_file: Path) -> None:
-    """An unknown page, a page of admins, and a page without https."""
     client = client_of(store, slo_file)
     plain = client_of(store, slo_file)
     plain.base = f"http://{HOST}"
@@ -197,7 +193,6 @@ def test_other_addresses_have_no_image(store: Store, slo_file: Path) -> None:
 
 
 def test_the_configured_address_has_the_image(store: Store) -> None:
-    """The setting names the public address, also for a reader without https."""
     client = client_of(store, None, url=BASE)
     client.base = f"http://{HOST}"
 
@@ -205,7 +200,6 @@ def test_the_configured_address_has_the_image(store: Store) -> None:
 
 
 def test_a_signature_opens_one_view_only(store: Store, slo_file: Path) -> None:
-    """An altered signature, another view, window, environment or expiry, and random text get the same response."""
     client = client_of(store, slo_file)
     own, other = image_of(client, "/s/checkout"), image_of(client, "/")
     query = dict(parse_qsl(urlsplit(own).query))
@@ -230,7 +224,6 @@ def test_a_signature_opens_one_view_only(store: Store, slo_file: Path) -> None:
 
 
 def test_an_image_expires(store: Store) -> None:
-    """After a week, up to a day more."""
     image = image_of(client_of(store, None), "/")
     day = timedelta(days=1).total_seconds()
 
@@ -239,7 +232,6 @@ def test_an_image_expires(store: Store) -> None:
 
 
 def test_a_crawler_gets_no_data_without_a_session(store: Store) -> None:
-    """With sign-in, only the images are open, and the sign-in page has a title without data."""
     client = client_of(store, None, token=READER_TOKEN)
     refused = client.get("/s/checkout")
     signed_in = {"Authorization": f"Bearer {READER_TOKEN}"}
@@ -252,7 +244,6 @@ def test_a_crawler_gets_no_data_without_a_session(store: Store) -> None:
 
 
 def test_the_image_of_a_restricted_reader_shows_its_environments(store: Store, slo_file: Path) -> None:
-    """A reader of another environment gets an image without the requests; the restriction cannot be removed."""
     access = "default: {role: viewer, environments: [staging]}\ngroups:\n  - {name: sre, role: admin, users: [ada]}\n"
     everything, client = client_of(store, slo_file), client_of(store, slo_file, access=access)
     own, whole = image_of(client, "/s/checkout"), image_of(everything, "/s/checkout")
@@ -264,7 +255,6 @@ def test_the_image_of_a_restricted_reader_shows_its_environments(store: Store, s
 
 
 def test_a_read_only_database_without_a_key_has_no_image(tmp_path: Path) -> None:
-    """The page is shown without it; a dashboard that can write makes the key."""
     fresh = Store.open(f"sqlite:///{tmp_path / 'fresh.db'}", clock=NOW.timestamp)
     read_only = {"on": 1}
     event.listen(fresh.engine, "begin", lambda c: c.exec_driver_sql(f"PRAGMA query_only = {read_only['on']}"))
@@ -301,7 +291,6 @@ def send(client: FlaskClient, body: bytes, secret: str = SECRET) -> tuple[int, s
 
 
 def test_slack_verifies_the_address(store: Store, slo_file: Path) -> None:
-    """The challenge is returned if Slack signed it."""
     client, body = client_of(store, slo_file), b'{"type": "url_verification", "challenge": "3eZbrw1a"}'
 
     assert send(client, body) == (200, "3eZbrw1a")
@@ -314,7 +303,6 @@ def test_slack_verifies_the_address(store: Store, slo_file: Path) -> None:
 def test_a_link_in_slack_gets_numbers_and_image(
     store: Store, slack: SlackWorkspace, slo_file: Path, *, composing: bool
 ) -> None:
-    """Links to views of the dashboard get blocks; other links and views without data get none."""
     client, link = client_of(store, slo_file), f"{BASE}/s/checkout?env=demo&from=now-1h"
     others = ["https://elsewhere.example/s/checkout", f"{BASE}/s/nobody", f"{BASE}/settings", f"{BASE}/nowhere"]
     code, _ = send(client, event_of(slack, *others, link, composing=composing))
@@ -332,7 +320,6 @@ def test_a_link_in_slack_gets_numbers_and_image(
 def test_a_preview_without_a_loadable_image_has_its_numbers(
     store: Store, slack: SlackWorkspace, slo_file: Path
 ) -> None:
-    """Slack refuses blocks with an image that it cannot load."""
     slack.refuse_once = ["invalid_blocks"]
     send(client_of(store, slo_file), event_of(slack, f"{BASE}/s/checkout"))
     ((_, unfurled),) = slack.unfurled.get(timeout=30).items()
@@ -341,7 +328,6 @@ def test_a_preview_without_a_loadable_image_has_its_numbers(
 
 
 def test_a_member_without_rights_gets_no_preview(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
-    """Members of a group get one, as far as the group sees the environment."""
     access = (
         "default: {role: none}\ngroups:\n  - {name: sre, role: admin, users: [ada], slack: [U0ADA]}\n"
         "  - {name: qa, role: viewer, environments: [staging], slack: [U0BOB]}\n"
@@ -355,7 +341,6 @@ def test_a_member_without_rights_gets_no_preview(store: Store, slack: SlackWorks
 
 
 def test_a_repeated_event_gets_no_second_preview(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
-    """Slack repeats an event after a timeout, and anybody who saw it could replay it."""
     client = client_of(store, slo_file)
     repeated = event_of(slack, f"{BASE}/s/checkout?n=a", event_id="Ev1")
     sent = send(client, repeated), slack.unfurled.get(timeout=30), send(client, repeated)
@@ -367,7 +352,6 @@ def test_a_repeated_event_gets_no_second_preview(store: Store, slack: SlackWorks
 
 
 def test_unfurling_is_off_by_default(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
-    """A channel without `unfurl` calls Slack for no link."""
     slo_file.write_text(slo_file.read_text().replace("unfurl: true", "unfurl: false"))
     client = client_of(store, slo_file)
 
@@ -376,7 +360,6 @@ def test_unfurling_is_off_by_default(store: Store, slack: SlackWorkspace, slo_fi
 
 
 def test_unfurling_needs_a_signing_secret(slo_file: Path) -> None:
-    """The error names the key."""
     slo_file.write_text(slo_file.read_text().replace(f"signing_secret: {SECRET},", ""))
 
     with pytest.raises(ConfigError, match="unfurl needs the key signing_secret_env"):
@@ -384,7 +367,6 @@ def test_unfurling_needs_a_signing_secret(slo_file: Path) -> None:
 
 
 def test_a_refused_preview_is_logged_with_its_fix(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
-    """The app lacks a scope."""
     slack.scopes = frozenset({"chat:write"})
     logged: Queue[logging.LogRecord] = Queue()
     handler, logger = QueueHandler(logged), logging.getLogger("stagelens.dashboard.web.signed_endpoints")

@@ -75,7 +75,6 @@ def our_rows(client: FlaskClient, question: str, window: range, service: str, p:
 
 @pytest.mark.parametrize("service", ["vision-api", "chat-llm", "fraud-score"])
 def test_a_percentile_is_that_of_our_own_query(client: FlaskClient, service: str) -> None:
-    """Each quantile with enough requests has the value of `/api/v1/query/latency` for the same window."""
     rows = our_rows(client, "latency", LAST, service, "50,90,95,99,99.9")
     usual = instant(client, f'stagelens_latency_seconds{{service_name="{service}"}}')
     rare = instant(client, f'stagelens_latency_seconds{{service_name="{service}",quantile="0.999"}}')
@@ -86,7 +85,6 @@ def test_a_percentile_is_that_of_our_own_query(client: FlaskClient, service: str
 
 
 def test_the_stages_are_those_of_our_own_query(client: FlaskClient) -> None:
-    """The stages of each quantile are those of `/api/v1/query/breakdown`, and add up to the latency."""
     rows = our_rows(client, "breakdown", LAST, "vision-api", "50,99")
     found = instant(client, 'stagelens_stage_seconds{service_name="vision-api",quantile=~"0.5|0.99"}')
     latency = instant(client, 'stagelens_latency_seconds{service_name="vision-api",quantile=~"0.5|0.99"}')
@@ -99,7 +97,6 @@ def test_the_stages_are_those_of_our_own_query(client: FlaskClient) -> None:
 
 
 def test_each_point_is_about_the_window_before_it(client: FlaskClient) -> None:
-    """Windows may overlap; times within a bucket are rounded down to whole minutes."""
     query = {"query": 'stagelens_latency_seconds{service_name="vision-api",quantile="0.95"}'}
     times = {"start": END - 1193, "end": END + 7, "step": "5m", "lookback_delta": "10m"}
     (found,) = data_of(client, "query_range", **query, **times)["result"]
@@ -112,7 +109,6 @@ def test_each_point_is_about_the_window_before_it(client: FlaskClient) -> None:
 
 
 def test_shares_add_up_to_one_over_time(client: FlaskClient) -> None:
-    """At each point and quantile, in PromQL."""
     query = "sum by (service_name, quantile) (stagelens_stage_share)"
     found = data_of(client, "query_range", query=query, start=END - WINDOW, end=END, step=60, lookback_delta="10m")
 
@@ -122,7 +118,6 @@ def test_shares_add_up_to_one_over_time(client: FlaskClient) -> None:
 
 
 def test_rates_and_errors_are_counts(client: FlaskClient) -> None:
-    """The rate times the window is the number of requests, and the ratio times it the number of errors."""
     window = {"from": str((END - WINDOW) * 1000), "to": str(END * 1000)}
     table = client.get(f"{API}/services", query_string=window).json
     assert table is not None
@@ -136,7 +131,6 @@ def test_rates_and_errors_are_counts(client: FlaskClient) -> None:
 
 
 def test_a_label_that_is_named_is_a_dimension(client: FlaskClient) -> None:
-    """Otherwise the value is over all of its values; a filter alone selects."""
     whole = instant(client, 'stagelens_requests_per_second{service_name="vision-api"}')
     parts = instant(client, 'stagelens_requests_per_second{service_name="vision-api",service_version=~".+"}')
     routes = instant(client, 'stagelens_requests_per_second{service_name="vision-api",route!="",model=~".*"}')
@@ -150,7 +144,6 @@ def test_a_label_that_is_named_is_a_dimension(client: FlaskClient) -> None:
 
 
 def test_objectives_have_their_current_state(client: FlaskClient, alerts: AlertsReader) -> None:
-    """Burn rate and budget of each objective are those of the pages, for one time."""
     statuses = {each.slo.name: each for each in alerts.slos(datetime.fromtimestamp(END, UTC))}
     burn = instant(client, "stagelens_slo_burn_rate")
     left = instant(client, 'stagelens_slo_budget_left{slo=~"vision.*"}')
@@ -160,7 +153,6 @@ def test_objectives_have_their_current_state(client: FlaskClient, alerts: Alerts
 
 
 def test_an_offset_moves_the_window(client: FlaskClient) -> None:
-    """In both directions."""
     selector = 'stagelens_latency_seconds{service_name="fraud-score"}'
     earlier = instant(client, f"{selector} offset 10m", lookback_delta="5m")
 
@@ -170,7 +162,6 @@ def test_an_offset_moves_the_window(client: FlaskClient) -> None:
 
 
 def test_the_health_check_of_grafana(client: FlaskClient) -> None:
-    """A sum of numbers is a scalar, by the clock of the dashboard; POST and GET read the same."""
     expected = {"resultType": "scalar", "result": [NOW.timestamp(), "2.0"]}
     got = client.get(f"{API}/query", query_string={"query": "1+1"})
 
@@ -227,7 +218,6 @@ def test_the_health_check_of_grafana(client: FlaskClient) -> None:
 def test_an_error_has_the_form_of_prometheus(
     client: FlaskClient, query: dict[str, str], status: int, kind: str, text: str
 ) -> None:
-    """And says what to write instead."""
     response = client.post(f"{API}/query", data={"time": str(END), "lookback_delta": "30m", **query})
 
     assert response.json is not None
@@ -248,7 +238,6 @@ def test_an_error_has_the_form_of_prometheus(
     ],
 )
 def test_an_invalid_range_is_named(client: FlaskClient, query: dict[str, str], text: str) -> None:
-    """As Prometheus does."""
     response = client.get(f"{API}/query_range", query_string={"query": "1", **query})
 
     assert response.json is not None
@@ -257,7 +246,6 @@ def test_an_invalid_range_is_named(client: FlaskClient, query: dict[str, str], t
 
 
 def test_too_many_values_are_refused(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before they take the memory of the dashboard."""
     monkeypatch.setattr(windows, "MAX_VALUES", 1000)
     query = {"query": "stagelens_stage_seconds", "start": END - 1800, "end": END, "step": "10", "lookback_delta": "5m"}
     response = client.post(f"{API}/query_range", data=query)
@@ -269,7 +257,6 @@ def test_too_many_values_are_refused(client: FlaskClient, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("query", ["stagelens_slo_budget_left", "1 > bool stagelens_slo_burn_rate"])
 def test_objectives_over_time_are_refused(client: FlaskClient, query: str) -> None:
-    """The error says how to ask."""
     times = {"start": END - 60, "end": END, "step": 60}
     response = client.post(f"{API}/query_range", data={"query": query, **times})
 
@@ -280,7 +267,6 @@ def test_objectives_over_time_are_refused(client: FlaskClient, query: str) -> No
 
 @pytest.mark.parametrize("query", ["up", 'stagelens_latency_seconds{service_name="no"}'])
 def test_a_result_without_series_has_a_warning(client: FlaskClient, query: str) -> None:
-    """Which Grafana shows."""
     response = client.get(f"{API}/query", query_string={"query": query})
 
     assert response.json is not None
@@ -289,13 +275,11 @@ def test_a_result_without_series_has_a_warning(client: FlaskClient, query: str) 
 
 
 def test_a_percentile_with_too_few_requests_is_absent(client: FlaskClient) -> None:
-    """p99.9 needs 10,000 requests, which ten seconds do not have."""
     assert instant(client, 'stagelens_latency_seconds{quantile="0.999"}', lookback_delta="10s") == {}
     assert len(instant(client, "stagelens_requests_per_second", lookback_delta="10s")) == 3
 
 
 def test_names_and_their_values(client: FlaskClient) -> None:
-    """What the editor of Grafana lists."""
     window = {"start": END - WINDOW, "end": END}
     services = ["chat-llm", "fraud-score", "vision-api"]
 
@@ -323,7 +307,6 @@ def test_names_and_their_values(client: FlaskClient) -> None:
 
 
 def test_metadata_and_version(client: FlaskClient) -> None:
-    """Every series is a gauge, and the version is one that clients can parse."""
     found = data_of_get(client, "metadata")
 
     assert found.keys() == METRICS.keys()
@@ -339,7 +322,6 @@ def data_of_get(client: FlaskClient, path: str) -> Any:
 
 
 def test_a_post_reads_and_needs_the_rights_of_a_page(filled: Store) -> None:
-    """Without a token it is refused, from a page of another site, too; it needs no CSRF token, and is no entry of the audit log."""
     client = Dashboard(DashboardConfig(token=TOKEN), filled, clock=NOW.timestamp).server.test_client()
     bearer = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -360,7 +342,6 @@ def test_a_post_reads_and_needs_the_rights_of_a_page(filled: Store) -> None:
 
 @pytest.mark.parametrize("path", ["query", "query_range", "labels", "series"])
 def test_a_wrong_method_gets_the_allowed_ones(client: FlaskClient, path: str) -> None:
-    """As for the other addresses of the API; our own queries have other names."""
     response = client.put(f"{API}/{path}")
 
     assert (response.status_code, response.headers["Allow"]) == (405, "GET, POST")
@@ -392,14 +373,12 @@ WORDS = [
 
 @given(query=st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
 def test_no_query_is_an_internal_error(client: FlaskClient, query: str) -> None:
-    """Whatever is typed."""
     response = client.post(f"{API}/query", data={"query": query})
 
     assert response.status_code in (200, 400, 422), response.text
 
 
 def test_a_regular_expression_takes_linear_time() -> None:
-    """This one takes an engine that backtracks longer than the age of the universe."""
     matcher = Matcher("route", "(a+)+b|x.y", QueryLimits(60), is_regex=True)
 
     assert not matcher.matches("a" * 200)
@@ -426,7 +405,6 @@ def test_a_regular_expression_takes_linear_time() -> None:
     ],
 )
 def test_large_regular_expressions_are_refused_together(client: FlaskClient, expressions: list[str], text: str) -> None:
-    """Before they are compiled: by their size, not by that of their text."""
     matchers = ",".join(f'route=~"{each}"'.replace("\\", "\\\\") for each in expressions)
     many = [f'stagelens_error_ratio{{route=~"{each}"}}'.replace("\\", "\\\\") for each in expressions]
     for path, form in (
@@ -442,7 +420,6 @@ def test_large_regular_expressions_are_refused_together(client: FlaskClient, exp
 
 
 def test_an_expression_of_a_variable_of_grafana_is_not_too_large(client: FlaskClient) -> None:
-    """Hundreds of escaped values, in several selectors of one query; classes are those of Prometheus."""
     values = "|".join(f"vision-api-{number}\\\\.v1" for number in range(400))
     expression = (
         f'service_name=~"(vision-api|{values})",service_name!~"{values}",service_name=~"\\\\w+-(api|{values[:6000]}x)"'
@@ -455,7 +432,6 @@ def test_an_expression_of_a_variable_of_grafana_is_not_too_large(client: FlaskCl
 
 
 def test_a_query_over_its_time_ends(client: FlaskClient) -> None:
-    """With the error of Prometheus; `timeout` shortens the limit."""
     response = client.post(f"{API}/query", data={"query": "stagelens_error_ratio", "timeout": "0.000001"})
 
     assert response.json is not None
@@ -465,7 +441,6 @@ def test_a_query_over_its_time_ends(client: FlaskClient) -> None:
 
 @pytest.mark.parametrize("name", ["series", "values", "points in the response"])
 def test_a_large_result_is_refused(client: FlaskClient, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Also if each part of the query is small; a limit of the request counts before that of the points."""
     monkeypatch.setitem(promql_module.LIMITS, name, (3, "execution", "the fix"))
     query = {"query": "topk(9, stagelens_latency_seconds)", "start": END - 600, "end": END, "step": "60"}
     response = client.post(f"{API}/query_range", data={**query, "lookback_delta": "30m"})
@@ -501,8 +476,6 @@ PIECES = [
 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_the_parser_compiles_no_expression(pieces: str) -> None:
-    """Whatever its text looks like, because the parser has no limit."""
-
     def operators(expression: Any) -> Iterator[Any]:
         if isinstance(expression, promql.VectorSelector):
             yield from (each.op for each in expression.matchers.matchers)
@@ -516,7 +489,6 @@ def test_the_parser_compiles_no_expression(pieces: str) -> None:
 
 
 def test_hours_are_read_where_minutes_are_deleted(tmp_path: Path) -> None:
-    """A window of minutes consists of whole hours there, and every request counts."""
     retention = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3))
     one = Site(f"sqlite:///{tmp_path}/hours.db", {"retention": retention})
     one.write([Request({"forward": 1_000_000}, NOON + 40 * number) for number in range(90)])
@@ -557,7 +529,6 @@ def evaluated(query: str, **vectors: list[tuple[dict[str, str], list[float]]]) -
 
 @given(left=VECTORS, right=VECTORS)
 def test_matching_and_aggregation_follow_their_definition(left: Any, right: Any) -> None:
-    """Each time on its own: pairs of samples with equal labels, and functions of the samples of a group."""
     difference, sums = evaluated("left - right", left=left, right=right), evaluated("sum by (a) (left)", left=left)
     highest = evaluated("max without (a) (left > right)", left=left, right=right)
     for at in range(3):
@@ -623,7 +594,6 @@ def test_operators(query: str, expected: dict[tuple[Any, ...], list[float]]) -> 
 
 
 def test_ambiguous_matches_are_errors() -> None:
-    """Only at a time at which both samples exist."""
     first, second = ({"a": "x", "s": "1"}, [1.0, NAN, NAN]), ({"a": "x", "s": "2"}, [NAN, 2.0, NAN])
 
     (found,) = evaluated("one / on (a) two", one=TOTAL, two=[first, second]).values()
@@ -646,7 +616,6 @@ def served(filled: Store) -> Iterator[str]:
 
 @pytest.mark.stacks
 def test_promtool_reads_percentiles_and_stages(served: str, client: FlaskClient) -> None:
-    """The documented commands, `promtool query instant` and `range --step=5m`, print what the API returns."""
     times = {"instant": [f"--time={END}"], "range": [f"--start={END - 600}", f"--end={END}"]}
     documented = (ROOT / "docs" / "prometheus.md").read_text()
     printed: dict[str, str] = {}
@@ -669,7 +638,6 @@ def test_promtool_reads_percentiles_and_stages(served: str, client: FlaskClient)
 
 
 def test_what_is_unknown_or_reversed_is_said(client: FlaskClient) -> None:
-    """As a warning where Prometheus has an empty result, and as an error where it has one."""
     reversed_window = {
         "match[]": "stagelens_error_ratio",
         "start": "2026-11-20T12:00:00Z",

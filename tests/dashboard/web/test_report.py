@@ -56,7 +56,6 @@ class Reader(HTMLParser):
 
 @given(st.text(), st.text())
 def test_no_text_becomes_markup(text: str, name: str) -> None:
-    """Whatever a service is called, and wherever its name stands."""
     read = Reader(as_html(html.Div([text, html.B(name)], title=name, **attributes({"data-name": text}))))
 
     assert [tag for tag, _ in read.tags] == ["div", "b"]
@@ -71,7 +70,6 @@ def lines(text: str) -> str:
 
 
 def test_attributes_are_written_as_html() -> None:
-    """Classes, styles with their own properties, switches, and no ids that two elements could share."""
     made = html.Label(
         html.Details(open=True, hidden=False, id="x"), className="a b", htmlFor="y", style={"fontSize": "1px", "--i": 2}
     )
@@ -85,12 +83,10 @@ def test_attributes_are_written_as_html() -> None:
     "address", ["javascript:alert(1)", " javascript:alert(1)", "data:text/html,x", "//evil.example"]
 )
 def test_an_unsafe_address_is_not_linked(address: str) -> None:
-    """The address may be part of an event."""
     assert as_html(html.A("x", href=address)) == "<a>x</a>"
 
 
 def test_controls_that_need_a_server_are_omitted() -> None:
-    """Of a group of choices the chosen one stays, and what the rows of a table are called."""
     made = html.Div(
         [
             dcc.Store(id="s", data={"a": 1}),
@@ -108,12 +104,10 @@ def test_controls_that_need_a_server_are_omitted() -> None:
 
 
 def test_a_report_has_no_ids_of_the_page() -> None:
-    """Two pages in one report would have the same ids."""
     assert as_html(html.P("Time", id="root"), "report") == "<p>Time</p>"
 
 
 def test_a_report_is_self_contained(client: FlaskClient) -> None:
-    """Its figures are inside, and nothing in it is fetched from anywhere."""
     response = client.get("/report", query_string={"path": "/s/vision-api", "y": "share"})
     read = Reader(response.text)
     fetched = [attrs for tag, attrs in read.tags if tag in ("link", "img", "iframe") or "src" in attrs]
@@ -130,7 +124,6 @@ def test_a_report_is_self_contained(client: FlaskClient) -> None:
 
 
 def test_a_report_can_be_downloaded(client: FlaskClient) -> None:
-    """The file name contains service and window."""
     response = client.get("/report", query_string={"path": "/s/vision-api", "download": "1"})
 
     assert response.headers["Content-Disposition"] == 'attachment; filename="stagelens-s-vision-api.html"'
@@ -138,7 +131,6 @@ def test_a_report_can_be_downloaded(client: FlaskClient) -> None:
 
 
 def test_names_cannot_close_the_tag_around_a_figure(filled: Store) -> None:
-    """A service may be called anything."""
     context = Context(parse("/", "", NOW), Source(filled, None, NOW.timestamp))
     page = Page(EVIL, [(EVIL, None)], [chart("c", {"data": [], "layout": {"title": EVIL}}, EVIL)])
     text = report(context, page, NOW, "")
@@ -151,7 +143,6 @@ def test_names_cannot_close_the_tag_around_a_figure(filled: Store) -> None:
 
 
 def test_without_an_address_a_report_has_no_links(filled: Store) -> None:
-    """They would lead nowhere."""
     context = Context(parse("/", "", NOW), Source(filled, None, NOW.timestamp))
     text = report(context, Page("t", [("t", None)], [html.A("x", href="/s/a")]), NOW, "")
 

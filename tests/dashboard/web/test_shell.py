@@ -60,7 +60,6 @@ def foot(store: Store, address: str) -> str:
 
 
 def test_detail_removed_by_the_storage_budget_is_shown(store: Store) -> None:
-    """From when it is there, and why."""
     kept_from = int((NOW - timedelta(hours=3)).timestamp()) // 3600 * 3600
     with store.transaction() as connection:
         connection.execute(text("UPDATE rollups SET kept_from = :at WHERE tier = 10"), {"at": kept_from})
@@ -74,7 +73,6 @@ def test_detail_removed_by_the_storage_budget_is_shown(store: Store) -> None:
 
 
 def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> None:
-    """The page of a service shows its own aggregated values, other pages those of all services."""
     shop, desk = (f"{name} has more than 2 routes: new ones count as Other" for name in ("shop", "desk"))
 
     assert shop in foot(store, "/")
@@ -84,7 +82,6 @@ def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> 
 
 
 def test_a_store_within_its_limits_has_no_notice(tmp_path: Path) -> None:
-    """Without a reached budget or an aggregated value there is no notice."""
     store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=NOW.timestamp)
     sidebar = foot(store, "/")
     store.close()
@@ -102,7 +99,6 @@ def test_a_store_within_its_limits_has_no_notice(tmp_path: Path) -> None:
     ],
 )
 def test_stopped_data_is_shown_with_its_age(store: Store, search: str, after: timedelta, expected: str) -> None:
-    """Not before agents are late, and not in a window of the past."""
     source = Source(store, None, (NOW + after).timestamp)
     shown = stale_banner(context_of(parse("/", search, NOW + after), source), source.state())
 

@@ -86,7 +86,6 @@ def buttons(node: Any, key: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("environments", [(), ("",), ("prod",), ("", "prod")])
 def test_a_single_environment_has_no_menu(store: Store, environments: tuple[str, ...]) -> None:
-    """Nor are requests that name none."""
     if environments:
         came_from(store, *environments)
 
@@ -94,7 +93,6 @@ def test_a_single_environment_has_no_menu(store: Store, environments: tuple[str,
 
 
 def test_environments_are_offered_by_name(store: Store) -> None:
-    """And all of them together, which is the default."""
     came_from(store, "staging", "", "prod")
     menu = shown(store)
 
@@ -103,7 +101,6 @@ def test_environments_are_offered_by_name(store: Store) -> None:
 
 
 def test_an_environment_without_data_can_be_deselected(store: Store) -> None:
-    """A link to the environment still shows its name."""
     came_from(store, "prod")
     menu = shown(store, "?env=canary")
 
@@ -115,7 +112,6 @@ def test_an_environment_without_data_can_be_deselected(store: Store) -> None:
     ("search", "dot"), [("", "bad"), ("?env=prod", "warn"), ("?env=staging", "bad"), ("?env=canary", "good")]
 )
 def test_the_dot_of_an_environment_is_its_worst_objective(store: Store, search: str, dot: str) -> None:
-    """Those of one environment, and those of all."""
     came_from(store, "prod", "staging")
     alerts = Objectives(("healthy", None), ("at_risk", "prod"), ("burning", "staging"))
 
@@ -123,7 +119,6 @@ def test_the_dot_of_an_environment_is_its_worst_objective(store: Store, search: 
 
 
 def test_the_time_menu_carries_the_window_and_the_clock() -> None:
-    """The keys that move the window start from it, by the server's clock."""
     menu = time_menu(parse("/", "?from=now-1h&vs=7d&tz=utc", NOW, "Europe/Berlin"))
     bounds = {key: int(getattr(menu, f"data-{key}")) / 1000 for key in ("start", "end", "now")}
 
@@ -138,7 +133,6 @@ def test_the_time_menu_carries_the_window_and_the_clock() -> None:
 
 
 def test_only_cards_with_numbers_can_be_exported() -> None:
-    """A chart or a table, also deep in the card; a sentence is none, and a card without a title has no place for it."""
     drawn = chart("percentile", {"data": [], "layout": {}}, "said", frame=pd.DataFrame())
     listed = table([("a", "")], [html.Tr(html.Td("1"))], "list")
     offered = {

@@ -52,7 +52,6 @@ def path_of(store: Store, name: str) -> str:
 
 @pytest.mark.parametrize("name", [notified_store.OPEN, notified_store.OVER])
 def test_a_signed_address_serves_the_chart_only(store: Store, client: FlaskClient, name: str) -> None:
-    """The chart needs no authentication, also after the end; other pages are refused, and no session starts."""
     response = client.get(path_of(store, name), headers=HERE)
 
     assert (response.status_code, response.mimetype) == (200, "image/png")
@@ -65,7 +64,6 @@ def test_a_signed_address_serves_the_chart_only(store: Store, client: FlaskClien
 
 
 def test_the_chart_of_an_open_incident_is_current(store: Store, client: FlaskClient) -> None:
-    """The address stays the same."""
     path = path_of(store, notified_store.OPEN)
     before = client.get(path, headers=HERE).data
     with store.transaction() as connection:
@@ -80,7 +78,6 @@ def test_the_chart_of_an_open_incident_is_current(store: Store, client: FlaskCli
 
 
 def test_every_invalid_signature_is_404(store: Store, client: FlaskClient) -> None:
-    """An invalid signature, that of another incident, an unknown incident and random text get the same response."""
     path = path_of(store, notified_store.OPEN)
     right = path.rpartition("/")[2]
     wrong = [
@@ -99,12 +96,10 @@ def test_every_invalid_signature_is_404(store: Store, client: FlaskClient) -> No
 
 
 def test_without_a_signing_key_no_address_is_valid(client: FlaskClient) -> None:
-    """A dashboard makes no key: whoever sends does."""
     assert client.get(f"/charts/{notified_store.OPEN}/{'0' * 64}.png", headers=HERE).status_code == 404
 
 
 def test_an_incident_without_a_chart_is_404(store: Store, client: FlaskClient) -> None:
-    """Also with the right signature."""
     path = path_of(store, notified_store.OPEN)
     with store.transaction() as connection:
         found = lifecycle.get_incident(connection, notified_store.OPEN)
@@ -115,7 +110,6 @@ def test_an_incident_without_a_chart_is_404(store: Store, client: FlaskClient) -
 
 
 def test_signed_addresses_are_read_only(store: Store, client: FlaskClient) -> None:
-    """Writes, other host names and similar addresses are refused."""
     path = path_of(store, notified_store.OPEN)
 
     assert client.post(path, headers=HERE).status_code in (401, 405)

@@ -106,7 +106,6 @@ def concurrently(
 
 
 def test_an_image_is_drawn_once_for_concurrent_requests(server: Server, pen: Pen) -> None:
-    """While it is drawn, pages, probes and another image that is known are served."""
     pen.go_on.set()
     other, leaked = server.url("/traces"), server.url("/s/checkout")
     known = server.fetch(other)[1]
@@ -126,7 +125,6 @@ def test_an_image_is_drawn_once_for_concurrent_requests(server: Server, pen: Pen
 
 
 def test_images_are_drawn_one_at_a_time_and_few_wait(server: Server, pen: Pen) -> None:
-    """Requests for more images are refused at once with a time to retry; known images are served."""
     urls = [server.url(f"/s/checkout?p={percentile}") for percentile in range(1, 41)]
     pen.go_on.set()
     known = server.fetch(urls[0])[1]
@@ -159,7 +157,6 @@ def test_images_are_drawn_one_at_a_time_and_few_wait(server: Server, pen: Pen) -
 def test_an_image_is_drawn_again_when_it_may_have_changed(
     server: Server, pen: Pen, address: str, *, is_settled: bool
 ) -> None:
-    """Within minutes while data of its window arrive, within hours afterwards."""
     pen.go_on.set()
     path = server.url(address)
     drawn = list[int]()
@@ -172,7 +169,6 @@ def test_an_image_is_drawn_again_when_it_may_have_changed(
 
 
 def test_every_form_of_a_valid_url_is_one_image(server: Server, pen: Pen) -> None:
-    """Other order, further and repeated parameters, HEAD, ranges and a later expiry cause no further image."""
     pen.go_on.set()
     path = server.url("/s/checkout")
     base, _, query = path.partition("?")
@@ -189,7 +185,6 @@ def test_every_form_of_a_valid_url_is_one_image(server: Server, pen: Pen) -> Non
 
 
 def test_an_unchanged_image_is_not_sent_again(server: Server, pen: Pen) -> None:
-    """A client that has it gets 304 without a body, with the same headers for caches."""
     pen.go_on.set()
     path = server.url("/s/checkout")
     first, _ = server.fetch(path)
@@ -203,7 +198,6 @@ def test_an_unchanged_image_is_not_sent_again(server: Server, pen: Pen) -> None:
 def test_an_image_that_cannot_be_drawn_is_tried_again(
     server: Server, pen: Pen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error is not kept, and holds no thread."""
     pen.go_on.set()
     path = server.url("/s/checkout")
     with monkeypatch.context() as patched:

@@ -81,7 +81,6 @@ def read_to_end(connection: socket.socket) -> bytes:
 def test_waiting_connections_do_not_block_readers(
     start: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes, addresses: int
 ) -> None:
-    """With four times as many connections as the limit of an address, and more than the limit of all, readers get responses."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 600.0)
     dashboard = start(token=TOKEN)
@@ -103,7 +102,6 @@ def test_waiting_connections_do_not_block_readers(
 
 @pytest.mark.parametrize("length", [b"Content-Length: 2000000\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -> None:
-    """The body is refused at the socket before authentication."""
     dashboard = start(token=TOKEN)
     seen: list[str] = []
     dashboard.server.before_request(lambda: seen.append("a page was asked"))
@@ -117,7 +115,6 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
 
 
 def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread waits for it meanwhile, either."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     dashboard = start(token=TOKEN)
     with connected(dashboard) as connection:
@@ -162,7 +159,6 @@ def occupied(
 
 
 def test_probes_respond_while_all_threads_are_busy(start: Start) -> None:
-    """An orchestrator would restart a process that is only busy."""
     dashboard = start()
     with occupied(dashboard, "/slow", threads=8, requests=20):
         probes = [fetch(dashboard, path)[0] for path in ("/livez", "/readyz")]
@@ -183,7 +179,6 @@ def test_probes_respond_while_all_threads_are_busy(start: Start) -> None:
 def test_requests_without_sign_in_take_no_thread_from_readers(
     start: Start, settings: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    """Also with credentials that are not valid."""
     dashboard = start(**settings)
     sign_in = {"Content-Type": "application/x-www-form-urlencoded"}
     cookie = post(dashboard, "/signin", f"secret={TOKEN}".encode(), sign_in).headers["Set-Cookie"].partition(";")[0]
@@ -194,7 +189,6 @@ def test_requests_without_sign_in_take_no_thread_from_readers(
 
 
 def test_password_checks_hold_no_thread(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While as many passwords as possible are checked, a further attempt is told to retry, and the form is served."""
     add_user(tmp_path / "users.txt", "ada", "tr0ub4dor and 3")
     dashboard, go_on, started = start(users=tmp_path / "users.txt"), threading.Event(), threading.Semaphore(0)
 
@@ -216,7 +210,6 @@ def test_password_checks_hold_no_thread(start: Start, tmp_path: Path, monkeypatc
 
 
 def test_a_form_with_many_fields_is_not_parsed(start: Start) -> None:
-    """Parsing a form of the largest body would take seconds."""
     dashboard = start(token=TOKEN)
     sign_in = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -224,7 +217,6 @@ def test_a_form_with_many_fields_is_not_parsed(start: Start) -> None:
 
 
 def test_a_header_with_an_underscore_is_ignored(start: Start) -> None:
-    """A proxy takes `X-Forwarded-User` out of what readers send, and lets `X_Forwarded_User` pass: they must not be the same."""
     dashboard = start(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1/32"),))
 
     assert fetch(dashboard, "/", {"X-Forwarded-User": "ada"})[0] == 200
@@ -233,7 +225,6 @@ def test_a_header_with_an_underscore_is_ignored(start: Start) -> None:
 
 @pytest.mark.parametrize("path", [b"/?a=\xff\xfe", b"/%ff%00", b"/s/%E2%82", b"//", b"/?from=%zz"])
 def test_bytes_that_are_not_text_get_a_response(start: Start, path: bytes) -> None:
-    """With a page, or with what is wrong with them; the log stays quiet."""
     with connected(start()) as connection:
         connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         status = int(read_to_end(connection).split(b" ")[1])
@@ -250,7 +241,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
-    """While it waits for a thread: else its body would wait as well, outside of the connection limits."""
     dashboard = start()
     server: Any = dashboard
     with occupied(dashboard, "/slow", threads=8, requests=8) as served:
@@ -269,7 +259,6 @@ def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
 
 
 def test_liveness_does_not_wait_for_readiness(start: Start) -> None:
-    """A store that hangs must not have the process restarted."""
     dashboard = start()
     with occupied(dashboard, "/readyz", threads=2, requests=2):
         alive = fetch(dashboard, "/livez")

@@ -69,7 +69,6 @@ def only(deltas: dict[Dimensions, Delta]) -> Delta:
 
 
 def test_health_probes_are_counted_apart() -> None:
-    """A probe, by its route or its User-Agent, is in no other metric and in no trace; a POST is the request of a user."""
     probes = [
         record(("@method", "GET", 0), route="/healthz", http_status=503),
         record(route="grpc.health.v1.Health/Check"),
@@ -96,7 +95,6 @@ def test_health_probes_are_counted_apart() -> None:
 
 
 def test_facts_and_status_determine_the_series() -> None:
-    """The last fact of a key wins; a status from 500 up and an exception are errors."""
     facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
     deltas = aggregated(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
 
@@ -108,7 +106,6 @@ def test_facts_and_status_determine_the_series() -> None:
 
 
 def test_the_dominant_stage_is_the_largest_including_unattributed() -> None:
-    """A request with few recorded intervals is counted as mostly unattributed."""
     mostly = record(("forward", 0, 6 * MS), ("queue", 6 * MS, 7 * MS))
     delta = only(aggregated(mostly, record(("forward", 0, MS // 10)), record()))
 
@@ -124,7 +121,6 @@ stages = st.sampled_from(["forward", "queue", "preprocess"])
 
 @given(st.lists(st.lists(st.tuples(stages, durations, durations), max_size=5), min_size=1, max_size=20), durations)
 def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any]], end: int) -> None:
-    """Per latency bucket the stages, overhead included, hold exactly the nanoseconds of its requests; and no request is lost."""
     delta = only(aggregated(*(record(*triples, end=end) for triples in requests)))
 
     spent: Counter[int] = Counter()
@@ -136,7 +132,6 @@ def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any
 
 
 def test_stalls_are_counted_by_request_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In microseconds of the stage that was theirs then; where nothing did, nothing is sent."""
     ring = Stalls()
     ring.note("gc", 3 * MS, 5 * MS)
     monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", ring)
@@ -151,7 +146,6 @@ def test_stalls_are_counted_by_request_latency(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_series_has_at_most_three_custom_stages() -> None:
-    """The first three names stay, also in later intervals; further ones are counted together."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     fold.add(record(*((f"own-{number}", number, number + 1) for number in range(5))))
     first = only(fold.take())
@@ -162,7 +156,6 @@ def test_a_series_has_at_most_three_custom_stages() -> None:
 
 
 def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
-    """Its stages up to there add up to that time; its tokens, their pace and the longest gap are counted by definition."""
     item = record(
         ("prefill", MS, 4 * MS),
         ("decode", 4 * MS, 10 * MS),
@@ -206,7 +199,6 @@ def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
 
 
 def test_first_token_definitions_are_counted_separately() -> None:
-    """A service that passes on a stream has its own gaps, and those of its upstream."""
     delta = only(
         aggregated(
             record(
@@ -229,7 +221,6 @@ def test_first_token_definitions_are_counted_separately() -> None:
 
 
 def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
-    """The first token is counted; the lengths of prompt and output are unknown."""
     delta = only(
         aggregated(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
     )
@@ -239,7 +230,6 @@ def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
 
 
 def test_model_time_is_counted_by_batch_size() -> None:
-    """Forward and prefill of a request, without inner stages, are counted in the bucket of its last batch size."""
     delta = only(
         aggregated(
             record(("@batch", 9, 0), ("forward", 0, 2 * MS), ("forward", 3 * MS, 6 * MS), ("@batch", 5, 0)),
@@ -266,20 +256,17 @@ class Odd:
 
 @pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan")])
 def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
-    """The request is counted without it."""
     delta = only(aggregated(record(("forward", 0, MS), ("@batch", batch, 0))))
 
     assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
 
 
 def test_a_batch_size_without_a_model_run_is_not_counted() -> None:
-    """A request with a batch size but without a model run has no model time."""
     for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
         assert of(only(aggregated(each)), names.BATCH_DURATION) == {}
 
 
 def test_cold_requests_are_a_separate_series() -> None:
-    """Beside the others of the same model, also of failed ones and past the limit; a stage that others ran in all of makes none."""
     others = (record(), record(("load", 0, MS), http_status=500), record(("load", 11 * MS, 12 * MS)))
     deltas = aggregated(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
 
@@ -291,7 +278,6 @@ def test_cold_requests_are_a_separate_series() -> None:
 
 
 def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() -> None:
-    """Beyond the limit both series are aggregated; a fourth custom stage counts as other in both."""
     own = [(f"own{number}", 0, MS) for number in range(4)]
     deltas = aggregated(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
     warm, cold = (set(of(delta, names.STAGE_DURATION)) for delta in deltas.values())
@@ -308,7 +294,6 @@ def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() 
 
 
 def test_failed_calls_are_counted_for_every_request_outcome() -> None:
-    """Each by what happened, with the time it took."""
     delta = only(aggregated(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
     failed = of(delta, names.FAILED_CALL)
 
@@ -316,7 +301,6 @@ def test_failed_calls_are_counted_for_every_request_outcome() -> None:
 
 
 def test_unused_server_reports_are_counted_and_on_the_trace() -> None:
-    """Reports are counted by dialect, each with its call."""
     item = record(
         ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
     )
@@ -331,7 +315,6 @@ def test_unused_server_reports_are_counted_and_on_the_trace() -> None:
 
 @pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
 def test_an_invalid_first_token_time_is_dropped_alone(when: object) -> None:
-    """Outside the request, or no time at all: the request is counted without it."""
     delta = only(aggregated(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
 
     assert {metric for metric, _, _ in delta.counts.histograms()} == {
@@ -342,7 +325,6 @@ def test_an_invalid_first_token_time_is_dropped_alone(when: object) -> None:
 
 
 def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
-    """Launch and device time of a stage are one stage, counted once where they overlap."""
     delta = only(
         aggregated(record(("forward@launch", 0, 2 * MS), ("forward@gpu", MS, 7 * MS), ("queue@averaged", 8, 9)))
     )
@@ -352,7 +334,6 @@ def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
 
 
 def test_series_over_the_limit_are_aggregated() -> None:
-    """A route per request does not take the host's memory, and no request is lost."""
     deltas = aggregated(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
 
     assert len(deltas) == 5
@@ -361,7 +342,6 @@ def test_series_over_the_limit_are_aggregated() -> None:
 
 
 def test_a_record_that_cannot_be_read_changes_nothing() -> None:
-    """A torn triple raises an error, and the counts are unchanged."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     broken = record()
     broken[0].append("forward")
@@ -373,7 +353,6 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
 
 
 def test_texts_are_truncated_and_made_printable() -> None:
-    """Names from user code may be long or contain control characters."""
     (dimensions,) = aggregated(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
     stages = of(only(aggregated(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
 
@@ -384,7 +363,6 @@ def test_texts_are_truncated_and_made_printable() -> None:
 
 @pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
 def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
-    """The request is still counted."""
     (root,) = retained_trace(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
 
     assert root.attributes[names.MODEL] == "7"
@@ -392,7 +370,6 @@ def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
 
 
 def test_a_retained_trace_has_its_longest_intervals() -> None:
-    """A request with thousands of stages is stored in bounded memory, and its times add up."""
     root, *below = retained_trace(
         record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))
     ).spans
@@ -406,7 +383,6 @@ def test_a_retained_trace_has_its_longest_intervals() -> None:
 
 @given(st.dictionaries(stages, st.integers(0, 10**9), min_size=1))
 def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -> None:
-    """No stage is off by a microsecond, and rounding never drifts."""
     rounded = round_to_microseconds(spent)
 
     assert sum(rounded.values()) == (sum(spent.values()) + 500) // 1000
@@ -427,7 +403,6 @@ def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -
     ],
 )
 def test_an_invalid_traceparent_is_ignored(header: str) -> None:
-    """The trace gets a new id, as in the specification."""
     assert parse(header) is None
 
 
@@ -444,7 +419,6 @@ def encoder() -> Encoder:
 
 
 def test_metrics_are_encoded_as_documented(encoder: Encoder) -> None:
-    """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
     deltas = aggregated(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
     body = read_metrics(encoder.metrics(ExportInterval(5, 6), deltas, {"queue_full": 2}))
     (resource,) = body["resourceMetrics"]
@@ -482,7 +456,6 @@ def spans_of(encoder: Encoder, item: records.Record) -> list[dict[str, Any]]:
 
 
 def test_a_retained_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> None:
-    """The root continues the caller's trace, its stages add up to its duration, and the children lie inside it."""
     item = record(
         ("@method", "POST", 0),
         ("@batch", 4, 0),
@@ -519,7 +492,6 @@ def test_a_retained_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) ->
 
 
 def test_every_trace_and_span_has_a_unique_id(encoder: Encoder) -> None:
-    """A request without a caller starts a trace; ids have the length OTLP wants."""
     spans = [span for _ in range(20) for span in spans_of(encoder, record(("forward", 0, MS), kind="internal"))]
 
     assert max(Counter(span["spanId"] for span in spans).values()) == 1
@@ -529,7 +501,6 @@ def test_every_trace_and_span_has_a_unique_id(encoder: Encoder) -> None:
 
 @given(st.lists(st.integers()), st.integers(1, 5))
 def test_chunks_contain_every_record_in_order(items: list[int], size: int) -> None:
-    """Nothing is lost or doubled where a body is split."""
     parts = list(chunks(items, size))
 
     assert [item for part in parts for item in part] == items
@@ -584,7 +555,6 @@ KEYS = (
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("second", [0, 3, *INVALID_VALUES[:1], 10**400])
 def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> None:
-    """The request is counted, retained and encoded, and the collector accepts it."""
     for value in INVALID_VALUES:
         ((dimensions, delta),) = aggregated(record(("forward", 0, MS), (key, value, second))).items()
         ((request, because),) = delta.sampler.retained()
@@ -606,7 +576,6 @@ def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> Non
 
 @pytest.mark.parametrize(("level", "counted"), [(0, True), (1, True), (2, False), (3, False)])
 def test_attributes_are_counted_at_the_levels_with_facts(level: int, counted: bool) -> None:
-    """They are facts; below, their requests are not counted without a value either."""
     aggregator = Aggregator(SamplingLimits(), random.Random(1))
     aggregator.level = level
     aggregator.add(record(("@attribute", ("tenant", "acme"), 0)))
@@ -627,7 +596,6 @@ def test_attributes_are_counted_at_the_levels_with_facts(level: int, counted: bo
 def test_loops_are_watched_closely_where_requests_may_wait(
     monkeypatch: pytest.MonkeyPatch, requests: list[tuple[int, int]], closely: bool
 ) -> None:
-    """Which have started together with others, or last long."""
     lag = LoopLag()
     monkeypatch.setattr(recorder, "pending", deque([record()]))
     monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.loop_lag", lag)
@@ -656,7 +624,6 @@ def test_loops_are_watched_closely_if_they_hold_up_more_than_a_few_requests(monk
 
 @given(st.lists(st.dictionaries(st.sampled_from(["overhead", "forward", "queue"]), st.integers(0, 3 * MS), min_size=1)))
 def test_histograms_are_those_of_single_values(requests: list[dict[str, int]]) -> None:
-    """To the last bit of their sums."""
     counts, by_stage = RequestHistograms(), defaultdict[tuple[str, str], Histogram](Histogram)
     for own in requests:
         counts.add(own, sum(own.values()))

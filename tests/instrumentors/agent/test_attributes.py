@@ -19,7 +19,6 @@ from stagelens.instrumentors.agent.attributes import (
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=20), st.data())
 def test_the_running_requests_are_counted(times: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Those that started before and had not ended, whether or not they have ended since."""
     requests = [(2 * start, 2 * (start + length) + 1) for start, length in sorted(times)]
     arrivals = Arrivals()
     finished = data.draw(st.permutations(range(len(requests))))
@@ -31,7 +30,6 @@ def test_the_running_requests_are_counted(times: list[tuple[int, int]], data: st
 
 
 def test_a_request_that_still_runs_is_counted() -> None:
-    """Request 0 has no record yet."""
     arrivals = Arrivals()
     arrivals.end(1, 20)
 
@@ -40,7 +38,6 @@ def test_a_request_that_still_runs_is_counted() -> None:
 
 
 def test_a_request_that_never_ends_is_no_longer_counted() -> None:
-    """After ten minutes; if it ends after all, it is not subtracted twice."""
     arrivals = Arrivals()
     for minute in range(MAX_GENERATIONS + 2):
         arrivals.age(minute * GENERATION_SECONDS)
@@ -54,7 +51,6 @@ def test_a_request_that_never_ends_is_no_longer_counted() -> None:
 
 
 def test_requests_without_a_record_have_ended() -> None:
-    """Those that found the queue full; they are not subtracted twice."""
     arrivals = Arrivals()
     arrivals.age(0.0)
     arrivals.drop(2)
@@ -69,7 +65,6 @@ def test_requests_without_a_record_have_ended() -> None:
 
 
 def test_the_memory_is_limited() -> None:
-    """Of a request that started before the ends that are known, the number is not known."""
     arrivals = Arrivals()
     for number in range(MAX_ENDS + 1):
         arrivals.end(number, 10 * number + 5)
@@ -84,7 +79,6 @@ def values(**facts: Any) -> dict[str, str]:
 
 
 def test_numbers_are_counted_by_band() -> None:
-    """From the text of a header, too."""
     assert values(request_size="5000", response_size=0, batch=5, tokens_in=5000, tokens_out=3, queue_length=0) == {
         "request_size": "4096",
         "response_size": "0",
@@ -96,7 +90,6 @@ def test_numbers_are_counted_by_band() -> None:
 
 
 def test_what_is_no_number_is_unknown() -> None:
-    """A wrong header is no size, and a batch of 0 items is one of unknown size."""
     for size in ("", "-1", "1_000", "x", "٣", -1, "9" * 30):
         assert not values(request_size=size)
     for batch in (0, -3, None, "x", object()):
@@ -104,12 +97,10 @@ def test_what_is_no_number_is_unknown() -> None:
 
 
 def test_huge_numbers_are_counted() -> None:
-    """Larger than any band."""
     assert values(request_size=10**40) == {"request_size": str(1 << 62)}
 
 
 def test_texts_are_printable_and_empty_ones_have_no_value() -> None:
-    """What the user passes is counted as it can be shown."""
     assert values(attribute={"tenant": "a\0b", "plan": ""}) == {"tenant": "a\ufffdb"}
     assert values(caller="x=1,stagelens=check%20out") == {"caller": "check out"}
     assert not values(caller="x=1")

@@ -59,7 +59,6 @@ class Model:
     ],
 )
 def test_a_thread_waits_in_c(method: Callable[[Model], Any], expected: list[str | None]) -> None:
-    """The function that waits names its wait; the one that called it does not."""
     model = Model()
     thread = threading.Thread(target=method, args=(model,))
     thread.start()
@@ -206,7 +205,6 @@ def test_the_wait_for_a_lock_in_c(method: Callable[[Locks], None]) -> None:
 def test_the_wait_for_an_event_or_item_is_none_for_a_lock(
     make: Callable[[], Any], wait: Callable[[Any], Any], end: Callable[[Any], Any]
 ) -> None:
-    """Most of them wait in the `acquire` of a lock, too."""
     waited_for = make()
     try:
         assert not _waits_for_lock(lambda: wait(waited_for), wanted=False)

@@ -61,13 +61,11 @@ def run(
     ],
 )
 def test_a_budget_is_a_share_a_time_or_both(text: str, budget: OverheadBudget | None) -> None:
-    """Spaces do not matter, and no budget can be written in two ways."""
     assert OverheadBudget.parse(text, "KEY") == budget
 
 
 @pytest.mark.parametrize("text", ["1", "%", "-1%", "0%", "200%", "nan%", "100", "1%,", ",", "0us", "much", "1%;2us"])
 def test_an_invalid_budget_is_refused_with_the_allowed_form(text: str) -> None:
-    """The message has the key, the value and the fix."""
     with pytest.raises(ConfigError, match=r"KEY is .*1%,100us"):
         OverheadBudget.parse(text, "KEY")
 
@@ -83,7 +81,6 @@ def test_an_invalid_budget_is_refused_with_the_allowed_form(text: str) -> None:
     ],
 )
 def test_the_governor_selects_the_first_level_within_the_budget(spent: Sequence[float], level: int) -> None:
-    """In one step, and stays there."""
     governor = Governor(BUDGET)
     changes = run(governor, spent, range(int(RAISE_AFTER_SECONDS)))
 
@@ -92,7 +89,6 @@ def test_the_governor_selects_the_first_level_within_the_budget(spent: Sequence[
 
 
 def test_long_requests_have_a_larger_budget() -> None:
-    """The larger of share and time holds: 1 % of 100 ms are a millisecond."""
     governor = Governor(BUDGET)
 
     assert not run(governor, costs(900, 800, 700, 10), range(60), duration_ns=100e6)
@@ -100,7 +96,6 @@ def test_long_requests_have_a_larger_budget() -> None:
 
 
 def test_an_idle_agent_is_within_its_budget() -> None:
-    """Of few requests each may cost a lot."""
     governor = Governor(BUDGET)
     cost_ns = 5e6
 
@@ -115,7 +110,6 @@ def test_an_idle_agent_is_within_its_budget() -> None:
     ("cost_us", "rate", "share"), [(60, 1000, 0.04), (100, 1000, 0.003), (150, 1000, 0.003), (60, 10, 0.0094)]
 )
 def test_the_profiler_gets_what_the_rest_leaves(cost_us: float, rate: float, share: float) -> None:
-    """Of 100 us per request, or of one percent of a core where that is more; and never nothing."""
     sample = CostSample(0, costs(cost_us, 50, 40, 10), 1e6, rate)
 
     assert Governor(BUDGET).profiler_share(sample) == pytest.approx(share)
@@ -123,7 +117,6 @@ def test_the_profiler_gets_what_the_rest_leaves(cost_us: float, rate: float, sha
 
 @pytest.mark.parametrize(("no_traces_us", "level", "share"), [(50, NO_TRACES, 0.05), (110, NO_FACTS, 0.0)])
 def test_the_profiler_is_paused_at_levels_without_samples(no_traces_us: float, level: int, share: float) -> None:
-    """Without traces, the names of slow functions are all that tells about single requests."""
     governor = Governor(BUDGET)
     sample = costs(120, no_traces_us, 40, 10)
     run(governor, sample, range(20))
@@ -133,7 +126,6 @@ def test_the_profiler_is_paused_at_levels_without_samples(no_traces_us: float, l
 
 
 def test_a_short_excess_does_not_change_the_level() -> None:
-    """A garbage collection in the middle of a calibration is no reason."""
     governor = Governor(BUDGET)
     for now in range(0, 1000, 2):
         governor.update(CostSample(now, costs(200, 90, 90, 10), 1e6, 10_000))
@@ -143,7 +135,6 @@ def test_a_short_excess_does_not_change_the_level() -> None:
 
 
 def test_the_governor_raises_the_level_after_lasting_headroom() -> None:
-    """Not because the cost of the level below fits, but that of the one to return to."""
     governor = Governor(BUDGET)
     run(governor, costs(300, 290, 280, 10), range(20))
     still = run(governor, costs(101, 101, 101, 1), range(20, HOUR))
@@ -160,7 +151,6 @@ def test_the_governor_raises_the_level_after_lasting_headroom() -> None:
 
 
 def test_from_level_none_the_governor_tries_requests_only() -> None:
-    """Levels with unknown cost are tried, at growing intervals if they do not fit, and permanently if they do."""
     governor = Governor(OverheadBudget(share=0, absolute_ns=1000))
     tries = [at for at, level in run(governor, costs(9, 8, 7, 6), range(24 * HOUR)) if level == REQUESTS_ONLY]
     gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
@@ -182,7 +172,6 @@ LADDERS = st.lists(st.floats(0, 1e6), min_size=NOTHING, max_size=NOTHING).map(
 @settings(deadline=None, max_examples=50)
 @given(LADDERS, st.floats(1e3, 1e9))
 def test_constant_costs_cause_one_level_change(costs_ns: list[float], duration_ns: float) -> None:
-    """Within the deadline the level fits the budget or is none, and later changes only by trials from none."""
     governor = Governor(BUDGET)
     changes = run(governor, costs_ns, range(HOUR // 2), duration_ns=duration_ns)
     settled = [(at, level) for at, level in changes if at > OVER_BUDGET_SECONDS]
@@ -198,7 +187,6 @@ def test_constant_costs_cause_one_level_change(costs_ns: list[float], duration_n
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(LADDERS, st.integers(1, 300)), min_size=1, max_size=12))
 def test_changing_costs_exceed_the_budget_only_briefly(stretches: list[tuple[list[float], int]]) -> None:
-    """Except during the deadline and the second until the next check, the level fits the budget."""
     governor, now, over = Governor(BUDGET), 0, 0
     for costs_ns, seconds in stretches:
         for now in range(now + 1, now + 1 + seconds):  # noqa: B020 - goes on where it was
@@ -214,7 +202,6 @@ def test_changing_costs_exceed_the_budget_only_briefly(stretches: list[tuple[lis
 def test_an_oscillating_load_does_not_oscillate_the_level(
     one: list[float], other: list[float], for_one: int, for_other: int
 ) -> None:
-    """The level rises less and less often after failed trials."""
     governor = Governor(BUDGET)
     turns = itertools.cycle([one] * for_one + [other] * for_other)
     changes = [run(governor, costs_ns, [now]) for now, costs_ns in zip(range(4 * HOUR), turns, strict=False)]
@@ -228,5 +215,4 @@ def test_an_oscillating_load_does_not_oscillate_the_level(
 
 
 def test_there_is_a_cost_for_each_level() -> None:
-    """The last level is the one that costs nothing."""
     assert len(AGENT_LEVELS) == NOTHING + 1

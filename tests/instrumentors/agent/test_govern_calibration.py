@@ -22,7 +22,6 @@ own: contextvars.ContextVar[str] = contextvars.ContextVar("own")
 def test_calibration_runs_once_and_changes_no_record(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
-    """Whatever is recorded stays recorded."""
     began: list[int] = []
     monkeypatch.setattr(recorder, "calibrate", lambda: began.append(records.clock()))
     monkeypatch.setattr(recorder, "spare", level | recorder.CALIBRATION)
@@ -37,7 +36,6 @@ def test_calibration_runs_once_and_changes_no_record(
 
 
 def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure affects only the agent."""
     monkeypatch.setattr(recorder, "calibrate", lambda: 1 / 0)
     monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)
     with request("predict"):
@@ -47,7 +45,6 @@ def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, mo
 
 
 def test_a_calibration_request_is_not_counted(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is marked as older than the fork of the process, and the context of the user is unchanged."""
     path = PathCost()
     monkeypatch.setattr(recorder, "calibrate", path.calibrate)
     monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)

@@ -80,7 +80,6 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 @pytest.mark.usefixtures("files")
 def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
-    """Utilization is CPU time by time since the last reading."""
     source = ProcessMetrics()
     clocks.go_on(2, 3)
     first = readings_of(source)
@@ -93,7 +92,6 @@ def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> None:
-    """Words 24 and 20 of its line in `/proc`: pages of memory and threads."""
     found = readings_of(ProcessMetrics())
 
     assert found[MEMORY] == 24 * os.sysconf("SC_PAGE_SIZE")
@@ -103,7 +101,6 @@ def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_real_kernel_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real values of this process and machine are parsed."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     found = readings_of(ProcessMetrics())
 
@@ -112,7 +109,6 @@ def test_real_kernel_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str]) -> None:
-    """One and a half CPUs of all; of 50 periods more it was stopped in 40; of 100 ticks of the machine 80 were busy."""
     source = ProcessMetrics()
     files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
     files["/proc/stat"] = "cpu  170 0 60 815 55 0 0 0 0 0\n"
@@ -126,7 +122,6 @@ def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str])
 
 @pytest.mark.parametrize("folder", ["/sys/fs/cgroup/cpu,cpuacct/pod", "/sys/fs/cgroup/cpu/pod", "/sys/fs/cgroup/cpu"])
 def test_a_container_of_cgroup_version_1_reports_them_too(files: dict[str, str], folder: str) -> None:
-    """In the folder of the controller, under its own name or that of the host's mount, or at the top."""
     files.clear()
     files["/proc/self/cgroup"] = "4:memory:/pod\n1:cpu,cpuacct:/pod\n0::/\n"
     files[f"{folder}/cpu.cfs_quota_us"], files[f"{folder}/cpu.cfs_period_us"] = "50000\n", "100000\n"
@@ -162,7 +157,6 @@ def limited_group() -> Iterator[Path]:
 
 
 def test_the_kernel_throttles_a_container_and_its_agent_says_so(limited_group: Path) -> None:
-    """A process that wants a whole CPU and may use a fifth."""
     program = """
 from stagelens.instrumentors.agent.hardware import ProcessMetrics, available_cpus
 import time
@@ -185,7 +179,6 @@ print({each.measure.key: each.value for each in source.take()} | {"cpus": availa
 
 
 def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
-    """Of 9 ticks 10 were busy, because the I/O wait of the kernel can decrease."""
     source = ProcessMetrics()
     files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
 
@@ -193,14 +186,12 @@ def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
 
 
 def test_a_container_with_host_cgroup_paths_is_found(files: dict[str, str]) -> None:
-    """Its own group is at the top then."""
     files["/sys/fs/cgroup/cpu.max"] = files.pop("/sys/fs/cgroup/pod/cpu.max").replace("150000", "50000")
 
     assert available_cpus() == 0.5
 
 
 def test_cpu_time_is_reported_without_any_file(files: dict[str, str]) -> None:
-    """As on macOS."""
     files.clear()
 
     assert set(readings_of(ProcessMetrics())) == {CPU, CPU_SHARE}
@@ -208,7 +199,6 @@ def test_cpu_time_is_reported_without_any_file(files: dict[str, str]) -> None:
 
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
 def test_any_file_content_raises_nothing(garbage: dict[str, str]) -> None:
-    """Unreadable values are omitted, and others are finite and not negative."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "MIN_SECONDS", 0.0)
         machine = Hardware()
@@ -219,7 +209,6 @@ def test_any_file_content_raises_nothing(garbage: dict[str, str]) -> None:
 
 @pytest.mark.usefixtures("files")
 def test_a_too_short_interval_is_merged_into_the_next(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next reading is of both times."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 1.0)
     source = ProcessMetrics()
     clocks.go_on(0.5, 0.5)
@@ -231,7 +220,6 @@ def test_a_too_short_interval_is_merged_into_the_next(clocks: Clocks, monkeypatc
 
 @given(st.lists(st.integers(0, 10**9)))
 def test_the_lag_is_the_maximum_since_the_last_reading(late: list[int]) -> None:
-    """Not that of before; None without a beat."""
     lateness = LoopLag()
     for each in late:
         lateness.note(each)
@@ -242,7 +230,6 @@ def test_the_lag_is_the_maximum_since_the_last_reading(late: list[int]) -> None:
 
 @pytest.mark.usefixtures("files")
 def test_a_late_timer_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A beat that was due at 100 ms and came at 190 ms was late by 90."""
     source, loop = ProcessMetrics(), asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 190_000_000)
     stalls._beat(loop, 100_000_000, stalls.ThreadStatistics(), (0, 0))  # pyright: ignore[reportPrivateUsage] - how late it is is given
@@ -252,7 +239,6 @@ def test_a_late_timer_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_torch_is_queried_only_when_it_uses_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where it is not loaded, and not where CUDA was not initialised: that would cost memory, and break forks."""
     state = SimpleNamespace(initialized=False)
     stats = {"allocated_bytes.all.current": 5, "reserved_bytes.all.current": 7, "reserved_bytes.all.peak": 9}
 
@@ -271,7 +257,6 @@ def test_torch_is_queried_only_when_it_uses_a_device(monkeypatch: pytest.MonkeyP
 
 
 def test_a_failing_source_drops_only_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If torch fails, process metrics are still reported."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
 

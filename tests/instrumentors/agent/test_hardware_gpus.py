@@ -29,7 +29,6 @@ def readings_of(gpus: Gpus) -> dict[tuple[Measure, str], float]:
 
 
 def test_gpu_values_are_means_in_base_units() -> None:
-    """Percent, milliwatts, megahertz and kilobytes become ratios, watts, hertz and bytes; several readings one mean."""
     card = Card(busy=20, megahertz=1000, reasons=0x20)
     gpus = Gpus(FakeNvml([card]), lambda: None)
 
@@ -66,7 +65,6 @@ def test_gpu_values_are_means_in_base_units() -> None:
     ],
 )
 def test_a_process_reports_its_visible_gpus(visible: str | None, expected: list[str]) -> None:
-    """CUDA_VISIBLE_DEVICES names GPUs by number, UUID or slice, and ends at the first that is none; a cut GPU is its slices."""
     slices = [Card("MIG-3f1a-21"), Card("MIG-3f1a-22")]
     nvml = FakeNvml([Card("GPU-a1"), Card("GPU-b2"), Card("GPU-c3", slices=slices)])
     nvml.nvmlInit()
@@ -75,7 +73,6 @@ def test_a_process_reports_its_visible_gpus(visible: str | None, expected: list[
 
 
 def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
-    """A MIG slice has no utilization, and one card may be inaccessible: other values are reported without a warning."""
     nvml = FakeNvml(
         [Card(slices=[Card("MIG-1", busy=None)]), Card(error=FakeNvml.NVML_ERROR_NO_PERMISSION), Card(busy=9)]
     )
@@ -92,7 +89,6 @@ def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("error", [FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED])
 def test_a_missing_driver_is_retried_rarely_and_reports_nothing(error: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Many images have the extra and run without a GPU, so nothing is logged."""
     gpus = Gpus(FakeNvml(broken=error), lambda: None)
 
     assert gpus.read_once() == RETRY_SECONDS
@@ -101,7 +97,6 @@ def test_a_missing_driver_is_retried_rarely_and_reports_nothing(error: int, capl
 
 
 def test_a_lost_driver_is_logged_once_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Previous readings stay valid; NVML is shut down as often as it is initialized, and retried."""
     card = Card()
     nvml = FakeNvml([card])
     gpus = Gpus(nvml, lambda: None)
@@ -123,7 +118,6 @@ def test_a_lost_driver_is_logged_once_and_found_again(caplog: pytest.LogCaptureF
 
 
 def test_a_lost_gpu_does_not_affect_other_gpus() -> None:
-    """Seven of eight go on, and a process that starts then finds them too."""
     lost = Card(busy=1)
     nvml = FakeNvml([lost, Card(busy=2)])
     before = Gpus(nvml, lambda: None)
@@ -138,7 +132,6 @@ def test_a_lost_gpu_does_not_affect_other_gpus() -> None:
 
 
 def test_hidden_gpus_leave_no_driver_open() -> None:
-    """Without a GPU to look at NVML is ended, for as long as it is open a GPU may not sleep."""
     nvml = FakeNvml()
     gpus = Gpus(nvml, lambda: "")
 
@@ -147,7 +140,6 @@ def test_hidden_gpus_leave_no_driver_open() -> None:
 
 
 def test_an_unrelated_pynvml_module_is_ignored() -> None:
-    """Whatever stands under the name `pynvml`: no error leaves."""
     gpus = Gpus(object(), lambda: None)
 
     assert gpus.read_once() == RETRY_SECONDS
@@ -155,7 +147,6 @@ def test_an_unrelated_pynvml_module_is_ignored() -> None:
 
 
 def test_without_the_extra_there_is_no_thread() -> None:
-    """Processes that read no GPUs have no additional thread."""
     before = set(threading.enumerate())
     Gpus(None).watch()
 
@@ -163,7 +154,6 @@ def test_without_the_extra_there_is_no_thread() -> None:
 
 
 def test_gpu_readings_run_in_a_separate_thread() -> None:
-    """A driver that does not respond blocks only its thread; other values are reported."""
     asked, unblocked = threading.Event(), threading.Event()
 
     class Hanging(FakeNvml):

@@ -59,7 +59,6 @@ def _without_thread(original: Any) -> Any:
 
 
 def test_a_profiler_whose_thread_cannot_start_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.12 and newer refuse new threads during the exit, when the last export runs."""
     started: list[object] = []
 
     def refuse(*_: object) -> None:
@@ -160,7 +159,6 @@ def blocked_in_a_library_in_c() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("blocked", [blocked_by_a_lock, blocked_by_input, blocked_in_a_library_in_c])
 def test_a_thread_that_waits_in_c(profiler: Profiler, blocked: Any) -> None:
-    """The innermost function of Python is named, because C code has no frames."""
     block, release = blocked()
     opened: list[records.Marks] = []
 
@@ -183,7 +181,6 @@ def test_a_thread_that_waits_in_c(profiler: Profiler, blocked: Any) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 collects between two instructions only")
 def test_no_garbage_is_collected_while_the_frames_of_a_thread_are_read(profiler: Profiler) -> None:
-    """A finalizer would let the thread go on, whose frames Python 3.11 then confuses with other memory."""
     collected: list[bool] = []
 
     def note(phase: str, _: dict[str, int]) -> None:
@@ -325,8 +322,6 @@ async def consuming(release: asyncio.Event) -> None:
     ids=lambda f: f.__name__,
 )
 def test_the_child_task_that_works_is_named(profiler: Profiler, shape: Any) -> None:
-    """The request waits for it, in whatever way; so the function that starts it is around it."""
-
     async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
         marks, token = open_request()
         opened.append(marks)
@@ -352,8 +347,6 @@ def test_the_child_task_that_works_is_named(profiler: Profiler, shape: Any) -> N
 
 
 def test_a_task_that_waits_by_itself_is_named_beside_its_child_tasks(profiler: Profiler) -> None:
-    """What it has started and does not wait for is not what it spends its time in."""
-
     async def own_wait() -> None:
         await asyncio.sleep(3600)
 
@@ -379,7 +372,6 @@ def test_a_task_that_waits_by_itself_is_named_beside_its_child_tasks(profiler: P
 
 
 def test_an_event_loop_that_a_thread_runs_for_its_request(profiler: Profiler) -> None:
-    """A plain function that calls `asyncio.run` is in the task that waits, not in the selector."""
     opened: list[records.Marks] = []
     loops: list[tuple[Any, asyncio.Event]] = []
 
@@ -575,7 +567,6 @@ def looks_of(
 
 
 def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow request may begin right after a baseline, whose CPU time counts for half a second and more."""
     found = looks_of(monkeypatch, 10, share=1.0, look_ns=10_000)
 
     assert max(after.at - before.at for before, after in itertools.pairwise(found)) == profile.IDLE_SECONDS * 1e9
@@ -584,7 +575,6 @@ def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_new_process_looks_more_often_for_slow_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first 1,500 requests of 6 ms need enough samples, also where the rest of the agent uses up its budget."""
     found = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
     first, later = ([each for each in found if start <= each.at / 1e9 < start + 5] for start in (0, 60))
 
@@ -592,7 +582,6 @@ def test_a_new_process_looks_more_often_for_slow_requests(monkeypatch: pytest.Mo
 
 
 def test_the_first_looks_stay_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each moment that of the profiler, and in the end what the governor allows, besides `FIRST_NS`."""
     found = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
 
     assert all(each.spent < profile.SLOW_SHARE * each.at + profile.MAX_CREDIT_NS for each in found)
@@ -603,7 +592,6 @@ def test_the_first_looks_stay_within_their_limits(monkeypatch: pytest.MonkeyPatc
 def test_only_a_long_look_lets_other_threads_run(
     monkeypatch: pytest.MonkeyPatch, profiler: Profiler, elapsed_ns: int, pauses: int
 ) -> None:
-    """Each pause costs a short look 5 ms or more where other threads compute: the request has ended then."""
     times = itertools.count(records.clock() + LATER, elapsed_ns)
     slept: list[float] = []
     marks, token = open_request()
@@ -738,7 +726,6 @@ def hold_in_a_worker(lock: threading.Lock) -> None:
 
 @pytest.mark.parametrize("work", [hold, hold_in_a_pool, hold_in_a_worker])
 def test_the_wait_for_a_lock_in_c_is_seen(profiler: Profiler, work: Any) -> None:
-    """Also that of a job in a pool, and of the worker of its batch."""
     (first, last), (start, end) = at_lock(profiler, work, lambda: profiler.look_at_locks(records.clock()))
 
     assert start <= first < last <= end
@@ -781,7 +768,6 @@ def test_a_wait_for_a_lock_takes_time_of_no_other_stage(intervals: list[Any], lo
 
 
 def test_a_wait_for_a_lock_ends_where_the_model_begins() -> None:
-    """It is `queue` in the histograms, in the trace and for its samples; what began before it stays what it was."""
     profiler = Profiler(random.Random(1))
     fold = Aggregator(SamplingLimits(), random.Random(1), profiler=profiler)
     marks = [records.CLOSED, 0, 0, "deserialize", 0, 9_000_000, "forward", 52_000_000, 60_000_000]
@@ -910,7 +896,6 @@ print(len(during), len(current_frames()))
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="interpreters share a lock before Python 3.12")
 def test_no_thread_is_looked_at_while_there_is_another_interpreter() -> None:
-    """Python 3.12 and newer also read the frames of threads that run in it, and crash."""
     done = subprocess.run([sys.executable, "-c", INTERPRETERS], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "0 1", done.stderr
 
@@ -924,7 +909,6 @@ def test_other_processes(script: str, printed: str) -> None:
 
 
 def test_each_module_that_hands_work_to_a_thread_is_known() -> None:
-    """The profiler names modules, also one that was split or renamed since."""
     known = vars(profile)["_OPENERS"]
     folder = Path(libraries.__file__ or "").parent
     found = {f"{libraries.__name__}.{path.stem}" for path in folder.glob("*.py") if "start_work(" in path.read_text()}

@@ -39,7 +39,6 @@ def sampled(sequence: list[Call], keep: SamplingLimits) -> list[tuple[Call, str]
 
 @given(st.lists(st.integers(0, 30)), st.integers(0, 8))
 def test_the_slowest_of_any_sequence_are_retained(durations: list[int], size: int) -> None:
-    """Whatever the order, the K largest are there, largest first."""
     slowest: Largest[int] = Largest(size)
     for duration in durations:
         slowest.offer(duration, duration)
@@ -49,7 +48,6 @@ def test_the_slowest_of_any_sequence_are_retained(durations: list[int], size: in
 
 @given(calls, st.builds(SamplingLimits, limits, limits, limits, limits, limits))
 def test_memory_is_bounded_and_requests_are_retained_once(sequence: list[Call], keep: SamplingLimits) -> None:
-    """The number of retained requests is at most the sum of the limits, each once."""
     retained = sampled(sequence, keep)
 
     assert len(retained) <= keep.slow + keep.errors + keep.uniform + keep.cold + keep.forced
@@ -58,7 +56,6 @@ def test_memory_is_bounded_and_requests_are_retained_once(sequence: list[Call], 
 
 @given(calls)
 def test_the_slowest_are_always_retained_beside_errors(sequence: list[Call]) -> None:
-    """Errors and the uniform share never push out one of the slowest."""
     keep = SamplingLimits(slow=4, errors=4, uniform=2)
     durations = sorted((call.duration for call in sequence), reverse=True)[: keep.slow]
 
@@ -69,7 +66,6 @@ def test_the_slowest_are_always_retained_beside_errors(sequence: list[Call]) -> 
 
 @given(calls)
 def test_every_error_is_retained_up_to_the_cap(sequence: list[Call]) -> None:
-    """As many failed requests are retained because they failed as there are, or as the cap allows."""
     errors = sum(call.failed for call in sequence)
 
     retained = [call for call, _ in sampled(sequence, SamplingLimits(slow=2, errors=4, uniform=2)) if call.failed]
@@ -79,7 +75,6 @@ def test_every_error_is_retained_up_to_the_cap(sequence: list[Call]) -> None:
 
 
 def test_services_retain_the_same_failed_cold_and_random_traces() -> None:
-    """A called service has the parts of the traces that its callers chose, whatever the order in which requests end."""
     rng = random.Random(3)
     keep = SamplingLimits(slow=0, errors=4, uniform=3, cold=2, forced=1)
     draws = {rng.getrandbits(64): Call(0, failed=not rng.randrange(9), cold=not rng.randrange(9)) for _ in range(500)}
@@ -97,7 +92,6 @@ def test_services_retain_the_same_failed_cold_and_random_traces() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_slowest_errors_cold_and_forced_requests_are_always_retained(seed: int) -> None:
-    """The slowest, every error up to the cap, cold ones, forced ones and a uniform share, in whatever order they came."""
     keep = SamplingLimits(slow=4, errors=10, uniform=2, cold=2, forced=50)
     rng = random.Random(seed)
     marked = rng.sample(range(9_000), 14)

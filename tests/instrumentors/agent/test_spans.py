@@ -25,7 +25,6 @@ def spans(record: records.Record) -> list[Span]:
 
 
 def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
-    """The nested request is counted with the outer one, and the trace contains its spans."""
     with stagelens.request("outer"), stagelens.stage("preprocess"):
         with stagelens.request("inner"), stagelens.stage("forward"):
             pass
@@ -47,7 +46,6 @@ def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
 
 
 def test_stage_attributes_are_on_its_span() -> None:
-    """Two models in one request are distinguished, with their timing methods."""
     marks = [records.CLOSED, 0, 0]
     marks += ["forward", 1, 2, "@model", "detector", 0, "@batch", 4, 0]
     marks += ["forward@gpu", 3, 5, "@model", "classifier", 0, "@provider", "CUDAExecutionProvider", 0]
@@ -65,7 +63,6 @@ def test_stage_attributes_are_on_its_span() -> None:
 
 
 def test_a_call_has_its_host_on_its_span() -> None:
-    """The host alone, however the client writes an address; a call without one has no attribute."""
     marks = [records.CLOSED, 0, 0]
     marks += [
         "dependency",
@@ -88,7 +85,6 @@ def test_a_call_has_its_host_on_its_span() -> None:
 
 
 def test_the_root_has_what_is_known_of_the_request() -> None:
-    """Sizes are exact numbers, also zero; attributes of the user are texts; a fact that is missing adds no attribute."""
     marks = [records.CLOSED, 0, 0, "@attribute", ("tenant", "acme"), 0, "@attribute", ("tier", ""), 0]
     marks += ["@request_size", "123456", 0, "@queue_length", 0, 0, "@caller", "a=1,stagelens=checkout", 0]
     marks += ["@tokens_in", 5, 0, "@tokens_in", 2, 0, "@batch", 0, 0, "@response_size", "many", 0]
@@ -107,7 +103,6 @@ def test_the_root_has_what_is_known_of_the_request() -> None:
 
 
 def test_a_trace_reports_process_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The root and the affected stage have the stall, other stages do not."""
     monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
     marks = [records.CLOSED, 10, 0, "preprocess", 10, 14, "forward", 20, 30]
     root, preprocess, forward = spans((marks, 10, 40, "/predict", "", 200, "server"))
@@ -120,7 +115,6 @@ def test_a_trace_reports_process_stalls(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_request_with_thousands_of_stages_reads_the_stalls_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its trace shows few of them: to look at every stall for each stage took a second of the interpreter's lock."""
     asked: list[tuple[int, int]] = []
 
     def during(start: int, end: int) -> list[Stall]:
@@ -140,7 +134,6 @@ def test_a_request_with_thousands_of_stages_reads_the_stalls_once(monkeypatch: p
 
 
 def test_an_inner_request_with_another_trace_does_not_change_the_outer(finished: Finished) -> None:
-    """The outer request stays in the trace it came with; a span of another trace is not its parent."""
     outer, inner = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
     with stagelens.request("outer", traceparent=outer), stagelens.request("inner", traceparent=inner):
         pass

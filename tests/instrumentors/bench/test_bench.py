@@ -68,7 +68,6 @@ def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
 
 
 def test_both_variants_run_concurrently_without_a_fixed_port(bench: Bench, place: Path) -> None:
-    """Each variant has its rounds with the same requests; exports of ours are received and discarded."""
     (place / "body").write_text("good")
     output = bench("--url", "http://127.0.0.1:{port}/work", "--body", "body", "--header", "X-Key: 7", *UVICORN)
     seen = (place / "seen").read_text().splitlines()
@@ -81,7 +80,6 @@ def test_both_variants_run_concurrently_without_a_fixed_port(bench: Bench, place
 
 
 def test_variants_with_a_fixed_port_run_in_turn(bench: Bench, place: Path) -> None:
-    """Each turn has a service of its own, which is gone before the next one comes."""
     port = str(free_port())
     # Behind a shell, as images start it: that it ends must reach the service, which then sends the last it has.
     started = shlex.join((*UVICORN[1:-1], port))
@@ -93,7 +91,6 @@ def test_variants_with_a_fixed_port_run_in_turn(bench: Bench, place: Path) -> No
 
 
 def test_a_custom_load_is_measured_by_its_duration(bench: Bench, place: Path) -> None:
-    """The load runs once to warm up, and once per round."""
     output = bench("--url", "http://127.0.0.1:{port}/work", "--load", "echo {port} >> loads", *UVICORN)
     ports = (place / "loads").read_text().split()
 
@@ -102,7 +99,6 @@ def test_a_custom_load_is_measured_by_its_duration(bench: Bench, place: Path) ->
 
 
 def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None:
-    """A batch script that made no request is reported with a hint."""
     code = "open('runs', 'a').write('autoload' in __import__('os').environ.get('PYTHONPATH', '') and 'w' or 'o')"
     output = bench("--", sys.executable, "-c", code)
 
@@ -124,7 +120,6 @@ def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None
     ],
 )
 def test_a_failing_command_is_reported_with_its_last_output(place: Path, words: list[str], why: str) -> None:
-    """A number from something that failed would be worse than none."""
     (place / "bad").write_text("bad")
     with pytest.raises(StagelensError) as raised:
         bench_command.main(["--rounds", "1", *words])
@@ -134,7 +129,6 @@ def test_a_failing_command_is_reported_with_its_last_output(place: Path, words: 
 
 
 def test_a_port_in_use_by_another_service_is_refused() -> None:
-    """Both variants would measure the same service."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
         with pytest.raises(StagelensError, match="another process already listens on"):
@@ -142,7 +136,6 @@ def test_a_port_in_use_by_another_service_is_refused() -> None:
 
 
 def test_an_unused_port_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command listens later, so the port is below the range from which the system assigns ports."""
     free = rounds._free_port()  # pyright: ignore[reportPrivateUsage] - which one it is, is told to the command alone
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(rounds, "_PORTS", (taken.getsockname()[1], free))
@@ -164,7 +157,6 @@ def test_an_unused_port_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_usage_exits_with_2(words: list[str]) -> None:
-    """As argparse has it."""
     with pytest.raises(SystemExit) as ended:
         bench_command.main(words)
 
@@ -175,8 +167,6 @@ def test_wrong_usage_exits_with_2(words: list[str]) -> None:
 def test_ctrl_c_prints_the_measured_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int, code: int
 ) -> None:
-    """Whoever has seen enough after an hour need not begin again."""
-
     def interrupted(_: object) -> Generator[Both]:
         yield from [({"time": 1.0}, {"time": 1.5})] * done
         raise KeyboardInterrupt
@@ -188,7 +178,6 @@ def test_ctrl_c_prints_the_measured_rounds(
 
 
 def test_both_variants_differ_by_stagelens_only() -> None:
-    """Also when `stagelens run` has started `bench`."""
     mine = {"PYTHONPATH": f"{AUTOLOAD}{os.pathsep}/app", "OTEL_EXPORTER_OTLP_HEADERS": "a=b", "A": "1"}
     without, with_ = environments(mine, [], "http://127.0.0.1:1")
 

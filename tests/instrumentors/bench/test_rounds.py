@@ -16,7 +16,6 @@ PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=6, max_size=30)
 
 @given(PAIRS)
 def test_the_interval_contains_the_median_and_stays_within_the_rounds(pairs: list[tuple[float, float]]) -> None:
-    """Nothing is extrapolated."""
     found = change(pairs)
     ratios = [with_ / without for without, with_ in pairs]
     assert found.low is not None
@@ -27,14 +26,12 @@ def test_the_interval_contains_the_median_and_stays_within_the_rounds(pairs: lis
 
 @given(PAIRS, st.floats(1.5, 10))
 def test_drift_between_rounds_does_not_change_the_ratio(pairs: list[tuple[float, float]], factor: float) -> None:
-    """A neighbour that slows both turns of a round changes nothing."""
     slowed = [(a * factor**place, b * factor**place) for place, (a, b) in enumerate(pairs)]
 
     assert math.isclose(change(slowed).ratio, change(pairs).ratio, rel_tol=1e-9)
 
 
 def test_an_effect_is_distinguished_from_noise() -> None:
-    """Ten rounds in the same direction are significant; ten in both directions are not."""
     more = change([(100.0, 105.0 + place) for place in range(10)])
     both = change([(100.0, 95.0 + place) for place in range(10)])
 
@@ -43,14 +40,12 @@ def test_an_effect_is_distinguished_from_noise() -> None:
 
 
 def test_five_rounds_are_not_significant() -> None:
-    """All five on one side are one in sixteen by chance."""
     found = change([(1.0, 2.0)] * 5)
 
     assert (found.low, found.high, found.is_noise) == (None, None, True)
 
 
 def test_a_measure_with_a_zero_is_omitted() -> None:
-    """A round may be shorter than the resolution of CPU time, and a ratio to zero is undefined."""
     rounds = [({"p50": 1.0, "CPU time": 0.01 * place}, {"p50": 2.0, "CPU time": 0.02}) for place in range(6)]
 
     assert list(changes(rounds)) == ["p50"]

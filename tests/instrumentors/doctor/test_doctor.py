@@ -75,7 +75,6 @@ def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
 
 
 def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
-    """The report has the timed libraries with versions, and no problem; a preload and workers are none."""
     code, output = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
 
     assert code == 0, output
@@ -101,7 +100,6 @@ def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
 def test_the_state_of_the_tail_profiler_is_reported(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], state: str
 ) -> None:
-    """The report says whether call stacks are sampled, and within which limits."""
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     _, output = doctor("--", sys.executable, "serve.py")
@@ -111,7 +109,6 @@ def test_the_state_of_the_tail_profiler_is_reported(
 
 
 def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bare environment has none of our libraries, and we cannot be loaded there."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     other = tmp_path / "bare" / "bin" / "python"
@@ -126,7 +123,6 @@ def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkey
 
 
 def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor) -> None:
-    """-I is a hardening that many images have."""
     code, output = doctor("--", sys.executable, "-I", "-m", "uvicorn", "serve:app")
 
     assert code == 1
@@ -134,7 +130,6 @@ def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor
 
 
 def test_a_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
-    """The fix is a command line, and with it all is well."""
     code, output = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
     assert code == 1
@@ -149,7 +144,6 @@ def test_a_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
 def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sitecustomize runs in place of ours, and loads what we have to load: libraries and named functions."""
     words = ("--stage", "preprocess=serve:prepare", "--", "opentelemetry-instrument", "uvicorn", "serve:app")
 
     assert doctor(*words)[0] == 0
@@ -164,7 +158,6 @@ def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
     [[], ["--"], ["--nosuch", "--", "x"], ["--run", "--", "x"], ["--run=soon", "--", "x"], ["--stage", "a", "--", "x"]],
 )
 def test_wrong_usage_exits_with_2_and_shows_the_usage(doctor: Doctor, words: list[str]) -> None:
-    """The exit code differs from that of a found problem."""
     code, output = doctor(*words)
 
     assert code == 2
@@ -172,7 +165,6 @@ def test_wrong_usage_exits_with_2_and_shows_the_usage(doctor: Doctor, words: lis
 
 
 def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, place: Path) -> None:
-    """A sitecustomize of the user's own may write, and may end the interpreter."""
     (place / "sitecustomize.py").write_text(f"print('hello'); print('{MARK}' * 0)")
     start = ["env", f"PYTHONPATH={place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"]
     started = [*start, "stagelens", "run", "--", sys.executable, "serve.py"]
@@ -258,7 +250,6 @@ def silent_in_http() -> Generator[str]:
 def test_a_refusing_collector_is_reported_with_its_response(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], text: str, fix: str
 ) -> None:
-    """The collector gets a real export without content, which changes no counts."""
     with server() as address:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         code, output = doctor("--", "tritonserver", "--trace-config=mode=opentelemetry")
@@ -269,7 +260,6 @@ def test_a_refusing_collector_is_reported_with_its_response(
 
 
 def test_a_missing_collector_is_reported_without_summary(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --summary it needs no collector."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -281,7 +271,6 @@ def test_a_missing_collector_is_reported_without_summary(doctor: Doctor, monkeyp
 def test_an_unknown_certificate_authority_is_reported_with_the_setting(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, authority: Authorities
 ) -> None:
-    """With the setting the certificate is accepted."""
     own = authority("servers").sign("collector")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
@@ -322,7 +311,6 @@ class Clock:
 def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
     doctor: Doctor, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command line does not show a worker that the program starts with another environment."""
     (place / "parent.py").write_text(PARENT)
     monkeypatch.setattr(inspection, "BEGIN_SECONDS", 0.3)
     monkeypatch.setattr(inspection, "time", Clock())
@@ -337,7 +325,6 @@ def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
 
 
 def test_a_run_that_exits_is_reported(doctor: Doctor, place: Path) -> None:
-    """Its last words, and no wait for the rest of the time."""
     (place / "broken.py").write_text("import nosuchmodule")
     code, output = doctor("--run", "60", "--", sys.executable, "broken.py")
 

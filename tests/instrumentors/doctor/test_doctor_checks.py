@@ -168,7 +168,6 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
 
 @pytest.mark.parametrize(("inspection", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_check_finds_its_problem_and_names_the_fix(inspection: Inspection, check: Check, words: str) -> None:
-    """Each problem is reported once with its fix."""
     reported = [
         f"{finding.text}\n{finding.fix}" for finding in check(inspection) if words in f"{finding.text}\n{finding.fix}"
     ]
@@ -178,7 +177,6 @@ def test_a_check_finds_its_problem_and_names_the_fix(inspection: Inspection, che
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_a_healthy_service_has_no_findings(check: Check) -> None:
-    """Four workers, a preload and gevent are nothing that we do not survive."""
     assert list(check(HEALTHY)) == []
 
 
@@ -194,7 +192,6 @@ ELSEWHERE = {
 
 
 def test_every_check_has_a_test_case() -> None:
-    """A check without a case that reports a problem is not tested."""
     assert {check.__name__ for check in CHECKS} - ELSEWHERE == {check.__name__ for _, check, _ in TROUBLES}
 
 
@@ -209,12 +206,10 @@ def test_every_check_has_a_test_case() -> None:
     ],
 )
 def test_a_stream_with_a_variable_usage_option_is_not_reported(code: str) -> None:
-    """Only literal options are reported."""
     assert list(frameworks.check_stream_usage(inspection_of("python", "serve.py", code=code))) == []
 
 
 def test_a_vllm_without_the_option_gets_no_advice(tmp_path: Path) -> None:
-    """A flag that the installed version does not know would keep it from starting."""
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "arg_utils.py").write_text("otlp_traces_endpoint = None")
     inspection = with_interpreter(
@@ -229,7 +224,6 @@ def test_a_vllm_without_the_option_gets_no_advice(tmp_path: Path) -> None:
 
 
 def test_importing_a_related_library_does_not_count_as_the_library() -> None:
-    """A process under gevent contains Flask and others; one that imports magika uses its ONNX Runtime."""
     there = {"flask": "3.1.3", "gevent": "26.9.0", "onnxruntime": "1.31.1", "magika": "1.0.3"}
     inspection = with_interpreter(
         inspection_of("python", "serve.py", code="import gevent, magika"), distributions=there
@@ -239,7 +233,6 @@ def test_importing_a_related_library_does_not_count_as_the_library() -> None:
 
 
 def test_a_library_with_an_instrumentor_is_not_listed_as_untimed() -> None:
-    """Of whichever name its distribution is."""
     inspection = with_interpreter(
         inspection_of("python", "serve.py", code="import tensorflow, sklearn, spacy"),
         distributions={"tensorflow": "2.21.0", "scikit-learn": "1.9.1", "spacy": "3.8.0"},
@@ -251,20 +244,17 @@ def test_a_library_with_an_instrumentor_is_not_listed_as_untimed() -> None:
 
 
 def test_an_argument_too_long_for_a_path_is_not_a_file(tmp_path: Path) -> None:
-    """Code on the command line, or data."""
     (tmp_path / "serve.py").write_text("import torch")
 
     assert read_sources("serve.py", (f"{'a' * 300}.py", f"{'a' * 300}:app"), tmp_path).imported() == {"torch"}
 
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:
-    """The file is not parsed, so nothing is reported."""
     assert list(checks.check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
 
 
 @pytest.mark.parametrize(("limit", "left"), [("max", None), ("100000", 100000 - 60000 + 20000)])
 def test_available_memory_includes_the_page_cache(tmp_path: Path, limit: str, left: int | None) -> None:
-    """The kernel takes it back when a process needs it."""
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text("60000\n")
     (tmp_path / "memory.stat").write_text("anon 40000\nfile 20000\n")
@@ -273,7 +263,6 @@ def test_available_memory_includes_the_page_cache(tmp_path: Path, limit: str, le
 
 
 def test_a_small_container_is_warned_about_the_buffer_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A buffer that fits is no trouble."""
     (tmp_path / "memory.max").write_text(str(64 * 1024**2))
     (tmp_path / "memory.current").write_text(str(54 * 1024**2))
     (tmp_path / "memory.stat").write_text("file 0\n")
@@ -284,14 +273,12 @@ def test_a_small_container_is_warned_about_the_buffer_size(tmp_path: Path, monke
 
 
 def test_a_missing_collector_in_a_terminal_is_not_a_problem() -> None:
-    """`stagelens run` sums the run up there, but a service is not started in a terminal."""
     found = list(checks.check_collector(replace(HEALTHY, alone=True)))
 
     assert [(finding.fix, finding.hurts) for finding in found] == [("stagelens up", False)]
 
 
 def test_a_local_run_needs_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that is read only has none, unless TMPDIR names one."""
     monkeypatch.setattr(checks.tempfile, "tempdir", str(tmp_path / "nosuch"))
 
     assert [finding.fix.partition("=")[0] for finding in checks.check_temporary_files(HEALTHY)] == ["TMPDIR"]
@@ -299,7 +286,6 @@ def test_a_local_run_needs_a_temporary_directory(tmp_path: Path, monkeypatch: py
 
 
 def test_a_gpu_without_nvml_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the driver is and its library's Python side is not; silent where either is otherwise."""
     monkeypatch.setattr(checks, "DRIVER", tmp_path / "nvidiactl")
     without = list(checks.check_gpus(HEALTHY))
     (tmp_path / "nvidiactl").touch()

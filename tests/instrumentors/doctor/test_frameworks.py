@@ -45,7 +45,6 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Inspection, text: str, fix: str) -> None:
-    """Once, as a guess, and not as something that is in the way."""
     (found,) = frameworks.check_batching(inspection)
 
     assert text in found.text
@@ -63,7 +62,6 @@ def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Ins
     ],
 )
 def test_an_unused_or_fixed_framework_has_no_finding(inspection: Inspection) -> None:
-    """A false alarm is worse than silence."""
     assert list(frameworks.check_batching(inspection)) == []
 
 
@@ -72,7 +70,6 @@ LIST = "import asyncio\nfuture = asyncio.get_running_loop().create_future()\njob
 
 @pytest.mark.parametrize("more", ["", "jobs = queue.SimpleQueue()"])
 def test_a_batcher_with_a_list_is_reported(more: str) -> None:
-    """Nobody knows when it starts to work for which request."""
     (found,) = frameworks.check_lists_of_jobs(inspection_of("python", "serve.py", code=f"{LIST}\n{more}"))
 
     assert found.text.startswith("serve.py:2 creates a future")
@@ -86,7 +83,6 @@ def test_a_batcher_with_a_queue_or_a_ticket_is_not_reported(more: str) -> None:
 
 
 def test_instrumented_libraries_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adding one takes nothing here."""
     monkeypatch.setattr(frameworks, "LIBRARIES", (Library("ts", "torchserve", "TorchServe"),))
 
     assert list(frameworks.check_batching(inspection_of("torchserve", "--start"))) == []

@@ -33,7 +33,6 @@ def at(*words: str) -> CommandTarget:
 def test_python_options_end_at_the_program(
     words: list[str], flags: tuple[str, ...], program: str, arguments: tuple[str, ...]
 ) -> None:
-    """The interpreter is inspected with the options of its start."""
     found = at(*words)
 
     assert (found.interpreter, found.flags, found.program, found.lost) == (words[0], flags, program, "")
@@ -42,7 +41,6 @@ def test_python_options_end_at_the_program(
 
 
 def test_a_pip_script_names_its_interpreter() -> None:
-    """`uvicorn` on PATH is a script whose first line names its interpreter."""
     found = at(str(Path(sys.executable).parent / "uvicorn"), "serve:app")
 
     assert Path(found.interpreter).samefile(sys.executable)
@@ -72,7 +70,6 @@ BEFORE = st.sampled_from(
 
 @given(st.lists(BEFORE, max_size=6))
 def test_wrapper_commands_before_the_program_are_skipped(before: list[list[str]]) -> None:
-    """However many wrappers there are: the program behind them is the same."""
     words = [word for each in before for word in each]
     found, plain = at(*words, *PROGRAM), at(*PROGRAM)
 
@@ -95,7 +92,6 @@ def test_wrapper_commands_before_the_program_are_skipped(before: list[list[str]]
     ],
 )
 def test_a_shell_is_read_up_to_its_last_command(tmp_path: Path, script: str) -> None:
-    """Images start by `sh -c`, or by a script that ends in `exec`."""
     file = tmp_path / "entry.sh"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -107,7 +103,6 @@ def test_a_shell_is_read_up_to_its_last_command(tmp_path: Path, script: str) -> 
 
 
 def test_a_start_script_passes_its_arguments(tmp_path: Path) -> None:
-    r"""`exec "$@"` is how most of them end."""
     file = tmp_path / "entry.sh"
     file.write_text('#!/bin/bash\nset -e\nexec "$@"\n')
     file.chmod(0o755)
@@ -129,7 +124,6 @@ def test_a_start_script_passes_its_arguments(tmp_path: Path) -> None:
     ],
 )
 def test_an_undeterminable_command_is_explained(words: list[str], why: str) -> None:
-    """A guess would be worse than none."""
     assert why in at(*words).lost
 
 
@@ -160,12 +154,10 @@ def test_an_undeterminable_command_is_explained(words: list[str], why: str) -> N
     )
 )
 def test_any_command_line_is_analysed_without_an_error(words: list[str]) -> None:
-    """The result is a target, or the reason why it is unknown."""
     found = at(*words)
 
     assert found.lost or found.program
 
 
 def test_every_wrapper_is_in_one_table() -> None:
-    """In two tables the first would win, silently."""
     assert not WRAPPERS.keys() & STARTERS.keys()

@@ -40,7 +40,6 @@ def serve(count: int, name: str = "predict") -> None:
 
 
 def test_each_request_arrives_exactly_once(sink: Sink) -> None:
-    """A delta is exported once; what comes later is in the next one; every post has a name of its own."""
     agent = agent_for(sink)
     serve(300)
 
@@ -63,7 +62,6 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
 
 
 def test_export_intervals_are_contiguous(sink: Sink) -> None:
-    """Where one delta ends the next one starts."""
     agent = agent_for(sink)
     for _ in range(2):
         serve(1)
@@ -86,7 +84,6 @@ def by_attribute(post: Post) -> dict[str, int]:
 
 
 def test_attributes_have_intervals_of_their_own(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are exported less often than the rest; each request is in one of the exports."""
     agent = agent_for(sink)
     monkeypatch.setattr(agent, "_attribute_schedule", Schedule(10**12, 0.0))
     serve(2)
@@ -119,7 +116,6 @@ def first_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("first_requests")
 def test_requests_are_counted_by_concurrency(sink: Sink) -> None:
-    """The requests that ran at the arrival of a request, also those that are not finished."""
     agent = agent_for(sink)
     with stagelens.request("predict"):
         serve(2)
@@ -131,7 +127,6 @@ def test_requests_are_counted_by_concurrency(sink: Sink) -> None:
 
 @pytest.mark.usefixtures("first_requests")
 def test_a_request_without_a_record_no_longer_runs(sink: Sink) -> None:
-    """Its integration failed, so it will not be finished."""
     agent = agent_for(sink)
     for _ in range(2):
         opened = recorder.begin()
@@ -148,7 +143,6 @@ def test_a_request_without_a_record_no_longer_runs(sink: Sink) -> None:
 
 @pytest.mark.parametrize("level", [NO_FACTS, REQUESTS_ONLY])
 def test_the_replica_is_counted_at_every_level(sink: Sink, level: int) -> None:
-    """It costs nothing per request, unlike the other attributes."""
     agent = agent_for(sink)
     agent._aggregator.level = level  # pyright: ignore[reportPrivateUsage] - as the governor does
     serve(3)
@@ -158,7 +152,6 @@ def test_the_replica_is_counted_at_every_level(sink: Sink, level: int) -> None:
 
 
 def test_many_attributes_are_split_over_posts(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collector limits the size of a body."""
     monkeypatch.setattr(agent_module, "POINTS_A_BODY", 10)
     agent = agent_for(sink)
     for number in range(30):
@@ -170,7 +163,6 @@ def test_many_attributes_are_split_over_posts(sink: Sink, monkeypatch: pytest.Mo
 
 
 def test_uncounted_requests_are_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full queue, a record that cannot be read and a refused batch each show up as dropped, none of them twice."""
     agent = agent_for(sink)
 
     assert agent.flush(60)  # takes note of what other tests dropped
@@ -198,8 +190,6 @@ def test_uncounted_requests_are_reported(sink: Sink, monkeypatch: pytest.MonkeyP
 
 
 def test_an_overloaded_agent_still_exports(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue is never empty; what was in it has its turn, and the export has its own."""
-
     class Endless(deque[records.Record]):
         def popleft(self) -> records.Record:
             self.append(self[0])
@@ -213,7 +203,6 @@ def test_an_overloaded_agent_still_exports(sink: Sink, monkeypatch: pytest.Monke
 
 
 def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:
-    """A collector limits the size of a body; every series is in exactly one."""
     agent = agent_for(sink)
     for number in range(120):
         serve(2, f"route-{number}")
@@ -224,7 +213,6 @@ def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:
 
 
 def test_requests_wait_for_an_unreachable_collector(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three exports fail; when the collector is back each request is counted once."""
     monkeypatch.setattr(exporter, "BACKOFF_BASE_SECONDS", 30)
     monkeypatch.setattr(random.Random, "uniform", lambda _self, _low, high: high)
     sink.answers.extend([(503, {}, b"")] * 3)
@@ -240,7 +228,6 @@ def test_requests_wait_for_an_unreachable_collector(sink: Sink, monkeypatch: pyt
 
 
 def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_set_back() -> None:
-    """All processes count in the same steps, and none falls silent for as long as a clock jumped."""
     schedule = Schedule(10.0, now=993.0)
 
     assert not schedule.due(999.9)
@@ -251,7 +238,6 @@ def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_se
 
 
 def test_a_trace_that_cannot_be_encoded_is_dropped_alone(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those of its export nor the numbers, and a flush at exit still delivers."""
     written = agent_module.build_trace
 
     def build_trace(request: Any) -> Any:

@@ -56,7 +56,6 @@ def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
 def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
     sink: Sink, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """A refused sender must not retry all night; unsent data are counted as lost."""
     sink.answers.extend([(status, {}, b"who are you?")] * 3)
     lost: list[tuple[str, int]] = []
     agent = exporter(lost=lambda reason, requests: lost.append((reason, requests)))
@@ -82,7 +81,6 @@ def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
 def test_a_token_that_expires_later_is_logged_again(
     sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet_seconds: float, lines: int
 ) -> None:
-    """The second problem is logged unless it follows immediately: then one of two collectors refuses."""
     monkeypatch.setattr(module, "QUIET_SECONDS", quiet_seconds)
     sink.answers.extend([(401, {}, b""), (200, {}, b""), (401, {}, b"")])
     agent = exporter()
@@ -94,7 +92,6 @@ def test_a_token_that_expires_later_is_logged_again(
 
 
 def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorities) -> None:
-    """By OpenTelemetry's own two settings."""
     agent = exporter(shown(authority("servers").file, authority("clients").sign("checkout")))
     agent.offer(batch(guarded.url))
 
@@ -106,7 +103,6 @@ def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorit
 def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
     guarded: Guarded, authority: Authorities, until: Until, caplog: pytest.LogCaptureFixture, client: str | None
 ) -> None:
-    """The handshake fails like a network error, so it is retried."""
     trusted = authority("servers").file
     agent = exporter(shown(trusted, authority(client).sign("checkout")) if client else ClientTlsFiles(str(trusted)))
     agent.offer(batch(guarded.url))
@@ -119,7 +115,6 @@ def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
 
 
 def test_an_untrusted_server_is_reported(guarded: Guarded, until: Until, caplog: pytest.LogCaptureFixture) -> None:
-    """With the settings to compare."""
     agent = exporter()
     agent.offer(batch(guarded.url))
     agent.wake()
@@ -131,7 +126,6 @@ def test_an_untrusted_server_is_reported(guarded: Guarded, until: Until, caplog:
 def test_a_renewed_certificate_is_used_at_the_next_attempt(
     guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Certificates of a mesh live for hours, services for weeks."""
     own, good = authority("strangers").sign("old"), authority("clients").sign("new")
     trust = ClientTlsFiles(str(authority("servers").file), str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
     for source in (own, good):
@@ -150,7 +144,6 @@ def test_a_renewed_certificate_is_used_at_the_next_attempt(
 def test_an_encrypted_key_prompts_for_no_password(
     guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The host's terminal is not ours."""
     own = authority("clients").sign("checkout")
     locked = tmp_path / "locked.key"
     own.encrypt_key(locked)

@@ -57,7 +57,6 @@ def by_instance(sink: Sink) -> dict[str, int]:
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise SystemExit(3)"])
 def test_a_short_script_delivers_all_requests_at_exit(sink: Sink, ending: str) -> None:
-    """However soon it ends, and with the exit status it chose."""
     done = run(sink.url, f"serve(3)\n{ending}", OTEL_SERVICE_NAME="shop", STAGELENS_SERVICE_VERSION="7")
 
     assert (done.returncode, done.stderr) == (3 if ending else 0, "")
@@ -67,7 +66,6 @@ def test_a_short_script_delivers_all_requests_at_exit(sink: Sink, ending: str) -
 
 
 def test_a_process_that_an_interrupt_ends_still_ends_by_its_signal(sink: Sink) -> None:
-    """A shell ends its loop only then. Python forgets it when the import of a module runs the text of code."""
     done = run(sink.url, "serve(3)\nraise KeyboardInterrupt")
 
     assert done.returncode == -signal.SIGINT
@@ -75,7 +73,6 @@ def test_a_process_that_an_interrupt_ends_still_ends_by_its_signal(sink: Sink) -
 
 
 def test_a_process_ends_cleanly_without_a_collector() -> None:
-    """Without a listener, or with one that never responds, stderr is empty and the exit takes the flush timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
             done = run(f"http://127.0.0.1:{port}", "serve(3)", flush_seconds=2)
@@ -99,7 +96,6 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_no_child_begins_after_the_signal_that_ends_its_parent() -> None:
-    """A pool would replace its workers, which the same signal has ended, while the last report waits for the collector."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = run(f"http://127.0.0.1:{silent.getsockname()[1]}", FORK_AT_END, flush_seconds=1)
 
@@ -107,7 +103,6 @@ def test_no_child_begins_after_the_signal_that_ends_its_parent() -> None:
 
 
 def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
-    """Nor does one that is switched off."""
     run(sink.url, "")
     done = run(sink.url, "serve(3)", OTEL_SDK_DISABLED="true")
 
@@ -116,7 +111,6 @@ def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
 
 
 def test_a_running_process_reports_every_interval(sink: Sink, until: Callable[[Callable[[], object]], None]) -> None:
-    """Several deltas come while it runs, and in the end every request was counted once."""
     script = SERVE.format(flush_seconds=60) + "for line in sys.stdin: serve(int(line))"
     env = settings(sink.url, STAGELENS_EXPORT_INTERVAL="100ms")
     with subprocess.Popen([sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, text=True) as process:
@@ -177,7 +171,6 @@ os.waitpid(child, 0)
 def test_a_forked_child_reports_its_own_requests_under_its_own_instance(
     sink: Sink, script: str, counts: list[int]
 ) -> None:
-    """Data waiting in the parent stay there; a child forked inside a request is not inside it."""
     done = run(sink.url, script)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -210,7 +203,6 @@ until(lambda: not recorder.pending)
 
 
 def test_an_error_in_the_background_is_logged_and_the_thread_goes_on(sink: Sink) -> None:
-    """Nothing is lost but time."""
     done = run(sink.url, PLANTED.format(error="ValueError", then=""), STAGELENS_EXPORT_INTERVAL="100ms")
 
     assert done.returncode == 0
@@ -220,7 +212,6 @@ def test_an_error_in_the_background_is_logged_and_the_thread_goes_on(sink: Sink)
 
 
 def test_a_background_thread_that_died_is_replaced(sink: Sink) -> None:
-    """The next backlog starts another thread, with the same instance id."""
     done = run(sink.url, PLANTED.format(error="SystemExit", then=DIED), STAGELENS_EXPORT_INTERVAL="100ms")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -228,7 +219,6 @@ def test_a_background_thread_that_died_is_replaced(sink: Sink) -> None:
 
 
 def test_invalid_settings_are_named_and_do_not_stop_the_process(sink: Sink) -> None:
-    """Each is logged once, with its key, its value and what to write."""
     broken = {"STAGELENS_EXPORT_INTERVAL": "soon", "STAGELENS_BUFFER_SIZE": "-1", "STAGELENS_KEEP_SLOW": "many"}
     done = run(sink.url, "serve(3)", 60, **broken)
 

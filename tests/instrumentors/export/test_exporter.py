@@ -72,7 +72,6 @@ def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -
 
 
 def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Make) -> None:
-    """Configured headers for a proxy or a vendor are sent; headers about the body are set by the agent."""
     agent = exporter(headers={"x-api-key": "k", "content-type": "text/plain"})
     agent.offer(batch(sink.url))
 
@@ -107,7 +106,6 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
 def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
     sink: Sink, losses: Losses, exporter: Make, until: Until, response: Any
 ) -> None:
-    """Same name, same bytes, in order; nothing is lost."""
     sink.answers.extend([response, response])
     agent = exporter()
     agent.offer(batch(sink.url, 1))
@@ -124,7 +122,6 @@ def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
 def test_a_refused_batch_is_dropped_counted_and_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """Sending again is useless; the reason is shown, without what would break a line of the log."""
     body = Status(code=3, message="bad\nbody").SerializeToString()
     sink.answers.extend([(status, {}, body)] * 2)
     agent = exporter()
@@ -145,7 +142,6 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once(
 def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
     sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
-    """A proxy may respond in any format."""
     sink.answers.append((403, {}, body.encode()))
     agent = exporter()
     agent.offer(batch(sink.url))
@@ -157,7 +153,6 @@ def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
 def test_a_partial_success_is_delivered_and_its_message_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The collector stored the valid points, so the batch is not repeated."""
     partial = ExportMetricsPartialSuccess(rejected_data_points=2, error_message="clock is wrong")
     refusal = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
     nothing = ExportMetricsServiceResponse(partial_success=ExportMetricsPartialSuccess()).SerializeToString()
@@ -178,7 +173,6 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
 def test_a_200_with_an_invalid_body_is_an_acknowledgement(
     sink: Sink, losses: Losses, exporter: Make, body: bytes
 ) -> None:
-    """The status decides, also where the body breaks off."""
     sink.answers.append((200, {"Content-Length": str(len(body) + 1)}, body))
     agent = exporter()
     agent.offer(batch(sink.url))
@@ -190,7 +184,6 @@ def test_a_200_with_an_invalid_body_is_an_acknowledgement(
 def test_the_queue_is_bounded_and_drops_the_oldest(
     losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the collector is down the host uses at most the buffer; dropped data are counted and logged once."""
     agent = exporter(buffer_bytes=100)
     for number in range(5):
         agent.offer(batch("http://127.0.0.1:1", number, b"x" * 40, requests=10 + number))
@@ -202,7 +195,6 @@ def test_the_queue_is_bounded_and_drops_the_oldest(
 
 
 def test_traces_are_dropped_before_counts(losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """They are examples; with a count goes a request."""
     agent = exporter(buffer_bytes=100)
     for number in range(3):
         agent.offer(batch("http://127.0.0.1:1", number, b"x" * 20, requests=0))
@@ -218,7 +210,6 @@ def test_traces_are_dropped_before_counts(losses: Losses, exporter: Make, caplog
     sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=30),
 )
 def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, int]]) -> None:
-    """Whatever comes: never more waits than may, and a count goes only where all that waits are counts, newer than it."""
     outbox = Outbox(100)
     waiting: list[ExportBatch] = []
     for number, (size, requests) in enumerate(sizes):
@@ -238,7 +229,6 @@ def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, i
 
 
 def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
-    """The batch may be acknowledged meanwhile, and would be counted twice."""
     outbox = Outbox(100)
     first, second = batch("", 1, b"x" * 60), batch("", 2, b"x" * 60)
     outbox.put(first)
@@ -256,7 +246,6 @@ def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
 
 
 def test_a_batch_in_flight_is_not_delivered() -> None:
-    """A batch counts as undelivered until it is acknowledged; dropped and refused ones no longer count."""
     outbox = Outbox(100)
     first, second, third = (batch("", number, b"x" * 40, requests=number) for number in (1, 2, 4))
     outbox.put(first)
@@ -280,7 +269,6 @@ def test_a_batch_in_flight_is_not_delivered() -> None:
 def test_an_unreachable_server_and_its_return_are_logged_once(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each outage is one line with the fix; the data arrive when the server recovers."""
     caplog.set_level(logging.WARNING)
     sink.answers.extend([b""] * 5)
     agent = exporter()
@@ -296,7 +284,6 @@ def test_an_unreachable_server_and_its_return_are_logged_once(
 def test_a_flapping_server_does_not_fill_the_log(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second outage within a minute is not logged."""
     sink.answers.extend([(503, {}, b"full\n"), (200, {}, b"")] * 3)
     agent = exporter()
     for number in range(3):
@@ -312,7 +299,6 @@ def test_a_flapping_server_does_not_fill_the_log(
 
 
 def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
-    """Neither a closed port nor a server without responses delays the exit."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
             agent = exporter(timeout_seconds=0.5)
@@ -326,7 +312,6 @@ def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
 def test_the_remainder_is_sent_when_no_thread_can_start(
     sink: Sink, exporter: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later versions of Python start no thread at exit, and a short script still reports."""
     start = threading.Thread.start
 
     def at_exit(thread: threading.Thread) -> None:
@@ -349,7 +334,6 @@ def test_the_remainder_is_sent_when_no_thread_can_start(
 def test_retry_after_zero_still_waits(
     sink: Sink, exporter: Make, until: Until, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    """A date is in the past where clocks differ: the host's process must not spin over it."""
     monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
     monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 3600.0)
     sink.answers.append((503, {"Retry-After": asked}, b""))
@@ -362,7 +346,6 @@ def test_retry_after_zero_still_waits(
 
 
 def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None:
-    """A server that asks for an hour is left alone for the longest time we wait, also by new batches; only leaving asks again."""
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
     agent = exporter()
     agent.offer(batch(sink.url, 1))
@@ -390,7 +373,6 @@ class NotedEvent(threading.Event):
 
 
 def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, exporter: Make, until: Until) -> None:
-    """The delay of a slow server is respected, however many batches arrived during its response."""
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
     sink.answering.clear()
     agent = exporter()
@@ -409,7 +391,6 @@ def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, export
 def test_undelivered_batches_are_reported_at_exit(
     exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Retained data are lost when the process exits."""
     agent = exporter()
     agent.offer(batch("http://127.0.0.1:1", 1, requests=7))
     agent.wake()
@@ -424,7 +405,6 @@ def test_undelivered_batches_are_reported_at_exit(
 def test_batches_in_flight_at_exit_are_reported(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The collector has received the batch without a response, so its outcome is unknown."""
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
     agent = exporter()
     agent.offer(batch(sink.url, 1, requests=7))
@@ -441,7 +421,6 @@ def test_batches_in_flight_at_exit_are_reported(
 def test_a_collector_that_cannot_store_is_not_reported_as_absent(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The message of the collector is logged instead of the advice to start a collector."""
     sink.answers.append((503, {"Retry-After": "3600"}, Status(message="the disk is full").SerializeToString()))
     agent = exporter()
     agent.offer(batch(sink.url, 1))
@@ -454,7 +433,6 @@ def test_a_collector_that_cannot_store_is_not_reported_as_absent(
 
 
 def test_https_is_verified(sink: Sink, exporter: Make, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server without TLS, or without a certificate we trust, gets nothing."""
     # Not again: where the server goes meanwhile, Python's ssl leaves the socket unclosed (see `test_denied`).
     monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
     monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 3600.0)
@@ -469,7 +447,6 @@ def test_https_is_verified(sink: Sink, exporter: Make, until: Until, monkeypatch
 def test_the_time_of_a_main_thread_after_a_fork_is_not_that_of_sending(
     exporter: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under gevent the exporter runs on the main thread, of which `threading` may have the id from before the fork."""
     monkeypatch.setattr(threading.main_thread(), "_native_id", 1)
     agent = exporter()
     agent._note_cpu()  # pyright: ignore[reportPrivateUsage]

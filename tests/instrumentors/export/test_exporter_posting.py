@@ -16,13 +16,11 @@ from tests.support.trickle import trickling
     "beginning", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
 )
 def test_a_trickling_response_times_out(beginning: bytes) -> None:
-    """Each byte arrives in time, and the complete response does not."""
     with trickling(beginning) as port, pytest.raises(TimeoutError):
         post(f"http://127.0.0.1:{port}/v1/metrics", b"body", {}, 0.3, ssl.create_default_context)
 
 
 def test_a_response_is_read_completely(sink: Sink) -> None:
-    """Status, headers and body are read, also of a response that ends with its connection."""
     sink.answers.append((503, {"Retry-After": "7"}, b"full"))
     response = post(f"{sink.url}/v1/metrics?a=b", b"body", {"X-Stagelens-Batch": "a:1"}, 60, ssl.create_default_context)
 
@@ -31,7 +29,6 @@ def test_a_response_is_read_completely(sink: Sink) -> None:
 
 
 def test_a_proxy_receives_the_full_url(sink: Sink) -> None:
-    """With its user and password."""
     proxy = sink.url.replace("http://", "http://ada:s3cret@")
     post("http://collector.example/v1/events", b"body", {}, 60, ssl.create_default_context, proxy=proxy)
 
@@ -40,7 +37,6 @@ def test_a_proxy_receives_the_full_url(sink: Sink) -> None:
 
 
 def test_a_long_response_needs_an_explicit_limit(sink: Sink) -> None:
-    """Statistics of many models take megabytes; a response of a collector never does."""
     sink.answers.extend([(200, {}, b"x" * 500_000)] * 2)
     connection = HTTPConnection("127.0.0.1", int(sink.url.rpartition(":")[2]))
     limit_connection(connection, 60, max_bytes=1_000_000)

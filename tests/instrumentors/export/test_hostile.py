@@ -39,7 +39,6 @@ ADDRESS = "Set OTEL_EXPORTER_OTLP_ENDPOINT to the address of the collector"
 def test_a_peer_that_is_no_collector_is_named_in_one_line(
     name: str, message: str, fix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is wrong, and what to do; never its raw bytes, and once for any number of batches."""
     page = b"<!DOCTYPE html>\n<html><head><title>Sign in\x1b[2J</title>"
     monkeypatch.setitem(PEERS, "a page to log in", [b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", page])
     with listening(name) as url:
@@ -59,7 +58,6 @@ def test_a_peer_that_is_no_collector_is_named_in_one_line(
 
 
 def test_the_grpc_port_of_a_real_server_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """OTEL_EXPORTER_OTLP_ENDPOINT often has it, because it is the default of other exporters."""
     with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool)
         port = server.add_insecure_port("127.0.0.1:0")
@@ -85,7 +83,6 @@ def test_the_grpc_port_of_a_real_server_is_named(caplog: pytest.LogCaptureFixtur
     ],
 )
 def test_the_usual_port_of_grpc_is_enough_for_the_fix(url: str, address: str) -> None:
-    """Some servers only close the connection, or do not listen at all."""
     assert explain(ConnectionRefusedError(111, "Connection refused"), url) == (
         "[Errno 111] Connection refused",
         address,
@@ -106,7 +103,6 @@ def test_the_exporter_survives_a_hostile_collector(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The batch for the hostile collector waits or is dropped; the next batch is delivered."""
     # One attempt for each `drain`.
     monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
     lost: list[tuple[str, int]] = []

@@ -80,7 +80,6 @@ patient = settings(deadline=None, max_examples=50, suppress_health_check=[Health
 def test_every_backend_decodes_the_counted_numbers(
     counted: dict[Dimensions, Delta], start: int, lost: dict[str, int]
 ) -> None:
-    """Every point of every histogram is there once, with its series, its interval and its exact counts; so are losses."""
     written = Encoder({"service.name": "shop"}, lambda: None).metrics(ExportInterval(start, start + 7), counted, lost)
     times = {"startTimeUnixNano": str(start), "timeUnixNano": str(start + 7)}
     metrics: list[dict[str, Any]] = []
@@ -105,7 +104,6 @@ def test_every_backend_decodes_the_counted_numbers(
 @patient
 @given(st.lists(traces, max_size=12), nanoseconds)
 def test_every_backend_decodes_the_retained_spans(retained: list[Trace], anchor: int) -> None:
-    """Ids, names, times, attributes and status, in their order."""
     written = Encoder({"service.name": "shop"}, lambda: None).traces(retained, anchor)
     expected = ExportTraceServiceRequest()
     resource = expected.resource_spans.add()

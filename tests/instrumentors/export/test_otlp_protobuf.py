@@ -26,7 +26,6 @@ Buckets = ExponentialHistogramDataPoint.Buckets
 
 @given(st.integers(-(2**31), 2**31 - 1), st.lists(st.integers(0, 2**64 - 1)))
 def test_integers_of_every_size_round_trip(offset: int, counts: list[int]) -> None:
-    """Those below zero and of 64 bits too."""
     assert Buckets.FromString(signed_field(1, offset) + packed_field(2, counts)) == Buckets(
         offset=offset, bucket_counts=counts
     )
@@ -34,20 +33,17 @@ def test_integers_of_every_size_round_trip(offset: int, counts: list[int]) -> No
 
 @given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.integers(0, 2**63 - 1))
 def test_fixed_size_numbers_round_trip(value: int, real: float, count: int) -> None:
-    """64 bits in the machine's own form, and integers that may be negative."""
     assert AnyValue.FromString(integer_field(3, value)) == AnyValue(int_value=value)
     assert NumberDataPoint.FromString(double_field(4, real)) == NumberDataPoint(as_double=real)
     assert NumberDataPoint.FromString(fixed64_field(3, count)) == NumberDataPoint(time_unix_nano=count)
 
 
 def test_invalid_unicode_does_not_break_the_message() -> None:
-    """Fields around it are read."""
     assert AnyValue.FromString(text_field(1, "a\ud800b")) == AnyValue(string_value="a?b")
 
 
 @given(st.integers(0, 2**31 - 1), st.text())
 def test_a_status_is_decoded(code: int, text: str) -> None:
-    """Its code and its message; what protobuf does not write is missing."""
     found = parse_fields(Status(code=code, message=text).SerializeToString())
 
     assert found == {**({1: code} if code else {}), **({2: text.encode()} if text else {})}
@@ -55,13 +51,11 @@ def test_a_status_is_decoded(code: int, text: str) -> None:
 
 @given(st.binary())
 def test_any_bytes_are_a_message_or_a_value_error(content: bytes) -> None:
-    """No response of a server raises another error."""
     with suppress(ValueError):
         parse_fields(content)
 
 
 @pytest.mark.parametrize("content", [b"\x0a", b"\x0a\x02a", b"\x09aaa", b"\x80" * 20, b"{}", b"<html>"])
 def test_truncated_or_invalid_protobuf_is_refused(content: bytes) -> None:
-    """Half a message is none."""
     with pytest.raises(ValueError, match="not a protobuf message"):
         parse_fields(content)

@@ -124,7 +124,6 @@ def _send(url: str, trust: ClientTlsFiles) -> Exporter:
 def test_exports_pass_the_proxy(
     proxy: Proxy, sink: Sink, guarded: Guarded, authority: Authorities, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the certificates of both sides; the collector gets no login of the proxy, and NO_PROXY excludes it."""
     client = authority("clients").sign("agent")
     trust = ClientTlsFiles(str(authority("servers").file), str(client.certificate), str(client.key))
     _send(sink.url, trust)
@@ -146,7 +145,6 @@ def test_exports_pass_the_proxy(
 def test_a_refused_login_keeps_the_data_and_names_the_proxy(
     proxy: Proxy, scheme: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without its password; the proxy refuses, not the collector, so nothing is dropped."""
     place = proxy.url.rpartition("@")[2]
     monkeypatch.setenv("HTTP_PROXY", f"http://ada:wr%2Fong@{place}")
     monkeypatch.setenv("https_proxy", f"http://ada:wr%2Fong@{place}")
@@ -170,7 +168,6 @@ def test_a_refused_login_keeps_the_data_and_names_the_proxy(
     ],
 )
 def test_an_unusable_proxy_is_named(proxy_url: str, reason: str) -> None:
-    """Not the collector, whose name the proxy resolves."""
     with pytest.raises(ProxyError, match=reason) as failed:
         post(
             "https://collector.example",
@@ -186,7 +183,6 @@ def test_an_unusable_proxy_is_named(proxy_url: str, reason: str) -> None:
 def test_the_log_names_the_proxy_and_the_fix(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, until: Until
 ) -> None:
-    """Once."""
     monkeypatch.setenv("http_proxy", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "")
     exporter = Exporter(

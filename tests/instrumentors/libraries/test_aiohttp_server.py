@@ -83,7 +83,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished) -> None:
-    """Inner applications contribute their prefix as written."""
     outer = application()
     outer.add_subapp("/shop/", application(("GET", "/items/{item}", item)))
     response = send_request(outer, "GET", "/shop/items/42?secret=1", headers={"traceparent": TRACEPARENT})
@@ -96,7 +95,6 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks("127.0.0.0/8"))
     headers = {"X-Request-Start": f"t={time.time() - 0.5:.3f}", "X-Force-Trace": "please"}
@@ -109,7 +107,6 @@ def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.Monkey
 
 
 def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) -> None:
-    """The rest of it comes only while the handler waits: by JSON, by form, and straight from the stream."""
     waiting = asyncio.Event()
 
     async def reads(request: web.Request) -> web.Response:
@@ -158,8 +155,6 @@ def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) ->
 def test_the_route_is_a_template_never_a_path(
     finished: Finished, method: str, path: str, route: str, status: int
 ) -> None:
-    """Unmatched paths share one name; a raised response is a response."""
-
     async def raised(_: web.Request) -> web.Response:
         raise web.HTTPNotFound
 
@@ -183,8 +178,6 @@ async def item_of_digits(request: web.Request) -> web.Response:
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """The status is 500, and aiohttp logs the exception unchanged."""
-
     async def broken(_: web.Request) -> web.Response:
         message = "broken"
         raise LookupError(message)
@@ -198,8 +191,6 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest
 
 
 def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
-    """First chunk and longest gap are facts; a response in one part has neither."""
-
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -219,8 +210,6 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
 
 
 def test_a_response_of_known_length_is_not_a_stream(finished: Finished) -> None:
-    """A file that is sent in parts was not made meanwhile."""
-
     async def parts(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "2"})
         await response.prepare(request)
@@ -233,8 +222,6 @@ def test_a_response_of_known_length_is_not_a_stream(finished: Finished) -> None:
 
 
 def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """The status was sent long before; the exception makes it an error."""
-
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -252,8 +239,6 @@ def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished, cap
 def test_a_client_disconnect_finishes_the_request_once(
     finished: Finished, cancels: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether aiohttp cancels the handler or lets it find out by writing: nothing of ours has failed."""
-
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -283,8 +268,6 @@ def test_a_client_disconnect_finishes_the_request_once(
 
 
 def test_a_request_that_never_ends_is_closed_in_any_context(finished: Finished) -> None:
-    """The garbage collector closes the coroutine of an abandoned task in any context."""
-
     async def turn(_connection: Any, request: Any, _start_time: float, handler: Any) -> Any:
         return await handler(request)
 
@@ -301,7 +284,6 @@ def test_a_request_that_never_ends_is_closed_in_any_context(finished: Finished) 
 
 
 def test_a_file_is_sent_unchanged(finished: Finished, tmp_path: Path) -> None:
-    """Sending it is network, and its name is not looked at."""
     (tmp_path / "secret.txt").write_bytes(b"content")
     app = web.Application()
     app.router.add_static("/static", tmp_path)
@@ -313,7 +295,6 @@ def test_a_file_is_sent_unchanged(finished: Finished, tmp_path: Path) -> None:
 
 
 def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished: Finished) -> None:
-    """Connecting and the end are none; an error ends the message that it happened in; several answers are a stream."""
     seen: list[bool] = []
 
     async def chat(request: web.Request) -> web.WebSocketResponse:
@@ -350,8 +331,6 @@ def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished
 
 
 def test_invalid_http_is_not_a_request(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """The server responds itself, and the application is not called."""
-
     async def drive(client: Client) -> bytes:
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(b"BREW\r\n\r\n")
@@ -368,7 +347,6 @@ def test_invalid_http_is_not_a_request(finished: Finished, caplog: pytest.LogCap
 
 
 def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
-    """Each of many interleaved requests records its own marks, and so do several on one connection."""
     gate = asyncio.Event()
     inside: list[str] = []
 
@@ -394,8 +372,6 @@ def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
 
 
 def test_a_body_the_handler_sends_is_not_its_request_body(finished: Finished) -> None:
-    """The client of aiohttp reads through the same class: what it waits for is no `network` of the request."""
-
     async def slow(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -415,7 +391,6 @@ def test_a_body_the_handler_sends_is_not_its_request_body(finished: Finished) ->
 
 
 def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) -> None:
-    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
     secret = "hunter2"  # noqa: S105 - planted
 
     async def echo(request: web.Request) -> web.Response:
@@ -436,8 +411,6 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], internal: str
 ) -> None:
-    """For any failure of the agent, the client gets its response."""
-
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -454,7 +427,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
 
 
 def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
-    """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     AioHttpServerInstrumentor().instrument(skip_dep_check=True)
 
@@ -465,8 +437,6 @@ def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Inst
 
 
 def test_a_subclass_works_unchanged() -> None:
-    """A response that overrides what is patched, and calls it."""
-
     class Mine(web.Response):
         def __init__(self) -> None:
             super().__init__(text="mine")
@@ -497,7 +467,6 @@ def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> I
 
 @pytest.mark.filterwarnings("ignore:Inheritance class _InstrumentedApplication")  # how OpenTelemetry patches it
 def test_opentelemetry_causes_no_duplicates(finished: Finished, their_spans: InMemorySpanExporter) -> None:
-    """One span of theirs and one record of ours for each request, whoever came first."""
     send_request(application(("GET", "/items/{item}", item)), "GET", "/items/1")
 
     spans = [span for span in their_spans.get_finished_spans() if span.kind == trace.SpanKind.SERVER]
@@ -535,7 +504,6 @@ print(route, status, *sorted({key for key in marks[::3] if key[0] != "@"}))
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before, between or after, the same stages of the same request are seen."""
     code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
     completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
@@ -569,7 +537,6 @@ async def worker_stream(request: web.Request) -> web.StreamResponse:
 
 
 def test_a_refusal_of_a_middleware_is_framework(finished: Finished) -> None:
-    """The handler never runs."""
     app = application(("GET", "/", worker))
     app.middlewares.append(slow_middleware)
 
@@ -590,7 +557,6 @@ METHOD = _View(make_mocked_request("GET", "/")).work
 
 @pytest.mark.parametrize("handler", [worker, worker_stream, METHOD, functools.partial(METHOD, _=1), _View])
 def test_a_middleware_gets_the_handler_itself(finished: Finished, handler: Any) -> None:
-    """It may look it up, and its own time is `framework`, also when the middlewares are cached."""
     seen: list[Any] = []
 
     @web.middleware
@@ -617,8 +583,6 @@ def test_a_middleware_gets_the_handler_itself(finished: Finished, handler: Any) 
 
 
 def test_no_handler_is_kept() -> None:
-    """Tests of a service clear aiohttp's cache of middlewares."""
-
     async def handler(_: web.Request) -> web.Response:
         return web.Response()
 
@@ -634,7 +598,6 @@ def test_no_handler_is_kept() -> None:
 
 
 def test_an_invalid_end_of_a_response_is_an_error_of_aiohttp(finished: Finished) -> None:
-    """And an end after the end is none."""
     raised: list[Any] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:

@@ -98,7 +98,6 @@ async def discard(message: Message) -> None:
 
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished) -> None:
-    """FastAPI stands on Starlette and both are patched, yet one request is one record."""
     app = FastAPI()
 
     @app.get("/items/{item}")
@@ -115,7 +114,6 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_reading_parsing_rendering_and_sending_are_stages(finished: Finished) -> None:
-    """A JSON body is received (network) and parsed, and the response built (serialize) and sent (network)."""
     app = FastAPI()
 
     @app.post("/")
@@ -130,8 +128,6 @@ def test_reading_parsing_rendering_and_sending_are_stages(finished: Finished) ->
 
 
 def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -> None:
-    """Awaiting the parts of a form is network inside serialize, so neither is counted twice."""
-
     async def endpoint(request: Request) -> JSONResponse:
         async with request.form() as form:
             return JSONResponse(dict(form))
@@ -148,7 +144,6 @@ def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -
 
 
 def test_waiting_for_a_thread_is_queue(finished: Finished) -> None:
-    """While one plain function holds the only thread, the next request waits, and that is not its work."""
     inside, release = threading.Event(), threading.Event()
     app = FastAPI()
 
@@ -181,7 +176,6 @@ def test_waiting_for_a_thread_is_queue(finished: Finished) -> None:
 
 
 def test_waiting_for_one_of_forty_threads_is_queue_not_forward(finished: Finished) -> None:
-    """Of sixty requests at once AnyIO's pool takes forty: the model of the other twenty is not slow, they wait for it."""
     inside, release = itertools.count(1), threading.Event()
     forty = threading.Event()
     app = FastAPI()
@@ -216,7 +210,6 @@ def test_waiting_for_one_of_forty_threads_is_queue_not_forward(finished: Finishe
 
 
 def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> None:
-    """A plain function has returned, but the loop is blocked by others: this is neither its work nor unattributed."""
     inside, release, returned = threading.Event(), threading.Event(), threading.Event()
     app = FastAPI()
 
@@ -244,8 +237,6 @@ def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> Non
 
 
 def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
-    """A request that gave up waiting for a thread has waited."""
-
     async def endpoint(_: Request) -> PlainTextResponse:
         with anyio.move_on_after(0.02):
             await anyio.to_thread.run_sync(int, limiter=anyio.CapacityLimiter(0))
@@ -257,7 +248,6 @@ def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
 
 
 def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks("127.0.0.0/8"))
     headers = {"X-Request-Start": f"t={time.time() - 0.5:.3f}", "X-Force-Trace": "please"}
@@ -271,7 +261,6 @@ def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.Monkey
 
 
 def test_the_first_of_two_proxy_headers_counts(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain of proxies may add one each; the waits are not added up."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
     monkeypatch.setattr(proxy_waits, "trusted", ("*",))
     sent_at = f"t={time.time() - 0.9:.3f}".encode()
@@ -295,8 +284,6 @@ def test_the_first_of_two_proxy_headers_counts(finished: Finished, monkeypatch: 
     ],
 )
 def test_the_route_is_a_template_never_a_path(finished: Finished, path: str, route: str, status: int) -> None:
-    """Mounts and included routers contribute their prefixes as written; what matches nothing shares one name."""
-
     async def endpoint(_: Request) -> PlainTextResponse:
         return PlainTextResponse("")
 
@@ -315,7 +302,6 @@ def test_the_route_is_a_template_never_a_path(finished: Finished, path: str, rou
 
 
 def test_a_wrong_method_still_names_its_route(finished: Finished) -> None:
-    """405 is about a route we know; a word that is no HTTP method is not passed on."""
     app = Starlette(routes=[Route("/here", lambda _: PlainTextResponse(""))])
 
     response = send_request(app, "BREW", "/here")
@@ -326,7 +312,6 @@ def test_a_wrong_method_still_names_its_route(finished: Finished) -> None:
 
 
 def test_an_exception_is_an_error_and_reaches_the_server(finished: Finished) -> None:
-    """The handler's 500 goes out, the exception goes on to the server unchanged, and its class is recorded."""
     broken = RuntimeError("broken")
 
     async def endpoint(_: Request) -> PlainTextResponse:
@@ -340,8 +325,6 @@ def test_an_exception_is_an_error_and_reaches_the_server(finished: Finished) -> 
 
 
 def test_an_application_without_a_response_is_an_error(finished: Finished) -> None:
-    """A server sends 500 instead."""
-
     async def silent(*_: object) -> None:
         return
 
@@ -353,7 +336,6 @@ def test_an_application_without_a_response_is_an_error(finished: Finished) -> No
 
 
 def test_the_request_ends_at_the_last_byte_before_background_tasks(finished: Finished) -> None:
-    """The client has its response; later work is not part of the request."""
     seen: list[int] = []
 
     def later() -> None:
@@ -373,7 +355,6 @@ def test_the_request_ends_at_the_last_byte_before_background_tasks(finished: Fin
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str) -> None:
-    """Generators run inside their request, and the record ends with the stream."""
     inside: list[records.Marks | None] = []
 
     def chunks() -> Generator[bytes]:
@@ -415,7 +396,6 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(
     headers: list[tuple[bytes, bytes]],
     is_stream: bool,
 ) -> None:
-    """Several parts with bytes, without an announced length; the duration alone is no indication."""
     now = [1_000]
     monkeypatch.setattr(asgi, "clock", lambda: now[0])
 
@@ -439,8 +419,6 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(
 
 
 def test_a_plain_response_through_a_middleware_is_not_a_stream(finished: Finished) -> None:
-    """Starlette's middlewares pass everything on in parts."""
-
     async def passes(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
         return await call_next(request)
 
@@ -453,7 +431,6 @@ def test_a_plain_response_through_a_middleware_is_not_a_stream(finished: Finishe
 
 
 def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
-    """The stream is cancelled, the record is there, and the rest of the generator never ran."""
     streaming = asyncio.Event()
 
     async def endless() -> AsyncGenerator[bytes]:
@@ -479,8 +456,6 @@ def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
 
 
 def test_no_attribute_of_a_mounted_application_is_needed(finished: Finished, reported: set[str]) -> None:
-    """It may raise for any, as one that looks up its settings or loads its routes later."""
-
     class Lazy:
         @property
         def routes(self) -> None:
@@ -500,8 +475,6 @@ def test_no_attribute_of_a_mounted_application_is_needed(finished: Finished, rep
 
 @pytest.mark.since("starlette", "0.42")  # before, it raises an ExceptionGroup, and waits for a disconnect
 def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished) -> None:
-    """The status was sent long before; the exception makes it an error."""
-
     def chunks() -> Generator[bytes]:
         yield b"x"
         message = "half way"
@@ -516,8 +489,6 @@ def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished) -> 
 
 
 def test_a_cancelled_request_is_finished_and_stays_cancelled(finished: Finished) -> None:
-    """The record has the cancellation, which the server handles."""
-
     async def endpoint(_: Request) -> PlainTextResponse:
         await asyncio.Event().wait()
         return PlainTextResponse("")
@@ -536,8 +507,6 @@ def test_a_cancelled_request_is_finished_and_stays_cancelled(finished: Finished)
 
 
 def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
-    """Each of many interleaved requests records its own marks, and the context is clean afterwards."""
-
     async def endpoint(request: Request) -> PlainTextResponse:
         marks = records.current.get()
         assert marks is not None
@@ -559,8 +528,6 @@ def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
 
 @pytest.mark.since("starlette", "0.46")  # before, its exceptions are part of reference cycles
 def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
-    """Objects of a request are freed by reference counting alone."""
-
     async def endpoint(request: Request) -> PlainTextResponse:
         if request.url.path == "/broken":
             raise ValueError
@@ -587,7 +554,6 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
 
 
 def test_an_application_called_inside_a_request_is_part_of_it(finished: Finished) -> None:
-    """A handler that asks another application in the same process is one request, under its own route."""
     inner = Starlette(routes=[Route("/inner", lambda _: PlainTextResponse("inner"))])
 
     async def endpoint(_: Request) -> PlainTextResponse:
@@ -602,7 +568,6 @@ def test_an_application_called_inside_a_request_is_part_of_it(finished: Finished
 
 
 def test_an_application_may_copy_and_serialize_the_scope(finished: Finished) -> None:
-    """What we keep in it is no obstacle, and none of ours is in the copy."""
     seen: list[Any] = []
 
     async def endpoint(request: Request) -> Response:
@@ -618,7 +583,6 @@ def test_an_application_may_copy_and_serialize_the_scope(finished: Finished) -> 
 
 
 def test_what_the_application_gets_has_the_names_of_the_server(finished: Finished) -> None:
-    """Other tools name spans after `receive`, `send`, the endpoint and the coroutine of a task."""
     seen: list[Any] = []
 
     async def application(_: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -647,7 +611,6 @@ def test_what_the_application_gets_has_the_names_of_the_server(finished: Finishe
 
 
 def test_headers_that_can_be_read_once_are_left_to_others(finished: Finished, reported: set[str]) -> None:
-    """In the specification they are an iterable, and some callers have none."""
     seen: list[Any] = []
     header = (b"content-length", b"2")
 
@@ -678,7 +641,6 @@ def test_headers_that_can_be_read_once_are_left_to_others(finished: Finished, re
 
 
 def test_websockets_and_lifespans_are_not_recorded(finished: Finished) -> None:
-    """Neither is a request; both work."""
     sent: list[Message] = []
     started: list[str] = []
 
@@ -719,7 +681,6 @@ def run_without_asyncio(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def test_a_server_of_another_event_loop_than_asyncio_is_recorded(finished: Finished, reported: set[str]) -> None:
-    """Such as hypercorn with trio: there is no loop that we could watch, and nothing to report."""
     sent: list[str] = []
     messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 
@@ -742,7 +703,6 @@ def test_a_server_of_another_event_loop_than_asyncio_is_recorded(finished: Finis
 
 
 def test_a_shutdown_that_is_cancelled_meanwhile_is_still_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may cancel the scope of the lifespan: our last report does not raise what its own `send` would not."""
     order: list[str] = []
     monkeypatch.setattr(recorder, "flush", lambda: order.append("flush"))
 
@@ -760,7 +720,6 @@ def test_a_shutdown_that_is_cancelled_meanwhile_is_still_complete(monkeypatch: p
 
 
 def test_the_final_report_precedes_the_lifespan_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FastAPI stands on Starlette; and threads that requests still hold do not keep the server from ending."""
     order: list[str] = []
     monkeypatch.setattr(recorder, "flush", lambda: order.append("flush"))
     messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
@@ -786,7 +745,6 @@ def test_the_final_report_precedes_the_lifespan_shutdown(monkeypatch: pytest.Mon
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For any failure of the agent, the client gets its response."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
     make_fail(asgi.AsgiExchange, "_read_head")
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -801,7 +759,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
 def test_a_failure_while_sending_finishes_the_record(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """The record is still finished, by the end of the call."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
     make_fail(asgi.AsgiExchange, "_sent_body")
 
@@ -810,7 +767,6 @@ def test_a_failure_while_sending_finishes_the_record(
 
 
 def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
-    """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     StarletteInstrumentor().instrument(skip_dep_check=True)
 
@@ -822,7 +778,6 @@ def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Inst
 
 @pytest.mark.parametrize("theirs_first", [True, False])
 def test_opentelemetry_causes_no_duplicates(finished: Finished, instrumented: Instrumentor, theirs_first: bool) -> None:
-    """One server span of theirs and one record of ours for each request, whoever came first."""
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
@@ -843,7 +798,6 @@ def test_opentelemetry_causes_no_duplicates(finished: Finished, instrumented: In
 
 
 def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) -> None:
-    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
     secret = "hunter2"  # noqa: S105 - planted
     app = FastAPI()
 
@@ -868,7 +822,6 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before, between or after, the same stages of the same request are seen."""
     code = f"""
 import asyncio, stagelens
 {order}
@@ -942,7 +895,6 @@ class SlowMiddleware:
     ],
 )
 def test_the_endpoint_is_handler_and_the_rest_framework(finished: Finished, made: Callable[[], Starlette]) -> None:
-    """Middleware is no handler; what the endpoint does without a stage is, however it is written."""
     app = made()
     app.add_middleware(SlowMiddleware)
     send_request(app, "GET", "/")
@@ -954,7 +906,6 @@ def test_the_endpoint_is_handler_and_the_rest_framework(finished: Finished, made
 
 
 def test_the_documentation_of_fastapi_is_framework(finished: Finished) -> None:
-    """The user did not write its endpoint."""
     send_request(FastAPI(), "GET", "/openapi.json")
 
     assert "handler" not in own_times(finished)
@@ -974,7 +925,6 @@ async def depends_later() -> int:
 
 @pytest.mark.parametrize("dependency", [depends, depends_later])
 def test_dependencies_are_framework(finished: Finished, dependency: Any) -> None:
-    """The endpoint waits for them, and is no part of them."""
     app = FastAPI(routes=[APIRoute("/", worker, dependencies=[Depends(dependency)])])
     send_request(app, "GET", "/")
 
@@ -985,7 +935,6 @@ def test_dependencies_are_framework(finished: Finished, dependency: Any) -> None
 
 
 def test_a_request_that_fails_validation_is_framework(finished: Finished) -> None:
-    """The endpoint is never called."""
     app = FastAPI()
 
     @app.get("/{number}")

@@ -221,7 +221,6 @@ def send_request(request: pytest.FixtureRequest) -> Ask:
 
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, send_request: Ask) -> None:
-    """The route is the pattern, with a slash in front."""
     response = send_request("GET", "/items/42/?secret=1", headers={"traceparent": TRACEPARENT})
 
     assert response == (200, b'{"item": 42}')
@@ -233,7 +232,6 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_attributes_are_recorded(finished: Finished, send_request: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The headers that the user lists, and no others; the caller, and the size of the response."""
     listed = named_attributes.parse("tenant=header:x-tenant,plan=baggage:plan")
     monkeypatch.setattr(named_attributes, "sources", listed)
     headers = {
@@ -267,19 +265,16 @@ def test_attributes_are_recorded(finished: Finished, send_request: Ask, monkeypa
 def test_the_route_is_a_template_never_a_path(
     finished: Finished, send_request: Ask, url: str, route: str, status: int
 ) -> None:
-    """Includes contribute their prefix as written; what matches nothing shares one name."""
     assert send_request("GET", url)[0] == status
     assert [record[3:6] for record in finished] == [(route, "", status)]
 
 
 def test_a_form_is_read_in_network_and_parsed_in_serialize(finished: Finished, send_request: Ask) -> None:
-    """Under ASGI Django reads the body before anything else, under WSGI inside the parsing."""
     assert send_request("POST", "/form", data={"a": "1"}) == (200, b"1")
     assert {"network", "serialize", "handler", "framework"} == set(finished.stages())
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, send_request: Ask) -> None:
-    """Django sends the response; an exception with another status, such as "not found", is no error."""
     assert send_request("GET", "/broken")[0] == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
 
@@ -297,7 +292,6 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, send_request: 
 def test_a_stream_is_inside_its_request_to_the_last_part(
     finished: Finished, asker: Ask, url: str, facts: set[str]
 ) -> None:
-    """Its first chunk and its longest gap are facts; the request lasts until the end."""
     assert asker("GET", url) == (200, b"xxx")
     assert [stage for stage in finished.stages() if stage.startswith("part")] == ["part 0", "part 1", "part 2"]
     assert facts < finished.facts().keys()
@@ -307,8 +301,6 @@ def test_a_stream_is_inside_its_request_to_the_last_part(
 @pytest.mark.parametrize("url", ["/items/1/", "/worker-stream", "/words", "/file", "/own", "/broken", "/missing"])
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
 def test_the_server_gets_the_response_of_django(finished: Finished, instrumented: Instrumentor, url: str) -> None:
-    """A middleware around the application sees its class, its attributes and its body, once or again, and may add to it."""
-
     def seen() -> list[Any]:
         response: Any = WSGIHandler()(EnvironBuilder(url).get_environ(), lambda *_: None)
         running = len(finished)
@@ -343,7 +335,6 @@ class Answer:
     "view", [worker, async_worker, Worker.as_view(), functools.partial(worker), Answer(), Answer().__call__]
 )
 def test_a_timed_view_has_the_name_and_the_attributes_of_the_view(in_a_request: Finished, view: Any) -> None:
-    """Other tools name a request after what Django calls."""
     timed: Any = WSGIHandler().make_view_atomic(view)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__", "csrf_exempt", "view_class", "func", "__class__"):
@@ -359,8 +350,6 @@ def test_a_timed_view_has_the_name_and_the_attributes_of_the_view(in_a_request: 
 
 
 def test_a_middleware_that_reads_the_response_and_passes_it_on_sends_its_body(finished: Finished) -> None:
-    """An iteration of it leaves it as it was."""
-
     def middleware(environ: Any, start_response: Any) -> Any:
         response: Any = WSGIHandler()(environ, start_response)
         assert b"".join(response) == b"root"
@@ -371,7 +360,6 @@ def test_a_middleware_that_reads_the_response_and_passes_it_on_sends_its_body(fi
 
 
 def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
-    """The server closes the body it could not send."""
     response = client(WSGIHandler()).open("/stream")
     next(response.iter_encoded())
     seen = len(finished)
@@ -383,8 +371,6 @@ def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
 
 
 def test_a_file_is_sent_by_the_server_file_wrapper(finished: Finished) -> None:
-    """Django closes it by a method of its own, and that still happens."""
-
     class Wrapper:
         def __init__(self, file: Any, size: int) -> None:
             self.file, self.size = file, size
@@ -402,8 +388,6 @@ def test_a_file_is_sent_by_the_server_file_wrapper(finished: Finished) -> None:
 
 
 def test_non_http_asgi_scopes_are_passed_through(finished: Finished) -> None:
-    """Django refuses lifespans and websockets as before."""
-
     async def go(kind: str) -> None:
         async def nothing(*_: Any) -> Any:
             return {}
@@ -418,7 +402,6 @@ def test_non_http_asgi_scopes_are_passed_through(finished: Finished) -> None:
 
 
 def test_a_mounted_application_is_one_request(finished: Finished) -> None:
-    """The mount's prefix and Django's pattern are the route."""
     outer = StarletteInstrumentor()
     outer.instrument()
     try:
@@ -437,7 +420,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A request whose route or error is unknown is still counted."""
     make_fail(module, "_exchange_of")
     with caplog.at_level(logging.WARNING, "stagelens"):
         statuses = [send_request("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
@@ -448,8 +430,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
 
 
 def test_a_subclass_works_unchanged(finished: Finished) -> None:
-    """A subclass overrides a patched method, and calls it."""
-
     class Mine(WSGIHandler):
         def resolve_request(self, request: Any) -> Any:
             match = super().resolve_request(request)
@@ -479,7 +459,6 @@ def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> I
 def test_opentelemetry_causes_no_duplicates(
     finished: Finished, send_request: Ask, their_spans: InMemorySpanExporter
 ) -> None:
-    """One span of theirs and one record of ours for each request, whoever came first."""
     send_request("GET", "/items/1/")
 
     assert [span.name for span in their_spans.get_finished_spans()] == ["GET items/<int:item>/"]
@@ -510,7 +489,6 @@ print(route, status, *sorted({key for key in marks[::3] if key[0] != "@"} - {"ne
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before, between or after, the same stages of the same request are seen."""
     code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
     completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
@@ -519,7 +497,6 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 
 @pytest.mark.parametrize("url", ["/worker", "/async-worker", "/class-worker"])
 def test_the_view_is_handler_and_the_rest_framework(finished: Finished, send_request: Ask, url: str) -> None:
-    """Middleware is no handler, under either protocol."""
     with override_settings(MIDDLEWARE=[f"{__name__}.slow_middleware"]):
         assert send_request("GET", url)[0] == 200
 
@@ -534,7 +511,6 @@ def test_the_view_is_handler_and_the_rest_framework(finished: Finished, send_req
 )
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 def test_a_stream_is_handler(finished: Finished, asker: Ask, url: str) -> None:
-    """Its steps run after the middleware."""
     with override_settings(MIDDLEWARE=[f"{__name__}.slow_middleware"]):
         assert asker("GET", url) == (200, b"xx")
 
@@ -546,7 +522,6 @@ def test_a_stream_is_handler(finished: Finished, asker: Ask, url: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 def test_an_asynchronous_stream_under_wsgi_is_handler(finished: Finished) -> None:
-    """Django reads all of it before a server gets the first part: nothing is sent meanwhile."""
     assert by_wsgi("GET", "/async-worker-stream") == (200, b"xx")
 
     assert own_times(finished)["handler"] >= 2 * WORK_NS

@@ -80,7 +80,6 @@ def busy() -> Generator[tuple[ThreadPoolExecutor, threading.Event]]:
 
 
 def test_a_job_is_part_of_its_submitting_request(finished: Finished) -> None:
-    """Its stages are the request's, after a wait that is queue."""
     with ThreadPoolExecutor(1) as pool, request("pool"):
         result = pool.submit(work, value=7).result()
 
@@ -91,7 +90,6 @@ def test_a_job_is_part_of_its_submitting_request(finished: Finished) -> None:
 def test_the_jobs_that_wait_before_the_first_job_are_counted(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
-    """The further jobs of the request wait behind its own."""
     pool, release = busy
     for _ in range(2):
         pool.submit(work)
@@ -107,7 +105,6 @@ def test_the_jobs_that_wait_before_the_first_job_are_counted(
 def test_the_wait_for_a_busy_pool_is_queue(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
-    """From handing over to the first line, however long the pool works for others."""
     pool, release = busy
     with request("waits"):
         handed_over = records.clock()
@@ -121,7 +118,6 @@ def test_the_wait_for_a_busy_pool_is_queue(
 
 
 def test_waiting_for_its_own_jobs_is_not_queue(finished: Finished) -> None:
-    """Of many jobs on one thread all but the first wait for their own siblings: the request is at work."""
     with ThreadPoolExecutor(1) as pool, request("map"), stage("preprocess"):
         pause = threading.Event()
         list(pool.map(lambda _: pause.wait(0.01), range(5)))
@@ -135,7 +131,6 @@ def test_waiting_for_its_own_jobs_is_not_queue(finished: Finished) -> None:
 def test_a_cancelled_job_is_queue_until_its_cancellation(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
-    """A request that stops waiting for a thread was in the queue until then."""
     pool, _ = busy
 
     async def impatient() -> None:
@@ -154,8 +149,6 @@ def test_a_cancelled_job_is_queue_until_its_cancellation(
 def test_run_in_executor_and_to_thread_wait_in_queue(
     finished: Finished, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Both end in a pool's `submit`, and the loop then continues the request."""
-
     async def handle() -> None:
         async with request("async"):
             await asyncio.get_running_loop().run_in_executor(None, work)
@@ -168,7 +161,6 @@ def test_run_in_executor_and_to_thread_wait_in_queue(
 
 
 def test_a_pool_thread_is_part_of_no_request(finished: Finished) -> None:
-    """The pool grows inside one request, which still runs, and then works for another and for none."""
     with ThreadPoolExecutor(1) as pool:
         first = request("first")
         first.__enter__()
@@ -193,7 +185,6 @@ def test_a_pool_thread_is_part_of_no_request(finished: Finished) -> None:
 
 
 def test_shared_library_threads_are_part_of_no_request(finished: Finished) -> None:
-    """Whichever request happens to be the first to need them."""
     own: list[threading.Thread] = []
     # Of other tests.
     before = threading.enumerate()
@@ -216,7 +207,6 @@ def test_shared_library_threads_are_part_of_no_request(finished: Finished) -> No
 def test_a_job_that_starts_after_its_request_runs_outside(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
-    """Work after the response is not part of the request."""
     pool, release = busy
     with request("leaves"):
         job = pool.submit(lambda: (work(), records.current.get()))
@@ -249,7 +239,6 @@ class Worker(threading.Thread):
 def test_a_thread_started_inside_a_request_is_part_of_it(
     finished: Finished, make: Callable[[], threading.Thread]
 ) -> None:
-    """Its stages are those of the request, for every way to set the target."""
     with request("starts"):
         thread = make()
         thread.start()
@@ -260,7 +249,6 @@ def test_a_thread_started_inside_a_request_is_part_of_it(
 
 
 def test_a_thread_outliving_its_request_starts_separate_requests(finished: Finished) -> None:
-    """A worker that an early request has started counts the later ones, and adds nothing to the early one."""
     go = threading.Event()
 
     def serve() -> None:
@@ -281,7 +269,6 @@ def test_a_thread_outliving_its_request_starts_separate_requests(finished: Finis
 
 
 def test_a_request_in_a_thread_of_a_request_is_inside_it(finished: Finished) -> None:
-    """The requests are counted once, as the outer one."""
     with request("outer"):
         thread = threading.Thread(target=request("inner")(work))
         thread.start()
@@ -291,7 +278,6 @@ def test_a_request_in_a_thread_of_a_request_is_inside_it(finished: Finished) -> 
 
 
 def test_other_context_variables_are_unchanged(finished: Finished) -> None:
-    """A thread and a job start with an empty context, as ever; only ours is handed over."""
     seen: list[str] = []
     token = theirs.set("of the request")
     with ThreadPoolExecutor(1) as pool, request("context"):
@@ -308,7 +294,6 @@ def test_other_context_variables_are_unchanged(finished: Finished) -> None:
 
 
 def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -> None:
-    """Also when another thread completes the future; after the request it runs outside."""
     early, late = Future[None](), Future[None]()
     with request("callback"):
         for future in (early, late):
@@ -324,8 +309,6 @@ def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -
 
 
 def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
-    """A thread started inside a request calls the loop, and the callback is part of the request."""
-
     async def handle() -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
@@ -350,7 +333,6 @@ def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
 
 
 def test_a_multiprocessing_thread_pool_propagates_the_request(finished: Finished) -> None:
-    """Every way into it leads to the request, also for a pool that another request made."""
     with request("makes"):
         pool = ThreadPool(2)
     with pool, request("uses"):
@@ -369,7 +351,6 @@ def test_a_multiprocessing_thread_pool_propagates_the_request(finished: Finished
 
 
 def test_process_pools_are_not_patched(finished: Finished) -> None:
-    """Data for other processes must stay unchanged."""
     with request("processes"), multiprocessing.get_context("spawn").Pool(1) as pool:
         # A process can only be sent what it can import.
         assert pool.map(abs, [-2, 3]) == [2, 3]
@@ -381,7 +362,6 @@ def test_process_pools_are_not_patched(finished: Finished) -> None:
 
 
 def test_the_gevent_pool_propagates_the_request(finished: Finished) -> None:
-    """The gevent pool is a subclass of the standard one with its own submit."""
     pool = gevent.threadpool.ThreadPoolExecutor(1)
     with request("gevent"):
         assert pool.submit(work, 3).result() == 3
@@ -392,8 +372,6 @@ def test_the_gevent_pool_propagates_the_request(finished: Finished) -> None:
 
 
 def test_concurrent_requests_on_one_pool_do_not_mix(finished: Finished) -> None:
-    """Many requests share a few threads; each finds its own stages, and no other's."""
-
     async def handle(name: str, pool: ThreadPoolExecutor) -> None:
         async with request(name):
             for _ in range(5):
@@ -411,8 +389,6 @@ def test_concurrent_requests_on_one_pool_do_not_mix(finished: Finished) -> None:
 
 
 def test_results_exceptions_and_refusals_are_unchanged(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exceptions of jobs, a closed pool and a thread that cannot start raise the original errors."""
-
     def refuse(*_: object, **__: object) -> None:
         msg = "can't start new thread"
         raise RuntimeError(msg)
@@ -438,7 +414,6 @@ def test_results_exceptions_and_refusals_are_unchanged(finished: Finished, monke
 
 
 def test_a_run_attribute_of_the_thread_is_preserved(finished: Finished) -> None:
-    """Debuggers and profilers put one there."""
     with request("profiled"):
         thread = threading.Thread()
         thread.run = work  # pyright: ignore[reportAttributeAccessIssue]
@@ -450,7 +425,6 @@ def test_a_run_attribute_of_the_thread_is_preserved(finished: Finished) -> None:
 
 
 def test_jobs_and_threads_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
-    """Nothing of ours makes a thread or a future hold itself."""
     gc.collect()
     gc.disable()
     try:
@@ -470,8 +444,6 @@ def test_jobs_and_threads_leave_no_work_for_the_garbage_collector(finished: Fini
 
 
 def test_a_retained_future_releases_its_request(finished: Finished) -> None:
-    """A cache of futures must not hold what thousands of requests wrote down."""
-
     class Late:
         """Something that goes with the request."""
 
@@ -494,8 +466,6 @@ def test_a_retained_future_releases_its_request(finished: Finished) -> None:
 def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No failure of the agent reaches the code that starts a thread or submits a job."""
-
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -515,7 +485,6 @@ def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
 
 
 def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
-    """One wait and one stage, however often the way in is taken."""
     instrumented.instrument()
     ExecutorInstrumentor().instrument()
     with ThreadPoolExecutor(1) as pool, request("once"):
@@ -525,8 +494,6 @@ def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Inst
 
 
 def test_subclasses_work_unchanged(finished: Finished) -> None:
-    """A pool of the user's own may override what it likes and call the rest."""
-
     class Counting(ThreadPoolExecutor):
         submitted = 0
 
@@ -546,7 +513,6 @@ def test_subclasses_work_unchanged(finished: Finished) -> None:
 def test_opentelemetry_and_stagelens_both_propagate_context(
     first: str, finished: Finished, instrumented: Instrumentor
 ) -> None:
-    """Its threading module wraps the same methods; whoever comes first, neither is lost or doubled."""
     from opentelemetry import context  # noqa: PLC0415 - only here
 
     instrumented.uninstrument()
@@ -585,7 +551,6 @@ def test_opentelemetry_and_stagelens_both_propagate_context(
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Before the library, after it and after its names were taken from it."""
     instrument = "from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor as I; I().instrument()"
     script = f"""
 {order.replace("INSTRUMENT", instrument)}
@@ -601,7 +566,6 @@ print([key for key in marks[3::3] if key[0] != "@"])
 
 @pytest.mark.parametrize("order", ["PATCH; INSTRUMENT", "INSTRUMENT; PATCH"])
 def test_threads_under_gevent_are_part_of_the_request(order: str) -> None:
-    """Whether it has put its own class in the place of the original before us or after."""
     instrument = "from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor as I; I().instrument()"
     script = f"""
 from gevent import monkey
@@ -619,7 +583,6 @@ thread.join()
 
 
 def test_instrumenting_loads_no_pool() -> None:
-    """A process without pools stays without them."""
     script = """
 import sys
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
@@ -632,7 +595,6 @@ print(sorted({"concurrent.futures", "multiprocessing", "gevent", "asyncio"} & se
 
 
 def test_the_required_private_names_exist() -> None:
-    """A future accepts an attribute for its submission time, and a thread has its target."""
     assert vars(Future()) is not None
     assert "_target" in vars(threading.Thread())
     assert concurrent.futures.ThreadPoolExecutor is ThreadPoolExecutor
@@ -661,7 +623,6 @@ class SendsToInterpreters(Sends):
 
 
 def test_a_job_for_another_interpreter_is_unchanged(finished: Finished) -> None:
-    """It may be of a kind that `pickle` does not know."""
     pool = SendsToInterpreters()
     with request("interpreters"):
         pool.submit(work)
@@ -671,7 +632,6 @@ def test_a_job_for_another_interpreter_is_unchanged(finished: Finished) -> None:
 
 
 def test_a_job_and_a_callback_are_pickled_as_what_the_user_has_passed() -> None:
-    """Whoever gets them needs no Stagelens."""
     pool, future, function = Sends(), Future[None](), cast(Any, abs)
     with request("pickles"):
         pool.submit(function, -1)
@@ -693,7 +653,6 @@ def test_an_interpreter_pool_works_in_a_request(finished: Finished) -> None:
 
 
 def test_nothing_is_put_on_futures_and_threads(finished: Finished) -> None:
-    """The user may pickle, copy or compare what is in them."""
     seen: list[set[str]] = []
 
     class Looks(threading.Thread):
@@ -716,8 +675,6 @@ def test_nothing_is_put_on_futures_and_threads(finished: Finished) -> None:
 
 @pytest.mark.parametrize("module", ["loky.process_executor", "joblib.pool", "billiard.pool", "multiprocessing.pool"])
 def test_threads_of_other_pools_belong_to_no_request(module: str) -> None:
-    """The first request that needs them starts them for all."""
-
     class Manages(threading.Thread):
         def run(self) -> None:
             seen.append(records.current.get())

@@ -92,7 +92,6 @@ def send_request(app: Any, method: str, path: str, **options: Any) -> TestRespon
 
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, app: Flask) -> None:
-    """`__call__` and `wsgi_app` are both patched, yet one request is one record."""
     response = send_request(app, "GET", "/items/42?secret=1", headers={"traceparent": TRACEPARENT})
 
     assert response.json == {"item": 42}
@@ -103,7 +102,6 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_the_server_gets_the_body_of_flask(finished: Finished, app: Flask, instrumented: Instrumentor) -> None:
-    """Of each kind of response: an iterator of werkzeug, a file, and what a view passes through."""
     app.add_url_rule("/file", view_func=lambda: send_file(__file__), endpoint="file")
     app.add_url_rule("/list", view_func=lambda: Response([b"a"], direct_passthrough=True), endpoint="list")
     app.add_url_rule(
@@ -132,7 +130,6 @@ def test_the_server_gets_the_body_of_flask(finished: Finished, app: Flask, instr
 
 
 def test_wsgi_app_can_be_served_directly(finished: Finished, app: Flask) -> None:
-    """`app.wsgi_app` is what a middleware holds, and what some serve."""
     send_request(app.wsgi_app, "GET", "/items/1")
 
     assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]
@@ -154,7 +151,6 @@ class OwnProvider(flask.json.provider.DefaultJSONProvider):
 def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
     finished: Finished, app: Flask, provider: type[flask.json.provider.JSONProvider]
 ) -> None:
-    """With any provider the body is read inside the parsing; a cached result is no parsing."""
     app.json = provider(app)
     response = send_request(app, "POST", "/json", json={"n": 1})
 
@@ -166,7 +162,6 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
 
 
 def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Flask) -> None:
-    """Neither is counted twice: the reading lies in the parsing."""
     response = send_request(app, "POST", "/form", data={"a": "1"})
 
     assert response.text == "1"
@@ -190,7 +185,6 @@ def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Fla
 def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
     finished: Finished, app: Flask, method: str, path: str, headers: dict[str, str], route: str, status: int
 ) -> None:
-    """Blueprints contribute their prefix as written; what matches nothing shares one name."""
     response = send_request(app, method, path, headers=headers)
 
     assert response.status_code == status
@@ -198,7 +192,6 @@ def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
 
 
 def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: Finished, app: Flask) -> None:
-    """The inner application's rule, without the prefix that the dispatcher has taken off."""
     outer: Any = Flask("outer")
     outer.wsgi_app = DispatcherMiddleware(outer.wsgi_app, {"/inner": app.wsgi_app})
 
@@ -207,7 +200,6 @@ def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: 
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) -> None:
-    """Flask sends 500; if it propagates exceptions, the same exception reaches the server."""
     response = send_request(app, "GET", "/broken")
     app.testing = True
     with pytest.raises(LookupError, match="broken"):
@@ -218,7 +210,6 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) ->
 
 
 def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
-    """Its first chunk and its longest gap are facts; the request lasts until the end."""
     response = send_request(app, "GET", "/stream")
 
     assert response.text == "xxx"
@@ -229,7 +220,6 @@ def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app
 
 
 def test_a_file_is_sent_unchanged(finished: Finished, app: Flask, tmp_path: Path) -> None:
-    """The file is no stream, and its name is not recorded."""
     (tmp_path / "secret.txt").write_bytes(b"content")
     app.get("/file")(lambda: send_file(tmp_path / "secret.txt"))
 
@@ -239,7 +229,6 @@ def test_a_file_is_sent_unchanged(finished: Finished, app: Flask, tmp_path: Path
 
 
 def test_concurrent_requests_do_not_mix(finished: Finished, app: Flask) -> None:
-    """Threads that are inside their views at the same time record their own marks only."""
     together = threading.Barrier(8, timeout=30)
 
     @app.get("/mine/<n>")
@@ -262,7 +251,6 @@ def test_concurrent_requests_do_not_mix(finished: Finished, app: Flask) -> None:
 
 
 def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, app: Flask) -> None:
-    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
     secret = "hunter2"  # noqa: S105 - planted
     headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
     send_request(app, "POST", f"/json?{secret}", json={"password": secret}, headers=headers)
@@ -281,7 +269,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A request whose route or error is unknown is still counted."""
     make_fail(module, "_name_route")
     make_fail(module, "_name_error")
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -295,8 +282,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
 
 
 def test_a_subclass_works_unchanged(finished: Finished) -> None:
-    """A subclass overrides a patched method, and calls it."""
-
     class Mine(Flask):
         def full_dispatch_request(self, *context: Any) -> Any:
             response: Any = super().full_dispatch_request(*context)
@@ -327,7 +312,6 @@ def their_spans(
 
 
 def test_opentelemetry_causes_no_duplicates(finished: Finished, app: Flask, their_spans: InMemorySpanExporter) -> None:
-    """One span of theirs and one record of ours for each request, whoever came first."""
     send_request(app, "GET", "/items/1")
 
     assert [span.name for span in their_spans.get_finished_spans()] == ["GET /items/<int:item>"]
@@ -343,7 +327,6 @@ def test_opentelemetry_causes_no_duplicates(finished: Finished, app: Flask, thei
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before, between or after, the same stages of the same request are seen."""
     code = f"""
 import stagelens
 {order}
@@ -364,7 +347,6 @@ print(route, status, answer.json, *sorted({{key for key in marks[::3] if key[0] 
 
 
 def test_a_process_without_flask_loads_nothing_of_it() -> None:
-    """Our module comes with the library."""
     code = (
         "import stagelens, sys; stagelens.instrument(); print([n for n in sys.modules if 'flask' in n or 'wsgi' in n])"
     )
@@ -418,7 +400,6 @@ def working_views(app: Flask) -> None:
 
 @pytest.mark.parametrize("path", ["/plain", "/coroutine", "/generator", "/view"])
 def test_the_view_is_handler_and_the_rest_framework(finished: Finished, path: str) -> None:
-    """The functions around the view are no handler."""
     app = Flask(__name__)
     working_views(app)
 
@@ -430,7 +411,6 @@ def test_the_view_is_handler_and_the_rest_framework(finished: Finished, path: st
 
 
 def test_a_request_that_never_reaches_its_view_is_framework(finished: Finished) -> None:
-    """A `before_request` function has refused it."""
     app = Flask(__name__)
     working_views(app)
 

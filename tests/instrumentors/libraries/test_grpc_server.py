@@ -261,7 +261,6 @@ def seen(finished: Finished, until: Callable[..., None]) -> Callable[[], tuple[s
 
 
 def test_a_unary_call_is_a_request_with_stages(server: Server, seen: Any, finished: Finished) -> None:
-    """The method is `handler`, its messages are `serialize`, and nothing is unattributed."""
     assert server.call("Unary", b"abc", metadata=[("traceparent", TRACEPARENT)]) == b"abc"
     route, error, spent = seen()
 
@@ -286,7 +285,6 @@ def test_attributes_are_recorded(  # noqa: PLR0917 - fixtures and parameters
     method: str,
     sizes: tuple[int, int],
 ) -> None:
-    """The sizes of all messages, the caller, and the metadata that the user lists, and no others."""
     monkeypatch.setattr(named_attributes, "sources", named_attributes.parse("tenant=header:x-tenant"))
     metadata = [("x-tenant", "acme"), ("x-other", "secret"), ("tracestate", "stagelens=checkout")]
     server.call(method, iter([b"abc", b"def"]) if method == "Collect" else b"abc", metadata=metadata)
@@ -300,7 +298,6 @@ def test_attributes_are_recorded(  # noqa: PLR0917 - fixtures and parameters
 
 
 def test_a_streamed_response_is_timed(server: Server, seen: Any, finished: Finished) -> None:
-    """The generator is `handler`, and the first message and the longest gap are known."""
     assert server.call("Stream", b"") == PARTS
     route, error, spent = seen()
 
@@ -312,8 +309,6 @@ def test_a_streamed_response_is_timed(server: Server, seen: Any, finished: Finis
 
 
 def test_the_wait_for_the_client_is_network(server: Server, seen: Any) -> None:
-    """A client that sends its messages late does not make the method slow."""
-
     def requests() -> Iterator[bytes]:
         yield b"a"
         assert server.gate.entered.wait(30)
@@ -329,7 +324,6 @@ def test_the_wait_for_the_client_is_network(server: Server, seen: Any) -> None:
 
 
 def test_a_bidirectional_stream_is_one_request(server: Server, seen: Any) -> None:
-    """Messages go in both directions."""
     assert server.call("Echo", iter(PARTS)) == PARTS
     route, error, spent = seen()
 
@@ -338,7 +332,6 @@ def test_a_bidirectional_stream_is_one_request(server: Server, seen: Any) -> Non
 
 
 def test_an_empty_message_is_no_first_token(server: Server, seen: Any, finished: Finished) -> None:
-    """It keeps the call open until there is something to say."""
     said: list[int] = []
 
     def requests() -> Iterator[bytes]:
@@ -365,7 +358,6 @@ def test_an_empty_message_is_no_first_token(server: Server, seen: Any, finished:
 def test_failures_of_the_service_are_errors(  # noqa: PLR0917 - parameters
     server: Server, seen: Any, method: str, request_: bytes, code: grpc.StatusCode, expected: str
 ) -> None:
-    """The status is unchanged; an error of the client is none of the service."""
     with pytest.raises(grpc.RpcError) as refused:
         server.call(method, request_)
 
@@ -374,7 +366,6 @@ def test_failures_of_the_service_are_errors(  # noqa: PLR0917 - parameters
 
 
 def test_failures_of_an_asyncio_server_need_no_import_of_the_other(monkeypatch: pytest.MonkeyPatch, seen: Any) -> None:
-    """The server of KServe imports `grpc.aio` only."""
     monkeypatch.delitem(sys.modules, "grpc._server", raising=False)
     with aio() as server, pytest.raises(grpc.RpcError):
         server.call("Unary", b"abort")
@@ -383,7 +374,6 @@ def test_failures_of_an_asyncio_server_need_no_import_of_the_other(monkeypatch: 
 
 
 def test_a_message_that_cannot_be_read_is_an_error(server: Server, seen: Any) -> None:
-    """The method is never called."""
     with pytest.raises(grpc.RpcError):
         server.call("Unary", b"unreadable")
     route, error, spent = seen()
@@ -393,7 +383,6 @@ def test_a_message_that_cannot_be_read_is_an_error(server: Server, seen: Any) ->
 
 
 def test_an_unknown_method_is_counted_without_its_name(server: Server, seen: Any) -> None:
-    """Names that clients make up are no routes."""
     with pytest.raises(grpc.RpcError) as refused:
         server.call("Missing", b"")
 
@@ -402,7 +391,6 @@ def test_an_unknown_method_is_counted_without_its_name(server: Server, seen: Any
 
 
 def test_an_exceeded_deadline_is_an_error(server: Server, finished: Finished, until: Callable[..., None]) -> None:
-    """The client gave up, because the method took too long."""
     with pytest.raises(grpc.RpcError) as late:
         server.call("Unary", b"hold", timeout=0.3)
     server.settle()
@@ -417,7 +405,6 @@ def test_an_exceeded_deadline_is_an_error(server: Server, finished: Finished, un
 
 
 def test_a_cancelled_call_is_no_error(server: Server, finished: Finished, until: Callable[..., None]) -> None:
-    """The client has lost interest."""
     call: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
     assert server.gate.entered.wait(30)
     call.cancel()
@@ -430,7 +417,6 @@ def test_a_cancelled_call_is_no_error(server: Server, finished: Finished, until:
 
 
 def test_registered_methods_have_their_name(seen: Any) -> None:
-    """Code generated by recent versions registers its methods."""
     with threads() as server:
         response = server.channel.unary_unary("/registered/Unary")(b"abc", timeout=30)
 
@@ -439,7 +425,6 @@ def test_registered_methods_have_their_name(seen: Any) -> None:
 
 
 def test_the_wait_for_a_thread_is_queue(finished: Finished, until: Callable[..., None]) -> None:
-    """While the only thread works for another call."""
     with threads(max_workers=1) as server:
         unary: Any = server.channel.unary_unary(f"/{SERVICE}/Unary")
         first = unary.future(b"hold", timeout=30)
@@ -458,7 +443,6 @@ def test_the_wait_for_a_thread_is_queue(finished: Finished, until: Callable[...,
 
 
 def test_a_call_that_never_gets_a_thread_in_time_is_an_error(finished: Finished, until: Callable[..., None]) -> None:
-    """Its client gave up while it waited."""
     with threads(max_workers=1) as server:
         first: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
         assert server.gate.entered.wait(30)
@@ -475,7 +459,6 @@ def test_a_call_that_never_gets_a_thread_in_time_is_an_error(finished: Finished,
 
 
 def test_a_rejected_call_is_counted(finished: Finished, until: Callable[..., None]) -> None:
-    """The limit of concurrent calls is no failure, and the method is known."""
     with threads(maximum_concurrent_rpcs=1) as server:
         first: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
         assert server.gate.entered.wait(30)
@@ -521,7 +504,6 @@ class SlowAio(grpc.aio.ServerInterceptor):
 
 @pytest.mark.parametrize(("kind", "interceptor"), [("threads", Slow), ("aio", SlowAio)])
 def test_interceptors_are_framework(seen: Any, kind: str, interceptor: Any) -> None:
-    """Only the method of the servicer is `handler`."""
     with KINDS[kind](interceptors=[interceptor()]) as server:
         assert server.call("Unary", b"abc") == b"abc"
     _, _, spent = seen()
@@ -550,7 +532,6 @@ class Servicer:
 
 @pytest.mark.parametrize("describe", [grpc.unary_stream_rpc_method_handler, Described])
 def test_an_interceptor_sees_the_method_of_the_user(seen: Any, describe: Any) -> None:
-    """And the attributes of its description."""
     method = Servicer().stream
     found: list[Any] = []
 
@@ -579,7 +560,6 @@ def test_an_interceptor_sees_the_method_of_the_user(seen: Any, describe: Any) ->
 @pytest.mark.parametrize(("kind", "interceptor"), [("threads", server_interceptor), ("aio", aio_server_interceptor)])
 @pytest.mark.parametrize("method", ["Unary", "Stream"])
 def test_opentelemetry_beside_us(seen: Any, kind: str, interceptor: Any, method: str) -> None:
-    """Its interceptor works as before, and the method inside is still known."""
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
@@ -594,7 +574,6 @@ def test_opentelemetry_beside_us(seen: Any, kind: str, interceptor: Any, method:
 
 @pytest.mark.parametrize("method", ["Unary", "Stream", "Collect"])
 def test_methods_without_async_run_in_threads_of_an_asyncio_server(seen: Any, method: str) -> None:
-    """Their time is still `handler`."""
     executors = ExecutorInstrumentor()
     executors.instrument()
     with aio(methods=sync_methods) as server:
@@ -609,7 +588,6 @@ def test_methods_without_async_run_in_threads_of_an_asyncio_server(seen: Any, me
 def test_no_failure_of_ours_reaches_a_call(
     server: Server, make_fail: Any, reported: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The response is that of the method, and the failure is logged once."""
     make_fail(module, "record_request_head")
     with caplog.at_level(logging.WARNING, "stagelens"):
         responses = [server.call("Unary", b"abc") for _ in range(2)]
@@ -619,7 +597,6 @@ def test_no_failure_of_ours_reaches_a_call(
 
 
 def test_uninstrumenting_restores_the_servers(instrumented: Any, finished: Finished) -> None:
-    """A server that is created afterwards records nothing."""
     instrumented.uninstrument()
     for run in KINDS.values():
         with run() as server:

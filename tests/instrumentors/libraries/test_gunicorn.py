@@ -76,7 +76,6 @@ def read_response(client: socket.socket) -> bytes:
 
 
 def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finished, worker: Any) -> None:
-    """While one request holds the only thread, the next waits, and that is not its work."""
     release = threading.Event()
     worker.tpool.submit(release.wait, 30)
     client = connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -95,7 +94,6 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
 
 
 def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection arrived before gunicorn was instrumented."""
     monkeypatch.setattr(gthread.ThreadWorker, "enqueue_req", vars(gthread.ThreadWorker)["enqueue_req"].__wrapped__)
 
     assert read_response(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
@@ -106,8 +104,6 @@ def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, mo
 def test_an_agent_failure_is_logged_once_and_the_worker_responds(
     finished: Finished, worker: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that accepts no attribute is still served."""
-
     def broken() -> int:
         raise RuntimeError
 
@@ -123,7 +119,6 @@ def test_an_agent_failure_is_logged_once_and_the_worker_responds(
 
 @pytest.mark.parametrize("order", ["{imports}; stagelens.instrument()", "stagelens.instrument(); {imports}"])
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before or after."""
     imports = "from gunicorn.workers.gthread import ThreadWorker"
     code = f"import stagelens; {order.format(imports=imports)}; print(hasattr(ThreadWorker.handle, '__wrapped__'))"
     read_response = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -394,7 +394,6 @@ def alive(scenario: Callable[[Watch], None], around: Any) -> tuple[list[str], li
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.usefixtures("finished")
 def test_nothing_lives_longer_than_without_us(scenario: str, around: Any) -> None:
-    """By the reference counts alone, without the garbage collector."""
     without_us = alive(SCENARIOS[scenario], around)
     instrumentors = [each() for each in INSTRUMENTORS]
     for each in instrumentors:
@@ -409,7 +408,6 @@ def test_nothing_lives_longer_than_without_us(scenario: str, around: Any) -> Non
 
 
 def test_a_worker_does_not_hold_the_tasks_it_has_started(finished: Finished) -> None:
-    """Only those that run count, and they hold themselves."""
     instrumentors = [each() for each in INSTRUMENTORS]
     for each in instrumentors:
         each.instrument()
@@ -463,7 +461,6 @@ def finish_in_a_process() -> Any:
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("finish", [finish_in_a_queue, finish_in_a_process])
 def test_a_retained_future_retains_nothing_of_ours(finished: Finished, finish: Callable[[], Any]) -> None:
-    """Its callbacks stay with it."""
     instrumentors = [each() for each in INSTRUMENTORS]
     for each in instrumentors:
         each.instrument()

@@ -65,8 +65,6 @@ def test_only_a_request_that_waits_has_a_queue(finished: Finished, make: Any) ->
 
 @pytest.mark.parametrize("make", LOCKS)
 def test_the_wait_behind_a_task_that_was_woken_counts(finished: Finished, make: Any) -> None:
-    """A lock that was just released goes to the task that waited for it first."""
-
     async def main() -> None:
         lock = make()
         await lock.acquire()
@@ -137,7 +135,6 @@ def test_a_thread_that_waits_has_a_queue(finished: Finished, make: Any) -> None:
 def test_a_wait_that_was_cancelled_is_no_wait_of_others(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
-    """A cancelled task is still listed until it runs."""
     monkeypatch.setattr(locks, "MIN_WAIT", 0)
 
     async def main() -> None:
@@ -159,7 +156,6 @@ def test_a_wait_that_was_cancelled_is_no_wait_of_others(
 
 @pytest.mark.parametrize("make", SEMAPHORES)
 def test_a_free_semaphore_is_no_wait(finished: Finished, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
-    """However long the machine suspends the thread meanwhile."""
     monkeypatch.setattr(locks, "MIN_WAIT", 0)
     semaphore = make(2)
     with request("takes"), semaphore:
@@ -172,8 +168,6 @@ def test_a_free_semaphore_is_no_wait(finished: Finished, monkeypatch: pytest.Mon
 
 
 def test_no_method_of_the_lock_is_called(finished: Finished) -> None:
-    """That of a subclass may do anything."""
-
     class Counted(asyncio.Lock):
         looks = 0
 
@@ -208,7 +202,6 @@ def holding(lock: Any) -> tuple[threading.Thread, threading.Event]:
 
 @pytest.mark.parametrize("make", [multiprocessing.Lock, multiprocessing.RLock, multiprocessing.Semaphore])
 def test_a_wait_for_a_lock_of_processes_counts(finished: Finished, make: Any) -> None:
-    """And not that its thread enters a free lock, or its own one again."""
     lock = make()
     thread, release = holding(lock)
     timer = threading.Timer(0.02, release.set)
@@ -259,7 +252,6 @@ print([[key for key in marks[::3] if key[0] != "@"] for marks, *_ in recorder.pe
 
 
 def test_a_lock_of_threads_under_gevent_is_a_queue() -> None:
-    """Not what an event of Python waits in."""
     done = subprocess.run([sys.executable, "-c", UNDER_GEVENT], check=True, capture_output=True, text=True)
 
     assert done.stdout.strip() == "[[], ['queue'], [], ['queue']]"

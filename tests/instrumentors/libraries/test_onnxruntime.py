@@ -93,7 +93,6 @@ def feed(warm: Any) -> dict[str, Any]:
 
 
 def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """Plain, by keyword, by OrtValue, by vector and by IOBinding: five calls, five forwards, the same result."""
     values: dict[str, Any] = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
     output = warm.get_outputs()[0].name
     binding = warm.io_binding()
@@ -118,7 +117,6 @@ def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, warm: Any
 
 
 def test_the_first_run_of_a_session_is_load(in_a_request: Finished) -> None:
-    """A first run plans its memory; on a CPU a new shape costs no more than a known one and is forward."""
     session = load()
     for batch in (1, 1, 2, 3):
         session.run(None, feed_of(session, batch))
@@ -127,7 +125,6 @@ def test_the_first_run_of_a_session_is_load(in_a_request: Finished) -> None:
 
 
 def test_runs_before_the_first_request_warm_up_the_session(finished: Finished) -> None:
-    """A service that has warmed up shows no cold start."""
     session = load()
     session.run(None, feed_of(session))
     opened = recorder.begin()
@@ -141,7 +138,6 @@ def test_runs_before_the_first_request_warm_up_the_session(finished: Finished) -
 
 
 def test_a_session_with_other_providers_is_a_new_one(in_a_request: Finished) -> None:
-    """ONNX Runtime makes another session, which has run nothing yet."""
     session = load()
     session.run(None, feed_of(session))
     session.set_providers(["CPUExecutionProvider"])
@@ -152,7 +148,6 @@ def test_a_session_with_other_providers_is_a_new_one(in_a_request: Finished) -> 
 
 
 def test_a_failed_run_is_not_a_warm_up(in_a_request: Finished) -> None:
-    """A failed run is recorded, raises the original error, and leaves the session cold."""
     session = load()
     with pytest.raises(ValueError, match=r"Required inputs"):
         session.run(None, {})
@@ -163,7 +158,6 @@ def test_a_failed_run_is_not_a_warm_up(in_a_request: Finished) -> None:
 
 
 def test_every_run_started_cold_is_load(in_a_request: Finished) -> None:
-    """Of two first runs at once both wait, so that both are cold starts."""
     session = load()
     known = onnxruntime_session.known_of(session)
     first, second = known.unseen({}), known.unseen({})
@@ -178,7 +172,6 @@ def test_every_run_started_cold_is_load(in_a_request: Finished) -> None:
 def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels are selected by shape; the session on a CPU reports an accelerator for this test."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     for batch in (1, 1, 2, 1, 2):
@@ -191,8 +184,6 @@ def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
 def test_an_input_with_a_custom_shape_attribute_is_accepted(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nested lists may have any attribute: a shape need not be a tuple."""
-
     class Rows(list[Any]):
         shape: ClassVar = [1, 2]
 
@@ -206,7 +197,6 @@ def test_an_input_with_a_custom_shape_attribute_is_accepted(
 
 
 def test_the_number_of_cold_shapes_is_limited(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many shapes a new one is no cold start, and no more shapes are remembered."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     monkeypatch.setattr(onnxruntime_session, "MAX_SHAPES", 3)
     session = load()
@@ -218,7 +208,6 @@ def test_the_number_of_cold_shapes_is_limited(in_a_request: Finished, monkeypatc
 
 
 def test_an_unawaited_run_is_recorded_as_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device may still work when the run returns, so the clock does not measure the device."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     options = onnxruntime.RunOptions()
@@ -231,7 +220,6 @@ def test_an_unawaited_run_is_recorded_as_launch(in_a_request: Finished, monkeypa
 
 
 def test_facts_are_recorded_once_per_change(in_a_request: Finished, warm: Any) -> None:
-    """A request that runs a model a thousand times is not filled with its name."""
     other = load()
     for session, batch in ((warm, 1), (warm, 1), (warm, 2), (other, 2), (warm, 2), (warm, 2)):
         session.run(None, feed_of(session, batch))
@@ -242,7 +230,6 @@ def test_facts_are_recorded_once_per_change(in_a_request: Finished, warm: Any) -
 
 @pytest.mark.parametrize("kind", ["lists", "values"])
 def test_inputs_need_not_be_arrays(in_a_request: Finished, warm: Any, kind: str) -> None:
-    """ONNX Runtime accepts nested lists, as from magika, and values; their batch size is recorded."""
     feed = feed_of(warm, 2)
     expected = warm.run(None, feed)[0]
     other = {
@@ -284,12 +271,10 @@ class Node:
     ],
 )
 def test_the_batch_is_the_free_first_dimension_that_counts_items(shape: tuple[Any, ...], batched: bool) -> None:
-    """A fixed dimension is ignored, and a sequence or a waveform is no batch."""
     assert bool(onnxruntime_session.batched_input(Node(*shape))) is batched
 
 
 def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """The callback comes on a thread of ONNX Runtime, and is part of the request there as well."""
     done = threading.Event()
     received: list[Any] = []
 
@@ -309,7 +294,6 @@ def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, wa
 
 
 def test_a_callback_outside_a_request_records_nothing(finished: Finished, feed: dict[str, Any]) -> None:
-    """Nothing is left behind on the thread of ONNX Runtime, and an asynchronous run warms up too."""
     session = load()
     done = threading.Event()
     received: list[Any] = []
@@ -330,7 +314,6 @@ def test_a_callback_outside_a_request_records_nothing(finished: Finished, feed: 
 def test_the_exception_of_a_callback_is_unchanged(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime hands it to `sys.unraisablehook`, with or without us."""
     seen: list[Any] = []
     done = threading.Event()
 
@@ -350,7 +333,6 @@ def test_the_exception_of_a_callback_is_unchanged(
 
 
 def test_an_invalid_callback_is_refused_by_the_library(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """ONNX Runtime raises the error at the call, not in another thread."""
     with pytest.raises(TypeError):
         warm.run_async(None, feed, "no function", None)
 
@@ -358,7 +340,6 @@ def test_an_invalid_callback_is_refused_by_the_library(in_a_request: Finished, w
 
 
 def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """A service that warms up or works through a batch serves no request."""
     warm.run(None, feed)
 
     assert records.current.get() is None
@@ -366,7 +347,6 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, fe
 
 
 def test_a_run_after_the_request_is_not_recorded(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
     task.run(warm.run, None, feed)
@@ -381,7 +361,6 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A session with unknown properties is still timed."""
     make_fail(onnxruntime_session, "describe")
     session = load()
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -396,7 +375,6 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
 def test_an_unreadable_input_is_still_run(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """Neither our failure nor the library's exception gets lost."""
     make_fail(onnxruntime_session, "shape_of")
     warm.run(None, feed)
     with pytest.raises(AttributeError, match="keys"):
@@ -407,7 +385,6 @@ def test_an_unreadable_input_is_still_run(
 
 
 def test_an_uninitialized_session_raises_its_own_error(in_a_request: Finished, reported: set[str]) -> None:
-    """Nothing of ours is in the exception."""
     session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
     with pytest.raises(AttributeError, match=r"object has no attribute '_(sess|inputs_meta)'"):
         session.run(None, {})
@@ -417,7 +394,6 @@ def test_an_uninitialized_session_raises_its_own_error(in_a_request: Finished, r
 
 
 def test_session_state_is_freed_with_the_session(warm: Any) -> None:
-    """A service that loads models for ever keeps nothing of those that are gone."""
     warm.run(None, feed_of(warm))
     # Those of earlier tests go now.
     gc.collect()
@@ -432,7 +408,6 @@ def test_session_state_is_freed_with_the_session(warm: Any) -> None:
 
 
 def test_a_model_from_bytes_is_named_after_its_graph(in_a_request: Finished, feed: dict[str, Any]) -> None:
-    """There is no file to name it by."""
     session = onnxruntime.InferenceSession(MODEL.read_bytes(), providers=["CPUExecutionProvider"])
     session.run(None, feed)
 
@@ -441,14 +416,12 @@ def test_a_model_from_bytes_is_named_after_its_graph(in_a_request: Finished, fee
 
 
 def test_no_folder_of_the_host_is_recorded(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """The path of a model may name a user or a customer."""
     warm.run(None, feed)
 
     assert [mark for mark in in_a_request.marks() if "/" in str(mark)] == []
 
 
 def test_concurrent_requests_on_one_session_never_mix(finished: Finished, warm: Any) -> None:
-    """Eight threads share a session; each request holds its own runs and its own batch size, and nothing else."""
     together = threading.Barrier(8)
 
     def serve(number: int) -> list[Any]:
@@ -471,7 +444,6 @@ def test_concurrent_requests_on_one_session_never_mix(finished: Finished, warm: 
 
 
 def test_sessions_can_be_subclassed_and_pickled(in_a_request: Finished, feed: dict[str, Any]) -> None:
-    """A method that calls ours is one run, and nothing of ours is in the session."""
     session = Owned(str(MODEL), providers=["CPUExecutionProvider"])
     expected = session.run(None, feed)[0]
     again = pickle.loads(pickle.dumps(session))  # noqa: S301 - our own
@@ -484,7 +456,6 @@ def test_sessions_can_be_subclassed_and_pickled(in_a_request: Finished, feed: di
 def test_instrumenting_twice_patches_once(
     in_a_request: Finished, instrumented: Instrumentor, warm: Any, feed: dict[str, Any]
 ) -> None:
-    """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     OnnxRuntimeInstrumentor().instrument(skip_dep_check=True)
     warm.run(None, feed)
@@ -502,7 +473,6 @@ def test_instrumenting_twice_patches_once(
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
     code = f"import stagelens; {order}; print(onnxruntime.InferenceSession.run.__wrapped__.__qualname__)"
 
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -528,5 +498,4 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     ],
 )
 def test_a_model_is_named_after_its_file_or_folder(path: str, name: str) -> None:
-    """The file's name, or the folder's where every file is called model; never a person's home."""
     assert onnxruntime_session.model_name(path) == name

@@ -40,7 +40,6 @@ def request() -> Generator[list[Any]]:
 
 
 def test_magika_is_one_forward(in_a_request: Finished) -> None:
-    """Creating the session and its first run are load, classifying another file is one forward."""
     classifier = magika.Magika()
     results = [classifier.identify_bytes(b"import os\nprint(os.name)\n" * 20) for _ in range(2)]
 
@@ -55,7 +54,6 @@ def test_magika_is_one_forward(in_a_request: Finished) -> None:
 
 
 def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) -> None:
-    """The batch size is recorded, and neither names nor contents are."""
     classifier = magika.Magika()
     paths = [tmp_path / f"secret{number}.py" for number in range(64)]
     for path in paths:
@@ -71,7 +69,6 @@ def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) 
 
 
 def test_rapidocr_times_match_for_its_three_models(finished: Finished) -> None:
-    """Its own times of detecting, turning and reading hold ours, and are mostly ours."""
     read = rapidocr_onnxruntime.RapidOCR()
     image = text("Hello World", "stage 42")
     rounds = [_read(read, image) for _ in range(3)]
@@ -121,7 +118,6 @@ def text(*lines: str) -> Any:
 
 
 def test_silero_processes_a_second_in_31_chunks(in_a_request: Finished) -> None:
-    """The session and the first chunk are load, every other chunk is a forward; the model name is recorded once."""
     listen: Any = silero_vad.load_silero_vad(onnx=True)
     for chunk in torch.zeros(31, 512):
         listen(chunk, 16000)

@@ -58,7 +58,6 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_on_the_cpu_nothing_is_copied(in_a_request: Finished) -> None:
-    """Values and bindings only refer to the arrays."""
     session, binding = bound()
     value = OrtValue.ortvalue_from_numpy(ARRAY.copy())
     value.update_inplace(ARRAY)
@@ -75,7 +74,6 @@ def test_on_the_cpu_nothing_is_copied(in_a_request: Finished) -> None:
 
 
 def test_arrays_are_copied_to_the_device_and_back(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
-    """A value is made on a device, filled, and read."""
     # Kept: the value lies in it, though it was asked for on a device that would have a copy.
     array = ARRAY.copy()
     value = OrtValue.ortvalue_from_numpy(array, "cuda", 0)
@@ -89,7 +87,6 @@ def test_arrays_are_copied_to_the_device_and_back(in_a_request: Finished, on_cud
 
 @pytest.mark.since("onnxruntime", "1.26")
 def test_a_value_is_copied_by_numpy(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
-    """NumPy reads a value that is on a device."""
     value = OrtValue.ortvalue_from_numpy(ARRAY)
     on_cuda(value)
     copied = np.asarray(value)
@@ -100,7 +97,6 @@ def test_a_value_is_copied_by_numpy(in_a_request: Finished, on_cuda: Callable[..
 
 @pytest.mark.since("onnxruntime", "1.26")
 def test_a_value_is_copied_from_another(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
-    """The direction is theirs; from device to device is neither."""
     here, there, other = (OrtValue.ortvalue_from_numpy(ARRAY + number) for number in range(3))
     on_cuda(there, other)
     there.update_inplace(here)
@@ -112,7 +108,6 @@ def test_a_value_is_copied_from_another(in_a_request: Finished, on_cuda: Callabl
 
 
 def test_a_binding_copies_inputs_of_other_devices(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
-    """Inputs from the CPU go there when they are bound, outputs come back when they are asked for."""
     session, binding = bound()
     here, there = OrtValue.ortvalue_from_numpy(ARRAY), OrtValue.ortvalue_from_numpy(ARRAY)
     on_cuda(there)
@@ -130,7 +125,6 @@ def test_a_binding_copies_inputs_of_other_devices(in_a_request: Finished, on_cud
 
 
 def test_waiting_for_the_outputs_is_forward(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
-    """A run that was not waited for is a launch; what the device does is waited for here."""
     session, binding = bound()
     on_cuda()
     options = onnxruntime.RunOptions()
@@ -145,7 +139,6 @@ def test_waiting_for_the_outputs_is_forward(in_a_request: Finished, on_cuda: Cal
 
 @pytest.mark.parametrize("way", ["array", "value", "memory"])
 def test_a_binding_records_batch_and_shape(in_a_request: Finished, on_cuda: Callable[..., None], way: str) -> None:
-    """For every way to bind an input, also before the request, a new shape is cold and the batch size is recorded."""
     session, binding = bound()
     on_cuda()
     arrays = {batch: np.zeros([batch, 2048], dtype=np.int32) for batch in (1, 3)}
@@ -170,7 +163,6 @@ def test_a_binding_records_batch_and_shape(in_a_request: Finished, on_cuda: Call
 def test_an_agent_failure_is_reported_once_and_the_copy_runs(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """A copy with unknown devices is not timed."""
     value = OrtValue.ortvalue_from_numpy(ARRAY)
     make_fail(OrtValue, "device_name")
     for _ in range(2):
@@ -181,7 +173,6 @@ def test_an_agent_failure_is_reported_once_and_the_copy_runs(
 
 
 def test_an_invalid_call_raises_the_library_error(in_a_request: Finished, reported: set[str]) -> None:
-    """The exception is the one that came before, and none of ours is reported."""
     _, binding = bound()
     factory: Any = OrtValue.ortvalue_from_numpy
     with pytest.raises(TypeError, match=r"numpy_obj"):
@@ -197,8 +188,6 @@ def test_an_invalid_call_raises_the_library_error(in_a_request: Finished, report
 
 @pytest.mark.since("onnxruntime", "1.22")  # before, it is a static method
 def test_the_factory_is_still_a_class_method() -> None:
-    """The method creates values of a subclass, and its signature is unchanged."""
-
     class Mine(OrtValue):
         pass
 

@@ -58,7 +58,6 @@ def intervals(record: Record) -> list[tuple[str, int, int]]:
 
 
 def test_a_job_of_a_request_records_its_wait_and_stages(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """Queue to its start, then the forward in the process, by one clock; the result is the user's own."""
     with request("squared"):
         assert pool.submit(pool_jobs.square, 3).result(60) == 9
     record = finished_request(finished)
@@ -70,7 +69,6 @@ def test_a_job_of_a_request_records_its_wait_and_stages(finished: Finished, pool
 
 
 def test_the_clock_is_shared_by_all_processes(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """A shared clock places a stage of another process in the request."""
     with request("looked"):
         before = clock()
         process, there, inside, header, prepared = pool.submit(pool_jobs.describe_process).result(60)
@@ -85,7 +83,6 @@ def test_the_clock_is_shared_by_all_processes(finished: Finished, pool: ProcessP
 
 
 def test_a_chunked_map_queues_once(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """Chunks of one request run one after the other: nothing of it is queue while another runs."""
     with request("mapped"):
         assert list(pool.map(pool_jobs.square, range(10), chunksize=3)) == [number**2 for number in range(10)]
     record = finished_request(finished)
@@ -97,7 +94,6 @@ def test_a_chunked_map_queues_once(finished: Finished, pool: ProcessPoolExecutor
 
 @pytest.mark.parametrize("kind", [pool_jobs.Failed, pool_jobs.OwnPickle, pool_jobs.OwnState])
 def test_an_exception_is_unchanged(finished: Finished, pool: ProcessPoolExecutor, kind: type[Exception]) -> None:
-    """It comes with its stage, which is not on it: what the process sends, and its traceback, are those of the user."""
     without_us = pool.submit(pool_jobs.fail, kind).exception(60)
     with request("failed"):
         with_us = pool.submit(pool_jobs.fail, kind).exception(60)
@@ -109,7 +105,6 @@ def test_an_exception_is_unchanged(finished: Finished, pool: ProcessPoolExecutor
 
 
 def test_a_request_in_the_process_is_part_of_the_outer_one(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """The outermost is the request, as in a thread."""
     with request("outer"):
         pool.submit(pool_jobs.nested).result(60)
     keys = finished_request(finished)[0][::3]
@@ -118,14 +113,11 @@ def test_a_request_in_the_process_is_part_of_the_outer_one(finished: Finished, p
 
 
 def test_jobs_outside_of_a_request_are_unchanged(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """No request, nothing carried."""
     assert pool.submit(pool_jobs.describe_process).result(60)[2:4] == (False, "")
     assert not finished
 
 
 def test_concurrent_requests_record_their_own_jobs(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """From one loop, through one process: each has one forward, and all of its wait is its own."""
-
     async def handle(name: str) -> None:
         async with request(name):
             await asyncio.get_running_loop().run_in_executor(pool, pool_jobs.square, 2)
@@ -157,7 +149,6 @@ def intervals_of(record: Record) -> list[tuple[str, int, int]]:
 def test_unpicklable_jobs_are_refused_as_without_us(
     finished: Finished, pool: ProcessPoolExecutor, job: Any, argument: Any
 ) -> None:
-    """By the library, with the same error."""
     with pytest.raises(Exception) as without_us:  # noqa: PT011 - whatever it is
         pool.submit(job, argument).result(60)
     with request("refused"), pytest.raises(type(without_us.value), match=f"^{re.escape(str(without_us.value))}$"):
@@ -167,7 +158,6 @@ def test_unpicklable_jobs_are_refused_as_without_us(
 
 
 def test_a_partial_function_and_new_processes_are_recorded(finished: Finished) -> None:
-    """Each job has a new process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), max_tasks_per_child=1) as pool:
         for number in range(2):
             with request("partial"):
@@ -177,8 +167,6 @@ def test_a_partial_function_and_new_processes_are_recorded(finished: Finished) -
 
 
 def test_a_pool_that_receives_results_in_its_own_way_gets_its_own_jobs(finished: Finished) -> None:
-    """Nobody would take our record off the result."""
-
     class Pool(ProcessPoolExecutor):
         def _start_executor_manager_thread(self) -> None:
             pending = vars(self)["_pending_work_items"]
@@ -192,7 +180,6 @@ def test_a_pool_that_receives_results_in_its_own_way_gets_its_own_jobs(finished:
 
 
 def test_a_cancelled_job_is_queue_until_then(finished: Finished, pool: ProcessPoolExecutor, tmp_path: Path) -> None:
-    """Behind others it is cancelled; the pool goes on."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     # One runs and two are on their way to the process: what comes after can be cancelled.
@@ -210,7 +197,6 @@ def test_a_cancelled_job_is_queue_until_then(finished: Finished, pool: ProcessPo
 
 
 def test_a_broken_pool_raises_the_original_error(finished: Finished) -> None:
-    """A process that dies takes nothing of ours with it; how long it waited is not known."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         with request("broken"), pytest.raises(BrokenProcessPool):
             pool.submit(pool_jobs.die).result(60)
@@ -222,7 +208,6 @@ def test_a_broken_pool_raises_the_original_error(finished: Finished) -> None:
 
 @pytest.mark.usefixtures("finished")
 def test_another_interpreter_gets_the_job_unchanged(monkeypatch: pytest.MonkeyPatch, pool: ProcessPoolExecutor) -> None:
-    """Another interpreter may lack Stagelens: only a fork is known to be equal."""
     monkeypatch.setattr(sys, "executable", "/another/python")
     with request("elsewhere"):
         inside = pool.submit(pool_jobs.describe_process).result(60)[2]
@@ -233,7 +218,6 @@ def test_another_interpreter_gets_the_job_unchanged(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("finished")
 def test_jobs_in_flight_during_uninstrumentation_return_unchanged(pool: ProcessPoolExecutor, instrumented: Any) -> None:
-    """A job that was sent with a wrapper is still removed."""
     with request("under way"):
         future = pool.submit(pool_jobs.square, 4)
         instrumented.uninstrument()

@@ -158,7 +158,6 @@ async def awaited_in_a_task(jobs: asyncio.Queue[Any]) -> None:
 
 @pytest.mark.parametrize("worker", [in_an_executor, drained, polled, pipelined, awaited_in_a_task])
 def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished, worker: Any) -> None:
-    """Each request has its wait, the stages and the size of its own batch, and nothing of the other batch."""
     asyncio.run(serve(worker, "a", "b", "c", "d"))
     results = found(finished)
 
@@ -170,8 +169,6 @@ def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished,
 
 @pytest.mark.parametrize("worker", [in_an_executor, polled, pipelined])
 def test_a_batch_of_janus_counts_for_its_requests(finished: Finished, worker: Any) -> None:
-    """As of an `asyncio.Queue`; `pipelined` also takes jobs without a wait."""
-
     async def main() -> None:
         jobs: janus.Queue[Any] = janus.Queue()
         task = asyncio.create_task(worker(jobs.async_q))
@@ -188,8 +185,6 @@ def test_a_batch_of_janus_counts_for_its_requests(finished: Finished, worker: An
 
 
 def test_a_thread_that_takes_from_janus_works_for_the_requests_of_the_loop(finished: Finished) -> None:
-    """The reason for which janus exists."""
-
     async def main() -> None:
         loop = asyncio.get_running_loop()
         jobs: janus.Queue[Any] = janus.Queue()
@@ -228,8 +223,6 @@ async def asking_again_and_again(jobs: asyncio.Queue[Any]) -> None:
 
 
 def test_the_jobs_that_wait_in_a_queue_are_counted(finished: Finished) -> None:
-    """By each request, when it adds its own; those of another queue do not count."""
-
     async def serve_three() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         requests = [asyncio.create_task(ask(jobs, name)) for name in "abc"]
@@ -258,7 +251,6 @@ def test_the_jobs_that_wait_in_a_queue_are_counted(finished: Finished) -> None:
 def test_a_sleep_before_the_work_belongs_to_the_forming_of_the_batch(
     finished: Finished, worker: Any, expected: list[str]
 ) -> None:
-    """After the work has begun, or inside of a stage, a sleep is the code of the worker."""
     asyncio.run(serve(worker, "a"))
     ((marks, *_),) = finished
     complete(marks)
@@ -268,7 +260,6 @@ def test_a_sleep_before_the_work_belongs_to_the_forming_of_the_batch(
 
 
 def test_a_request_waits_for_the_loop_after_its_result_is_set(finished: Finished) -> None:
-    """The worker takes its next job before the loop calls the request."""
     asyncio.run(serve(one_by_one, "a", "b"))
 
     for marks, *_ in finished:
@@ -277,7 +268,6 @@ def test_a_request_waits_for_the_loop_after_its_result_is_set(finished: Finished
 
 
 def test_a_request_waits_for_its_turn_after_a_batch_is_answered(finished: Finished) -> None:
-    """The loop continues the requests of a batch one after the other; the first one does not wait."""
     asyncio.run(serve(pipelined, "a", "b"))
 
     waited: dict[str, bool] = {}
@@ -288,8 +278,6 @@ def test_a_request_waits_for_its_turn_after_a_batch_is_answered(finished: Finish
 
 
 def test_a_cancelled_request_leaves_its_batch(finished: Finished) -> None:
-    """The other request of the batch keeps its work."""
-
     async def main() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         gone = asyncio.create_task(ask(jobs, "gone"))
@@ -311,8 +299,6 @@ def test_a_cancelled_request_leaves_its_batch(finished: Finished) -> None:
 
 
 def test_a_job_passes_through_two_queues(finished: Finished) -> None:
-    """The second worker works for the request, and the first one no longer."""
-
     async def main() -> None:
         first: asyncio.Queue[Any] = asyncio.Queue()
         second: asyncio.Queue[Any] = asyncio.Queue()
@@ -344,8 +330,6 @@ def test_a_job_passes_through_two_queues(finished: Finished) -> None:
 
 
 def test_the_largest_batch_of_a_chain_of_workers_counts(finished: Finished) -> None:
-    """Workers before and after the model take the jobs one by one."""
-
     async def main() -> None:
         queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(3)]
 
@@ -368,8 +352,6 @@ def test_the_largest_batch_of_a_chain_of_workers_counts(finished: Finished) -> N
 
 
 def test_a_worker_that_the_first_request_starts_works_for_all(finished: Finished) -> None:
-    """Its context is that of the first request, which still runs while it works for the second one."""
-
     async def main() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         workers: list[Any] = []
@@ -395,8 +377,6 @@ def test_a_worker_that_the_first_request_starts_works_for_all(finished: Finished
 
 
 def test_a_task_of_a_request_that_takes_from_another_queue_stays_with_it(finished: Finished) -> None:
-    """It works for its request, although another task has put the job."""
-
     async def main() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         others: asyncio.Queue[Any] = asyncio.Queue()
@@ -423,8 +403,6 @@ def test_a_task_of_a_request_that_takes_from_another_queue_stays_with_it(finishe
 
 
 def test_a_thread_that_runs_a_job_in_the_context_of_its_request_needs_no_job(finished: Finished) -> None:
-    """As the threads of anyio do, in which FastAPI runs a `def` endpoint: the work is no batch of one."""
-
     async def main() -> None:
         async def handle(name: str) -> None:
             with request(name):
@@ -452,7 +430,6 @@ def set_as_argument(loop: Any, future: Any) -> None:
 
 @pytest.mark.parametrize("answer_later", [set_directly, set_in_a_function, set_as_argument])
 def test_a_thread_answers_the_requests_of_an_event_loop(finished: Finished, answer_later: Any) -> None:
-    """The thread takes its next job before the loop sets the result: that is no batch of two."""
     jobs: queue.Queue[Any] = queue.Queue()
 
     async def main() -> None:
@@ -484,8 +461,6 @@ def test_a_thread_answers_the_requests_of_an_event_loop(finished: Finished, answ
 
 
 def test_a_job_without_a_future_claims_nothing(finished: Finished) -> None:
-    """Nobody can know whether the request waits for it."""
-
     async def main() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         with request("a"):
@@ -504,8 +479,6 @@ def test_a_job_without_a_future_claims_nothing(finished: Finished) -> None:
 
 
 def test_tickets_of_the_user_win(finished: Finished) -> None:
-    """The work is counted once, in the user's own batch."""
-
     async def main() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -567,7 +540,6 @@ def answer(reply: Any) -> None:
 @pytest.mark.parametrize("kind", [Job, SlottedJob])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_thread_works_for_the_requests_of_its_batch(finished: Finished, make: Any, kind: Any, size: int) -> None:
-    """With an event, a future or a queue for the result."""
     jobs: queue.Queue[Any] = queue.Queue()
 
     def loop() -> None:
@@ -598,7 +570,6 @@ def test_a_thread_works_for_the_requests_of_its_batch(finished: Finished, make: 
 
 
 def test_an_event_that_the_request_does_not_wait_for_claims_nothing(finished: Finished) -> None:
-    """Such as an event that stops the worker."""
     jobs: queue.Queue[Any] = queue.Queue()
     stop = threading.Event()
     with request("a"):
@@ -616,7 +587,6 @@ def test_an_event_that_the_request_does_not_wait_for_claims_nothing(finished: Fi
 def test_each_of_many_jobs_is_looked_at_a_few_times(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
-    """The time that a worker needs for a job does not grow with their number."""
     looked, waits_for = list[queue_jobs.Job](), queue_jobs.Job.waits_for
     monkeypatch.setattr(queue_jobs.Job, "waits_for", lambda job, run: looked.append(job) or waits_for(job, run))
     jobs, number = queue.Queue[Future[int]](), 300
@@ -640,7 +610,6 @@ def test_each_of_many_jobs_is_looked_at_a_few_times(
 
 
 def test_what_a_job_belongs_to_ends_with_it(finished: Finished) -> None:
-    """Its class, if it was made in a function, and the variables of its context."""
     variable: contextvars.ContextVar[set[int]] = contextvars.ContextVar("variable")
 
     async def ask_for_nothing(jobs: asyncio.Queue[Any]) -> list[weakref.ref[Any]]:
@@ -669,8 +638,6 @@ def test_what_a_job_belongs_to_ends_with_it(finished: Finished) -> None:
 
 
 def test_a_future_of_two_requests_claims_nothing(finished: Finished) -> None:
-    """Whose work it is is ambiguous."""
-
     async def main() -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         future = asyncio.get_running_loop().create_future()
@@ -690,8 +657,6 @@ def test_a_future_of_two_requests_claims_nothing(finished: Finished) -> None:
 
 
 def test_an_item_without_attributes_of_its_own_is_passed_on() -> None:
-    """No code of the item runs, whatever it is."""
-
     class Hostile:
         def __getattr__(self, name: str) -> Any:
             raise SystemExit(name)
@@ -730,8 +695,6 @@ REPLIES = [
 
 @pytest.mark.parametrize("make", REPLIES)
 def test_no_method_of_a_reply_runs(finished: Finished, reported: set[str], make: Any) -> None:
-    """Neither in `put` nor when the worker takes its next job."""
-
     async def main() -> None:
         jobs: queue.Queue[Any] = queue.Queue()
         with request("a"):
@@ -753,7 +716,6 @@ def test_no_method_of_a_reply_runs(finished: Finished, reported: set[str], make:
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.usefixtures("finished")
 def test_a_future_that_nobody_awaits_needs_no_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """It can be set after the loop was closed and, in debug mode, by another thread."""
     jobs: queue.Queue[Any] = queue.Queue()
 
     async def put() -> None:
@@ -783,7 +745,6 @@ def test_a_future_that_nobody_awaits_needs_no_loop(factory: Callable[[], asyncio
 
 
 def test_an_interrupted_put_leaves_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal may raise anywhere; what it leaves is freed without an error, which pytest would report."""
     future: Future[None] = Future()
     monkeypatch.setattr(queue_jobs, "thread_or_task", Mock(side_effect=KeyboardInterrupt))
     with request("a"), pytest.raises(KeyboardInterrupt):
@@ -805,7 +766,6 @@ def test_a_coroutine_of_asyncio_has_its_own_code(make: Any) -> None:
 
 
 def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -> None:
-    """The worker sets the result of the future; the thread of the request has to get the interpreter lock."""
     jobs: queue.Queue[Any] = queue.Queue()
 
     def serve_jobs() -> None:
@@ -830,8 +790,6 @@ def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -
 
 @pytest.mark.parametrize("make", [asyncio.Queue, lambda: janus.Queue[Any]().async_q])
 def test_a_get_that_never_starts_leaves_nothing(finished: Finished, make: Callable[[], Any]) -> None:
-    """Nothing but Python's own warning if nobody awaits or closes it."""
-
     async def main(jobs: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -868,8 +826,6 @@ def test_a_get_that_never_starts_leaves_nothing(finished: Finished, make: Callab
 
 
 def test_a_simple_queue_is_unchanged(finished: Finished) -> None:
-    """Its type cannot be patched: it stays the same type, which no subclass replaces, and its jobs need a ticket."""
-
     class Named(queue.SimpleQueue[Any]):
         def __init__(self, name: str) -> None:
             super().__init__()
@@ -948,7 +904,6 @@ def as_a_worker_with_a_job() -> Generator[None]:
 def test_the_debug_mode_of_asyncio_names_the_code_of_the_user(
     factory: Callable[[], asyncio.AbstractEventLoop], context: Any, instrumented: Instrumentor
 ) -> None:
-    """As without us, however deep the stack is; also in the report about a task that was never finished."""
     entries: list[list[Any]] = []
     for with_us in (True, False):
         if not with_us:
@@ -1015,7 +970,6 @@ def run_engine_thread(jobs: queue.Queue[Any], send: Callable[[Any, Any], None]) 
 def test_a_thread_streams_to_requests_in_threads(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, renew_after: int
 ) -> None:
-    """Each job has a queue for its tokens, and is followed until the last one that its request waits for."""
     monkeypatch.setattr(queue_jobs, "RENEW_AFTER", renew_after)
     jobs: queue.Queue[Any] = queue.Queue()
     generations = [Generation(queue.Queue(), size) for size in (20, 3, 40, 5)]
@@ -1100,7 +1054,6 @@ def test_a_task_streams_to_the_requests_of_its_loop(finished: Finished, make: An
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 @pytest.mark.parametrize("make", [make_asyncio, make_anyio, make_janus])
 def test_a_thread_streams_to_the_requests_of_a_loop(finished: Finished, make: Any) -> None:
-    """The loop puts the tokens after the engine has gone on."""
     jobs: queue.Queue[Any] = queue.Queue()
 
     async def main() -> list[Generation]:
@@ -1124,8 +1077,6 @@ def test_a_thread_streams_to_the_requests_of_a_loop(finished: Finished, make: An
 @pytest.mark.parametrize("make", [asyncio.Event, anyio.Event])
 @pytest.mark.parametrize("size", [0, 10])
 def test_a_job_has_an_event_of_its_loop(finished: Finished, make: Any, size: int) -> None:
-    """Through a stream of anyio, also one without a buffer: its sender waits until the job is taken."""
-
     async def main() -> None:
         send, receive = anyio.create_memory_object_stream[Any](size)
 
@@ -1191,7 +1142,6 @@ def expect_batches(finished: Finished, size: int) -> None:
 @pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_job_has_the_number_of_a_future(finished: Finished, wait: Any, size: int) -> None:
-    """Its request waits for it in its own code, and the worker has the job when it is set."""
     pending: dict[str, Any] = {}
 
     async def serve_jobs(jobs: asyncio.Queue[Any]) -> None:
@@ -1216,7 +1166,6 @@ def test_a_job_has_the_number_of_a_future(finished: Finished, wait: Any, size: i
 @pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_job_for_a_thread_has_the_number_of_a_future(finished: Finished, wait: Any, size: int) -> None:
-    """The thread asks the loop to set it."""
     pending: dict[str, Any] = {}
     jobs: queue.Queue[Any] = queue.Queue()
 
@@ -1265,8 +1214,6 @@ def test_a_job_has_the_number_of_what_a_thread_waits_for(finished: Finished, mak
 
 
 def test_a_job_that_its_request_does_not_wait_for_claims_nothing(finished: Finished) -> None:
-    """Such as an entry of a log, whose worker goes on before the result is set; nor does what another worker still has then."""
-
     async def main() -> None:
         loop = asyncio.get_running_loop()
         entries, notes, jobs = asyncio.Queue[Any](), asyncio.Queue[Any](), asyncio.Queue[Any]()
@@ -1310,7 +1257,6 @@ def test_a_job_that_its_request_does_not_wait_for_claims_nothing(finished: Finis
 
 
 def test_a_pool_of_connections_is_no_queue_of_jobs(finished: Finished) -> None:
-    """Requests put what other requests take, and no worker."""
     pool: queue.LifoQueue[Any] = queue.LifoQueue()
     for name in "abc":
         with request(name):
@@ -1374,7 +1320,6 @@ assert gevent.queue.PriorityQueue is ours.__base__
 
 
 def test_a_queue_of_gevent_is_followed_although_it_is_written_in_c() -> None:
-    """Also that of `queue` after `monkey.patch_all`; an event for which no request waits claims nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", UNDER_GEVENT], check=True, capture_output=True, text=True
     )

@@ -111,7 +111,6 @@ def named(finished: Finished) -> list[tuple[str, str]]:
 
 
 def test_the_size_of_both_bodies_and_the_caller_are_recorded(finished: Finished, send_request: Ask) -> None:
-    """The size of the request is that of its header."""
     response = send_request()
 
     found = facts(finished)
@@ -121,7 +120,6 @@ def test_the_size_of_both_bodies_and_the_caller_are_recorded(finished: Finished,
 
 
 def test_only_listed_headers_are_read(finished: Finished, send_request: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A header of its own, and one member of the baggage; a missing header is no attribute."""
     monkeypatch.setattr(named_attributes, "sources", named_attributes.parse(LISTED))
     send_request()
 
@@ -130,7 +128,6 @@ def test_only_listed_headers_are_read(finished: Finished, send_request: Ask, mon
 
 
 def test_without_a_list_no_attribute_is_read(finished: Finished, send_request: Ask) -> None:
-    """The default."""
     send_request()
 
     assert named(finished) == []
@@ -141,7 +138,6 @@ def test_without_a_list_no_attribute_is_read(finished: Finished, send_request: A
 def test_a_header_that_is_not_listed_never_leaves_the_process(
     sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:
-    """Of a real server under `stagelens run`, up to its last export; the values of an attribute are all requests."""
     service = serve("fastapi_service:app", cwd=SERVICES, STAGELENS_ATTRIBUTES=LISTED)
     for headers in (HEADERS, {**HEADERS, "X-Tenant": "globex"}, {}):
         service.send_request("/", headers=headers)

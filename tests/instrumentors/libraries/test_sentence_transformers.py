@@ -88,7 +88,6 @@ def intervals(request: Finished) -> list[tuple[str, int, int]]:
 
 
 def test_encoding_stages_have_no_gap(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """Preparation with its tokenizer, the model, and the postprocessing."""
     embedding = embedder.encode("word1 word2")
     stages = intervals(in_a_request)
     own = partition(stages, stages[0][1], max(stage[2] for stage in stages))
@@ -101,7 +100,6 @@ def test_encoding_stages_have_no_gap(embedder: SentenceTransformer, in_a_request
 
 
 def test_each_batch_is_prepared_and_run(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """Three sentences in batches of two."""
     embedder.encode_query(["word1", "word2 word3", "word4"], batch_size=2)
 
     assert in_a_request.stages().count("forward") == in_a_request.stages().count("tokenize") == 2
@@ -109,7 +107,6 @@ def test_each_batch_is_prepared_and_run(embedder: SentenceTransformer, in_a_requ
 
 
 def test_ranking_is_timed_like_predicting(ranker: CrossEncoder, in_a_request: Finished) -> None:
-    """`rank` is `predict` with a list of pairs."""
     ranker.rank("word1", ["word2", "word3"])
     stages = intervals(in_a_request)
 
@@ -118,14 +115,12 @@ def test_ranking_is_timed_like_predicting(ranker: CrossEncoder, in_a_request: Fi
 
 
 def test_manual_preparation_is_preprocess(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """Whoever calls the parts one by one has them timed one by one."""
     embedder(embedder.preprocess(["word1"]))
 
     assert in_a_request.stages() == ["tokenize", "preprocess", "forward"]
 
 
 def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
-    """With all that it loads on the way."""
     SentenceTransformer(str(saved))
 
     assert in_a_request.stages() == ["load"]
@@ -134,7 +129,6 @@ def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
 def test_a_process_pool_is_not_timed(
     embedder: SentenceTransformer, in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work of other processes is not recorded."""
     monkeypatch.setattr(embedder, "_multi_process", lambda inputs, **_: np.zeros((len(inputs), 32)))
     pool: Any = {"input": None, "output": None, "processes": []}
 
@@ -144,7 +138,6 @@ def test_a_process_pool_is_not_timed(
 
 
 def test_an_exception_of_the_library_is_unchanged(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """A refused call is recorded, and the next call is complete."""
     with pytest.raises(ValueError, match="batch_size"):
         embedder.encode("word1", batch_size=0)
     in_a_request[0][0][3:] = []
@@ -154,14 +147,12 @@ def test_an_exception_of_the_library_is_unchanged(embedder: SentenceTransformer,
 
 
 def test_outside_a_request_nothing_is_recorded(embedder: SentenceTransformer, finished: Finished) -> None:
-    """Warming up serves no request."""
     embedder.encode("word1")
 
     assert list(finished) == []
 
 
 def test_calls_after_the_request_are_not_recorded(embedder: SentenceTransformer, finished: Finished) -> None:
-    """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
     task.run(embedder.encode, "word1")
@@ -170,7 +161,6 @@ def test_calls_after_the_request_are_not_recorded(embedder: SentenceTransformer,
 
 
 def test_parallel_requests_do_not_mix(embedder: SentenceTransformer, finished: Finished) -> None:
-    """Each thread prepares the batches of its own request."""
     together = threading.Barrier(3)
 
     def serve(sentences: int) -> None:
@@ -202,7 +192,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A model with unknown properties is still timed."""
     make_fail(module, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         embeddings = [embedder.encode("word1") for _ in range(2)]
@@ -215,7 +204,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
 def test_instrumenting_twice_patches_once(
     embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor
 ) -> None:
-    """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     SentenceTransformersInstrumentor().instrument(skip_dep_check=True)
     embedder.encode("word1")
@@ -227,7 +215,6 @@ def test_instrumenting_twice_patches_once(
 def test_a_span_around_encode_causes_no_duplicates(
     embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor, first: str
 ) -> None:
-    """OpenTelemetry modules wrap a method by wrapt; that may come first or last."""
     spans: list[str] = []
 
     def wrapper(wrapped: Any, _: Any, args: Any, options: Any) -> Any:
@@ -247,8 +234,6 @@ def test_a_span_around_encode_causes_no_duplicates(
 
 
 def test_models_can_be_pickled_and_subclassed(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """Nothing of ours sticks to a model, and a class of the user's own is timed once."""
-
     class Mine(SentenceTransformer):
         def encode(self, *args: Any, **options: Any) -> Any:
             return super().encode(*args, **options)
@@ -262,7 +247,6 @@ def test_models_can_be_pickled_and_subclassed(embedder: SentenceTransformer, in_
 
 
 def test_classes_imported_later_are_timed(saved: Path) -> None:
-    """As what was imported before is: that are all other tests here."""
     code = f"""
 import stagelens
 stagelens.instrument()

@@ -27,7 +27,6 @@ SECOND_NS, MS = 1_000_000_000, 1_000_000
 
 
 def test_a_generator_of_a_handler_stays_one_of_its_name() -> None:
-    """It passes on what is sent and thrown into it, and its result; any other iterator is the user's own object."""
     sent: list[Any] = []
 
     def steps() -> Generator[int, Any, str]:
@@ -54,7 +53,6 @@ def test_a_generator_of_a_handler_stays_one_of_its_name() -> None:
 
 
 def test_closing_the_stream_of_a_handler_closes_that_of_the_user() -> None:
-    """At once, not when the loop finalizes what nobody refers to."""
     closed: list[str] = []
 
     async def steps() -> AsyncGenerator[int]:
@@ -109,7 +107,6 @@ class Choice(enum.Enum):
 
 @pytest.mark.parametrize("called", [Odd(), Choice.YES, MethodType(Odd(), "object"), Odd().__call__, repr])
 def test_every_callable_object_can_be_timed(called: Any) -> None:
-    """Whatever its class is like, and whatever is behind a method."""
     made = called_like(lambda *_: "timed", called)
 
     assert made() == "timed"
@@ -117,31 +114,26 @@ def test_every_callable_object_can_be_timed(called: Any) -> None:
 
 
 def test_a_plain_request_has_its_method_only() -> None:
-    """The start is the arrival."""
     assert described() == (["@method", "GET", 0], ARRIVED)
 
 
 @pytest.mark.parametrize("method", ["BREW", "get", "", "GET /secret"])
 def test_an_invalid_method_is_not_recorded(method: str) -> None:
-    """A client may send anything."""
     assert described(method) == (["@method", "_OTHER", 0], ARRIVED)
 
 
 def test_the_trace_it_came_with_is_a_fact() -> None:
-    """The header is recorded unchanged and validated later, outside of the request."""
     assert described(traceparent="00-a-b-01")[0][3:] == ["@traceparent", "00-a-b-01", 0]
 
 
 @pytest.mark.parametrize(("setting", "facts"), [("please", ["@force", 1, 0]), ("other", []), ("", [])])
 def test_a_forced_trace_is_opt_in(monkeypatch: pytest.MonkeyPatch, setting: str, facts: Marks) -> None:
-    """Only the configured text retains a trace, and the text itself is not propagated."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", setting)
 
     assert described(forced="please")[0][3:] == facts
 
 
 def test_a_wait_is_queue_and_moves_the_start_back() -> None:
-    """The wait is part of the request's latency."""
     marks, start = described(waited_ns=7)
 
     assert start == ARRIVED - 7
@@ -172,7 +164,6 @@ def test_a_wait_is_queue_and_moves_the_start_back() -> None:
     ],
 )
 def test_the_proxy_header_is_parsed_in_every_unit_and_validated(header: str, waited_ns: int) -> None:
-    """Seconds to nanoseconds are distinguished; future, very old and invalid values are ignored."""
     waited = proxy_wait_ns(header, 1_700_000_001_000_000_000)
 
     # A float of seconds since 1970 resolves 0.24 microseconds.
@@ -181,7 +172,6 @@ def test_the_proxy_header_is_parsed_in_every_unit_and_validated(header: str, wai
 
 @given(st.text(max_size=40), st.integers(1, 2**62))
 def test_the_proxy_wait_is_at_most_ten_minutes(header: str, now_ns: int) -> None:
-    """Whatever a client sends, the wait stays within bounds and nothing raises."""
     assert 0 <= proxy_wait_ns(header, now_ns) <= MAX_PROXY_WAIT_NS
 
 
@@ -203,7 +193,6 @@ def test_the_proxy_wait_is_at_most_ten_minutes(header: str, now_ns: int) -> None
 def test_only_a_trusted_proxy_moves_the_start(
     monkeypatch: pytest.MonkeyPatch, trusted: str, peer: object, expected: bool
 ) -> None:
-    """Any client can send the header, with any time."""
     monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks(trusted))
     monkeypatch.setattr(proxy_waits, "clocks", {})
 
@@ -211,7 +200,6 @@ def test_only_a_trusted_proxy_moves_the_start(
 
 
 def test_a_constant_wait_is_the_difference_of_the_clocks(caplog: pytest.LogCaptureFixture) -> None:
-    """Not a queue, whose waits differ; and no time is believed before the clock is known."""
     skewed, busy = ProxyClock("10.0.0.7"), ProxyClock("10.0.0.8")
     waits = [skewed.wait_ns(3 * SECOND_NS + number * MS) for number in range(30)]
     queued = [busy.wait_ns(SECOND_NS // 2 + number * 50 * MS) for number in range(10)]

@@ -81,7 +81,6 @@ def url() -> Generator[str]:
 
 @pytest.mark.usefixtures("enabled")
 def test_a_response_header_has_the_stages_before_the_response(finished: Finished, url: str, until: Until) -> None:
-    """In milliseconds; what is no stage of ours is in the total."""
     reported = {
         name: float(value)
         for name, value in parse_server_timing(httpx.get(f"{url}/predict", timeout=60).headers["Server-Timing"]).items()
@@ -97,13 +96,11 @@ def test_a_response_header_has_the_stages_before_the_response(finished: Finished
 
 @pytest.mark.usefixtures("finished")
 def test_server_timing_is_off_by_default(url: str) -> None:
-    """Stage times are sent only if the service enables it."""
     assert "Server-Timing" not in httpx.get(f"{url}/predict", timeout=60).headers
 
 
 @pytest.mark.usefixtures("enabled", "finished")
 def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
-    """They are no stages."""
     headers = httpx.get(f"{url}/theirs", params={"header": THEIRS}, timeout=60).headers
 
     assert headers.get_list("Server-Timing")[0] == THEIRS
@@ -112,7 +109,6 @@ def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
 
 @pytest.mark.usefixtures("enabled", "finished")
 def test_stages_of_another_server_are_passed_through(url: str) -> None:
-    """In a gateway, stages of two servers in one header would be ambiguous."""
     headers = httpx.get(f"{url}/theirs", params={"header": "queue;dur=5, total;dur=9"}, timeout=60).headers
 
     assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]
@@ -120,7 +116,6 @@ def test_stages_of_another_server_are_passed_through(url: str) -> None:
 
 @pytest.mark.usefixtures("enabled")
 def test_an_instrumented_client_records_the_server_stages(finished: Finished, url: str, until: Until) -> None:
-    """With the network between the two, and nothing is suspected."""
     client = HttpxInstrumentor()
     client.instrument()
     try:
@@ -146,7 +141,6 @@ def test_an_instrumented_client_records_the_server_stages(finished: Finished, ur
 def test_an_agent_failure_drops_the_header_not_the_response(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """The failure is logged once."""
     make_fail(server_reports, "format_server_timing")
 
     assert httpx.get(f"{url}/predict", timeout=60).json() == "done"

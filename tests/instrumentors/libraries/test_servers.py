@@ -67,7 +67,6 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_an_application_of_no_framework_is_counted_and_all_of_it_is_handler(finished: Finished) -> None:
-    """Its route is a template of the path, unless there is none of that path."""
     for status in (200, 500, 404):
         call(bare, {"type": "http.request"}, path=f"/items/{status}", root_path="/api")
 
@@ -76,8 +75,6 @@ def test_an_application_of_no_framework_is_counted_and_all_of_it_is_handler(fini
 
 
 def test_a_known_framework_in_a_server_is_one_request_with_its_route(finished: Finished) -> None:
-    """The server and the framework are both patched; the time outside of the handler is `framework`."""
-
     async def item(_: Request) -> PlainTextResponse:
         return PlainTextResponse("ok")
 
@@ -115,8 +112,6 @@ class _PrivateMiddleware(_Middleware):
 
 
 def test_the_requests_of_a_proxy_count_where_it_forwards_them() -> None:
-    """Also with middlewares around it; and one that has itself inside is an application as any other."""
-
     async def original(*_: Any) -> None: ...
 
     class Proxy:
@@ -138,8 +133,6 @@ def test_the_requests_of_a_proxy_count_where_it_forwards_them() -> None:
 
 
 def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished: Finished) -> None:
-    """Connecting and the end are none; an error ends the message that it happened in; several answers are a stream."""
-
     async def chat(_: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.accept"})
@@ -160,8 +153,6 @@ def test_each_message_of_a_websocket_is_a_request_until_its_last_answer(finished
 
 
 def test_the_end_of_a_response_is_no_disconnect_before_it(finished: Finished) -> None:
-    """Hypercorn reports one to the application while it sends the last part."""
-
     async def stream(_: Any, receive: Any, send: Any) -> None:
         disconnected = asyncio.create_task(receive())
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -190,7 +181,6 @@ def test_the_end_of_a_response_is_no_disconnect_before_it(finished: Finished) ->
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_python_s_own_server_trusts_no_client(reads: bool, monkeypatch: pytest.MonkeyPatch, finished: Finished) -> None:
-    """It knows when a client has gone, which one that has closed its sending half right after the request has not."""
     monkeypatch.setattr(server_common, "_HALF_CLOSE_MS", 10**6 if reads else -1)
 
     class Handler(BaseHTTPRequestHandler):
@@ -224,8 +214,6 @@ def test_python_s_own_server_trusts_no_client(reads: bool, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", ["list", "generator", "raises"])
 def test_a_wsgi_application_of_no_framework_is_counted(kind: str, finished: Finished) -> None:
-    """Whatever it returns; to other code the application is the same."""
-
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         if kind == "raises":
             raise LookupError
@@ -249,8 +237,6 @@ def test_a_wsgi_application_of_no_framework_is_counted(kind: str, finished: Fini
 
 
 def test_wsgiref_serves_the_application_itself(finished: Finished) -> None:
-    """The server hands out the object of the user."""
-
     def app(_: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [b"ok"]
@@ -279,12 +265,10 @@ def test_wsgiref_serves_the_application_itself(finished: Finished) -> None:
     ],
 )
 def test_the_template_of_a_path_has_no_values(path: str, template: str) -> None:
-    """Such as numbers, hashes and names of clients."""
     assert route_of([0] * 6, path, 200) == template
 
 
 def test_paths_without_end_share_one_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client may send any path."""
     monkeypatch.setattr(server_common, "_templates", set())
     letters = itertools.islice(itertools.product("abcde", repeat=4), MAX_TEMPLATES + 5)
     found = [route_of([0] * 6, "/" + "".join(path), 200) for path in letters]

@@ -133,7 +133,6 @@ def test_a_stream_is_the_work_of_its_handler(
     respond: Callable[[Release], Any],
     has_middleware: bool,
 ) -> None:
-    """In whatever task the server runs it; a comment is no token."""
     release = Release()
     app = FastAPI()
     app.get("/")(lambda: respond(release))
@@ -185,7 +184,6 @@ def test_a_stream_is_the_work_of_its_handler(
     ],
 )
 def test_the_first_chunk_with_content_counts(media_type: str, chunks: list[Any], first: int | None) -> None:
-    """What only keeps the connection open is no token, and does not end a gap."""
     stream = ResponseStream([("Content-Type", media_type)])
     for at, chunk in enumerate(chunks, 1):
         stream.add(at, chunk)
@@ -194,7 +192,6 @@ def test_the_first_chunk_with_content_counts(media_type: str, chunks: list[Any],
 
 
 def test_a_compressed_stream_is_not_read() -> None:
-    """Its events are not visible."""
     stream = ResponseStream([(b"content-type", SSE.encode()), (b"Content-Encoding", b"gzip")])
     stream.add(1, b"\x1f\x8b")
     stream.add(9, b"\x00")

@@ -47,7 +47,6 @@ def tinymodel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]
 
 
 def test_its_calls_are_stages_of_the_running_request(tinymodel: Any, in_a_request: Finished) -> None:
-    """Both ways to write a wrapper record their stage, and the model is a fact."""
     assert tinymodel.Model("tiny").predict(tinymodel.prepare("two words")) == 2
 
     assert in_a_request.stages() == ["preprocess", "forward"]
@@ -55,7 +54,6 @@ def test_its_calls_are_stages_of_the_running_request(tinymodel: Any, in_a_reques
 
 
 def test_a_failed_call_is_a_stage_too(tinymodel: Any, in_a_request: Finished) -> None:
-    """The exception of the library reaches its caller."""
     with pytest.raises(ValueError, match="nothing to predict"):
         tinymodel.Model("tiny").predict([])
 
@@ -65,7 +63,6 @@ def test_a_failed_call_is_a_stage_too(tinymodel: Any, in_a_request: Finished) ->
 def test_an_agent_failure_is_logged_and_the_call_returns(
     tinymodel: Any, in_a_request: Finished, reported: set[str]
 ) -> None:
-    """A model without a name still predicts."""
     assert tinymodel.Unnamed().predict(["word"]) == 1
 
     assert reported == {"naming a model of tinymodel"}
@@ -73,13 +70,11 @@ def test_an_agent_failure_is_logged_and_the_call_returns(
 
 
 def test_nothing_is_recorded_outside_of_requests(tinymodel: Any, finished: Finished) -> None:
-    """Only the result is there."""
     assert tinymodel.Model("tiny").predict(["word"]) == 1
     assert not finished
 
 
 def test_uninstrument_restores_the_originals(tinymodel: Any) -> None:
-    """The very same objects are back."""
     patched = tinymodel.Model.predict
 
     TemplateInstrumentor().uninstrument()

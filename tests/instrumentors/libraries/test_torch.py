@@ -93,7 +93,6 @@ X = torch.ones(2, 4)
 
 
 def test_the_outermost_module_is_one_forward(in_a_request: Finished, net: Net) -> None:
-    """Eight modules are called and one stage is recorded, with the name of the outermost class."""
     net(X)
 
     assert in_a_request.stages() == ["forward"]
@@ -101,7 +100,6 @@ def test_the_outermost_module_is_one_forward(in_a_request: Finished, net: Net) -
 
 
 def test_consecutive_modules_are_separate_forwards(in_a_request: Finished, net: Net) -> None:
-    """The last model gives the request its name, but not an activation without a parameter of its own."""
     with torch.inference_mode():
         nn.Softmax(-1)(net(nn.Identity()(X)))
 
@@ -110,7 +108,6 @@ def test_consecutive_modules_are_separate_forwards(in_a_request: Finished, net: 
 
 
 def test_threads_of_a_request_are_distinguished(in_a_request: Finished, net: Net) -> None:
-    """Being inside a module is a matter of the thread: a model called meanwhile by another one is seen."""
     marks = records.current.get()
 
     class Outer(nn.Module):
@@ -130,14 +127,12 @@ def test_threads_of_a_request_are_distinguished(in_a_request: Finished, net: Net
 
 
 def test_outside_a_request_nothing_is_recorded(finished: Finished, net: Net) -> None:
-    """Warming up serves no request."""
     net(X)
 
     assert list(finished) == []
 
 
 def test_a_model_called_after_the_request_is_not_recorded(finished: Finished, net: Net) -> None:
-    """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         net(X)
         task = contextvars.copy_context()
@@ -148,7 +143,6 @@ def test_a_model_called_after_the_request_is_not_recorded(finished: Finished, ne
 
 
 def test_an_exception_of_the_model_is_unchanged(in_a_request: Finished, net: Net) -> None:
-    """A failed call is recorded, raises the original error, and the next call is outermost again."""
     with pytest.raises(KeyError):
         Broken()(X)
     net(X)
@@ -158,7 +152,6 @@ def test_an_exception_of_the_model_is_unchanged(in_a_request: Finished, net: Net
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_scripted_and_loaded_models_are_forwards(expected: torch.Tensor, net: Net, in_a_request: Finished) -> None:
-    """TorchScript comes through the same call and keeps the name of its class; loading it is load."""
     scripted = torch.jit.script(net)
     file = io.BytesIO()
     torch.jit.save(scripted, file)
@@ -172,7 +165,6 @@ def test_scripted_and_loaded_models_are_forwards(expected: torch.Tensor, net: Ne
 
 
 def test_loading_weights_is_load(in_a_request: Finished, net: Net) -> None:
-    """torch.load inside a request is a cold start."""
     file = io.BytesIO()
     torch.save(net.state_dict(), file)
     file.seek(0)
@@ -186,7 +178,6 @@ def test_loading_weights_is_load(in_a_request: Finished, net: Net) -> None:
 def test_torch_compile_is_unaffected(
     expected: torch.Tensor, net: Net, instrumented: Instrumentor, in_a_request: Finished, when: str
 ) -> None:
-    """No graph break (fullgraph would raise), one graph, no recompilation: patched before or after compiling."""
     torch._dynamo.reset()
     counter = CompileCounter()
     if when == "after":
@@ -207,8 +198,6 @@ def test_torch_compile_is_unaffected(
 
 
 def test_instrumentation_does_not_change_the_number_of_graphs(instrumented: Instrumentor, net: Net) -> None:
-    """The counts of Dynamo are the same patched and unpatched, and patching late recompiles nothing."""
-
     def graphs() -> int:
         torch._dynamo.reset()
         counter = CompileCounter()
@@ -231,7 +220,6 @@ def test_instrumentation_does_not_change_the_number_of_graphs(instrumented: Inst
 
 
 def test_a_compiled_function_stays_one_graph(expected: torch.Tensor, net: Net, in_a_request: Finished) -> None:
-    """A compiled function that calls modules is one graph; it is not a module itself and so no forward."""
     torch._dynamo.reset()
     counter = CompileCounter()
 
@@ -245,7 +233,6 @@ def test_a_compiled_function_stays_one_graph(expected: torch.Tensor, net: Net, i
 
 
 def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: Net) -> None:
-    """A new shape that Dynamo compiles for is a cold start in the middle of a warm model's call, and holds others up."""
     torch._dynamo.reset()
     compiled: Any = torch.compile(net, backend="eager", dynamic=False)
     warm(compiled)
@@ -259,8 +246,6 @@ def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: N
 
 
 def test_instrumentation_does_not_change_graph_breaks_and_recompilations(instrumented: Instrumentor) -> None:
-    """Dynamo breaks, copies and recompiles as often as without instrumentation."""
-
     class Breaking(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -291,7 +276,6 @@ def test_instrumentation_does_not_change_graph_breaks_and_recompilations(instrum
 
 
 def test_threads_are_timed_while_another_compiles(in_a_request: Finished, net: Net) -> None:
-    """`is_compiling` is a flag of the process; only the compiling thread is not timed."""
     torch._dynamo.reset()
     marks = records.current.get()
 
@@ -312,7 +296,6 @@ def test_threads_are_timed_while_another_compiles(in_a_request: Finished, net: N
 
 
 def test_backends_compile_the_same_graph(expected: torch.Tensor, net: Net, in_a_request: Finished) -> None:
-    """Through AOTAutograd, whole graph, in inference mode."""
     torch._dynamo.reset()
     compiled: Any = torch.compile(net, backend="aot_eager", fullgraph=True)
     with torch.inference_mode():
@@ -326,7 +309,6 @@ def test_backends_compile_the_same_graph(expected: torch.Tensor, net: Net, in_a_
 @pytest.mark.stacks
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_tensor_methods_compile_unchanged(when: str) -> None:
-    """However they are spelled, in a process that loads Dynamo before us or after: one graph, compiled once."""
     ours = "import stagelens; stagelens.instrument()"
     dynamo = (
         "import torch._dynamo.testing, torch._dynamo.variables.tensor; torch.compile(torch.neg, backend='eager')(X)"
@@ -359,7 +341,6 @@ for function, x in [
 
 
 def test_export_and_symbolic_tracing_work(expected: torch.Tensor, net: Net) -> None:
-    """Other inspections of a module's call get the original graph."""
     exported = torch.export.export(net, (X,))
     traced = torch.fx.symbolic_trace(net)
 
@@ -368,7 +349,6 @@ def test_export_and_symbolic_tracing_work(expected: torch.Tensor, net: Net) -> N
 
 
 def test_models_can_be_copied_pickled_and_subclassed(net: Net) -> None:
-    """Nothing of ours sticks to a model."""
     copied = pickle.loads(pickle.dumps(copy.deepcopy(net)))  # noqa: S301 - our own bytes
 
     net(X)
@@ -384,7 +364,6 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A module with unknown properties is still timed."""
     make_fail(models, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         new = Net()
@@ -396,7 +375,6 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
 
 
 def test_instrumenting_twice_patches_once(in_a_request: Finished, instrumented: Instrumentor, net: Net) -> None:
-    """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     TorchInstrumentor().instrument(skip_dep_check=True)
     net(X)
@@ -412,7 +390,6 @@ def test_instrumenting_twice_patches_once(in_a_request: Finished, instrumented: 
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
     code = f"""
 import sys, stagelens
 {order}
@@ -427,7 +404,6 @@ print(*[mark for mark in marks[::3]])
 
 
 def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:
-    """The first call warms up the model; a failed call does not."""
     net = Net()
     with pytest.raises(RuntimeError, match="shapes"):
         net(torch.ones(2, 3))
@@ -439,7 +415,6 @@ def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_scripted_model_warms_up_twice(in_a_request: Finished) -> None:
-    """TorchScript watches one call and compiles in the next; frozen it is the same."""
     for scripted in (torch.jit.script(Net().eval()), torch.jit.freeze(torch.jit.script(Net().eval()))):
         for _ in range(3):
             scripted(X)
@@ -448,7 +423,6 @@ def test_a_scripted_model_warms_up_twice(in_a_request: Finished) -> None:
 
 
 def test_modules_without_warm_up_are_never_load(in_a_request: Finished) -> None:
-    """Activations and transforms are made anew for each request by many."""
     for _ in range(2):
         nn.Softmax(-1)(X)
 
@@ -456,14 +430,12 @@ def test_modules_without_warm_up_are_never_load(in_a_request: Finished) -> None:
 
 
 def test_copies_that_data_parallel_makes_are_warm(in_a_request: Finished, net: Net) -> None:
-    """A replica of a warm model is made for every call."""
     net._replicate_for_data_parallel()(X)  # pyright: ignore[reportPrivateUsage] - DataParallel's own way
 
     assert in_a_request.stages() == ["forward"]
 
 
 def test_state_of_deleted_models_is_freed() -> None:
-    """Only living models are known."""
     torch._dynamo.reset()
     nets = [warm(Net()) for _ in range(10)]
     known = {id(net) for net in nets} & models.known_models.keys()
@@ -477,7 +449,6 @@ def test_state_of_deleted_models_is_freed() -> None:
 
 
 def test_moving_a_model_is_load(in_a_request: Finished, net: Net) -> None:
-    """Only if it moves, and not by what it copies; a change of type is none."""
     net.to(torch.float64).to("cpu").cpu()
     nothing = in_a_request.stages()
     net.to("meta")
@@ -487,14 +458,12 @@ def test_moving_a_model_is_load(in_a_request: Finished, net: Net) -> None:
 
 
 def test_loading_a_state_is_load(in_a_request: Finished, net: Net) -> None:
-    """New weights for a model that is there."""
     net.load_state_dict(Net().state_dict())
 
     assert in_a_request.stages() == ["load"]
 
 
 def test_a_loop_of_thousands_is_recorded_completely(in_a_request: Finished) -> None:
-    """A model that runs once per token leaves capacity for all of its calls."""
     layer = warm(nn.Linear(4, 4))
     for _ in range(3000):
         layer(X)
@@ -504,7 +473,6 @@ def test_a_loop_of_thousands_is_recorded_completely(in_a_request: Finished) -> N
 
 
 def test_the_functional_ways_of_calling_still_work(expected: torch.Tensor, net: Net) -> None:
-    """vmap, functional_call and checkpointing call modules in ways of their own."""
     state: dict[str, torch.Tensor] = dict(net.named_parameters())
 
     torch.testing.assert_close(torch.func.functional_call(net, state, (X,)), expected)
@@ -514,7 +482,6 @@ def test_the_functional_ways_of_calling_still_work(expected: torch.Tensor, net: 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu")])
 def test_modes_of_inference_change_nothing(in_a_request: Finished, net: Net, mode: Any) -> None:
-    """Each call is one forward."""
     with mode():
         net(X)
 

@@ -286,7 +286,6 @@ def x(source: Source) -> torch.Tensor:
 
 
 def test_model_time_is_device_time(host: Host, net: Net, x: torch.Tensor) -> None:
-    """The host launches for 1 ms and waits in the copy; the device runs for 10 ms and copies for 0.5."""
     request = Request(host)
     net(x).cpu()
     host.now += 300 * US
@@ -301,7 +300,6 @@ def test_model_time_is_device_time(host: Host, net: Net, x: torch.Tensor) -> Non
 
 
 def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
-    """To the device, through the model and back: all within the request, nothing twice."""
     request = Request(host)
     host.now += 200 * US
     net(torch.ones(3).to(KIND)).cpu()
@@ -313,7 +311,6 @@ def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
 
 
 def test_the_first_call_on_the_device_is_load(host: Host, source: Source, x: torch.Tensor) -> None:
-    """A cold model is timed by the device as a warm one."""
     request = Request(host)
     Net(source)(x).cpu()
     request.close()
@@ -324,7 +321,6 @@ def test_the_first_call_on_the_device_is_load(host: Host, source: Source, x: tor
 def test_the_first_call_with_a_shape_is_load_with_cudnn_benchmark(
     host: Host, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where cuDNN benchmarks: once for each shape; after so many of them a new one is nothing new."""
     monkeypatch.setattr(models, "BENCHMARKED", (KIND,))
     monkeypatch.setattr(models, "MAX_SHAPES", 2)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
@@ -342,7 +338,6 @@ def test_the_first_call_with_a_shape_is_load_with_cudnn_benchmark(
 
 
 def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Tensor) -> None:
-    """The work of this request was queued behind that of another one."""
     other = contextvars.Context().run(Request, host)
     token = records.current.set(other.marks)
     net(x)
@@ -357,7 +352,6 @@ def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Te
 
 
 def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """Kernels of the request itself are unattributed, and two models are two forwards."""
     request = Request(host)
     source.default.launch(4 * MS)
     net(net(x)).cpu()
@@ -369,7 +363,6 @@ def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch
 
 
 def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """Threads of one request work side by side on one device; each is asked for its own."""
     request = Request(host)
 
     def work() -> None:
@@ -391,7 +384,6 @@ def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: t
 
 
 def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """No event, no mark; the one after is timed again."""
     records = source.records
     source.default.capturing = True
     request = Request(host)
@@ -406,7 +398,6 @@ def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, 
 
 
 def test_a_device_without_a_timely_event_leaves_the_launch_time(host: Host, net: Net, x: torch.Tensor) -> None:
-    """The host times remain, marked as launch times."""
     request = Request(host)
     net(x)
     x.to("cpu", non_blocking=True)
@@ -416,7 +407,6 @@ def test_a_device_without_a_timely_event_leaves_the_launch_time(host: Host, net:
 
 
 def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) -> None:
-    """Of several pieces of work those are placed that are done."""
     request = Request(host)
     net(x).cpu()
     net(x)
@@ -428,7 +418,6 @@ def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) ->
 
 
 def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net) -> None:
-    """The copy is launched early and executed late."""
     request = Request(host)
     net(x).to("cpu", non_blocking=True)
     host.now += 20 * MS
@@ -452,7 +441,6 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
 
 
 def test_request_threads_query_no_events(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """Events are recorded on its path; whether they have happened is asked behind its back, and the host's clock stands."""
     request = Request(host)
     net(x).cpu()
     request.close()
@@ -464,7 +452,6 @@ def test_request_threads_query_no_events(host: Host, net: Net, x: torch.Tensor, 
 
 
 def test_every_querying_thread_has_a_device_context(host: Host, net: Net, x: torch.Tensor) -> None:
-    """A request that still waits when the process ends is asked for the last time by the thread that ends it."""
     request = Request(host)
     net(x)
     request.close()
@@ -476,7 +463,6 @@ def test_every_querying_thread_has_a_device_context(host: Host, net: Net, x: tor
 
 
 def test_events_are_used_again(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """A hundred requests need the events of a few."""
     for _ in range(100):
         request = Request(host)
         net(x).cpu()
@@ -489,7 +475,6 @@ def test_events_are_used_again(host: Host, net: Net, x: torch.Tensor, source: So
 
 
 def test_event_placement_stays_accurate_with_clock_drift(host: Host, net: Net, x: torch.Tensor) -> None:
-    """After minutes without a pause, and after an hour without work, it is right to 50 us."""
     errors: set[int] = set()
     for pause in (*[5 * MS] * 300, 3_600_000 * MS, 5 * MS):
         request = Request(host)
@@ -503,7 +488,6 @@ def test_event_placement_stays_accurate_with_clock_drift(host: Host, net: Net, x
 
 
 def test_events_of_a_busy_device_are_placed(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """If the stream is always busy the clocks cannot be compared; the previous offset is used."""
     busy = Request(host)
     net(x)
     busy.close()
@@ -526,7 +510,6 @@ def test_events_of_a_busy_device_are_placed(host: Host, net: Net, x: torch.Tenso
 
 
 def test_only_transfers_between_devices_are_copies(host: Host, net: Net, x: torch.Tensor) -> None:
-    """Not a change of type, not a copy within a device, not what is nowhere, and nothing inside a module."""
     here = torch.ones(3)
 
     class Inside(nn.Module):
@@ -565,7 +548,6 @@ def test_only_transfers_between_devices_are_copies(host: Host, net: Net, x: torc
 
 
 def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has never seen a device does not look for one: it asks after the copy, and from then on before."""
     assert source
     monkeypatch.setattr(torch_device.devices, "in_use", False)
     request = Request(host)
@@ -580,7 +562,6 @@ def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, m
 def test_a_kind_of_device_without_events_is_timed_by_the_host(
     host: Host, net: Net, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is marked as launch time, because the host does not measure a device that is still working."""
     monkeypatch.setattr(torch_device.devices, "sources", {})
     request = Request(host)
     net(x).cpu()
@@ -590,8 +571,6 @@ def test_a_kind_of_device_without_events_is_timed_by_the_host(
 
 
 def test_a_frozen_model_runs_where_its_input_is(host: Host, source: Source, x: torch.Tensor) -> None:
-    """Without parameters a model has no device of its own."""
-
     class Frozen(nn.Module):
         def forward(self, value: torch.Tensor) -> torch.Tensor:
             source.default.launch(RUN)
@@ -606,7 +585,6 @@ def test_a_frozen_model_runs_where_its_input_is(host: Host, source: Source, x: t
 
 
 def test_moving_a_model_is_load_and_no_copies(host: Host, source: Source) -> None:
-    """Its copies are part of it; on a kind of device that is new to it a model is cold, on the old one it is not."""
     assert source
     net = nn.Linear(3, 3).requires_grad_(requires_grad=False)
     contextvars.Context().run(net, torch.ones(3))
@@ -637,7 +615,6 @@ seen: list[bool] = []
 
 
 def test_subclasses_find_the_original_methods(instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they looked before we came, while we are here, or after we have gone."""
     ours = torch.Tensor.to
     instrumented.uninstrument()
     original: Any = torch.Tensor.to
@@ -656,7 +633,6 @@ def test_subclasses_find_the_original_methods(instrumented: TorchInstrumentor, m
 
 
 def test_method_metadata_is_unchanged(instrumented: TorchInstrumentor) -> None:
-    """Name, docstring, binding, pickling and copying are those of the original."""
     assert instrumented
     ours: Any = torch.Tensor.to
     bound: Any = torch.ones(3).to
@@ -675,7 +651,6 @@ def test_method_metadata_is_unchanged(instrumented: TorchInstrumentor) -> None:
 
 
 def test_a_tensor_attribute_overrides_its_method(instrumented: TorchInstrumentor) -> None:
-    """As with a method in C, it can be set, used and deleted again."""
     assert instrumented
     x: Any = torch.ones(3)
     x.item = 3
@@ -687,7 +662,6 @@ def test_a_tensor_attribute_overrides_its_method(instrumented: TorchInstrumentor
 
 
 def test_the_source_of_a_copy_can_be_a_keyword(host: Host, x: torch.Tensor) -> None:
-    """By the name that torch has for it; a call without one is refused by torch."""
     target: Any = torch.zeros(3)
     request = Request(host)
     target.copy_(other=x)
@@ -716,8 +690,6 @@ class Elsewhere:
 
 
 def test_arguments_without_a_device_are_passed_through(host: Host, source: Source, reported: set[str]) -> None:
-    """Neither a tensor nor a model input must have a device."""
-
     class Count(nn.Module):
         def forward(self, _: Any) -> int:
             return 7
@@ -738,8 +710,6 @@ def test_arguments_without_a_device_are_passed_through(host: Host, source: Sourc
 def test_methods_replaced_by_other_code_are_not_restored(
     instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A vendor's patch of a tensor's method stays, before us and after."""
-
     def theirs(self: torch.Tensor, *_: Any) -> torch.Tensor:
         return self
 
@@ -755,7 +725,6 @@ def test_methods_replaced_by_other_code_are_not_restored(
 
 
 def test_a_copy_after_the_request_leaves_no_event(host: Host, x: torch.Tensor, source: Source) -> None:
-    """A background task runs in the context of its creating request, which accepts no more marks."""
     request = Request(host)
     task = contextvars.copy_context()
     request.close()
@@ -766,7 +735,6 @@ def test_a_copy_after_the_request_leaves_no_event(host: Host, x: torch.Tensor, s
 
 
 def test_events_of_a_copy_loop_are_bounded(host: Host, x: torch.Tensor, source: Source) -> None:
-    """Past a thousand pieces of work the launch has to do."""
     request = Request(host)
     for _ in range(torch_device.MAX_WORKS + 10):
         x.cpu()
@@ -782,8 +750,6 @@ def test_events_of_a_copy_loop_are_bounded(host: Host, x: torch.Tensor, source: 
 def test_a_device_event_failure_does_not_affect_the_model(  # noqa: PLR0917 - fixtures
     host: Host, net: Net, x: torch.Tensor, reported: set[str], monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """The failure is logged once, the result is unchanged, and the host times remain."""
-
     def fail(*_: Any) -> None:
         message = "ours"
         raise ZeroDivisionError(message)
@@ -835,7 +801,6 @@ class RequestedFunctions:
 def test_only_events_are_requested_from_a_device(
     host: Host, net: Net, x: torch.Tensor, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above all for nothing that waits: `torch.cuda` and what comes of it could synchronize in many ways."""
     names: set[str] = set()
     backend = SimpleNamespace(
         is_current_stream_capturing=lambda: source.default.capturing,
@@ -855,7 +820,6 @@ def test_only_events_are_requested_from_a_device(
 
 
 def test_real_device_events_come_from_torch() -> None:
-    """Streams and timed events come from the library's module for the device; a capturing stream is none."""
     backend = Backend()
     events = torch_device.TorchEvents(backend, None)
     events.prepare(torch.device("cuda:1"))
@@ -871,7 +835,6 @@ def test_real_device_events_come_from_torch() -> None:
 
 
 def test_a_stream_is_looked_up_once_for_each_id() -> None:
-    """`current_stream` makes a new object each time, which costs more than both events of a model."""
     calls: list[torch.device] = []
     current: dict[int, int] = {0: 7, 1: 7}
     backend = SimpleNamespace(current_stream=lambda device: calls.append(device) or object())
@@ -890,7 +853,6 @@ def test_a_stream_is_looked_up_once_for_each_id() -> None:
 
 
 def test_stream_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program may wrap a stream of its own for every request."""
     monkeypatch.setattr(torch_device, "MAX_STREAMS", 2)
     made: weakref.WeakSet[Backend] = weakref.WeakSet()
     ids = iter(range(5))

@@ -53,7 +53,6 @@ class Library:
 def test_a_thread_has_the_context_of_a_device_in_use(
     monkeypatch: pytest.MonkeyPatch, current: int, retained: list[int], after: int
 ) -> None:
-    """Ours has none, and would make one on the first device; that of the host keeps its own. Asked once for a thread."""
     library = Library(current)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     driver = Driver("libcuda.so.1", "cu")
@@ -70,7 +69,6 @@ def test_a_thread_has_the_context_of_a_device_in_use(
 
 
 def test_a_refusing_driver_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking for events could spoil the capture of another thread: `DeviceTimes` then leaves the launch."""
     library = Library(OWN, refuses="always")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     driver = Driver("libcuda.so.1", "cu")
@@ -83,6 +81,5 @@ def test_a_refusing_driver_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("library", "error"), [("no-such-driver.so", OSError), ("libc.so.6", AttributeError)])
 def test_a_missing_driver_is_not_queried(library: str, error: type[Exception]) -> None:
-    """Nor one that lacks the functions."""
     with pytest.raises(error):
         Driver(library, "cu").prepare(0)

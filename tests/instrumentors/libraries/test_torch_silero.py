@@ -54,7 +54,6 @@ def listen(detector: Any, seconds: float) -> tuple[list[Any], int, int]:
 
 
 def test_a_request_is_mostly_forward(finished: Finished, detector: Any) -> None:
-    """Each chunk is one forward, after the two that TorchScript warms up in; the model has its class's name."""
     assert finished is not None
     cold, _, _ = listen(detector, 1)
     chunks = -(-RATE // CHUNK)
@@ -75,7 +74,6 @@ def test_a_request_is_mostly_forward(finished: Finished, detector: Any) -> None:
 
 
 def test_ten_seconds_fit_into_one_request(detector: Any) -> None:
-    """All 313 chunks are recorded."""
     marks, _, _ = listen(detector, 10)
 
     assert len([key for key in marks[::3] if key in {"forward", "load"}]) == 313

@@ -99,7 +99,6 @@ def intervals(request: Finished) -> list[tuple[str, int, int]]:
 
 
 def test_a_pipeline_has_three_stages_and_its_tokenizer(classify: Any, in_a_request: Finished) -> None:
-    """They follow each other without a gap; the tokenizer is part of the preparation."""
     results = classify("word1 word2")
     preprocess, tokenize, forward, postprocess = intervals(in_a_request)
 
@@ -112,7 +111,6 @@ def test_a_pipeline_has_three_stages_and_its_tokenizer(classify: Any, in_a_reque
 
 
 def test_a_list_goes_through_in_batches(classify: Any, in_a_request: Finished) -> None:
-    """The first item of a batch waits for the batch; the others are only taken from it."""
     results = classify(["word1", "word2 word3", "word4"], batch_size=2)
 
     assert len(results) == 3
@@ -129,7 +127,6 @@ def test_a_list_goes_through_in_batches(classify: Any, in_a_request: Finished) -
 
 
 def test_a_lazy_pipeline_is_timed_while_it_is_consumed(lengths: Lengths, in_a_request: Finished) -> None:
-    """Time of the user between two items is excluded."""
     results: list[Any] = []
     between: list[int] = []
     lazy: Any = lengths(word for word in ("a", "bc"))
@@ -144,7 +141,6 @@ def test_a_lazy_pipeline_is_timed_while_it_is_consumed(lengths: Lengths, in_a_re
 
 
 def test_a_pipeline_in_chunks_is_prepared_between_its_forwards(in_a_request: Finished) -> None:
-    """Each label is a chunk of its own."""
     zero_shot = pipeline("zero-shot-classification", model=bert(), tokenizer=tokenizer())
     in_a_request[0][0][3:] = []
     zero_shot("word1", candidate_labels=["word2", "word3"], hypothesis_template="word4 {}")
@@ -166,7 +162,6 @@ def test_a_pipeline_in_chunks_is_prepared_between_its_forwards(in_a_request: Fin
 def test_an_exception_of_the_pipeline_is_unchanged(
     lengths: Lengths, in_a_request: Finished, fails_in: str, stages: list[str]
 ) -> None:
-    """Earlier stages are recorded, for one item and in a list, and the next item is complete."""
     lengths.fails_in = fails_in
     for inputs in ("a", ["a"]):
         with pytest.raises(KeyError):
@@ -180,7 +175,6 @@ def test_an_exception_of_the_pipeline_is_unchanged(
 
 
 def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) -> None:
-    """Inside its forward the model is prefill and decode; decoding the words is part of the postprocess."""
     write = pipeline("text-generation", model=llama(), tokenizer=tokenizer())
     write("word1", max_new_tokens=1)
     shares: list[float] = []
@@ -222,7 +216,6 @@ def own_tokenizers(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     ],
 )
 def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str) -> None:
-    """However often it calls itself, with the tokenizer of `tokenizers` inside."""
     call(tokenizer())
 
     assert in_a_request.stages() == [stage]
@@ -230,7 +223,6 @@ def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str)
 
 
 def test_processors_are_preprocess(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of images and of sounds, whose classes have a `__call__` of their own; outside of a pipeline too."""
     monkeypatch.setattr(instrumentor, "MIN_CALL_NS", 0)
     extract, resize = WhisperFeatureExtractor(feature_size=8), ViTImageProcessor()
     extract(np.zeros(1600, np.float32), sampling_rate=16_000)
@@ -243,7 +235,6 @@ def test_processors_are_preprocess(in_a_request: Finished, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("own_tokenizers")
 def test_decoding_inside_of_generate_is_no_stage(in_a_request: Finished, capsys: pytest.CaptureFixture[str]) -> None:
-    """A streamer decodes every token."""
     words, model = tokenizer(), llama()
     inputs = words("word1", return_tensors="pt", return_token_type_ids=False)
     model.generate(**inputs, max_new_tokens=3, do_sample=False, streamer=TextStreamer(words))
@@ -254,7 +245,6 @@ def test_decoding_inside_of_generate_is_no_stage(in_a_request: Finished, capsys:
 
 
 def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> None:
-    """A refused call is recorded, and the request is the current one again."""
     with pytest.raises(ValueError, match="text"):
         tokenizer()()
 
@@ -263,14 +253,12 @@ def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> N
 
 
 def test_outside_a_request_nothing_is_recorded(classify: Any, finished: Finished) -> None:
-    """Warming up serves no request."""
     classify(["word1"])
 
     assert list(finished) == []
 
 
 def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
-    """Whichever class is asked, with all that it loads on the way; the model is named by its folder."""
     owners: list[Any] = [AutoModelForCausalLM, AutoTokenizer, AutoConfig, LlamaForCausalLM]
     _, words, config, model = [owner.from_pretrained(saved) for owner in owners]
     model.generate(words("word1", return_tensors="pt")["input_ids"], max_new_tokens=1)
@@ -281,7 +269,6 @@ def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
 
 
 def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> None:
-    """All parts of it."""
     pipeline("text-generation", model=str(saved))
 
     assert set(in_a_request.stages()) == {"load"}
@@ -302,12 +289,10 @@ def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> N
     ],
 )
 def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
-    """Never by a folder that is a person's."""
     assert repository_name(path) == name
 
 
 def test_calls_after_the_request_are_not_recorded(classify: Any, finished: Finished) -> None:
-    """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
     task.run(classify, ["word1"])
@@ -316,7 +301,6 @@ def test_calls_after_the_request_are_not_recorded(classify: Any, finished: Finis
 
 
 def test_parallel_requests_do_not_mix(lengths: Lengths, finished: Finished) -> None:
-    """Each thread works on the item of its own request."""
     together = threading.Barrier(3)
 
     def serve(items: int) -> None:
@@ -347,7 +331,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A pipeline whose model name is unknown is still timed."""
     make_fail(transformers, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         results = lengths(["a", "bc"])
@@ -358,7 +341,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
 
 
 def test_instrumenting_twice_patches_once(lengths: Lengths, in_a_request: Finished, instrumented: Instrumentor) -> None:
-    """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     TransformersInstrumentor().instrument(skip_dep_check=True)
     lengths("a")
@@ -370,7 +352,6 @@ def test_instrumenting_twice_patches_once(lengths: Lengths, in_a_request: Finish
 def test_a_span_around_the_pipeline_causes_no_duplicates(
     classify: Any, in_a_request: Finished, instrumented: Instrumentor, first: str
 ) -> None:
-    """OpenTelemetry modules for transformers wrap `__call__` of a pipeline, by wrapt; that may come first or last."""
     spans: list[str] = []
 
     def wrapper(wrapped: Any, _: Any, args: Any, options: Any) -> Any:
@@ -389,7 +370,6 @@ def test_a_span_around_the_pipeline_causes_no_duplicates(
 
 
 def test_patched_classes_can_be_copied_pickled_and_subclassed(in_a_request: Finished) -> None:
-    """Nothing of ours sticks to a tokenizer or a model."""
     words: Any = pickle.loads(pickle.dumps(copy.deepcopy(tokenizer())))  # noqa: S301 - our own bytes
     model = pickle.loads(pickle.dumps(llama()))  # noqa: S301 - our own bytes
 
@@ -406,7 +386,6 @@ def test_patched_classes_can_be_copied_pickled_and_subclassed(in_a_request: Fini
 
 @pytest.mark.stacks
 def test_classes_imported_later_are_timed() -> None:
-    """Classes imported later are timed like earlier ones, whose names all other tests here use."""
     code = """
 import stagelens
 stagelens.instrument()
@@ -431,7 +410,6 @@ print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
 
 
 def test_instrumentation_imports_no_further_modules() -> None:
-    """The library loads what it is asked for, and so it stays."""
     loaded = "print(*sorted(name for name in sys.modules if not name.startswith(('stagelens', 'opentelemetry'))))"
     lists = [
         set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())

@@ -102,7 +102,6 @@ def facts(request: Finished) -> dict[str, tuple[Any, Any]]:
     "loop", [pytest.param(loop, marks=pytest.mark.since("transformers", SINCE.get(loop, "4.46"))) for loop in LOOPS]
 )
 def test_every_loop_is_prefill_and_decode(instrumented: Instrumentor, in_a_request: Finished, loop: str) -> None:
-    """The first token is there after the first step and before the second, and the tokens are the same as without us."""
     watch = Watch()
     tokens = run(llama(), loop, stopping_criteria=[watch])
     instrumented.uninstrument()
@@ -126,7 +125,6 @@ def test_every_loop_is_prefill_and_decode(instrumented: Instrumentor, in_a_reque
 
 
 def test_the_first_generate_of_a_model_is_load(in_a_request: Finished) -> None:
-    """Up to its first token: a cold start is none of the prompt's."""
     cold = copy.deepcopy(llama())
     for _ in range(2):
         run(cold, "greedy")
@@ -135,7 +133,6 @@ def test_the_first_generate_of_a_model_is_load(in_a_request: Finished) -> None:
 
 
 def test_compilation_during_decoding_is_load(in_a_request: Finished) -> None:
-    """Also in the middle of decoding."""
     torch._dynamo.reset()
     compiled = torch.compile(lambda scores: scores * 2, backend="eager")
 
@@ -149,7 +146,6 @@ def test_compilation_during_decoding_is_load(in_a_request: Finished) -> None:
 
 
 def test_a_batch_counts_its_padding(in_a_request: Finished) -> None:
-    """Only shapes are read: a row counts as long as the longest."""
     batch = tokenizer()(["word1 word2 word3", "word4"], padding=True, return_tensors="pt")
     in_a_request[0][0][3:] = []
     llama().generate(**batch, max_new_tokens=NEW, do_sample=False)
@@ -162,7 +158,6 @@ def test_a_batch_counts_its_padding(in_a_request: Finished) -> None:
 
 
 def test_one_token_is_prefill_only(in_a_request: Finished) -> None:
-    """There is nothing to decode, and no time per further token."""
     run(llama(), "greedy", max_new_tokens=1)
 
     assert in_a_request.stages() == ["prefill"]
@@ -171,7 +166,6 @@ def test_one_token_is_prefill_only(in_a_request: Finished) -> None:
 
 
 def test_an_encoder_is_part_of_prefill(in_a_request: Finished) -> None:
-    """The start token of a decoder is no new token."""
     t5().generate(input_ids=PROMPT, max_new_tokens=NEW, do_sample=False)
 
     assert in_a_request.stages() == ["prefill", "decode"]
@@ -180,7 +174,6 @@ def test_an_encoder_is_part_of_prefill(in_a_request: Finished) -> None:
 
 
 def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
-    """For embeddings the output contains only the new tokens."""
     embedded = llama().get_input_embeddings()(PROMPT)
     in_a_request[0][0][3:] = []
     tokens = llama().generate(inputs_embeds=embedded, max_new_tokens=NEW, do_sample=False)
@@ -191,7 +184,6 @@ def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
 
 
 def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> None:
-    """`generate` in a thread of the request is recorded there, with the longest gap between two tokens."""
     marks = records.current.get()
     streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True)
     watch = Watch()
@@ -213,7 +205,6 @@ def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> N
 
 @pytest.mark.stacks
 def test_a_compiled_model_stays_one_graph(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its steps are counted outside of what is compiled."""
     plain = run(llama(), "greedy")
     in_a_request[0][0][3:] = []
     torch._dynamo.reset()
@@ -226,8 +217,6 @@ def test_a_compiled_model_stays_one_graph(in_a_request: Finished, monkeypatch: p
 
 @pytest.mark.since("transformers", "4.57")
 def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
-    """A loop without known steps has no first token; its modules are not shown either."""
-
     def loop(model: Any, input_ids: Any, **_: Any) -> Any:
         for _step in range(NEW):
             token = model(input_ids).logits[:, -1].argmax(-1, keepdim=True)
@@ -243,8 +232,6 @@ def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
 
 @pytest.mark.since("transformers", "4.57")
 def test_a_delegating_generate_is_recorded_once(in_a_request: Finished) -> None:
-    """A call that delegates to another `generate` before its first step has the steps of that one."""
-
     def loop(model: Any, input_ids: Any, **_: Any) -> Any:
         mixin: Any = GenerationMixin
         return mixin.generate(model, input_ids, max_new_tokens=NEW, do_sample=False)
@@ -257,7 +244,6 @@ def test_a_delegating_generate_is_recorded_once(in_a_request: Finished) -> None:
 
 @pytest.mark.parametrize(("step", "stages"), [(1, ["prefill"]), (3, ["prefill", "decode"])])
 def test_an_exception_of_the_loop_is_unchanged(in_a_request: Finished, step: int, stages: list[str]) -> None:
-    """Earlier stages are recorded, and the request is the current one again."""
     with pytest.raises(KeyError):
         run(llama(), "greedy", logits_processor=[Failing(step)])
 
@@ -271,7 +257,6 @@ def test_an_exception_of_the_loop_is_unchanged(in_a_request: Finished, step: int
 
 
 def test_a_call_that_is_refused_is_prefill(in_a_request: Finished) -> None:
-    """Arguments that the library refuses are not decoding."""
     with pytest.raises(ValueError, match="not_an_argument"):
         llama().generate(PROMPT, not_an_argument=1)
 
@@ -279,14 +264,12 @@ def test_a_call_that_is_refused_is_prefill(in_a_request: Finished) -> None:
 
 
 def test_outside_a_request_nothing_is_recorded(finished: Finished) -> None:
-    """Warming up serves no request."""
     run(llama(), "greedy")
 
     assert list(finished) == []
 
 
 def test_calls_after_the_request_are_not_recorded(finished: Finished) -> None:
-    """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
     task.run(run, llama(), "greedy")
@@ -295,7 +278,6 @@ def test_calls_after_the_request_are_not_recorded(finished: Finished) -> None:
 
 
 def test_parallel_requests_do_not_mix(finished: Finished) -> None:
-    """Each thread counts the steps of its own request."""
     together = threading.Barrier(3)
 
     def serve(tokens: int) -> None:
@@ -325,7 +307,6 @@ def test_parallel_requests_do_not_mix(finished: Finished) -> None:
 def test_an_agent_failure_is_logged_once_and_the_tokens_are_returned(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A call without counts is still timed."""
     make_fail(transformers, "_count_tokens")
     with caplog.at_level(logging.WARNING, "stagelens"):
         outputs = [run(llama(), "greedy") for _ in range(2)]
@@ -336,7 +317,6 @@ def test_an_agent_failure_is_logged_once_and_the_tokens_are_returned(
 
 
 def test_models_without_generation_are_not_patched(in_a_request: Finished) -> None:
-    """A plain call of a model is torch's forward."""
     bert()(PROMPT)
 
     assert in_a_request.stages() == ["forward"]

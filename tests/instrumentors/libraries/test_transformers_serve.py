@@ -94,7 +94,6 @@ def client(call_results: dict[str, Any]) -> Generator[openai.OpenAI]:
 def test_the_stages_of_the_model_are_those_of_the_call(
     in_a_request: Finished, client: openai.OpenAI, call_results: dict[str, Any]
 ) -> None:
-    """Of the first call, which warms the model up, and of those after it, by the same thread of the server."""
     marks = in_a_request[0][0]
     for first in ("load", "prefill"):
         before, started = len(marks), records.clock()
@@ -111,8 +110,6 @@ def test_the_stages_of_the_model_are_those_of_the_call(
 
 
 def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, call_results: dict[str, Any]) -> None:
-    """One thread generates for all calls, and its work is recorded on the current one."""
-
     def call(_: int) -> set[str]:
         opened = recorder.begin()
         assert opened is not None
@@ -130,7 +127,6 @@ def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, call_resul
 def test_a_stream_is_timed_by_its_tokens(
     in_a_request: Finished, client: openai.OpenAI, call_results: dict[str, Any]
 ) -> None:
-    """The count is that of the server, from the first token with content."""
     parts = list(client.chat.completions.create(stream=True, **call_results["call"]))
     marks = in_a_request[0][0]
     facts = {key: (first, second) for key, first, second in in_a_request.marks()}

@@ -43,7 +43,6 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 
 
 def test_a_shutdown_reports_once_outside_the_loop(flushed: list[threading.Thread]) -> None:
-    """The loop may be part of a program that continues."""
     asyncio.run(shut_down())
 
     assert len(flushed) == 1
@@ -52,7 +51,6 @@ def test_a_shutdown_reports_once_outside_the_loop(flushed: list[threading.Thread
 
 
 def test_a_full_pool_does_not_block_the_shutdown(flushed: list[threading.Thread]) -> None:
-    """Requests that never end may hold all of them."""
     release = threading.Event()
 
     async def go() -> None:
@@ -69,8 +67,6 @@ def test_a_full_pool_does_not_block_the_shutdown(flushed: list[threading.Thread]
 
 
 def test_an_error_of_the_shutdown_comes_through_after_the_report(flushed: list[threading.Thread]) -> None:
-    """A subclass may raise in what the shutdown calls."""
-
     class Broken(uvicorn.Server):
         async def _wait_tasks_to_complete(self) -> None:
             message = "theirs"
@@ -86,7 +82,6 @@ def test_an_error_of_the_shutdown_comes_through_after_the_report(flushed: list[t
 def test_an_agent_failure_is_logged_once_and_the_server_exits(
     reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """Whatever breaks in our code."""
     make_fail(module, "ThreadPoolExecutor")
     asyncio.run(shut_down())
     asyncio.run(shut_down())
@@ -102,7 +97,6 @@ def test_an_agent_failure_is_logged_once_and_the_server_exits(
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before or after."""
     code = f"import stagelens; {order}; print(hasattr(Server.shutdown, '__wrapped__'))"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -110,7 +104,6 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 
 
 def test_a_server_in_a_thread_that_outlives_the_program_shuts_down_silently() -> None:
-    """An exiting interpreter starts no thread: `atexit` reports then."""
     code = """
 import asyncio, concurrent.futures.thread, threading, time
 import uvicorn

@@ -102,7 +102,6 @@ def instrumented_bodies() -> Iterator[None]:
 
 
 def test_a_request_ends_with_the_last_part_of_its_body(finished: Finished) -> None:
-    """The call returns long before: the application's generator runs while the server iterates it."""
     body = call(served(three))
     parts = [next(body), next(body), next(body)]
     seen = len(finished)
@@ -114,7 +113,6 @@ def test_a_request_ends_with_the_last_part_of_its_body(finished: Finished) -> No
 
 
 def test_the_request_is_in_the_context_during_each_step_and_never_in_between(finished: Finished) -> None:
-    """Not while the server writes, and not after the end, even where each step runs in another context."""
     made: list[Closing] = []
 
     def application(_: dict[str, Any], start_response: Start) -> Closing:
@@ -136,7 +134,6 @@ def test_the_request_is_in_the_context_during_each_step_and_never_in_between(fin
 
 
 def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Finished) -> None:
-    """The client has disconnected: cleanup of the generator is part of the request."""
     made: list[Closing] = []
 
     def application(_: dict[str, Any], start_response: Start) -> Closing:
@@ -154,7 +151,6 @@ def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Fin
 
 
 def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
-    """In the call, in a later part, in closing: the same object reaches the server, and is recorded."""
     broken = ValueError("broken")
 
     def at_once(*_: Any) -> list[bytes]:
@@ -188,14 +184,12 @@ def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
 
 
 def test_an_application_that_starts_no_response_is_an_error(finished: Finished) -> None:
-    """The server sends 500 instead."""
     list(call(served(lambda *_: [])))
 
     assert finished[0][4:6] == ("", 500)
 
 
 def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WSGI has no other sign of it; a part that goes straight to the socket's buffer is not worth a mark."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
     body = call(served(three))
@@ -211,7 +205,6 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
 
 
 def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its duration alone is no indication. Empty parts are ignored."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
 
@@ -227,8 +220,6 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monke
 
 
 def test_a_body_of_a_known_length_is_no_stream(finished: Finished) -> None:
-    """A file in any number of parts is no stream, and neither is a response in one part."""
-
     def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
         start_response("200 OK", [("Content-Length", "2")])
         return [b"a", b"b"]
@@ -246,7 +237,6 @@ def read_in_every_way(stream: Any) -> bytes:
 
 
 def test_reading_the_body_is_network_by_every_method(finished: Finished) -> None:
-    """Whatever the server's stream can do, it still can."""
     content = b"one\ntwo\nthree\nfour\nfive\n"
 
     def application(environ: dict[str, Any], start_response: Start) -> list[bytes]:
@@ -261,7 +251,6 @@ def test_reading_the_body_is_network_by_every_method(finished: Finished) -> None
 
 
 def test_a_request_without_a_body_has_the_stream_of_the_server(finished: Finished) -> None:
-    """Nothing will be read: nothing is put in between."""
     stream = io.BytesIO()
     environ = environment(**{"wsgi.input": stream, "CONTENT_LENGTH": ""})
     list(served(text)(environ, lambda *_: None))
@@ -271,8 +260,6 @@ def test_a_request_without_a_body_has_the_stream_of_the_server(finished: Finishe
 
 
 def test_the_server_gets_the_very_body_of_the_application(finished: Finished) -> None:
-    """Servers and middlewares depend on its type: a list has a length, uWSGI compares a file with the one it gave."""
-
     class Parts(list[bytes]):
         """A list that does something when it is iterated."""
 
@@ -290,7 +277,6 @@ def test_the_server_gets_the_very_body_of_the_application(finished: Finished) ->
 
 
 def test_a_generator_is_replaced_by_one_that_nobody_can_tell_from_it(finished: Finished) -> None:
-    """Its names, the values and exceptions that are sent to it, and its result."""
     sent: list[Any] = []
 
     def parts(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
@@ -315,7 +301,6 @@ def test_a_generator_is_replaced_by_one_that_nobody_can_tell_from_it(finished: F
 
 
 def test_a_body_that_nobody_closes_ends_the_request_when_it_is_freed(finished: Finished) -> None:
-    """A middleware reads it and returns another body."""
     bodies = [call(served(three)), call(served(lambda _, start_response: Closing(start_response)))]
     seen = len(finished)
     bodies.clear()
@@ -327,7 +312,6 @@ def test_a_body_that_nobody_closes_ends_the_request_when_it_is_freed(finished: F
 def test_a_middleware_around_an_instrumented_application_keeps_its_steps(
     finished: Finished, outer: Callable[[Any], Any]
 ) -> None:
-    """It is inside the request, and returns a body of its own around that of the application."""
     made: list[Closing] = []
 
     def inner(_: dict[str, Any], start_response: Start) -> Closing:
@@ -345,7 +329,6 @@ def test_a_middleware_around_an_instrumented_application_keeps_its_steps(
 
 
 def test_an_object_that_is_returned_for_every_request_ends_all_but_the_last(finished: Finished) -> None:
-    """A response without a body may be one for the whole process."""
     body = Closing(lambda *_: None)
     for _ in range(3):
         assert call(served(lambda *_: body)) is body
@@ -354,7 +337,6 @@ def test_an_object_that_is_returned_for_every_request_ends_all_but_the_last(fini
 
 
 def test_start_response_is_that_of_the_server(finished: Finished) -> None:
-    """Other tools name spans after it, and applications find the server by it."""
     seen: list[Any] = []
 
     class Server:
@@ -376,7 +358,6 @@ def test_start_response_is_that_of_the_server(finished: Finished) -> None:
 
 
 def test_the_input_stream_is_all_that_the_stream_of_the_server_is(finished: Finished) -> None:
-    """Applications choose by its class how to read, copy it, close it, and keep attributes in it."""
     content: Any = io.BytesIO(b"ping")
 
     def application(environ: dict[str, Any], start_response: Start) -> list[Any]:
@@ -399,7 +380,6 @@ def test_the_input_stream_is_all_that_the_stream_of_the_server_is(finished: Fini
 
 
 def test_a_generator_that_others_refer_to_is_closed_with_the_body(finished: Finished) -> None:
-    """Also if the server closes the body before its first part."""
     parts = three({}, lambda *_: None)
     call(served(lambda *_: parts)).close()
 
@@ -409,8 +389,6 @@ def test_a_generator_that_others_refer_to_is_closed_with_the_body(finished: Fini
 
 @pytest.mark.parametrize("checked", [True, False])
 def test_the_wsgi_protocol_is_respected(finished: Finished, checked: bool) -> None:
-    """A real handler serves, with the standard library's validator on both sides and with neither."""
-
     def echo(environ: dict[str, Any], start_response: Start) -> list[bytes]:
         content = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
         ok(start_response)
@@ -448,7 +426,6 @@ class FixedWrapper:
 
 @pytest.mark.parametrize("wrapper", [FileWrapper, FixedWrapper])
 def test_a_file_is_returned_as_the_server_file_wrapper(finished: Finished, wrapper: type[Any]) -> None:
-    """Closing it ends the request; where that cannot be seen, returning it does."""
     file = io.BytesIO(b"content")
 
     def application(environ: dict[str, Any], start_response: Start) -> Any:
@@ -465,7 +442,6 @@ def test_a_file_is_returned_as_the_server_file_wrapper(finished: Finished, wrapp
 
 
 def test_a_websocket_is_not_recorded(finished: Finished) -> None:
-    """A websocket may be open for hours."""
     seen: list[records.Marks | None] = []
 
     def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
@@ -480,7 +456,6 @@ def test_a_websocket_is_not_recorded(finished: Finished) -> None:
 
 
 def test_the_longer_of_two_waits_counts(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy's clock runs on while the server lets the request wait; the next request has not waited."""
     monkeypatch.setattr(proxy_waits, "trusted", ("*",))
     token = wsgi.waited_ns.set(3_000_000)
     try:
@@ -504,7 +479,6 @@ def triples(marks: records.Marks) -> list[tuple[str, Any, Any]]:
 
 @pytest.mark.filterwarnings("ignore:starlette.middleware.wsgi is deprecated")  # the only such adapter installed
 def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Finished) -> None:
-    """The application runs in a thread, inside the recorded request."""
     from starlette.applications import Starlette  # noqa: PLC0415 - instrumented only in this test
     from starlette.middleware.wsgi import WSGIMiddleware  # noqa: PLC0415
     from starlette.routing import Mount  # noqa: PLC0415
@@ -530,8 +504,6 @@ def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Fini
 
 
 def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
-    """Objects of a request are freed, although servers retain the environment with `start_response`."""
-
     class Server:
         """As in wsgiref and waitress: its method is `start_response`, and it holds the environment."""
 
@@ -561,8 +533,6 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
 def test_an_agent_failure_is_logged_once_and_the_application_responds(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
 ) -> None:
-    """For any failure of the agent, the client gets its response and the context is clean."""
-
     def broken(*_: Any) -> None:
         message = "ours"
         raise ZeroDivisionError(message)

@@ -173,7 +173,6 @@ def test_sums_on_the_server_equal_numpy(  # noqa: PLR0917 - generated
     route: str | None,
     counts_only: bool,
 ) -> None:
-    """Sums on the server equal those of numpy bit for bit, at mixed scales and over several writes."""
     service = f"service-{next(_services)}"
     for place, points in enumerate(batches):
         named = [
@@ -193,7 +192,6 @@ def test_sums_on_the_server_equal_numpy(  # noqa: PLR0917 - generated
 @settings(max_examples=6, deadline=None)
 @given(points=POINTS)
 def test_rows_round_trip_unchanged(twins: Twins, points: list[tuple[str, Point]]) -> None:
-    """Rows read from ClickHouse equal those from SQLite, whose blobs are stored unchanged, and so do their counts."""
     service = f"service-{next(_services)}"
     named = [
         Point(Series(service, "1", route=of), point.metric, point.stage, point.at, point.histogram)
@@ -256,7 +254,6 @@ def fail(_: Connection) -> None:
 
 
 def test_an_incomplete_write_is_never_visible_and_is_deleted(site: Site) -> None:
-    """Rows of a failed write stay invisible, and are deleted later together with their intent."""
     points, engine = site.store.points, site.store.engine
     points.apply(engine, writing(NOON - 600))
     with pytest.raises(KeyboardInterrupt):
@@ -273,7 +270,6 @@ def test_an_incomplete_write_is_never_visible_and_is_deleted(site: Site) -> None
 
 
 def test_a_recent_intent_is_not_deleted(site: Site) -> None:
-    """A recent intent is not deleted, because another process may still be writing."""
     points, engine = site.store.points, site.store.engine
     points_clock = ClickHousePoints(server_of(points), lambda: NOON)
     with pytest.raises(KeyboardInterrupt):
@@ -285,7 +281,6 @@ def test_a_recent_intent_is_not_deleted(site: Site) -> None:
 
 
 def test_a_write_with_a_deleted_intent_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write whose intent was deleted by another process fails and can be repeated."""
     points, engine = site.store.points, site.store.engine
     insert = ClickHouseServer.insert
 
@@ -304,7 +299,6 @@ def test_a_write_with_a_deleted_intent_fails(site: Site, monkeypatch: pytest.Mon
 
 
 def test_a_repeated_insert_counts_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An insert that the driver repeats after a lost connection counts once."""
     insert = ClickHouseServer.insert
 
     def twice(server: ClickHouseServer, block: bytes, token: str) -> None:
@@ -318,7 +312,6 @@ def test_a_repeated_insert_counts_once(site: Site, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
-    """A write without rows is one transaction and needs no intent."""
     points, engine = site.store.points, site.store.engine
 
     def nothing(_: Connection) -> None:
@@ -328,7 +321,6 @@ def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
 
 
 def test_a_fully_expired_partition_is_dropped(site: Site) -> None:
-    """A partition is dropped, and its disk space freed, when all of its rows have expired; other tiers stay."""
     points, engine = site.store.points, site.store.engine
     width = points.freed_seconds(10)
     old, young = NOON - 3 * width, NOON - width
@@ -351,7 +343,6 @@ def test_a_fully_expired_partition_is_dropped(site: Site) -> None:
 
 
 def test_a_service_is_deleted_with_all_its_rows(site: Site) -> None:
-    """The rows of a deleted service disappear from every tier; other services and the counts of the ledger are correct."""
     for name in ("shop", "bench"):
         histogram = Histogram()
         histogram.record(0.1)
@@ -369,7 +360,6 @@ def test_a_service_is_deleted_with_all_its_rows(site: Site) -> None:
 
 
 def test_requests_are_written_rolled_up_and_read(site: Site) -> None:
-    """Requests are written, rolled up, read from all tiers, and read again after a restart."""
     site.write([Request({"queue": 1000 * n, "infer": 10**6 * n}, at=NOON - 7200 + 7 * n) for n in range(1, 900)])
     finest = site.store.read.breakdown(site.around(), [0.5, 0.99])
     site.store.maintain()
@@ -381,7 +371,6 @@ def test_requests_are_written_rolled_up_and_read(site: Site) -> None:
 
 
 def test_every_replica_has_every_row(new_url: Urls, tmp_path: Path) -> None:
-    """On a cluster, every replica has every row."""
     url = make_url(new_url())
     if "cluster" not in url.query:
         pytest.skip("this ClickHouse is no cluster")
@@ -401,7 +390,6 @@ RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2),
 
 
 def test_the_time_to_live_is_a_week_longer_than_the_retention() -> None:
-    """The time to live is a week longer than the retention, because of clock differences and late rollups."""
     assert clickhouse_sql.time_to_live(RETENTION) == (
         "toDateTime(bucket) + toIntervalSecond(transform(tier, "
         "[10, 60, 600, 3600, 21600], [608400, 612000, 612000, 615600, 615600], 615600))"
@@ -414,7 +402,6 @@ def engine_of(server: ClickHouseServer) -> str:
 
 
 def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
-    """The time to live follows the settings when it is set, changed and removed."""
     url = chdb_url()
     server = ClickHouseServer.open(parse_url(url))
     seen: list[bool] = []
@@ -431,7 +418,6 @@ def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
 
 
 def test_expired_rows_are_removed_automatically(chdb_url: Urls, tmp_path: Path) -> None:
-    """Expired rows are removed automatically, tier by tier."""
     site = Site(
         f"sqlite:///{tmp_path}/x.db", {"points_url": chdb_url().replace("&ttl=off", ""), "retention": RETENTION}
     )
@@ -454,7 +440,6 @@ def test_expired_rows_are_removed_automatically(chdb_url: Urls, tmp_path: Path) 
 
 
 def test_a_cluster_has_replicated_and_distributed_tables() -> None:
-    """On a cluster, tables are replicated and sharded by series, and every statement runs on all nodes."""
     place = clickhouse_sql.TableLocation("stage lens", "prod")
     made, local, over = clickhouse_sql.create_statements(place, clickhouse_sql.time_to_live(Retention()))
 
@@ -473,7 +458,6 @@ def test_a_cluster_has_replicated_and_distributed_tables() -> None:
 
 
 def test_an_unknown_cluster_is_an_error(chdb_url: Urls) -> None:
-    """An unknown cluster is an error before any table is created."""
     with pytest.raises(
         StoreError, match=r"cannot make the tables of .*: the server has no such cluster; correct \?cluster="
     ):
@@ -481,7 +465,6 @@ def test_an_unknown_cluster_is_an_error(chdb_url: Urls) -> None:
 
 
 def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
-    """A table of a newer version is refused, because this version may not be able to read it."""
     url = chdb_url()
     ClickHousePoints.open(url, Retention()).close()
     server = ClickHouseServer.open(parse_url(url))
@@ -493,7 +476,6 @@ def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
 
 
 def test_the_table_of_another_database_is_refused(chdb_url: Urls, tmp_path: Path) -> None:
-    """A table of another database, or of a restored older one, is refused, because its ids mean other services."""
     options = {"points_url": chdb_url()}
     for name in ("first", "second"):
         site = Site(f"sqlite:///{tmp_path}/{name}.db", options)
@@ -506,7 +488,6 @@ def test_the_table_of_another_database_is_refused(chdb_url: Urls, tmp_path: Path
 
 
 def test_an_unavailable_server_is_an_error(tmp_path: Path) -> None:
-    """An unavailable server is an error with its address, without its password, and with a hint."""
     url = "clickhousedb://me:secret@127.0.0.1:9/stagelens"
     with pytest.raises(StoreError) as raised:
         Site(f"sqlite:///{tmp_path}/x.db", {"points_url": url})
@@ -519,20 +500,17 @@ def test_an_unavailable_server_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://host/database", "no url"])
 def test_an_invalid_url_is_refused(url: str) -> None:
-    """An invalid URL is an error with the valid form."""
     with pytest.raises(StoreError, match="write clickhousedb://user:password@host:8123/database"):
         ClickHousePoints.open(url, Retention())
 
 
 def test_the_embedded_engine_is_loaded_on_demand(directory: Path) -> None:
-    """The embedded engine, which takes 220 MB, is not loaded for a connection to a server."""
     code = "import sys, stagelens.store.engines.clickhouse; sys.exit('chdb' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=directory.parent).returncode == 0
 
 
 def test_a_missing_driver_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A missing driver is an error with the install command."""
     monkeypatch.delitem(sys.modules, "stagelens.store.engines.clickhouse", raising=False)
     monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
     with pytest.raises(StoreError, match=r'not installed .*\n    pip install "stagelens\[clickhouse\]"'):

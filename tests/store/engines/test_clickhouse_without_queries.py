@@ -43,7 +43,6 @@ def points() -> ClickHousePoints:
 
 
 def test_an_empty_write_inserts_nothing(site: Site, points: ClickHousePoints) -> None:
-    """A skipped write and a write without rows insert nothing; the latter is still finished."""
     finished: list[Connection] = []
 
     assert not points.apply(site.store.engine, lambda _: None)
@@ -52,7 +51,6 @@ def test_an_empty_write_inserts_nothing(site: Site, points: ClickHousePoints) ->
 
 
 def test_an_unknown_service_needs_no_query(site: Site, points: ClickHousePoints) -> None:
-    """An unknown service is found in the database, and only for a known one is the server queried."""
     segment = Segment(10, NOON - 900, NOON)
     unknown = PointQuery(site.around(service="unknown"), sorted(METRICS))
     with database.reading(site.store.engine) as connection:

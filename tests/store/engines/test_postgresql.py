@@ -62,7 +62,6 @@ def server(postgresql_server: Server) -> Generator[Server]:
 
 
 def test_partitions_are_created_and_dropped(postgresql_site: Callable[..., Site]) -> None:
-    """Each tier has a partition per period, and expired rows are dropped with their partition."""
     one = postgresql_site(retention=Retention(timedelta(hours=6), timedelta(days=2)))
     seen: list[set[str]] = []
     # Data after a gap delete nothing until they have arrived for a day.
@@ -81,7 +80,6 @@ def test_partitions_are_created_and_dropped(postgresql_site: Callable[..., Site]
 
 
 def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site]) -> None:
-    """A partition in use by a reader is dropped later: retention neither fails nor waits with the write lock."""
     one = postgresql_site(retention=Retention(timedelta(hours=1), timedelta(days=2)))
     one.write([Request({"forward": 1_000_000}, NOON - 60)] * 3)
     one.store.maintain()
@@ -101,7 +99,6 @@ def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site
 
 
 def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[..., Site]) -> None:
-    """A new partition is created without waiting for a long read."""
     one = postgresql_site()
     one.write([Request({"forward": 1_000_000}, NOON - 60)])
     with database.reading(one.store.engine) as connection:
@@ -115,7 +112,6 @@ def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[...
 
 
 def test_a_recovered_server_is_used_again(server: Server) -> None:
-    """While the server is down every call raises an error and counts nothing; afterwards the same store works again."""
     one = Site(server.new_database(), {})
     batch = Batch("again", [])
     one.write([Request({"forward": 1_000_000})])
@@ -133,7 +129,6 @@ def test_a_recovered_server_is_used_again(server: Server) -> None:
 
 
 def test_a_server_failure_during_a_write_counts_it_once(server: Server) -> None:
-    """If the server fails at any step of a write, the repeated batch counts once."""
     one = Site(server.new_database(), {})
     one.write([Request({"forward": 1_000_000})])
     for step in (2, 6, 9, 12):
@@ -160,7 +155,6 @@ def test_a_server_failure_during_a_write_counts_it_once(server: Server) -> None:
 
 
 def test_a_database_that_was_created_again_counts_nothing_until_a_restart(postgresql_server: Server) -> None:
-    """A dropped database breaks the connections; the new one has no tables, and a restart creates them."""
     url = postgresql_server.new_database()
     one = Site(url, {})
     one.write([Request({"forward": 1_000_000})])
@@ -177,7 +171,6 @@ def test_a_database_that_was_created_again_counts_nothing_until_a_restart(postgr
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_ids_of_a_replaced_database_are_not_used(postgresql_server: Server, in_place: bool) -> None:
-    """After an older copy was restored, every request counts in its own service: the copy gives the same ids to others."""
     url = postgresql_server.new_database()
     one = Site(url, {})
     one.write([Request({"forward": 1_000_000}, series=Series("old"))])
@@ -202,7 +195,6 @@ def test_ids_of_a_replaced_database_are_not_used(postgresql_server: Server, in_p
 
 
 def test_a_long_lock_is_an_error_that_names_it(postgresql_site: Callable[..., Site]) -> None:
-    """A lock held for too long is an error that names it; writing works after the lock is released."""
     one = postgresql_site()
     event.listen(
         one.store.engine,
@@ -220,7 +212,6 @@ def test_a_long_lock_is_an_error_that_names_it(postgresql_site: Callable[..., Si
 
 
 def test_rewriting_the_traces_frees_disk_space(postgresql_site: Callable[..., Site]) -> None:
-    """After traces are deleted, the table is rewritten once, which frees their disk space."""
     one = postgresql_site()
     spans = [{"name": Random(7).randbytes(500).hex()}]
     traces = [
@@ -241,7 +232,6 @@ def test_rewriting_the_traces_frees_disk_space(postgresql_site: Callable[..., Si
 
 
 def test_one_write_stores_more_traces_than_statement_parameters(postgresql_site: Callable[..., Site]) -> None:
-    """One write stores a hundred thousand traces, more than a statement has parameters."""
     one = postgresql_site()
     trace = KeptTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
     traces = [replace(trace, trace_id=f"{number:032x}") for number in range(65_536)]
@@ -263,7 +253,6 @@ def test_one_write_stores_more_traces_than_statement_parameters(postgresql_site:
     ],
 )
 def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, url: str, words: str) -> None:
-    """An error on opening a database has a fix and no password."""
     with pytest.raises(StoreError, match=f"cannot open postgresql.*{words}") as refused:
         Store.open(url.format(folder=postgresql_server.folder))
 
@@ -271,7 +260,6 @@ def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, ur
 
 
 def test_an_error_does_not_contain_the_statement(postgresql_site: Callable[..., Site]) -> None:
-    """An error text does not contain the SQL statement, because /readyz shows it."""
     one = postgresql_site()
     with one.store.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE services RENAME TO gone")

@@ -60,7 +60,6 @@ KEYS = {
 def test_every_query_result_equals_sqlite(
     site: Callable[..., Site], sqlite_site: Callable[..., Site], batches: list[Delivery], seed: int
 ) -> None:
-    """Every query returns the result of SQLite for any data: rolled up, late, in several parts and series."""
     one, other = sqlite_site(), site()
     for each in (one, other):
         fill(each, batches, seed)
@@ -76,7 +75,6 @@ def test_every_query_result_equals_sqlite(
 
 
 def test_every_query_of_the_reader_is_tested(sqlite_site: Callable[..., Site]) -> None:
-    """Every query of the reader is in `questions.py`."""
     one = sqlite_site()
     methods = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
 

@@ -43,7 +43,6 @@ def a_link_to_another(path: Path) -> None:
 def test_files_that_a_restart_would_not_open_are_not_used(
     tmp_path: Path, removed: tuple[str, ...], replace: Callable[[Path], object] | None, is_linked: bool
 ) -> None:
-    """Nothing is read, written or created until the same files are back; then each batch counts once."""
     path = tmp_path / "folder" / "link.db" if is_linked else tmp_path / "s.db"
     if is_linked:
         path.parent.mkdir()
@@ -73,7 +72,6 @@ def test_files_that_a_restart_would_not_open_are_not_used(
 
 
 def test_a_batch_is_not_acknowledged_if_the_file_is_removed_during_its_write(tmp_path: Path) -> None:
-    """The check follows the commit, so that no removal before it is missed."""
     store = Store.open(f"sqlite:///{tmp_path}/folder.db")
     event.listen(store.engine, "commit", lambda _: shutil.rmtree(tmp_path))
     with pytest.raises(StoreError, match=REMOVED):

@@ -55,7 +55,6 @@ def requests(number: int, series: Series, at: int, seconds: float = 0.1) -> Iter
 
 
 def test_requests_are_counted_by_value_step_and_bucket(site: Callable[..., Site]) -> None:
-    """A value has its requests in the step and the latency bucket they belong to; dimensions are attributes, too."""
     one = site()
     write(one, [attribute("tenant=acme", NOON - 300, 0.1, 3), attribute("tenant=", NOON - 120, 2.0, 1, SLOW)])
     write(one, [*requests(3, FAST, NOON - 300), *requests(1, SLOW, NOON - 120, 2.0)])
@@ -74,7 +73,6 @@ def test_requests_are_counted_by_value_step_and_bucket(site: Callable[..., Site]
 
 @pytest.mark.parametrize("age", [0, 2 * HOUR, 3 * DAY, 30 * DAY])
 def test_attributes_are_in_every_tier_and_replicas_for_two_weeks(site: Callable[..., Site], age: int) -> None:
-    """Attributes survive rollup and deletion like requests; the coarsest tier has no replicas."""
     one = site()
     times = [(number, NOON - 60 * number - 30) for number in range(30)]
     write(one, [attribute(f"tenant={number % 3}", at) for number, at in times])
@@ -99,7 +97,6 @@ def test_attributes_are_in_every_tier_and_replicas_for_two_weeks(site: Callable[
 
 
 def test_a_long_window_has_replicas_from_the_minutes(site: Callable[..., Site]) -> None:
-    """Replicas are read from the minute tier where the coarsest tier has the other attributes."""
     one = site()
     ages = range(1800, 2 * DAY, 4 * HOUR)
     for age in ages:
@@ -113,7 +110,6 @@ def test_a_long_window_has_replicas_from_the_minutes(site: Callable[..., Site]) 
 
 
 def test_a_selection_of_a_route_has_its_attributes_only(site: Callable[..., Site]) -> None:
-    """Attributes follow every dimension of the selection."""
     one = site()
     write(one, [attribute("tenant=a", NOON - 300, count=3), attribute("tenant=b", NOON - 300, series=SLOW)])
     one.clock.now += HOUR
@@ -124,7 +120,6 @@ def test_a_selection_of_a_route_has_its_attributes_only(site: Callable[..., Site
 
 
 def test_attributes_do_not_count_as_requests(site: Callable[..., Site]) -> None:
-    """Other queries ignore the rows of attributes."""
     one = site()
     write(one, [*requests(1, FAST, NOON - 3000)])
     write(one, [attribute("tenant=a", NOON - 300, count=9), stage("forward;web-1:7", NOON - 300, 0.1, 5)])
@@ -137,7 +132,6 @@ def test_attributes_do_not_count_as_requests(site: Callable[..., Site]) -> None:
 
 
 def test_values_and_attributes_beyond_the_cap_share_a_key(site: Callable[..., Site]) -> None:
-    """The first values and attributes of an hour retain their names; all requests of an attribute count."""
     one = site()
     values = [attribute(f"tenant={number}", NOON - 300) for number in range(MAX_ATTRIBUTE_VALUES + 5)]
     write(one, [*values, *(attribute(f"a{number}=x", NOON - 300) for number in range(MAX_ATTRIBUTES + 5))])
@@ -151,7 +145,6 @@ def test_values_and_attributes_beyond_the_cap_share_a_key(site: Callable[..., Si
 
 
 def test_a_process_without_a_name_is_no_replica(site: Callable[..., Site]) -> None:
-    """Requests of unknown processes are not one replica."""
     one = site()
     write(one, [attribute("replica=", NOON - 300), stage("forward;", NOON - 300, 0.1, 5)])
 
@@ -169,7 +162,6 @@ def test_a_process_without_a_name_is_no_replica(site: Callable[..., Site]) -> No
 def test_scraped_engines_are_not_counted_beside_their_spans(
     site: Callable[..., Site], stored: list[str], shown: list[str]
 ) -> None:
-    """An engine that is scraped and sends spans counts each request at two places."""
     one = site()
     for place in stored:
         write(one, [attribute(f"replica={place}", NOON - 300), stage(f"decode;{place}", NOON - 300, 0.1, 5)])
@@ -182,7 +174,6 @@ def test_scraped_engines_are_not_counted_beside_their_spans(
 
 @pytest.mark.parametrize("steps", [1, 7, 60])
 def test_steps_cover_any_window(site: Callable[..., Site], steps: int) -> None:
-    """There are at most as many steps as requested, and no request is lost at their edges."""
     one = site()
     write(one, [attribute("tenant=a", NOON - 60 * number - 5) for number in range(90)])
     one.store.maintain()
@@ -195,7 +186,6 @@ def test_steps_cover_any_window(site: Callable[..., Site], steps: int) -> None:
 
 
 def test_too_many_rows_are_sampled_evenly(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the maximum number of rows only a part of each step is read, of every step and at different places in it."""
     one = site()
     write(one, [attribute(f"tenant={minute % 2}", NOON - 60 * minute - 60) for minute in range(6 * 60)])
     one.store.maintain()
@@ -211,7 +201,6 @@ def test_too_many_rows_are_sampled_evenly(site: Callable[..., Site], monkeypatch
 
 
 def test_without_data_there_are_no_attributes(site: Callable[..., Site]) -> None:
-    """A service without requests has no attributes and no replicas."""
     one = site()
     nothing: Selection = one.around(service="nothing")
 

@@ -24,7 +24,6 @@ def lognormal(n: int, series: Series, *, median: float = 0.05, seed: int = 1) ->
 
 
 def test_a_comparison_names_the_slower_stage(sqlite_site: Callable[..., Site]) -> None:
-    """The changes of stages are sorted and have shares of the latency change."""
     one = sqlite_site()
     one.write([Request({"forward": 80_000_000, "queue": 20_000_000})] * 20)
     later = Series("shop", "2")
@@ -38,7 +37,6 @@ def test_a_comparison_names_the_slower_stage(sqlite_site: Callable[..., Site]) -
 
 
 def test_the_ratio_comes_with_its_interval(sqlite_site: Callable[..., Site]) -> None:
-    """The interval of `analysis.comparison` contains the true ratio; swapped sides give the inverse."""
     one = sqlite_site()
     one.write([*lognormal(4000, A), *lognormal(4000, B, median=0.1, seed=2)])
     read, a, b = one.store.read, one.around(version="1"), one.around(version="2")
@@ -55,7 +53,6 @@ def test_the_ratio_comes_with_its_interval(sqlite_site: Callable[..., Site]) -> 
 
 
 def test_without_requests_there_is_no_ratio_or_mix(sqlite_site: Callable[..., Site]) -> None:
-    """Without requests on one side there is no ratio and no mix, and the values of the other side are returned."""
     one = sqlite_site()
     one.write(lognormal(50, A))
     found = one.store.read.compare(one.around(version="1"), one.around(version="2"), 0.9)
@@ -88,7 +85,6 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
 
 
 def test_the_mix_names_changed_dimensions(sqlite_site: Callable[..., Site]) -> None:
-    """The mix has for each dimension the value that changed most and a distance, which is small for equal mixes."""
     one = sqlite_site()
     one.write(spread("1", {("/buy", "cpu", "ok"): 800, ("/list", "cpu", "ok"): 150, ("/list", "cpu", "error"): 50}))
     one.write(spread("2", {("/buy", "cpu", "ok"): 300, ("/list", "cpu", "ok"): 50, ("/new", "cpu", "ok"): 150}))
@@ -113,7 +109,6 @@ def test_the_mix_names_changed_dimensions(sqlite_site: Callable[..., Site]) -> N
 def test_a_mix_difference_of_few_requests_is_not_significant(
     sqlite_site: Callable[..., Site], n: int, changed: bool
 ) -> None:
-    """A difference of ten points is significant between thousands of requests, and not between a few; one point never is."""
     one = sqlite_site()
     for version, share in (("1", 0.5), ("2", 0.6), ("3", 0.51)):
         one.write(spread(version, {("/a", "", "ok"): int(n * share), ("/b", "", "ok"): n - int(n * share)}))

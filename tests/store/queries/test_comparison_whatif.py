@@ -34,7 +34,6 @@ def floored(made: LatencyGroups, floor: float) -> list[float]:
 
 @given(made=groups(), floor=st.floats(0, 1e3))
 def test_the_what_if_is_between_no_stage_and_unchanged_latency(made: LatencyGroups, floor: float) -> None:
-    """At every percentile the result is between the latency without the stage and the unchanged latency."""
     before, after = made.quantiles(made.spent, PERCENTILES), floored(made, floor)
     ceiling = floored(made, 0.0)
     dust = 1e-12 * made.latency.max()
@@ -46,7 +45,6 @@ def test_the_what_if_is_between_no_stage_and_unchanged_latency(made: LatencyGrou
 
 @given(made=groups())
 def test_a_floor_above_all_changes_nothing(made: LatencyGroups) -> None:
-    """A limit above all stage times returns the percentiles unchanged, bit for bit."""
     ordered = np.repeat(made.latency, made.requests)
     exact = [float(ordered[rank_of(quantile, len(ordered)) - 1]) for quantile in PERCENTILES]
 
@@ -55,7 +53,6 @@ def test_a_floor_above_all_changes_nothing(made: LatencyGroups) -> None:
 
 @given(made=groups(), lower=st.floats(0, 1e3), higher=st.floats(0, 1e3))
 def test_a_lower_floor_is_never_slower(made: LatencyGroups, lower: float, higher: float) -> None:
-    """The result is monotone in the limit and in the percentile."""
     fast, slow = (np.array(floored(made, floor)) for floor in sorted((lower, higher)))
     dust = 1e-12 * made.latency.max()
 
@@ -65,7 +62,6 @@ def test_a_lower_floor_is_never_slower(made: LatencyGroups, lower: float, higher
 
 @given(made=groups(), floor=st.floats(0, 1e3))
 def test_the_what_if_is_the_order_statistic_of_changed_requests(made: LatencyGroups, floor: float) -> None:
-    """The result is the order statistic of requests that are each changed and then sorted."""
     moved = made.latency - (made.spent - np.minimum(made.spent, floor))
     ordered = np.sort(np.repeat(moved, made.requests))
 
@@ -74,7 +70,6 @@ def test_the_what_if_is_the_order_statistic_of_changed_requests(made: LatencyGro
 
 @given(made=groups(), data=st.data(), usual=st.floats(0, 1e3))
 def test_stage_time_of_a_bucket_is_split_without_loss(made: LatencyGroups, data: st.DataObject, usual: float) -> None:
-    """The stage time of a bucket is split into two parts with an unchanged sum, neither of which exceeds the latency."""
     dominated = np.array([data.draw(st.integers(0, int(n))) for n in made.requests])
     others = made.requests - dominated
     in_others, in_dominated = split_stage_time(made.spent, made.latency, made.requests, dominated, usual)
@@ -103,7 +98,6 @@ REQUESTS = st.lists(
 def test_unchanged_percentiles_equal_the_pages(
     sqlite_site: Callable[..., Site], requests: list[Request], factor: float
 ) -> None:
-    """The unchanged percentiles equal those of the pages, and a faster stage makes no request slower."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -128,7 +122,6 @@ def service(n: int) -> list[Request]:
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 def test_the_what_if_is_close_to_the_recomputed_percentile(sqlite_site: Callable[..., Site], quantile: float) -> None:
-    """The result is close to the recomputed percentile, while subtracting the stage time from p99 is far too optimistic."""
     one, requests = sqlite_site(), service(8000)
     one.write(requests)
     made = one.store.read.whatif(one.around(), "queue", [quantile])
@@ -145,7 +138,6 @@ def test_the_what_if_is_close_to_the_recomputed_percentile(sqlite_site: Callable
 
 
 def test_coarser_stage_times_still_count(sqlite_site: Callable[..., Site]) -> None:
-    """With stage times at a coarser scale, the shares of a wide bucket apply to the narrow buckets within it."""
     one = sqlite_site()
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=2)
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=5)
@@ -156,7 +148,6 @@ def test_coarser_stage_times_still_count(sqlite_site: Callable[..., Site]) -> No
 
 
 def test_a_stage_without_requests_changes_nothing(sqlite_site: Callable[..., Site]) -> None:
-    """A stage without requests changes nothing, without requests there are no rows, and zero latencies stay zero."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 5 + [Request({"forward": 0})] * 5)
     read = one.store.read

@@ -62,7 +62,6 @@ def each_step(columns: Columns) -> list[tuple[int, Columns]]:
 
 @given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0)), st.sampled_from((0.0, 0.013, 1.0, 7.3)))
 def test_steps_fetched_together_equal_separate_steps(points: list[Point], quantile: float, threshold: float) -> None:
-    """Totals, quantiles and counts above a threshold are equal, with mixed scales and zeros."""
     columns = columns_of(points)
     rows = [
         each
@@ -85,7 +84,6 @@ def test_steps_fetched_together_equal_separate_steps(points: list[Point], quanti
 
 @given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0, None)))
 def test_mixtures_fetched_together_equal_separate_mixtures(points: list[Point], quantile: float | None) -> None:
-    """Stage times of requests at a percentile, and their means, are equal, with mixed scales."""
     columns = columns_of(points)
     rows = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
     alone = [_row(at, Mixture(part), quantile) for at, part in each_step(columns) if len(part.of(BREAKDOWN_METRICS[0]))]
@@ -107,7 +105,6 @@ def _row(at: int, mixed: Mixture, quantile: float | None) -> dict[str, object]:
 @pytest.mark.parametrize("apart", [True, False])
 @given(POINTS)
 def test_adding_up_points_first_changes_no_result(apart: bool, points: list[Point]) -> None:
-    """Adding up points over time first, with series separate or together, changes no result."""
     columns = columns_of(points)
     added = sum_points(columns, STEPS, apart=apart)
 
@@ -126,7 +123,6 @@ def _quantiles(columns: Columns) -> list[tuple[int, int, float]]:
 
 
 def test_a_sparse_table_is_not_allocated() -> None:
-    """Two buckets at both ends of the float range in many groups do not allocate a sparse table."""
     groups = 5_000
     index = np.tile(np.array([-34_000, 32_000]), groups)
     buckets = Buckets(2 * np.arange(groups + 1), index, np.ones_like(index))

@@ -78,7 +78,6 @@ def assert_window(row: pd.Series, requests: Sequence[Request], quantile: float, 
 
 
 def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(sqlite_site: Callable[..., Site]) -> None:
-    """With thousands of requests, the shares at the median and in the tail equal those of the raw requests around them."""
     one, requests = sqlite_site(), lognormal(6000)
     one.write(requests)
     one.store.maintain()
@@ -88,7 +87,6 @@ def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(sqlit
 
 
 def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Site]) -> None:
-    """Latency, breakdown, one step of a chart, and a comparison of a selection with itself have the same value."""
     one = sqlite_site()
     one.write(lognormal(3000))
     one.store.maintain()
@@ -113,7 +111,6 @@ def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Si
 
 @pytest.mark.parametrize("minutes", [1, 7, 60])
 def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[..., Site], minutes: int) -> None:
-    """Each step of a chart equals the selection of that step, and every request is in one step."""
     one, requests = sqlite_site(), lognormal(2000)
     one.write(requests)
     one.store.maintain()
@@ -133,7 +130,6 @@ def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[.
 
 
 def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
-    """The mean of a step is exact, and is split by the total time of the stages."""
     one, requests = sqlite_site(), lognormal(500)
     one.write(requests)
     frame = one.store.read.breakdown_over_time(one.around(), None, timedelta(days=3))
@@ -146,7 +142,6 @@ def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site]) -> None:
-    """Data at two scales are merged at the coarser one; other buckets stay fine."""
     one, early, late = sqlite_site(), lognormal(300, seed=2), lognormal(300, seed=3)
     one.write([Request(each.stages_ns, NOON - 900) for each in early])
     one.write([Request(each.stages_ns, NOON - 120) for each in early])
@@ -168,7 +163,6 @@ def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site
 
 
 def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., Site]) -> None:
-    """Stage times at a coarser scale than the counts do not move the percentile."""
     one, requests = sqlite_site(), lognormal(400)
     fine = [point for point in PointAggregator().points(requests) if point.metric.endswith("request.duration")]
     coarse = [point for point in PointAggregator(2).points(requests) if point.metric.endswith("stage.time")]
@@ -182,7 +176,6 @@ def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., 
 
 
 def test_time_without_stages_is_unattributed(sqlite_site: Callable[..., Site]) -> None:
-    """Latencies without stages are shown as unattributed time."""
     one = sqlite_site()
     points = [point for point in PointAggregator().points(lognormal(50)) if point.metric.endswith("request.duration")]
     one.store.write([Batch("a", points)])
@@ -193,7 +186,6 @@ def test_time_without_stages_is_unattributed(sqlite_site: Callable[..., Site]) -
 
 
 def test_requests_of_zero_duration_are_zero_everywhere(sqlite_site: Callable[..., Site]) -> None:
-    """Durations below a nanosecond are zero, with error bounds of a nanosecond."""
     one = sqlite_site()
     one.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
     frame = one.store.read.breakdown(one.around(), [0.1, 1.0])
@@ -204,7 +196,6 @@ def test_requests_of_zero_duration_are_zero_everywhere(sqlite_site: Callable[...
 
 
 def test_stages_are_in_chart_order(sqlite_site: Callable[..., Site]) -> None:
-    """Columns have the chart order of stages: compute, waiting, custom stages, unattributed time."""
     one = sqlite_site()
     one.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
 
@@ -218,7 +209,6 @@ def test_stages_are_in_chart_order(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_a_mixture_of_causes_is_reported(sqlite_site: Callable[..., Site]) -> None:
-    """If two causes alternate at a percentile, the dominant stages have their shares of requests."""
     one = sqlite_site()
     slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
     one.write([*slow, *[Request({"forward": 10_000_000})] * 80])
@@ -232,7 +222,6 @@ def test_a_mixture_of_causes_is_reported(sqlite_site: Callable[..., Site]) -> No
 
 
 def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site]) -> None:
-    """Cells of a heat map have the same bands in all steps, contain every request once, and name the dominant stage."""
     one, requests = sqlite_site(), lognormal(800)
     one.write(requests)
     frame = one.store.read.heat(one.between(NOON - 7200, NOON), timedelta(minutes=10))
@@ -252,7 +241,6 @@ def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site])
 
 
 def test_a_cell_reports_its_mixed_causes(sqlite_site: Callable[..., Site]) -> None:
-    """A cell has the stages that dominate most of its requests, with their shares; a single cause has no second one."""
     one = sqlite_site()
     mixed = ["queue"] * 5 + ["load"] * 3 + ["forward"] * 2
     one.write([Request({stage: 95_000_000, "overhead": 5_000_000}) for stage in mixed])
@@ -272,7 +260,6 @@ def test_a_cell_reports_its_mixed_causes(sqlite_site: Callable[..., Site]) -> No
 def test_a_stage_of_a_request_has_a_rank_among_all(
     sqlite_site: Callable[..., Site], requests: list[Request], stage: str, chosen: int
 ) -> None:
-    """The rank of a stage time is the share of requests in which the stage took no longer."""
     one = sqlite_site()
     one.write(requests)
     times = [request.stages_ns[stage] for request in requests if stage in request.stages_ns]
@@ -289,7 +276,6 @@ def test_a_stage_of_a_request_has_a_rank_among_all(
 
 
 def test_stage_latency_is_the_distribution_of_each_stage(sqlite_site: Callable[..., Site]) -> None:
-    """Stage latency counts the requests that have the stage, at the scale of each stage."""
     one, requests = sqlite_site(), lognormal(200)
     one.write(requests)
     one.write([Request({"decode": 50_000_000})] * 3, scale=0)

@@ -22,7 +22,6 @@ def points(sizes: tuple[int, ...]) -> list[Point]:
 
 
 def test_each_size_bucket_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
-    """Each size bucket has its histogram, sorted by size, from any tier."""
     one = sqlite_site()
     one.store.write([Batch("a", points(SIZES)), Batch("b", points(SIZES))])
     before = one.store.read.batches(one.around())
@@ -38,7 +37,6 @@ def test_each_size_bucket_has_its_histogram(sqlite_site: Callable[..., Site]) ->
 
 
 def test_size_buckets_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
-    """Size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCH_SIZES.names)))))])
 

@@ -79,7 +79,6 @@ def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> Non
 def test_stalls_are_parts_of_their_stages(
     sqlite_site: Callable[..., Site], requests: list[HeldUp], quantile: float
 ) -> None:
-    """Stalls are parts of their stages at any percentile, for several agents and versions, before and after rollup."""
     one = sqlite_site()
     half = len(requests) // 2
     one.store.write(
@@ -92,7 +91,6 @@ def test_stalls_are_parts_of_their_stages(
 
 
 def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
-    """Stalls of several agents add up on every engine and in every tier."""
     one = sqlite_site()
     quick = [HeldUp({"forward": 10**7, "queue": 10**6}, {})] * 30
     slow = [HeldUp({"forward": 5 * 10**7, "queue": 3 * 10**7}, {"gc:forward": 4 * 10**7, "loop:queue": 2 * 10**7})] * 9
@@ -105,7 +103,6 @@ def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_without_stalls_there_are_no_rows(sqlite_site: Callable[..., Site]) -> None:
-    """Without stalls there are no rows, with and without requests."""
     one = sqlite_site()
     one.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
 
@@ -114,7 +111,6 @@ def test_without_stalls_there_are_no_rows(sqlite_site: Callable[..., Site]) -> N
 
 
 def test_stalls_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
-    """Stalls do not count towards the cap of custom stages; those of stages beyond the cap are added to the rest."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=1))
     stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}
     one.store.write([batch("a", [HeldUp(stages, {stall_key("gc", stage): 10**6 for stage in stages})] * 9)])

@@ -65,7 +65,6 @@ def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int
 
 
 def test_the_counts_of_a_group_equal_a_separate_query(counted: Site) -> None:
-    """The counts of each group equal a separate query, by service, environment and part; coarse clients are excluded."""
     window = counted.between(START, END)
     found = counted.store.read.all_minutes(window.start, window.end)
 
@@ -84,7 +83,6 @@ def test_the_counts_of_a_group_equal_a_separate_query(counted: Site) -> None:
 
 
 def test_every_minute_equals_a_separate_query(counted: Site) -> None:
-    """A minute in a longer range has the same counts as in a separate query."""
     whole = counted.store.read.minutes(of(counted, SHOP))
     for number in range(0, 121, 20):
         start = START + 60 * number
@@ -94,7 +92,6 @@ def test_every_minute_equals_a_separate_query(counted: Site) -> None:
 
 
 def test_request_time_is_split_by_step(counted: Site) -> None:
-    """Stage times add up to the latency of requests, and requests to their count."""
     spent = counted.store.read.spent(of(counted, SHOP), timedelta(minutes=10))
     latency = counted.store.read.latency(of(counted, SHOP))
 
@@ -104,7 +101,6 @@ def test_request_time_is_split_by_step(counted: Site) -> None:
 
 
 def test_without_requests_minutes_are_zero(counted: Site) -> None:
-    """Without requests the minutes have zero counts."""
     nobody = counted.between(START, END, service="nobody")
     counts = counted.store.read.minutes(nobody)
 
@@ -114,7 +110,6 @@ def test_without_requests_minutes_are_zero(counted: Site) -> None:
 
 
 def test_groups_are_listed_while_they_serve(counted: Site) -> None:
-    """Groups have the time of their first request; groups without recent requests are not listed."""
     window = counted.between(START, END)
     groups = counted.store.read.groups(window.start)
 

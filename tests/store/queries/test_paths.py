@@ -29,7 +29,6 @@ def one(sqlite_site: Callable[..., Site]) -> Site:
 
 
 def test_the_requests_of_a_trace_are_found_by_its_id(one: Site) -> None:
-    """By their start, the outermost first."""
     found = one.store.read.requests_of_trace(f"{1:032X}")
 
     assert found == distributed(1)
@@ -37,7 +36,6 @@ def test_the_requests_of_a_trace_are_found_by_its_id(one: Site) -> None:
 
 
 def test_the_paths_of_slow_requests_are_added_up(one: Site) -> None:
-    """The part that is missing in one trace is time of the caller, and is named."""
     found = one.store.read.slow_paths(one.around(service="gateway"), 0.95)
 
     assert found is not None
@@ -59,7 +57,6 @@ def test_the_paths_of_slow_requests_are_added_up(one: Site) -> None:
 
 
 def test_without_counted_callers_the_map_is_that_of_retained_traces(one: Site) -> None:
-    """With the share of the time of the caller's slow requests, and that of its random ones."""
     found = {(each.caller, each.called): each for each in one.store.read.service_map(one.around())}
 
     assert found.keys() == {("gateway", "ranker"), ("ranker", "triton")}
@@ -70,7 +67,6 @@ def test_without_counted_callers_the_map_is_that_of_retained_traces(one: Site) -
 
 
 def test_a_service_below_one_that_is_not_retained_is_not_called_by_its_caller(sqlite_site: Callable[..., Site]) -> None:
-    """Its time is on the path of the outermost request, but the map has no line between the two."""
     one = sqlite_site()
     one.store.write([Batch("traces", traces=[*distributed(1)[::2]])])
 
@@ -78,7 +74,6 @@ def test_a_service_below_one_that_is_not_retained_is_not_called_by_its_caller(sq
 
 
 def test_counted_callers_have_latency_and_errors(one: Site) -> None:
-    """By the attribute `caller` of the called service; requests without a caller, and other attributes, are no calls."""
     counts = {
         ("gateway", "ok"): [0.02] * 30,
         ("gateway", "error"): [0.5] * 2,

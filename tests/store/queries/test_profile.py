@@ -70,7 +70,6 @@ def by_stage(band: ProfileBand) -> dict[str, float]:
 def test_stacks_add_up_to_the_breakdown(
     sqlite_site: Callable[..., Site], requests: list[Sampled], quantile: float
 ) -> None:
-    """The stacks of each stage add up to the breakdown, for several agents and versions, before and after rollup."""
     one = sqlite_site()
     half = len(requests) // 2
     one.store.write(
@@ -88,7 +87,6 @@ def test_stacks_add_up_to_the_breakdown(
 
 
 def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[..., Site]) -> None:
-    """Samples divide only the requests of their own latency; a single sampled stage leaves the others alone."""
     one = sqlite_site()
     slow = Sampled(
         {"handler": 180 * MS, "forward": 20 * MS},
@@ -116,7 +114,6 @@ def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[...
 
 
 def test_selected_requests_have_the_mean_of_their_own_time(sqlite_site: Callable[..., Site]) -> None:
-    """Exactly by stage, by stack from their own samples; no others are added where there are few."""
     one = sqlite_site()
     keys = [stack_key("handler", frames) for frames in ((PREDICT,), FRAMES)]
     one.store.write(
@@ -138,7 +135,6 @@ def test_selected_requests_have_the_mean_of_their_own_time(sqlite_site: Callable
 
 
 def test_without_samples_there_are_no_bands(sqlite_site: Callable[..., Site]) -> None:
-    """Without samples, and without requests, there is nothing."""
     one = sqlite_site()
     one.store.write([batch("a", [Sampled({"forward": MS}, {})])])
 
@@ -149,7 +145,6 @@ def test_without_samples_there_are_no_bands(sqlite_site: Callable[..., Site]) ->
 def test_stacks_beyond_the_cap_stay_in_their_stage(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stacks beyond the cap of an hour are summed in one row for each stage, so the stage stays whole."""
     monkeypatch.setattr(series, "MAX_STACKS", 3)
     one = sqlite_site()
     keys = [stack_key("forward", (RESIZE._replace(line=line),)) for line in range(1, 11)]
@@ -163,7 +158,6 @@ def test_stacks_beyond_the_cap_stay_in_their_stage(
 
 
 def test_rows_have_hashes_and_texts_are_stored_once(sqlite_site: Callable[..., Site]) -> None:
-    """A stack of thousands of bytes is stored once for its service, and the same stack has the same row in every series."""
     one = sqlite_site()
     long = stack_key("forward", [CodeFrame("m" * 100, "f" * 100, "p" * 100, line) for line in range(24)])
     request = Sampled({"forward": 10 * MS}, {long: 10 * MS})
@@ -180,7 +174,6 @@ def test_rows_have_hashes_and_texts_are_stored_once(sqlite_site: Callable[..., S
 
 
 def test_an_export_has_the_texts(sqlite_site: Callable[..., Site]) -> None:
-    """A full export has the stacks and not their hashes."""
     one = sqlite_site()
     key = stack_key("forward", FRAMES)
     one.store.write([batch("a", [Sampled({"forward": MS}, {key: MS})])])
@@ -191,7 +184,6 @@ def test_an_export_has_the_texts(sqlite_site: Callable[..., Site]) -> None:
 
 
 def test_an_expired_text_leaves_the_stage_whole(sqlite_site: Callable[..., Site]) -> None:
-    """A row whose text is gone counts as the rest of its stage."""
     one = sqlite_site()
     one.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})] * 9)])
     with one.store.engine.begin() as connection:
@@ -204,7 +196,6 @@ def test_an_expired_text_leaves_the_stage_whole(sqlite_site: Callable[..., Site]
 def test_the_least_recently_used_texts_are_deleted_first(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the maximum, the texts with the newest samples remain; a text that is used again is new again."""
     monkeypatch.setattr(series, "MAX_STORED_STACKS", 2)
     one = sqlite_site()
     for day, line in enumerate((1, 2, 1, 3)):
@@ -221,7 +212,6 @@ def test_the_least_recently_used_texts_are_deleted_first(
 
 
 def test_several_collectors_write_the_same_stack(sqlite_site: Callable[..., Site]) -> None:
-    """The text is stored once, whichever collector writes it first, and the times add up."""
     one = sqlite_site()
     other = one.another()
     request = Sampled({"forward": 10 * MS}, {stack_key("forward", FRAMES): 10 * MS})
@@ -234,7 +224,6 @@ def test_several_collectors_write_the_same_stack(sqlite_site: Callable[..., Site
 
 
 def test_a_deleted_service_leaves_no_texts(sqlite_site: Callable[..., Site]) -> None:
-    """Deleting a service deletes the texts of its stacks."""
     one = sqlite_site()
     one.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})])])
     one.store.forget(["shop"])

@@ -37,7 +37,6 @@ def replica_values(one: Site, minutes: int, **selected: str) -> dict[tuple[int, 
 
 
 def test_means_are_exact_and_the_maximum_is_an_upper_bound(sqlite_site: Callable[..., Site]) -> None:
-    """Means are exact in every tier, and the maximum is at most one bucket too high."""
     one, rng = sqlite_site(), random.Random(1)
     values = [
         (START + 10 * rng.randrange(60), rng.choice(NAMES), rng.choice((0.0, rng.random(), 1e12 * rng.random())))
@@ -58,7 +57,6 @@ def test_means_are_exact_and_the_maximum_is_an_upper_bound(sqlite_site: Callable
 
 
 def test_machine_metrics_are_those_of_the_whole_process(sqlite_site: Callable[..., Site]) -> None:
-    """Machine metrics of a selection are those of the whole process, for any route, model or status of its service."""
     one = sqlite_site()
     one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
 
@@ -67,7 +65,6 @@ def test_machine_metrics_are_those_of_the_whole_process(sqlite_site: Callable[..
 
 
 def test_machine_metrics_do_not_count_as_requests(sqlite_site: Callable[..., Site]) -> None:
-    """Machine metrics do not count as requests: they change neither the last request nor the retention of an idle service."""
     one = sqlite_site()
     one.write([Request({"forward": 1000}, at=START)])
     before = one.store.read.versions(one.around())
@@ -81,7 +78,6 @@ def test_machine_metrics_do_not_count_as_requests(sqlite_site: Callable[..., Sit
 def test_replicas_over_the_cap_are_aggregated_hourly(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas beyond the cap are aggregated by metric, use no place of stages, and the cap applies to each hour."""
     monkeypatch.setattr(series_module, "MAX_PLACES", 2)
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     names = [hardware_key(CPU.key, f"web:{pid}") for pid in range(4)]
@@ -101,7 +97,6 @@ def open_for(seconds: float, place: str, at: int, series: Series = SHOP, seen_us
 
 
 def test_a_request_that_was_open_at_one_of_ten_exports_is_not_open(sqlite_site: Callable[..., Site]) -> None:
-    """The number is a mean over 10 s."""
     one = sqlite_site()
     one.store.write([Batch("a", [open_for(0.01, "web-1:7", NOON - 30, seen_us=1_000_000)])])
     found = one.store.read.open_requests(one.between(NOON - 3600, NOON))
@@ -111,7 +106,6 @@ def test_a_request_that_was_open_at_one_of_ten_exports_is_not_open(sqlite_site: 
 
 
 def test_open_requests_are_those_of_the_last_reports(sqlite_site: Callable[..., Site]) -> None:
-    """A report counts until the next one: a request that has ended is no longer open."""
     one, pay = sqlite_site(), replace(SHOP, route="/pay")
     reports = [open_for(85.0, "web-1:7", NOON - 40), open_for(95.0, "web-1:7", NOON - 30)]
     reports += [open_for(age, "web-1:7", NOON - 30, pay) for age in (0.2, 3.0)]

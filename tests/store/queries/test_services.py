@@ -30,7 +30,6 @@ def one(sqlite_site: Callable[..., Site]) -> Site:
 
 
 def test_a_service_is_one_row(one: Site) -> None:
-    """A service is one row with versions, latest first, requests, errors, and times accurate to 10 s."""
     frame = one.store.read.services(utc(NOON - 86_400), utc(NOON)).set_index("service")
 
     assert frame.index.tolist() == ["bank", "shop"]
@@ -48,21 +47,18 @@ def test_a_service_is_one_row(one: Site) -> None:
 
 
 def test_a_service_without_requests_in_the_window_is_not_listed(one: Site) -> None:
-    """Only services with data in the window are listed, with the data of the window."""
     frame = one.store.read.services(utc(NOON - 7300), utc(NOON - 3000))
 
     assert frame[["service", "requests", "errors"]].to_numpy().tolist() == [["shop", 7, 0]]
 
 
 def test_the_last_bucket_of_a_silent_service_is_exact(one: Site) -> None:
-    """The time of the last request is accurate to 10 s even in the hourly tier."""
     frame = one.store.read.services(utc(NOON - 86_400), utc(NOON - 3600))
 
     assert frame["last_seen"].tolist() == [utc(NOON - 3610)]
 
 
 def test_versions_cover_the_whole_history(one: Site) -> None:
-    """Versions include releases before the window; requests are those in the window, for any selected version."""
     frame = one.store.read.versions(one.between(NOON - 3000, NOON, service="shop", version="2"))
 
     assert frame["version"].tolist() == ["1", "2"]
@@ -72,7 +68,6 @@ def test_versions_cover_the_whole_history(one: Site) -> None:
 
 
 def test_the_releases_of_all_services_are_one_query(one: Site) -> None:
-    """Each version of each service has its first and last time, oldest first, with a filter by environment."""
     frame = one.store.read.releases()
     elsewhere = one.store.read.releases("nowhere")
 
@@ -84,7 +79,6 @@ def test_the_releases_of_all_services_are_one_query(one: Site) -> None:
 
 
 def test_dimension_values_are_sorted_by_requests(one: Site) -> None:
-    """Values of each dimension are sorted by requests, without unknown values and values without requests."""
     shop = Selection(utc(NOON - 86_400), utc(NOON), service="shop")
     late = Selection(utc(NOON - 3700), utc(NOON), service="shop")
     found = one.store.read.dimensions(shop)
@@ -97,7 +91,6 @@ def test_dimension_values_are_sorted_by_requests(one: Site) -> None:
 
 
 def test_dimensions_filter_requests(one: Site) -> None:
-    """A filter by any dimension selects only its requests; a filter without matches selects none."""
     counts = {
         str(wanted): one.store.read.latency(one.around(**wanted)).count
         for wanted in (
@@ -113,7 +106,6 @@ def test_dimensions_filter_requests(one: Site) -> None:
 
 
 def test_empty_results_have_their_columns(sqlite_site: Callable[..., Site]) -> None:
-    """Empty results have all columns and no rows."""
     one = sqlite_site()
     read, chosen, minute = one.store.read, one.around(), timedelta(minutes=1)
     frames = [
@@ -137,7 +129,6 @@ def test_empty_results_have_their_columns(sqlite_site: Callable[..., Site]) -> N
 
 
 def test_a_time_without_a_zone_is_refused(one: Site) -> None:
-    """A time without a time zone is an error, because it is ambiguous."""
     naive = datetime(2026, 11, 20, 12)  # noqa: DTZ001 - the tested error
 
     with pytest.raises(ValueError, match=r"must be aware.*datetime\.now\(UTC\)"):

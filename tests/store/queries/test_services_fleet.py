@@ -57,7 +57,6 @@ def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generat
 
 @pytest.mark.parametrize("environment", [None, "prod"])
 def test_the_numbers_of_each_service_equal_a_separate_query(fleet: Site, environment: str | None) -> None:
-    """Latency, error bounds and stages at every percentile equal those of a separate query, bit for bit, in any tier."""
     read, window = fleet.store.read, fleet.between(START, END)
     rows = read.fleet(window.start, window.end, PERCENTILES, environment=environment)
     names = ["bank", "shop", "wide"] if environment is None else ["bank", "shop"]
@@ -77,7 +76,6 @@ def _of(environment: str | None) -> dict[str, str]:
 
 
 def test_an_environment_filter_selects_its_services(fleet: Site) -> None:
-    """A filter by environment gives counts and newest version of that environment."""
     read, window = fleet.store.read, fleet.between(START, END)
     services = read.services(window.start, window.end, environment="prod").set_index("service")
     alone = read.latency(fleet.between(START, END, service="shop", environment="prod"))
@@ -89,7 +87,6 @@ def test_an_environment_filter_selects_its_services(fleet: Site) -> None:
 
 @pytest.mark.parametrize("seconds", [60, 3600])
 def test_the_time_series_of_all_services_equal_those_of_each(fleet: Site, seconds: int) -> None:
-    """The time series of requests equal those of each service."""
     read, window, step = fleet.store.read, fleet.between(START, END), timedelta(seconds=seconds)
     series = read.fleet_over_time(window.start, window.end, step)
 
@@ -101,7 +98,6 @@ def test_the_time_series_of_all_services_equal_those_of_each(fleet: Site, second
 
 
 def test_a_total_survives_deletion_of_its_series(sqlite_site: Callable[..., Site]) -> None:
-    """The total of a service remains after the series that provides its id is deleted."""
     one = sqlite_site()
     old, new = Series("shop", "1", route="/old"), Series("shop", "1", route="/new")
     one.write([Request({"forward": 1_000_000}, NOON - 600, old)])
@@ -117,7 +113,6 @@ def test_a_total_survives_deletion_of_its_series(sqlite_site: Callable[..., Site
 
 
 def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> None:
-    """An empty store has all columns and no services."""
     one = sqlite_site()
     window: Selection = one.around()
     rows = one.store.read.fleet(window.start, window.end, PERCENTILES)
@@ -129,7 +124,6 @@ def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> Non
 
 
 def test_the_waste_of_each_service_is_exact(fleet: Site) -> None:
-    """Time in queues equals the sum of the requests; cold starts count when they end in the window, without the start."""
     window = fleet.between(START, END)
     found = fleet.store.read.fleet_waste(window.start, window.end)
     bank = fleet.store.read.fleet_waste(window.start, window.end, environment="stage")
@@ -148,7 +142,6 @@ def test_the_waste_of_each_service_is_exact(fleet: Site) -> None:
 
 
 def test_failed_calls_and_cold_starts_are_counted(sqlite_site: Callable[..., Site]) -> None:
-    """Failed calls of all kinds with their time; phases of cold starts that ended in the window, without the start."""
     one = sqlite_site()
     calls = Histogram()
     for seconds in (0.5, 1.5):
@@ -168,7 +161,6 @@ def test_failed_calls_and_cold_starts_are_counted(sqlite_site: Callable[..., Sit
 
 
 def test_the_hardware_of_each_service_equals_a_separate_query(sqlite_site: Callable[..., Site]) -> None:
-    """The same values by step and place, of the chosen measures only."""
     one = sqlite_site()
     for number, series in enumerate(SERIES):
         for measure, value in (("gpu", 0.1 * number), ("memory", 1e9)):

@@ -18,7 +18,6 @@ TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]
 
 @given(start=st.integers(0, 60 * HOUR), length=st.integers(1, 30 * HOUR))
 def test_a_window_extends_to_bucket_boundaries(start: int, length: int) -> None:
-    """A window is extended to bucket boundaries, by less than one bucket on each side."""
     end = start + length
     first, last = whole_buckets(TIERS, start, end)
     here, there = (next(tier.seconds for tier in TIERS if tier.kept_from <= at) for at in (start, end))
@@ -29,7 +28,6 @@ def test_a_window_extends_to_bucket_boundaries(start: int, length: int) -> None:
 
 
 def test_an_hour_without_minute_data_is_read_completely(sqlite_site: Callable[..., Site]) -> None:
-    """A part of an hour without minute data is extended to the hour."""
     one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
     one.write([Request({"forward": 1_000_000}, NOON + 40 * minute) for minute in range(90)])
     one.store.maintain()

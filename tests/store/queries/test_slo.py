@@ -33,7 +33,6 @@ REQUESTS = st.lists(
 def test_the_true_number_of_bad_requests_is_within_the_bounds(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
-    """The exact number of failed or slow requests is within the error bounds."""
     one = sqlite_site()
     one.write(requests)
     counts = one.store.read.slo_counts(one.around(), threshold)
@@ -49,7 +48,6 @@ def test_the_true_number_of_bad_requests_is_within_the_bounds(
 def test_the_series_adds_up_to_the_counts(
     sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
 ) -> None:
-    """Good and bad counts over time add up to those of the window."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -61,7 +59,6 @@ def test_the_series_adds_up_to_the_counts(
 
 
 def test_a_cancelled_request_counts_only_if_it_was_slow(sqlite_site: Callable[..., Site]) -> None:
-    """Nobody knows how the others would have ended: they are neither good nor bad."""
     one = sqlite_site()
     gone = Series("shop", "1", status="cancelled")
     one.write([Request({"forward": 5})] * 7 + [Request({"forward": stay}, series=gone) for stay in (5, 5, 10**10)])
@@ -73,7 +70,6 @@ def test_a_cancelled_request_counts_only_if_it_was_slow(sqlite_site: Callable[..
 
 
 def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Site]) -> None:
-    """Without a threshold only failures are bad."""
     one = sqlite_site()
     one.write([Request({"forward": 10**10})] * 7 + [Request({"forward": 5}, series=ERROR)] * 2)
     counts = one.store.read.slo_counts(one.around(), None)
@@ -82,14 +78,12 @@ def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Si
 
 
 def test_without_requests_all_counts_are_zero(sqlite_site: Callable[..., Site]) -> None:
-    """Without requests all counts are zero, and there is no last time."""
     counts = sqlite_site().store.read.slo_counts(sqlite_site().around(), 0.1)
 
     assert (counts.total, counts.bad, counts.last_at) == (0, 0, None)
 
 
 def test_the_time_of_the_last_request_is_returned(sqlite_site: Callable[..., Site]) -> None:
-    """The time of the last request is accurate to 10 s."""
     one = sqlite_site()
     one.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
 
@@ -97,7 +91,6 @@ def test_the_time_of_the_last_request_is_returned(sqlite_site: Callable[..., Sit
 
 
 def test_the_stage_of_bad_requests_comes_first(sqlite_site: Callable[..., Site]) -> None:
-    """Stages are sorted by the difference between mean times of bad and good requests, with their shares."""
     one = sqlite_site()
     good = [Request({"forward": 20_000_000, "queue": 1_000_000})] * 100
     slow = [Request({"forward": 30_000_000, "queue": 200_000_000})] * 8
@@ -113,7 +106,6 @@ def test_the_stage_of_bad_requests_comes_first(sqlite_site: Callable[..., Site])
 
 
 def test_bad_requests_alone_have_no_good_mean(sqlite_site: Callable[..., Site]) -> None:
-    """If one side has no requests, its means are zero."""
     one = sqlite_site()
     one.write([Request({"forward": 200_000_000})] * 5)
     frame = one.store.read.bad_breakdown(one.around(), 0.1)
@@ -138,7 +130,6 @@ BLAMED = st.lists(
 def test_bad_requests_by_stage_add_up_to_all_bad_requests(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
 ) -> None:
-    """In every step, bad requests by stage plus unexplained ones equal the bad requests of the series."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -155,7 +146,6 @@ def test_bad_requests_by_stage_add_up_to_all_bad_requests(
 
 
 def test_each_step_attributes_bad_requests_to_the_largest_excess(sqlite_site: Callable[..., Site]) -> None:
-    """Bad requests of each step are attributed to the stage with the larger excess; immediate failures are unexplained."""
     one = sqlite_site()
     good = {"forward": 20_000_000, "queue": 1_000_000, "preprocess": 1_000_000}
     one.write(
@@ -174,7 +164,6 @@ def test_each_step_attributes_bad_requests_to_the_largest_excess(sqlite_site: Ca
 
 
 def test_without_bad_requests_the_result_has_its_columns(sqlite_site: Callable[..., Site]) -> None:
-    """Without requests there are no rows; good requests give rows of zeros."""
     one = sqlite_site()
     empty = one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))
     one.write([Request({"forward": 5})])
@@ -187,7 +176,6 @@ def test_without_bad_requests_the_result_has_its_columns(sqlite_site: Callable[.
 def test_the_result_does_not_depend_on_the_chunk_size(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result is the same when rows are read in chunks of three or together, with two scales and several stages."""
     one = sqlite_site()
     for scale in (5, 3):
         one.write(
@@ -217,7 +205,6 @@ def test_the_result_does_not_depend_on_the_chunk_size(
 
 
 def test_memory_does_not_grow_with_the_window(sqlite_site: Callable[..., Site]) -> None:
-    """The number of rows in memory depends on series and stages, and not on the length of the window."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
     with database.reading(one.store.engine) as connection:

@@ -71,7 +71,6 @@ def test_the_true_number_of_bad_requests_is_within_the_bounds(
 
 
 def test_a_bucket_is_split_at_the_threshold(sqlite_site: Callable[..., Site]) -> None:
-    """Values spread log-linearly in one bucket are split exactly at the threshold, and the bounds cover all of the bucket."""
     one = sqlite_site()
     low, high = bucket_bounds(bucket_index(0.1))
     values = [low * (high / low) ** ((step + 0.5) / 100) for step in range(100)]
@@ -89,7 +88,6 @@ def test_a_bucket_is_split_at_the_threshold(sqlite_site: Callable[..., Site]) ->
 def test_the_series_adds_up_to_the_tally(
     sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
 ) -> None:
-    """For every kind, the steps of the series add up to the tally of the window."""
     one = sqlite_site()
     one.write(requests)
     one.store.maintain()
@@ -104,7 +102,6 @@ def test_the_series_adds_up_to_the_tally(
 
 
 def test_a_failed_request_is_bad_only_if_its_stage_was_slow(sqlite_site: Callable[..., Site]) -> None:
-    """A stage objective counts slow stages, and failed requests only if their stage was slow."""
     one = sqlite_site()
     one.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
 
@@ -114,7 +111,6 @@ def test_a_failed_request_is_bad_only_if_its_stage_was_slow(sqlite_site: Callabl
 
 
 def test_tokens_are_counted_by_definition_or_together(sqlite_site: Callable[..., Site]) -> None:
-    """First tokens are counted by definition or together, including those of requests that failed later."""
     one = sqlite_site()
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, 0.9)
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, status="error")
@@ -132,7 +128,6 @@ def test_tokens_are_counted_by_definition_or_together(sqlite_site: Callable[...,
 
 
 def test_coverage_is_the_attributed_time(sqlite_site: Callable[..., Site]) -> None:
-    """Coverage counts seconds of requests and unattributed seconds, and the number of requests."""
     one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
     found = one.store.read.tally(one.around(), Indicator("coverage"))
@@ -141,7 +136,6 @@ def test_coverage_is_the_attributed_time(sqlite_site: Callable[..., Site]) -> No
 
 
 def test_coverage_excludes_untimed_requests(sqlite_site: Callable[..., Site]) -> None:
-    """Untimed requests count as neither attributed nor unattributed."""
     one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
     found = one.store.read.tally(one.around(), Indicator("coverage"))
@@ -150,7 +144,6 @@ def test_coverage_excludes_untimed_requests(sqlite_site: Callable[..., Site]) ->
 
 
 def test_minutes_without_data_are_stale(sqlite_site: Callable[..., Site]) -> None:
-    """Of ten minutes without data, five beyond the threshold are bad; minutes before the first data do not count."""
     one = sqlite_site()
     seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
     one.write([Request({"forward": 10**6}, at) for at in seen])
@@ -163,7 +156,6 @@ def test_minutes_without_data_are_stale(sqlite_site: Callable[..., Site]) -> Non
 
 
 def test_a_service_without_data_is_not_stale(sqlite_site: Callable[..., Site]) -> None:
-    """Without any data no minute counts; after a long gap every minute is bad."""
     one = sqlite_site()
     hour = one.between(NOON - 3600, NOON)
 
@@ -181,7 +173,6 @@ def test_a_service_without_data_is_not_stale(sqlite_site: Callable[..., Site]) -
 def test_a_silent_service_differs_from_a_failed_collector(
     sqlite_site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
 ) -> None:
-    """A working collector completes rollups without data; a failed one is stale since its last data."""
     one = sqlite_site()
     one.write([Request({"forward": 10**6}, NOON - 3600), Request({"forward": 10**6}, NOON - 10)])
     one.store.maintain()
@@ -194,7 +185,6 @@ def test_a_silent_service_differs_from_a_failed_collector(
 
 
 def test_a_store_that_was_never_maintained_is_not_called_stale(sqlite_site: Callable[..., Site]) -> None:
-    """A store that was never maintained is not stale, because nothing is known about its collector."""
     one = sqlite_site()
 
     assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None

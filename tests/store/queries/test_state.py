@@ -26,7 +26,6 @@ def steady(hours: int, hourly: float, kept_days: int = 10) -> TierUse:
 
 @given(hours=st.integers(1, 24 * 10), hourly=st.floats(1, 1e9), kept_days=st.integers(10, 400))
 def test_the_size_of_a_steady_tier_converges_to_rate_times_retention(hours: int, hourly: float, kept_days: int) -> None:
-    """The forecast of a steady tier converges to rate times retention, whatever its age."""
     tier = steady(hours, hourly, kept_days)
 
     assert tier.bytes_per_day == pytest.approx(24 * hourly)
@@ -36,14 +35,12 @@ def test_the_size_of_a_steady_tier_converges_to_rate_times_retention(hours: int,
 
 
 def test_an_incomplete_slot_does_not_lower_the_rate() -> None:
-    """The growth in an incomplete slot is divided by its elapsed time."""
     tier = TierUse(DAY, HOUR, NOON, NOON + HOUR // 2, {NOON: 50.0})
 
     assert tier.bytes_per_day == pytest.approx(24 * 100)
 
 
 def test_the_last_day_determines_the_rate() -> None:
-    """Only the last day determines the rate."""
     slots = {NOON - hour * HOUR: 10.0 if hour <= 24 else 100.0 for hour in range(1, 24 * 5 + 1)}
     tier = TierUse(6 * DAY, HOUR, NOON - 5 * DAY, NOON, slots)
 
@@ -52,7 +49,6 @@ def test_the_last_day_determines_the_rate() -> None:
 
 
 def test_a_store_without_data_does_not_grow() -> None:
-    """An empty tier has no rate and is never full."""
     tier = TierUse(DAY, HOUR, NOON, NOON, {})
 
     assert (tier.bytes_per_day, tier.settled_bytes) == (0, 0)
@@ -60,7 +56,6 @@ def test_a_store_without_data_does_not_grow() -> None:
 
 
 def test_the_forecast_names_the_day_of_the_budget_limit() -> None:
-    """The store is full at nine tenths of the budget; a budget above the steady size is never reached."""
     tier = steady(24, 100)
 
     assert days_until_full([tier], 0, 10_000, NOON) == 3
@@ -70,7 +65,6 @@ def test_the_forecast_names_the_day_of_the_budget_limit() -> None:
 
 
 def test_storage_sizes_add_up_to_the_store_size(sqlite_site: Callable[..., Site]) -> None:
-    """Sizes of tables add up to the size of the store, tiers to the table of points, and row counts are exact."""
     one = sqlite_site(retention=Retention(budget_bytes=10 * 1024**3))
     for hour in range(3, 0, -1):
         one.write([Request({"forward": 1_000_000 + step}, NOON - hour * HOUR + step * 10) for step in range(300)])
@@ -88,7 +82,6 @@ def test_storage_sizes_add_up_to_the_store_size(sqlite_site: Callable[..., Site]
 
 
 def test_the_forecast_equals_the_later_size(sqlite_site: Callable[..., Site]) -> None:
-    """The forecast after three hours of steady load equals the size when the retention is reached."""
     one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
     tiers: list[list[TierStorage]] = []
     for hours in (3, 14):
@@ -105,7 +98,6 @@ def test_the_forecast_equals_the_later_size(sqlite_site: Callable[..., Site]) ->
 
 
 def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Site]) -> None:
-    """An empty store has a size and no forecast."""
     storage = sqlite_site().store.read.storage()
 
     assert storage.used_bytes > 0
@@ -114,7 +106,6 @@ def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Si
 
 
 def test_a_used_up_budget_is_full_today(sqlite_site: Callable[..., Site]) -> None:
-    """A store at its budget is full today."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})])
     one.options["retention"] = Retention(budget_bytes=one.store.read.state().size_bytes)
@@ -124,7 +115,6 @@ def test_a_used_up_budget_is_full_today(sqlite_site: Callable[..., Site]) -> Non
 
 
 def test_values_over_their_cap_are_reported(sqlite_site: Callable[..., Site]) -> None:
-    """Services with values beyond a cap are listed with dimension and cap; other services are not."""
     one = sqlite_site(series_caps=SeriesCaps(route=3, custom_stages=2))
     for name in ("shop", "desk", "till"):
         routes = range(5 if name == "shop" else 3)
@@ -138,7 +128,6 @@ def test_values_over_their_cap_are_reported(sqlite_site: Callable[..., Site]) ->
 
 
 def test_too_many_combinations_are_reported(sqlite_site: Callable[..., Site]) -> None:
-    """Too many combinations are reported as such, because then all fine dimensions are capped."""
     one = sqlite_site(series_caps=SeriesCaps(series=3))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
 
@@ -148,7 +137,6 @@ def test_too_many_combinations_are_reported(sqlite_site: Callable[..., Site]) ->
 
 
 def test_stages_at_their_cap_are_not_over_it(sqlite_site: Callable[..., Site]) -> None:
-    """A number of stages equal to the cap is not beyond it."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=2))
     one.write([Request({"mine": 1000, "yours": 2000})])
 
@@ -156,7 +144,6 @@ def test_stages_at_their_cap_are_not_over_it(sqlite_site: Callable[..., Site]) -
 
 
 def test_values_capped_long_ago_are_not_reported(sqlite_site: Callable[..., Site]) -> None:
-    """After a day without a capped value it is no longer reported."""
     one = sqlite_site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])
     one.clock.now += 2 * DAY

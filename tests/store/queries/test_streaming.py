@@ -101,7 +101,6 @@ REQUESTS = st.lists(
 def test_the_steps_of_a_time_series_add_up_to_the_window(
     sqlite_site: Callable[..., Site], requests: list[StreamedRequest]
 ) -> None:
-    """Steps add up to the histogram of the window; one step for all has its quantiles."""
     one = sqlite_site()
     write(one, requests)
     read, around = one.store.read, one.around()
@@ -121,7 +120,6 @@ def test_the_steps_of_a_time_series_add_up_to_the_window(
 def test_prompt_size_buckets_add_up_to_all_first_tokens(
     sqlite_site: Callable[..., Site], requests: list[StreamedRequest]
 ) -> None:
-    """Size buckets of prompts add up to the histogram of all first tokens."""
     one = sqlite_site()
     write(one, [StreamedRequest(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in requests])
     read, around = one.store.read, one.around()
@@ -137,7 +135,6 @@ def test_prompt_size_buckets_add_up_to_all_first_tokens(
 
 
 def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite_site: Callable[..., Site]) -> None:
-    """Size buckets are sorted by size, from any tier."""
     one = sqlite_site()
     write(one, [StreamedRequest(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
     before = one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
@@ -148,7 +145,6 @@ def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite_site: Callable[..
 
 
 def test_size_buckets_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
-    """Size buckets of a series with two definitions are excluded from both, because they cannot be separated."""
     one = sqlite_site()
     write(one, [StreamedRequest(taken_in=10), StreamedRequest(taken_in=1000, series=OTHER_CHAT)])
     write(one, [StreamedRequest(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
@@ -159,7 +155,6 @@ def test_size_buckets_of_definitions_never_mix(sqlite_site: Callable[..., Site])
 
 
 def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
-    """Definitions and size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     write(one, [StreamedRequest(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
     read, around = one.store.read, one.around()
@@ -170,7 +165,6 @@ def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site:
 
 
 def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]) -> None:
-    """Load is the decode time per second; steps are grouped by load, in ascending order."""
     one = sqlite_site()
     quiet = [
         StreamedRequest(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)
@@ -191,7 +185,6 @@ def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]
 
 
 def test_a_partial_step_has_no_load(sqlite_site: Callable[..., Site]) -> None:
-    """A partial step has no load; without decode, or with one step, there is no result."""
     one = sqlite_site()
     write(one, [StreamedRequest(at=NOON - 600), StreamedRequest(at=NOON - 540)])
     read = one.store.read

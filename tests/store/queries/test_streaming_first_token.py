@@ -73,7 +73,6 @@ REQUESTS = st.lists(
 def test_the_stages_before_the_first_token_add_up_to_its_time(
     sqlite_site: Callable[..., Site], requests: list[StreamedRequest], quantile: float
 ) -> None:
-    """The value is the order statistic, and its shares are those of the requests around it, without decode."""
     one = sqlite_site()
     write(one, requests)
     row = one.store.read.first_token_breakdown(one.around(), [quantile]).iloc[0]
@@ -90,7 +89,6 @@ def test_the_stages_before_the_first_token_add_up_to_its_time(
 
 
 def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> None:
-    """Histogram and breakdown of first tokens have the same value, also after rollup."""
     one = sqlite_site()
     write(one, [StreamedRequest({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
     one.store.maintain()
@@ -112,7 +110,6 @@ def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> 
 
 
 def test_first_token_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
-    """One definition is selected, by default the most frequent; series with several are excluded and counted."""
     one = sqlite_site()
     write(one, [StreamedRequest({"prefill": 10_000_000})] * 30)
     write(one, [StreamedRequest({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
@@ -135,7 +132,6 @@ def test_first_token_definitions_never_mix(sqlite_site: Callable[..., Site]) -> 
 
 
 def test_without_first_tokens_there_is_nothing_to_break_down(sqlite_site: Callable[..., Site]) -> None:
-    """Without first tokens, or with an unused definition, there are no rows and no definition."""
     one = sqlite_site()
     empty = one.store.read.first_token_breakdown(one.around(), [0.5])
     write(one, [StreamedRequest({"prefill": 1_000_000})])

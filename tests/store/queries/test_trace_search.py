@@ -80,12 +80,10 @@ def numbers(found: FoundTraces) -> list[int]:
     ],
 )
 def test_requests_are_found_by_attributes(one: Site, attributes: tuple[tuple[str, str], ...], found: list[int]) -> None:
-    """All keys must match, one of the values of each; a number is compared by its band; the spans are searched too."""
     assert numbers(one.store.read.search_traces(one.around(), TraceFilter(attributes=attributes))) == found
 
 
 def test_the_other_conditions_apply_too(one: Site) -> None:
-    """Stage, range of the duration and selection apply together with the attributes."""
     read = one.store.read
     acme = (("tenant", "acme"),)
 
@@ -97,7 +95,6 @@ def test_the_other_conditions_apply_too(one: Site) -> None:
 
 
 def test_values_are_counted_among_the_matching_requests(one: Site) -> None:
-    """Most frequent first; a condition does not apply to the counts of its own key, so that they show the other choices."""
     found = one.store.read.search_traces(one.around(), TraceFilter("queue", attributes=(("tenant", "acme"),)))
 
     assert (numbers(found), found.matching, found.searched, found.retained) == ([2], 1, 5, 2)
@@ -113,7 +110,6 @@ def test_values_are_counted_among_the_matching_requests(one: Site) -> None:
 
 
 def test_pages_are_in_a_stable_order(one: Site) -> None:
-    """The pages together have each request once, slowest or newest first."""
     read, everything = one.store.read, TraceFilter()
     pages = [numbers(read.search_traces(one.around(), everything, limit=2, offset=offset)) for offset in (0, 2, 4, 6)]
     newest = [
@@ -125,7 +121,6 @@ def test_pages_are_in_a_stable_order(one: Site) -> None:
 
 
 def test_a_page_has_the_attributes_of_its_requests(one: Site) -> None:
-    """The table shows them in columns; numbers are the start of their band."""
     page = one.store.read.search_traces(one.around(), TraceFilter(), limit=1).page
 
     assert {"tenant": "acme", "replica": "web-2:7", "request_size": "4096"}.items() <= page["attributes"][0].items()
@@ -133,7 +128,6 @@ def test_a_page_has_the_attributes_of_its_requests(one: Site) -> None:
 
 
 def test_a_limited_search_says_so(one: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more requests the first ones in the order are searched; conditions on columns are applied before the limit."""
     monkeypatch.setattr(trace_search, "MAX_SEARCHED", 2)
     read = one.store.read
     slowest = read.search_traces(one.around(), TraceFilter(attributes=(("tenant", "acme"),)))

@@ -58,7 +58,6 @@ def numbers(frame: object) -> list[int]:
 
 
 def test_a_trace_round_trips_unchanged(one: Site) -> None:
-    """A trace is found by its id or a prefix in any case, and equals the written one."""
     read = one.store.read
 
     assert read.trace(TRACES[1].trace_id) == TRACES[1]
@@ -69,19 +68,16 @@ def test_a_trace_round_trips_unchanged(one: Site) -> None:
 
 @pytest.mark.parametrize("asked", ["", "0", "0000000", "%", "g" * 32, "' OR 1=1 --"])
 def test_an_invalid_id_finds_nothing(one: Site, asked: str) -> None:
-    """A prefix of less than eight digits, wildcards and other text find nothing."""
     assert one.store.read.trace(asked) is None
 
 
 def test_a_trace_sent_twice_is_stored_once(one: Site) -> None:
-    """A trace that arrives again in another batch is stored once."""
     one.store.write([Batch("again", traces=[TRACES[0], TRACES[0], trace(9, 10, "forward")])])
 
     assert numbers(one.store.read.exemplars(one.around(), order="time")) == [1, 2, 3, 4, 5, 9]
 
 
 def test_two_requests_of_one_distributed_trace_are_two(one: Site) -> None:
-    """Two requests with the same trace id, such as a retry, are both listed, and each is opened by its root span."""
     read, first = one.store.read, TRACES[1]
     retry = replace(first, span_id="ab" * 8, started_ns=first.started_ns + NS, duration_ns=first.duration_ns - NS // 4)
     third = replace(first, span_id="cd" * 8, started_ns=first.started_ns - NS, duration_ns=first.duration_ns - NS // 2)
@@ -98,7 +94,6 @@ def test_two_requests_of_one_distributed_trace_are_two(one: Site) -> None:
 
 
 def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
-    """Exemplars are the slowest or newest, with filters by limit, dominant stage and dimension."""
     read = one.store.read
 
     assert numbers(read.exemplars(one.around(), limit=3)) == [2, 3, 4]
@@ -114,14 +109,12 @@ def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
 def test_exemplars_between_two_latencies_are_selected(
     one: Site, between: tuple[float, float], found: list[int]
 ) -> None:
-    """Exemplars between two latencies include the lower bound and exclude the upper one."""
     frame = one.store.read.exemplars(one.around(), between_seconds=between)
 
     assert sorted(numbers(frame)) == found
 
 
 def test_an_exemplar_has_its_rank(one: Site) -> None:
-    """The rank of an exemplar is the share of requests that are not slower; None without requests."""
     found = one.store.read.exemplars(one.around(service="shop")).set_index("dominant")
     alone = one.store.read.exemplars(one.around(service="bank"))
 
@@ -132,7 +125,6 @@ def test_an_exemplar_has_its_rank(one: Site) -> None:
 
 
 def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
-    """The slowest trace of each dominant stage comes first, then the slowest others, up to the limit."""
     read = one.store.read
 
     assert numbers(read.one_per_cause(one.around(), 4)) == [2, 4, 5, 3]
@@ -140,7 +132,6 @@ def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
 
 
 def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., Site]) -> None:
-    """Equally slow causes are sorted by trace id."""
     one = sqlite_site()
     one.store.write([Batch("equal", traces=[trace(9, 30, "a"), trace(7, 30, "c"), trace(8, 30, "b")])])
 
@@ -148,7 +139,6 @@ def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., 
 
 
 def test_the_result_has_the_retention_rule_and_expiry(sqlite_site: Callable[..., Site]) -> None:
-    """The result has the retention rule as text, the number of traces by reason, and their expiry."""
     one = sqlite_site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
     reasons = ["slow", "slow", "error", "uniform"]
     one.store.write(
@@ -165,7 +155,6 @@ def test_the_result_has_the_retention_rule_and_expiry(sqlite_site: Callable[...,
 
 
 def test_the_url_of_a_retained_request_never_changes(one: Site) -> None:
-    """The URL of a retained trace stays valid after rollup, retention and restart."""
     listed = one.store.read.exemplars(one.around())[["trace_id", "span_id"]].to_numpy().tolist()
     one.store.maintain()
     one.store.write([Batch("again", traces=TRACES)])

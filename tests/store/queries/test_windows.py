@@ -42,7 +42,6 @@ def fill(one: Site) -> None:
 
 @pytest.mark.parametrize(("seconds", "step"), [(60, 60), (300, 60), (120, 600), (3600, 40), (70, 50)])
 def test_each_window_has_the_numbers_of_its_time(sqlite_site: Callable[..., Site], seconds: int, step: int) -> None:
-    """Latency, stages, rate and errors of each version."""
     one = sqlite_site()
     fill(one)
     read, ends = one.store.read, range(START, NOON + 600, step)
@@ -76,7 +75,6 @@ def with_status(about: Selection) -> Selection:
 
 
 def test_too_much_is_refused(sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows to read, values to return, and cells of a table have limits."""
     one = sqlite_site()
     fill(one)
     query = WindowQuery(range(START, NOON, 60), 600, 10, BY, "latency", QUANTILES)

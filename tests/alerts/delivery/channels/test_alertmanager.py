@@ -69,7 +69,6 @@ def shown(url: str) -> list[dict[str, Any]]:
 
 
 def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Message) -> None:
-    """An alert is active with its labels and link after it is sent, and gone after it is sent as resolved."""
     now = time.time()
     finding = replace(message.finding, since=now - 600, where={"environment": "prod"})
     message = replace(message, at=now, opened_at=now, finding=finding)
@@ -95,7 +94,6 @@ def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Mess
 
 
 def test_a_firing_alert_ends_after_its_next_repetition(message: Message) -> None:
-    """The end time allows three lost repetitions before Alertmanager resolves the alert; labels contain no number."""
     alert = alert_payload(message, message.at)
 
     assert 4 * REFRESH.every_seconds <= ENDS_AFTER_SECONDS

@@ -60,7 +60,6 @@ def context_of(own: Pem) -> ssl.SSLContext:
 
 
 def test_an_incident_is_one_mail_thread(server: Open, message: Message) -> None:
-    """Later mails reply to the first one; each mail has text and HTML parts and goes to all recipients."""
     one = server()
     channel = mail(one, recipients=("a@example.com", "B <b@example.com>"))
     reference = channel.send(message)
@@ -81,7 +80,6 @@ def content(part: Any) -> bytes:
 
 
 def test_the_chart_is_related_to_the_html_part(server: Open, message: Message) -> None:
-    """The chart is related to the HTML part, which refers to it by id with alternative text; the text part has a sparkline."""
     one = server()
     mail(one).send(message)
     whole, text, related, page, image = one.taken[0].walk()
@@ -98,7 +96,6 @@ def test_the_chart_is_related_to_the_html_part(server: Open, message: Message) -
 
 
 def test_without_a_time_series_there_is_no_chart(server: Open, message: Message) -> None:
-    """A finding without a time series has no chart and no reference to one."""
     one = server()
     mail(one).send(replace(message, finding=replace(message.finding, course=None)))
 
@@ -107,7 +104,6 @@ def test_without_a_time_series_there_is_no_chart(server: Open, message: Message)
 
 
 def test_a_repeated_mail_has_the_same_id(server: Open, message: Message) -> None:
-    """A repeated mail has the same message id, so that mail programs can detect the duplicate."""
     one = server()
     for repeat in (False, True):
         mail(one).send(replace(message, repeat=repeat))
@@ -128,7 +124,6 @@ def test_a_repeated_mail_has_the_same_id(server: Open, message: Message) -> None
 def test_4xx_is_retried_and_5xx_is_not(
     server: Open, message: Message, replies: dict[str, str], permanent: bool, error: str
 ) -> None:
-    """RFC 5321: a reply of 4xx is temporary, one of 5xx is permanent."""
     with pytest.raises(ChannelError, match=error) as refused:
         mail(server(replies=replies)).send(message)
 
@@ -137,7 +132,6 @@ def test_4xx_is_retried_and_5xx_is_not(
 
 
 def test_a_connection_lost_after_the_text_is_an_unknown_outcome(server: Open, message: Message) -> None:
-    """A connection lost after the text was sent is an unknown outcome; without a connection nothing was sent."""
     with pytest.raises(OutcomeUnknownError, match="sent no response"):
         mail(server(replies={".": ""})).send(message)
     closed = server()
@@ -149,7 +143,6 @@ def test_a_connection_lost_after_the_text_is_an_unknown_outcome(server: Open, me
 
 
 def test_login_works_with_the_right_password(server: Open, message: Message) -> None:
-    """Login works with the right password; a wrong password is not part of the error, even if the server repeats it."""
     one = server(password=RIGHT)
     mail(one, user="stagelens", password=RIGHT).send(message)
     wrong = mail(server(replies={"AUTH": f"535 {WRONG} is wrong"}), user="stagelens", password=WRONG)
@@ -162,7 +155,6 @@ def test_login_works_with_the_right_password(server: Open, message: Message) -> 
 
 
 def test_starttls_is_required(server: Open, message: Message) -> None:
-    """A server without STARTTLS receives no password and no mail."""
     with pytest.raises(ChannelError, match="STARTTLS") as refused:
         mail(server(), security="starttls").send(message)
 
@@ -173,7 +165,6 @@ def test_starttls_is_required(server: Open, message: Message) -> None:
 def test_the_certificate_of_an_unknown_authority_is_refused(
     server: Open, message: Message, authority: Authorities, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """Such a certificate is refused until its authority is trusted; then the mail is sent encrypted, to its host only."""
     one = server(context=context_of(authority("mail").sign("mail", "localhost")), implicit=security == "tls")
     with pytest.raises(ChannelError, match="certificate is not valid"):
         mail(one, security=security).send(message)
@@ -189,7 +180,6 @@ def test_the_certificate_of_an_unknown_authority_is_refused(
 def test_a_mail_server_denied_by_the_egress_policy_is_not_called(
     server: Open, message: Message, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """The egress policy refuses a mail server by address, by resolved name and by allow-list; the message waits."""
     one = mail(server(), security=security)
     real = socket.getaddrinfo
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 25)) for each in ("127.0.0.1", "169.254.169.254")]
@@ -212,7 +202,6 @@ def test_a_mail_server_denied_by_the_egress_policy_is_not_called(
 def test_the_next_address_of_a_mail_server_is_tried(
     server: Open, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the first address of the mail server fails, the next one is used; an unknown host name is an error."""
     one = server()
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, one.port)) for each in ("127.0.0.2", "127.0.0.1")]
     with pytest.raises(ChannelError, match=r"cannot be reached: mail\.\.example is not a host name"):
@@ -224,7 +213,6 @@ def test_the_next_address_of_a_mail_server_is_tried(
 
 
 def test_names_cannot_add_headers(server: Open, message: Message) -> None:
-    """A service name with a line break becomes one line of the subject."""
     one = server()
     mail(one).send(replace(message, finding=replace(message.finding, service="x\r\nBcc: eve@example.com")))
 
@@ -232,7 +220,6 @@ def test_names_cannot_add_headers(server: Open, message: Message) -> None:
 
 
 def test_a_trickling_server_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that sends its greeting slowly, each line within the timeout, is stopped by the deadline."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     with trickling(b"220-mail.example\r\n", b"220-busy\r\n", listens_first=False) as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
@@ -244,7 +231,6 @@ def test_a_trickling_server_does_not_hold_the_channel(message: Message, monkeypa
 
 
 def test_an_endless_reply_does_not_fill_the_memory(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The total size of server replies is limited, because smtplib collects all lines."""
     monkeypatch.setattr(smtp, "_MAX_REPLY_BYTES", 10_000)
     with trickling(b"220-busy\r\n" * 2000, listens_first=False) as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
@@ -253,7 +239,6 @@ def test_an_endless_reply_does_not_fill_the_memory(message: Message, monkeypatch
 
 
 def test_a_trickling_tls_handshake_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline covers the TLS handshake."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     # Header of a TLS record of 16 kB.
     with trickling(b"\x16\x03\x03\x40\x00") as port:
@@ -263,7 +248,6 @@ def test_a_trickling_tls_handshake_does_not_hold_the_channel(message: Message, m
 
 
 def test_a_failed_tls_handshake_leaves_no_timer(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed TLS handshake cancels the timer of its deadline."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 3600.0)
     with trickling(b"no TLS at all\r\n") as port:
         channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)

@@ -71,7 +71,6 @@ def evaluated(store: Store, at: float) -> None:
 
 
 def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
-    """Pings start after the first evaluation, are one minute apart, and stop when the last evaluation is too old."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     beating.step()
@@ -87,7 +86,6 @@ def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(store: Stor
 
 
 def test_heartbeats_stop_while_a_page_cannot_be_delivered(store: Store, watcher: Watcher, message: Message) -> None:
-    """A page that no receiver accepts for two minutes stops the pings."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     with store.transaction() as connection:
@@ -110,7 +108,6 @@ def test_heartbeats_stop_while_a_page_cannot_be_delivered(store: Store, watcher:
 
 
 def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher: Watcher) -> None:
-    """Pings stop while the database is unavailable, and resume afterwards."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     evaluated(store, AT)
@@ -129,7 +126,6 @@ def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher
 def test_a_missing_first_evaluation_is_logged_after_a_delay(
     store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A missing first evaluation is logged only after some time, so that a normal start logs no warning."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
     beating.step()
@@ -145,7 +141,6 @@ def test_a_missing_first_evaluation_is_logged_after_a_delay(
 def test_a_heartbeat_receiver_error_is_logged_once(
     store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error of the receiver is logged once, without its URL, which is a secret."""
     clock = Clock()
     watcher.status = 404
     beating = pulse(store, watcher, clock)
@@ -187,7 +182,6 @@ def herald(store: Store, channel: ReleaseChannel, at: float) -> ReleaseAnnouncer
 
 
 def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime) -> None:
-    """Several processes and several steps send a release once; the first version of a service is not announced."""
     channel = ReleaseChannel()
     for seconds in (0, 60, 3000):
         for _ in range(2):
@@ -199,7 +193,6 @@ def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime)
 
 
 def test_a_refused_release_is_retried(store: Store, released: datetime, now: datetime) -> None:
-    """A transient error is retried after a minute; a permanent error is not retried."""
     channel = ReleaseChannel(trouble=[ChannelError("no", permanent=False)])
     for seconds in (0, 30, 61):
         herald(store, channel, now.timestamp() + seconds).step()
@@ -212,7 +205,6 @@ def test_a_refused_release_is_retried(store: Store, released: datetime, now: dat
 
 
 def test_old_versions_are_not_announced(store: Store, released: datetime, now: datetime) -> None:
-    """Releases of the previous day and of services without an SLO are not announced."""
     channel = ReleaseChannel()
     herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
     ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
@@ -222,7 +214,6 @@ def test_old_versions_are_not_announced(store: Store, released: datetime, now: d
 
 
 def test_pagerduty_gets_a_change_event() -> None:
-    """The change event follows the rules of /v2/change/enqueue and has a link that compares both versions."""
     service = PagerDutyService(Moods(failing=0.0))
     PagerDutyChannel("pagerduty", "K" * 32, service.url).announce(
         ReleaseNotice("shop", "2", "1", AT, "https://dash.example/compare")

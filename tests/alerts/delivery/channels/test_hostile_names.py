@@ -118,7 +118,6 @@ def receivers() -> Generator[dict[str, Any]]:
 def test_a_message_with_any_names_is_accepted(
     store: Store, message: Message, receivers: dict[str, Any], kind: str
 ) -> None:
-    """The receiver accepts each message on the first attempt, and finds no violation of its rules."""
     channel = channel_of(kind, receivers[kind].url)
     states = {
         (case, transition): send(store, channel, replace(named(message, name, case), transition=transition))
@@ -132,7 +131,6 @@ def test_a_message_with_any_names_is_accepted(
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_mail_with_any_names_has_its_own_headers_only(message: Message, receivers: dict[str, Any], name: str) -> None:
-    """Its headers are those of any mail, to its recipients; the names are one line of text, in HTML and without control characters."""
     server = receivers["email"]
     channel_of("email", server.url).send(named(message, name))
     mail = BytesParser(EmailMessage, policy=policy.default).parsebytes(server.taken[0].as_bytes())
@@ -166,7 +164,6 @@ def test_a_mail_with_any_names_has_its_own_headers_only(message: Message, receiv
 
 
 def test_names_in_json_are_complete(message: Message, receivers: dict[str, Any]) -> None:
-    """A program gets the name as it is, apart from what UTF-8 cannot contain."""
     bodies = list[bytes]()
     receivers["webhook"].take = lambda _path, _headers, body: (bodies.append(body), (200, b""))[1]
     for name in NAMES.values():
@@ -181,7 +178,6 @@ def test_names_in_json_are_complete(message: Message, receivers: dict[str, Any])
 def test_names_in_the_log_cannot_imitate_a_record(
     capsys: pytest.CaptureFixture[str], finding: Finding, name: str
 ) -> None:
-    """Each further line of a record is indented."""
     root = logging.getLogger()
     before = list(root.handlers)
     # The handlers of pytest keep records for its report, whose texts must be Unicode.

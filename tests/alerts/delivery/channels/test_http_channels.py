@@ -72,7 +72,6 @@ def refusal(channel: SlackWebhook | PagerDutyChannel | WebhookChannel, message: 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 404, 408, 409, 410, 425, 429, 500, 502, 503, 504])
 def test_only_temporary_errors_are_retried(receiver_response: FakeResponse, message: Message, status: int) -> None:
-    """A status of 4xx except 408, 409, 425 and 429 is permanent; 5xx is temporary."""
     receiver_response.status, receiver_response.body = status, b"no_service"
     error = refusal(SlackWebhook("slack", receiver_response.url), message)
 
@@ -81,14 +80,12 @@ def test_only_temporary_errors_are_retried(receiver_response: FakeResponse, mess
 
 
 def test_retry_after_is_passed_to_the_outbox(receiver_response: FakeResponse, message: Message) -> None:
-    """The error contains the delay from `Retry-After`."""
     receiver_response.status, receiver_response.headers = 429, {"Retry-After": "17"}
 
     assert refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message).retry_after_seconds == 17
 
 
 def test_a_slack_response_without_ok_is_not_a_delivery(receiver_response: FakeResponse, message: Message) -> None:
-    """A response of 200 without `ok`, such as a login page, is not a delivery to Slack."""
     receiver_response.body = b"<html>log in</html>"
     error = refusal(SlackWebhook("slack", receiver_response.url), message)
 
@@ -96,7 +93,6 @@ def test_a_slack_response_without_ok_is_not_a_delivery(receiver_response: FakeRe
 
 
 def test_a_cut_connection_is_an_unknown_outcome(receiver_response: FakeResponse, message: Message) -> None:
-    """A connection closed after the request is an unknown outcome."""
     receiver_response.status = 0
     error = refusal(WebhookChannel("webhook", receiver_response.url), message)
 
@@ -105,7 +101,6 @@ def test_a_cut_connection_is_an_unknown_outcome(receiver_response: FakeResponse,
 
 
 def test_a_refused_connection_is_a_known_failure(receiver_response: FakeResponse, message: Message) -> None:
-    """A refused connection is a known failure that is retried."""
     error = refusal(WebhookChannel("webhook", "http://127.0.0.1:9"), message)
 
     assert not isinstance(error, OutcomeUnknownError)
@@ -114,7 +109,6 @@ def test_a_refused_connection_is_a_known_failure(receiver_response: FakeResponse
 
 
 def test_pagerduty_is_reached_below_its_base_url(receiver_response: FakeResponse, message: Message) -> None:
-    """The base URL is a setting, for the EU and for tests; a status of 202 means accepted."""
     receiver_response.status, receiver_response.body = 202, b"{}"
     reference = PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url + "/").send(message)
 
@@ -123,7 +117,6 @@ def test_pagerduty_is_reached_below_its_base_url(receiver_response: FakeResponse
 
 
 def test_an_error_never_contains_the_url(receiver_response: FakeResponse, message: Message) -> None:
-    """The URL of a webhook is a secret and never appears in errors, which the dashboard shows."""
     receiver_response.status = 500
     secret = f"{receiver_response.url}/services/T0/B0/SECRET"
     errors = [
@@ -136,7 +129,6 @@ def test_an_error_never_contains_the_url(receiver_response: FakeResponse, messag
 
 
 def test_a_response_that_repeats_the_url_is_redacted(receiver_response: FakeResponse, message: Message) -> None:
-    """A response that repeats the URL or a routing key is redacted in the error."""
     path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
     receiver_response.status, receiver_response.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
     hook = refusal(SlackWebhook("slack", receiver_response.url + path), message)
@@ -148,7 +140,6 @@ def test_a_response_that_repeats_the_url_is_redacted(receiver_response: FakeResp
 
 
 def test_retry_after_accepts_a_date(receiver_response: FakeResponse, message: Message) -> None:
-    """Retry-After accepts a date (RFC 9110); a past date means no delay, and invalid text is ignored."""
     waits: list[float | None] = []
     for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
         receiver_response.status, receiver_response.headers = 503, {"Retry-After": text}
@@ -162,7 +153,6 @@ def test_retry_after_accepts_a_date(receiver_response: FakeResponse, message: Me
 
 
 def test_only_a_202_is_a_delivery_to_pagerduty(receiver_response: FakeResponse, message: Message) -> None:
-    """A status of 200 instead of 202, such as a login page, is not a delivery to PagerDuty."""
     error = refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message)
 
     assert (error.permanent, str(error)) == (
@@ -174,7 +164,6 @@ def test_only_a_202_is_a_delivery_to_pagerduty(receiver_response: FakeResponse, 
 def test_an_endless_response_is_an_unknown_outcome(
     receiver_response: FakeResponse, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A response without end is an unknown outcome."""
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
     receiver_response.body = b"x" * 100_000
     error = refusal(WebhookChannel("webhook", receiver_response.url), message)
@@ -189,7 +178,6 @@ def test_an_endless_response_is_an_unknown_outcome(
 def test_a_trickling_response_does_not_hold_the_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    """A response that arrives byte by byte exceeds the deadline, and the outcome is unknown."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.3)
     with trickling(beginning) as port:
         error = refusal(WebhookChannel("webhook", f"http://127.0.0.1:{port}"), message)
@@ -199,7 +187,6 @@ def test_a_trickling_response_does_not_hold_the_channel(
 
 
 def test_slack_gets_plain_text_if_it_refuses_the_blocks(receiver_response: FakeResponse, message: Message) -> None:
-    """If Slack refuses the blocks, the text is sent once; a second refusal is final."""
     receiver_response.status, receiver_response.body = 400, b"invalid_blocks"
     error = refusal(SlackWebhook("slack", receiver_response.url), message)
 
@@ -208,7 +195,6 @@ def test_slack_gets_plain_text_if_it_refuses_the_blocks(receiver_response: FakeR
 
 
 def test_a_hanging_name_lookup_is_a_known_failure(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name lookup that hangs is a known failure, because nothing was sent, and does not delay the deadline."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))

@@ -35,7 +35,6 @@ def complaint(tmp_path: Path, channel: str) -> str:
 
 
 def test_every_kind_is_parsed(tmp_path: Path) -> None:
-    """Every kind is parsed from one line, with its defaults."""
     found = entries(
         tmp_path,
         "kind: slack, webhook_url_env: URL",
@@ -59,7 +58,6 @@ def test_every_kind_is_parsed(tmp_path: Path) -> None:
 
 
 def test_a_channel_repr_contains_no_secret(tmp_path: Path) -> None:
-    """The text of a channel entry contains no secret."""
     shown = repr(
         entries(
             tmp_path,
@@ -77,7 +75,6 @@ def test_a_channel_repr_contains_no_secret(tmp_path: Path) -> None:
 
 
 def test_a_secret_can_be_in_a_file(tmp_path: Path) -> None:
-    """A secret is read from a file, as mounted by Kubernetes and Docker; the final line break is ignored."""
     (tmp_path / "token").write_text("xoxb-from-file\n", encoding="utf-8")
     found = entries(tmp_path, f"kind: slack, token_file: {tmp_path / 'token'}, channel: C0123456789")
 
@@ -95,7 +92,6 @@ def test_a_secret_can_be_in_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -> None:
-    """A missing secret is not an error of the file: the entry names it, and messages wait."""
     entry = entries(tmp_path, channel)[0]
 
     assert (entry.lacking, entry.channel, entry.heartbeat) == (lacking, None, None)
@@ -138,5 +134,4 @@ def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -
     ],
 )
 def test_an_error_is_named_with_its_fix(tmp_path: Path, channel: str, error: str) -> None:
-    """An error names the key, the value and the fix."""
     assert complaint(tmp_path, channel).startswith(error)

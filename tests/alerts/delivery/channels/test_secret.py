@@ -40,7 +40,6 @@ def bot(secret: str) -> SlackBot:
 
 
 def test_a_rotated_secret_is_used(live: LiveSloFile, token: Path) -> None:
-    """A rotated secret is used, whether the file is rewritten or replaced by a symbolic link as in Kubernetes."""
     token.write_text("xoxb-first\n")
     first = entry(live).channel
     token.write_text("xoxb-second\n")
@@ -60,7 +59,6 @@ def test_a_rotated_secret_is_used(live: LiveSloFile, token: Path) -> None:
 
 
 def test_a_secret_that_appears_later_ends_the_wait(live: LiveSloFile, token: Path) -> None:
-    """Messages wait while the secret is missing; when it appears, no restart is needed."""
     before = entry(live)
     token.write_text("xoxb-late")
 
@@ -82,7 +80,6 @@ def test_a_secret_that_appears_later_ends_the_wait(live: LiveSloFile, token: Pat
 def test_an_emptied_file_does_not_remove_the_secret(
     live: LiveSloFile, token: Path, content: bytes | None, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the file becomes empty, the previous secret stays in use and a log line reports it without the secret."""
     token.write_text("xoxb-good")
     entry(live)
     if content is None:
@@ -99,7 +96,6 @@ def test_an_emptied_file_does_not_remove_the_secret(
 
 
 def test_another_file_is_another_secret(live: LiveSloFile, slo_yaml: Path, token: Path) -> None:
-    """A different path is a different secret, so messages wait until that file exists."""
     token.write_text("xoxb-first")
     entry(live)
     slo_yaml.write_text(slo_yaml.read_text().replace(str(token), f"{token}-2"))

@@ -61,7 +61,6 @@ def later(message: Message, transition: Transition, reference: str = "") -> Mess
 
 
 def test_an_incident_is_one_message_with_a_thread(slack: SlackWorkspace, message: Message) -> None:
-    """The message shows the current state, and its thread contains the transitions."""
     reference = bot(slack).send(message)
     again = bot(slack).send(later(message, "resolved", reference))
 
@@ -72,7 +71,6 @@ def test_an_incident_is_one_message_with_a_thread(slack: SlackWorkspace, message
 
 
 def test_a_possible_repeat_is_searched_before_sending(slack: SlackWorkspace, message: Message) -> None:
-    """A message whose response was lost is found by its metadata on any page of the history, and not sent again."""
     mine = bot(slack).send(message)
     for number in range(3):
         bot(slack).send(replace(message, incident=f"sl-other-{number}"))
@@ -87,14 +85,12 @@ def test_a_possible_repeat_is_searched_before_sending(slack: SlackWorkspace, mes
 
 
 def test_a_repeat_that_is_not_found_is_sent(slack: SlackWorkspace, message: Message) -> None:
-    """A message that is not found is sent without the note about a possible duplicate."""
     bot(slack).send(replace(message, repeat=True))
 
     assert "may be a duplicate" not in str(slack.parents[0]["said"])
 
 
 def test_a_bot_without_the_read_scope_notes_a_possible_duplicate(slack: SlackWorkspace, message: Message) -> None:
-    """Without the scope to read, the message is sent with a note that it may be a duplicate."""
     slack.scopes = frozenset({"chat:write"})
     reference = bot(slack).send(message)
     bot(slack).send(replace(message, repeat=True))
@@ -106,7 +102,6 @@ def test_a_bot_without_the_read_scope_notes_a_possible_duplicate(slack: SlackWor
 
 
 def test_a_later_transition_updates_the_message_of_a_lost_response(slack: SlackWorkspace, message: Message) -> None:
-    """A later transition updates the message of a lost response instead of posting a new one."""
     bot(slack).send(message)
     reference = bot(slack).send(later(message, "resolved"))
 
@@ -115,7 +110,6 @@ def test_a_later_transition_updates_the_message_of_a_lost_response(slack: SlackW
 
 
 def test_a_deleted_message_is_posted_again(slack: SlackWorkspace, message: Message) -> None:
-    """If the message was deleted, the next transition posts a new one, which later transitions update."""
     reference = bot(slack).send(later(message, "updated", f"{CHANNEL}:1.000000"))
 
     assert stamp_of(reference) == slack.parents[0]["ts"]
@@ -123,7 +117,6 @@ def test_a_deleted_message_is_posted_again(slack: SlackWorkspace, message: Messa
 
 
 def test_refused_slack_blocks_become_text_once(slack: SlackWorkspace, message: Message) -> None:
-    """If Slack refuses the blocks, plain text with the link is sent; a second refusal is final."""
     slack.refuse_once = ["invalid_blocks"]
     bot(slack).send(message)
     slack.refuse_once = ["invalid_blocks", "no_text"]
@@ -151,7 +144,6 @@ def test_refused_slack_blocks_become_text_once(slack: SlackWorkspace, message: M
     ],
 )
 def test_a_200_with_ok_false_is_a_refusal(slack: SlackWorkspace, message: Message, word: str, permanent: bool) -> None:
-    """A response with `ok: false` is an error, and its code decides whether it is temporary."""
     slack.refuse_once = [word, word]
     with pytest.raises(ChannelError, match=word) as refused:
         bot(slack).send(message)
@@ -161,7 +153,6 @@ def test_a_200_with_ok_false_is_a_refusal(slack: SlackWorkspace, message: Messag
 
 
 def test_a_foreign_response_is_an_unknown_outcome(message: Message) -> None:
-    """A response that is not from the Slack API is an unknown outcome, so the next attempt searches first."""
     workspace = FakeSlack(200, b"[1, 2]")
     with pytest.raises(OutcomeUnknownError, match="not a Slack API response"):
         bot(workspace).send(message)
@@ -169,7 +160,6 @@ def test_a_foreign_response_is_an_unknown_outcome(message: Message) -> None:
 
 
 def test_the_token_is_never_in_an_error_or_repr(message: Message) -> None:
-    """Neither an error nor the repr of the channel contains the token."""
     workspace = FakeSlack(403, f"bad token {TOKEN}".encode())
     with pytest.raises(ChannelError) as refused:
         bot(workspace).send(message)

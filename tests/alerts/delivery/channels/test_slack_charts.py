@@ -74,7 +74,6 @@ def shown(payload: dict[str, Any]) -> str:
 
 
 def test_the_message_is_sent_before_its_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """The message is sent first; the chart then replaces the sparkline."""
     reference = bot.send(message)
     file = slack.files["F000000000"]
 
@@ -102,7 +101,6 @@ def test_a_failed_upload_leaves_the_message_unchanged(
     caplog: pytest.LogCaptureFixture,
     trouble: tuple[str, str, str],
 ) -> None:
-    """After a failed upload the sparkline stays, one log line reports it, and uploads pause."""
     method, word, logged = trouble
     if word:
         slack.refuse = {method: word}
@@ -122,7 +120,6 @@ def test_a_failed_upload_leaves_the_message_unchanged(
 def test_charts_resume_after_a_pause(
     slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Uploads resume after the pause; the same error is not logged again, a new one is."""
     slack.refuse = {"upload": "500"}
     seen: list[str] = []
     for number, refused in enumerate([True, True, False, True]):
@@ -139,7 +136,6 @@ def test_charts_resume_after_a_pause(
 def test_a_file_still_processed_by_slack_is_retried(
     slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, case: tuple[int, str]
 ) -> None:
-    """While Slack processes the file, updates fail with invalid blocks and are retried for a limited time with one upload."""
     slack.looks_at_files, end = case
     bot.send(message)
 
@@ -149,8 +145,6 @@ def test_a_file_still_processed_by_slack_is_retried(
 
 
 def test_a_slow_upload_times_out(watch: Watch) -> None:
-    """When the time limit of an upload is reached, the message stays without a chart."""
-
     def upload() -> str:
         watch.now += PATIENCE_SECONDS
         return "F000000000"
@@ -164,7 +158,6 @@ def test_a_slow_upload_times_out(watch: Watch) -> None:
 
 
 def test_retry_after_pauses_uploads(watch: Watch) -> None:
-    """Uploads resume after the delay in `Retry-After`."""
     pictures = ChartUploads(clock=watch.clock, sleep=watch.sleep)
 
     def refused() -> str:
@@ -180,7 +173,6 @@ def test_retry_after_pauses_uploads(watch: Watch) -> None:
 
 
 def test_an_update_uploads_a_new_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """An update uploads a new chart; an acknowledgement retains the existing one, and a resolved incident has none."""
     reference = bot.send(message)
     for transition in ("acknowledged", "updated", "resolved"):
         reference = bot.send(later(message, transition, reference))
@@ -195,7 +187,6 @@ def test_an_update_uploads_a_new_chart(slack: SlackWorkspace, bot: SlackBot, mes
 
 
 def test_a_deleted_chart_is_replaced_by_the_sparkline(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """If the chart was deleted in Slack, the message retains its blocks with a sparkline."""
     reference = bot.send(message)
     slack.files.clear()
     bot.send(later(message, "acknowledged", reference))
@@ -204,7 +195,6 @@ def test_a_deleted_chart_is_replaced_by_the_sparkline(slack: SlackWorkspace, bot
 
 
 def test_retries_upload_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """Retries of a refused message upload no chart; an accepted message uploads one, even if its response was lost."""
     slack.refuse = {"chat.postMessage": "ratelimited"}
     for _ in range(3):
         with pytest.raises(ChannelError, match="ratelimited"):
@@ -219,7 +209,6 @@ def test_retries_upload_no_chart(slack: SlackWorkspace, bot: SlackBot, message: 
 
 
 def test_a_finding_without_a_time_series_has_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
-    """A finding of missing traffic has no chart."""
     bot.send(replace(message, finding=replace(message.finding, course=None)))
 
     assert slack.calls == ["chat.postMessage"]

@@ -84,7 +84,6 @@ def test_soundfile_preprocesses(stages: Callable[[], list[str]]) -> None:
 def test_redis_is_a_dependency(
     stages: Callable[[], list[str]], failed_calls: Callable[[], list[str]], redis_port: int
 ) -> None:
-    """A command and a pipeline are a stage each; an error of the server too, which is a failed call."""
     redis: Any = importlib.import_module("redis")
     with redis.Redis(port=redis_port) as client:
         client.set("a", 1)
@@ -97,7 +96,6 @@ def test_redis_is_a_dependency(
 
 
 def test_a_silent_server_is_a_failed_call(silent_port: int, failed_calls: Callable[[], list[str]]) -> None:
-    """Redis, S3 and a task that is cancelled; a body that stops arriving would be one of its own."""
     redis: Any = importlib.import_module("redis")
     redis_asyncio: Any = importlib.import_module("redis.asyncio")
     boto3: Any = importlib.import_module("boto3")
@@ -127,7 +125,6 @@ def test_a_silent_server_is_a_failed_call(silent_port: int, failed_calls: Callab
 
 
 def test_redis_of_asyncio_is_a_dependency(stages: Callable[[], list[str]], redis_port: int) -> None:
-    """The wait of the task."""
     redis: Any = importlib.import_module("redis.asyncio")
 
     async def call() -> Any:
@@ -141,7 +138,6 @@ def test_redis_of_asyncio_is_a_dependency(stages: Callable[[], list[str]], redis
 
 
 def test_s3_is_a_dependency(stages: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call, and the body that it returns."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     server_module: Any = importlib.import_module("moto.server")

@@ -73,7 +73,6 @@ CALLS: dict[str, tuple[str, Callable[[], Any], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_one_stage(stages: Callable[[], list[str]], name: str) -> None:
-    """Calls inside it are part of it, and the result is that of the library."""
     stage, call, expected = CALLS[name]
 
     assert call() == expected
@@ -81,7 +80,6 @@ def test_a_call_is_one_stage(stages: Callable[[], list[str]], name: str) -> None
 
 
 def test_decoding_counts_where_it_happens(stages: Callable[[], list[str]]) -> None:
-    """Pillow reads the header first, and the pixels when they are used."""
     encoded = _image()
     before = len(stages())
     with Image.open(io.BytesIO(encoded)) as image:
@@ -92,7 +90,6 @@ def test_decoding_counts_where_it_happens(stages: Callable[[], list[str]]) -> No
 
 
 def test_an_array_survives_its_file(stages: Callable[[], list[str]]) -> None:
-    """Writing and reading are a stage each."""
     file = io.BytesIO()
     np.save(file, np.arange(6))
     file.seek(0)
@@ -102,7 +99,6 @@ def test_an_array_survives_its_file(stages: Callable[[], list[str]]) -> None:
 
 
 def test_an_error_passes_through(stages: Callable[[], list[str]]) -> None:
-    """With the stage of the time until then."""
     with pytest.raises(ValidationError):
         Sized.model_validate({"name": "a"})
     with pytest.raises(json.JSONDecodeError):
@@ -113,7 +109,6 @@ def test_an_error_passes_through(stages: Callable[[], list[str]]) -> None:
 
 @pytest.mark.stacks
 def test_opencv_is_preprocess(stages: Callable[[], list[str]]) -> None:
-    """Also a call that fails."""
     import cv2  # noqa: PLC0415 - not installed for the other tests
 
     assert cv2.resize(np.zeros((4, 4, 3)), dsize=(2, 1)).shape == (1, 2, 3)
@@ -124,7 +119,6 @@ def test_opencv_is_preprocess(stages: Callable[[], list[str]]) -> None:
 
 
 def test_a_short_call_is_not_recorded(stages: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clock and its record would be much of its time."""
     monkeypatch.setattr(instrumentor, "MIN_CALL_NS", 10**15)
     json.loads("{}")
 
@@ -132,7 +126,6 @@ def test_a_short_call_is_not_recorded(stages: Callable[[], list[str]], monkeypat
 
 
 def test_threads_do_not_mix_requests() -> None:
-    """Each request has only its own calls, also while another thread is inside one."""
     found: list[list[Any]] = []
     both = threading.Barrier(2)
 
@@ -157,7 +150,6 @@ def test_threads_do_not_mix_requests() -> None:
 
 @pytest.mark.stacks
 def test_psycopg_is_a_dependency(stages: Callable[[], list[str]], postgresql_server: Any) -> None:
-    """Connecting, a statement and its rows; the cursor inside `Connection.execute` is part of it."""
     with psycopg.connect(postgresql_server.url("postgres")) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
@@ -167,7 +159,6 @@ def test_psycopg_is_a_dependency(stages: Callable[[], list[str]], postgresql_ser
 
 @pytest.mark.stacks
 def test_a_failed_statement_is_one_failed_call(failed_calls: Callable[[], list[str]], postgresql_server: Any) -> None:
-    """Of the driver, through the connection or SQLAlchemy around it."""
     url = postgresql_server.url("postgres")
     with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.UndefinedTable):
         connection.execute("SELECT * FROM missing")
@@ -190,7 +181,6 @@ def test_a_failed_statement_is_one_failed_call(failed_calls: Callable[[], list[s
 
 @pytest.mark.stacks
 def test_an_async_engine_is_a_dependency(stages: Callable[[], list[str]], postgresql_server: Any) -> None:
-    """SQLAlchemy runs the driver in a greenlet of the task: a statement is one stage with the driver's inside."""
     url = "postgresql+psycopg://" + postgresql_server.url("postgres").partition("://")[2]
 
     async def query() -> Any:
@@ -206,7 +196,6 @@ def test_an_async_engine_is_a_dependency(stages: Callable[[], list[str]], postgr
 
 
 def test_an_engine_is_a_dependency(stages: Callable[[], list[str]]) -> None:
-    """Of a driver that is not instrumented, too."""
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1

@@ -64,7 +64,6 @@ def silent_address() -> Generator[str]:
 
 
 def test_kafka_python_is_a_dependency(broker: str, stages: Callable[[], list[str]]) -> None:
-    """Sending, the wait for the broker, and receiving."""
     kafka: Any = importlib.import_module("kafka")
     producer = kafka.KafkaProducer(bootstrap_servers=broker)
     assert stages() == []
@@ -84,7 +83,6 @@ def test_kafka_python_is_a_dependency(broker: str, stages: Callable[[], list[str
 
 
 def test_confluent_kafka_is_a_dependency(broker: str, stages: Callable[[], list[str]]) -> None:
-    """Its classes written in C, their subclasses, and the values that they return."""
     confluent: Any = importlib.import_module("confluent_kafka")
     delivered: list[Any] = []
 
@@ -107,7 +105,6 @@ def test_confluent_kafka_is_a_dependency(broker: str, stages: Callable[[], list[
 
 
 def test_aiokafka_is_a_dependency(broker: str, stages: Callable[[], list[str]]) -> None:
-    """Each wait of the task is one stage."""
     aiokafka: Any = importlib.import_module("aiokafka")
 
     async def call() -> Any:
@@ -127,7 +124,6 @@ def test_aiokafka_is_a_dependency(broker: str, stages: Callable[[], list[str]]) 
 def test_a_silent_broker_is_a_failed_call(
     silent_address: str, stages: Callable[[], list[str]], failed_calls: Callable[[], list[str]]
 ) -> None:
-    """The failure passes through, with the stage of the wait."""
     kafka: Any = importlib.import_module("kafka")
     errors: Any = importlib.import_module("kafka.errors")
     confluent: Any = importlib.import_module("confluent_kafka")
@@ -149,7 +145,6 @@ def test_a_silent_broker_is_a_failed_call(
 
 
 def test_a_timeout_of_librdkafka_is_a_timeout() -> None:
-    """Its exception has no class of its own."""
     confluent: Any = importlib.import_module("confluent_kafka")
     error = confluent.KafkaException(confluent.KafkaError(confluent.KafkaError._MSG_TIMED_OUT))
 

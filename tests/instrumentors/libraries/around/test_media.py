@@ -50,7 +50,6 @@ def test_transforms_preprocess(stages: Callable[[], list[str]]) -> None:
 
 
 def test_a_model_beside_transforms_is_a_forward(stages: Callable[[], list[str]]) -> None:
-    """Also one that has a transform inside."""
     transforms: Any = importlib.import_module("torchaudio.transforms")
     model = torch.nn.Sequential(transforms.Spectrogram(n_fft=64), torch.nn.Linear(501, 2))
     for _ in range(2):
@@ -60,7 +59,6 @@ def test_a_model_beside_transforms_is_a_forward(stages: Callable[[], list[str]])
 
 
 def test_decoding_an_image_preprocesses(stages: Callable[[], list[str]]) -> None:
-    """The extension that decodes comes with PyTorch for CUDA only; the call counts either way."""
     vision: Any = importlib.import_module("torchvision.io")
     with pytest.raises(RuntimeError):
         vision.decode_image(torch.zeros(8, dtype=torch.uint8))
@@ -84,7 +82,6 @@ def test_torchaudio_preprocesses(stages: Callable[[], list[str]]) -> None:
 # TorchScript is deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_compilers_see_the_originals(stages: Callable[[], list[str]]) -> None:
-    """A script and a graph without breaks, of a transform and of a function; a compiled transform preprocesses."""
     audio: Any = importlib.import_module("torchaudio")
     vision: Any = importlib.import_module("torchvision.transforms")
 

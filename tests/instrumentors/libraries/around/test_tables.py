@@ -76,7 +76,6 @@ def pandas() -> Generator[None]:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_is_one_stage(stages: Callable[[], list[str]], name: str) -> None:
-    """With hundreds of operations inside, and with the result of pandas."""
     before = pickle.dumps(OPERATIONS[name]()) if name != "aggregation" else b""
     count = len(stages())
     result = OPERATIONS[name]()
@@ -87,7 +86,6 @@ def test_an_operation_is_one_stage(stages: Callable[[], list[str]], name: str) -
 
 @pytest.mark.parametrize("name", WRITING)
 def test_writing_is_a_serialization(stages: Callable[[], list[str]], name: str) -> None:
-    """As that of JSON and of NumPy."""
     WRITING[name]()
 
     assert stages() == ["serialize"]
@@ -95,15 +93,12 @@ def test_writing_is_a_serialization(stages: Callable[[], list[str]], name: str) 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_each_step_of_an_expression_is_a_stage(stages: Callable[[], list[str]], name: str) -> None:
-    """A column, its accessor, and what that does."""
     SEVERAL[name]()
 
     assert set(stages()) == {"preprocess"}
 
 
 def test_an_operation_inside_a_prediction_belongs_to_it(stages: Callable[[], list[str]]) -> None:
-    """A prediction inside of an operation, such as `apply`, is one of its own."""
-
     class Model:
         def predict(self, row: Any) -> float:
             return float((row * 2).sum())
@@ -117,7 +112,6 @@ def test_an_operation_inside_a_prediction_belongs_to_it(stages: Callable[[], lis
 
 @pytest.mark.usefixtures("stages")
 def test_pandas_stays_what_it_is() -> None:
-    """Its functions are the same objects; warnings name the line of the caller; an assignment to a copy is recognized."""
     merge, kind = pd.DataFrame.merge, pd.DataFrame.__getitem__
     PandasInstrumentor().uninstrument()
     assert (merge, kind) == (pd.DataFrame.merge, pd.DataFrame.__getitem__)

@@ -16,7 +16,6 @@ CALLS = 6
 
 
 def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callable[..., Any], tmp_path: Path) -> None:
-    """In every round each finds the batch that carried its own row, also one that was split and one that failed."""
     server = serving(
         "bentoml",
         ["-m", "bentoml", "serve", "served_by_bentoml_batches:Model", "--host", "127.0.0.1", "--port", "PORT"],

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.stacks
 
 
 def test_a_ticket_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
-    """Over HTTP and gRPC, in two rounds, because the batcher's task starts in the first request; and a failing batch."""
     port = free_port()
     server = serving("kserve", ["served_by_kserve_batches.py", "PORT", str(port)], "/v2/health/ready")
     for infer in (server.infer, partial(server.infer_over_grpc, port)):

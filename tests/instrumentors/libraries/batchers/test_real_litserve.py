@@ -14,7 +14,6 @@ pytestmark = pytest.mark.stacks
 
 @pytest.mark.parametrize("queue", ["mp", "zmq"])
 def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., Any], queue: str) -> None:
-    """One by one and in batches, through both of LitServe's queues; a failure has its time as well."""
     fast = ["--fast"] if queue == "zmq" else []
     server = serving("litserve", ["served_by_litserve.py", "PORT", *fast], "/health")
     responses, spans = server.send_requests("/one", [{"input": number} for number in (1, -1)])
@@ -34,7 +33,6 @@ def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., A
 
 
 def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[..., Any]) -> None:
-    """LitServe queues them under a UUID, and finds responses only by an equal key."""
     server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
     bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]
     responses, spans = server.send_requests("/v1/chat/completions", bodies)

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.stacks
 
 
 def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
-    """Over HTTP and gRPC, in two rounds, because the batcher's task starts in an earlier request; and a failing batch."""
     port = free_port()
     server = serving("mlserver", ["served_by_mlserver.py", "PORT", str(port)], "/v2/health/ready")
     for infer, stages in ((server.infer, {"serialize"}), (partial(server.infer_over_grpc, port), set[str]())):

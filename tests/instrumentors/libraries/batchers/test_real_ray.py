@@ -22,7 +22,6 @@ ENVIRONMENT = {
 def test_a_handle_call_is_assigned_its_batch(
     serving: Callable[..., Any], until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """Two rounds, because the batcher's task starts in the first request; and a failing call."""
     server = serving("ray", ["served_by_ray.py", "PORT"], "/double", **ENVIRONMENT)
 
     def nested_requests(span: dict[str, Any]) -> list[dict[str, Any]]:

@@ -37,7 +37,6 @@ THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_the_wait_for_a_body_is_a_separate_interval(
     in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However it is read: the call ends with the headers, and the server holds the body back until it is waited for."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
 
     async def go() -> None:
@@ -66,7 +65,6 @@ def test_the_wait_for_a_body_is_a_separate_interval(
     ],
 )
 def test_headers_of_every_type_are_sent_unchanged(in_a_request: Running, upstream: Upstream, make: Any) -> None:
-    """Mappings, pairs, and pairs that can be read but once."""
     headers = make({"X-Own": "1"})
 
     async def go() -> None:
@@ -82,8 +80,6 @@ def test_headers_of_every_type_are_sent_unchanged(in_a_request: Running, upstrea
 
 @pytest.mark.usefixtures("in_a_request")
 def test_a_traceparent_of_the_session_is_preserved(upstream: Upstream) -> None:
-    """The user's own comes first, wherever it was set."""
-
     async def go() -> None:
         async with (
             aiohttp.ClientSession(headers={"Traceparent": THEIRS}) as session,
@@ -98,8 +94,6 @@ def test_a_traceparent_of_the_session_is_preserved(upstream: Upstream) -> None:
 
 
 def test_invalid_headers_raise_the_aiohttp_error(in_a_request: Running, upstream: Upstream) -> None:
-    """The original error is raised, and the time until then is recorded."""
-
     async def go() -> None:
         async with aiohttp.ClientSession() as session:
             with pytest.raises(TypeError):
@@ -111,8 +105,6 @@ def test_invalid_headers_raise_the_aiohttp_error(in_a_request: Running, upstream
 
 
 def test_an_abandoned_wait_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
-    """The wait counts until then, and the exception is raised."""
-
     async def go() -> None:
         async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:
             with pytest.raises(asyncio.TimeoutError):
@@ -124,7 +116,6 @@ def test_an_abandoned_wait_is_recorded(in_a_request: Running, upstream: Upstream
 
 
 def test_request_bodies_of_a_server_are_not_dependencies(in_a_request: Running) -> None:
-    """A service that reads what its own caller sends waits for no dependency; the call it makes in between is one."""
     arrived = asyncio.Event()
     seen: list[list[str]] = []
 
@@ -164,7 +155,6 @@ def test_request_bodies_of_a_server_are_not_dependencies(in_a_request: Running) 
 
 
 def test_opening_a_websocket_is_a_dependency(in_a_request: Running) -> None:
-    """Messages are no dependency, because a socket may be open for hours."""
     traces: list[list[str]] = []
 
     async def handler(request: web.Request) -> web.WebSocketResponse:

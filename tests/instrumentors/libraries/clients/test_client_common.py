@@ -132,7 +132,6 @@ def known(request: pytest.FixtureRequest) -> Client:
 
 
 def test_a_call_and_its_body_are_a_dependency(client: Client, in_a_request: Running, upstream: Upstream) -> None:
-    """Every instant between the call and its body is `dependency`, and nothing else is recorded."""
     body = client.get(f"{upstream.address}/plain", NO_HEADERS)
 
     assert body == b"answer"
@@ -142,7 +141,6 @@ def test_a_call_and_its_body_are_a_dependency(client: Client, in_a_request: Runn
 def test_a_call_outside_a_request_is_unchanged(
     client: Client, finished: deque[records.Record], upstream: Upstream
 ) -> None:
-    """Nothing is recorded and nothing sent along."""
     body = client.get(f"{upstream.address}/plain", NO_HEADERS)
 
     assert body == b"answer"
@@ -151,7 +149,6 @@ def test_a_call_outside_a_request_is_unchanged(
 
 
 def test_a_call_propagates_the_trace(client: Client, in_a_request: Running, upstream: Upstream) -> None:
-    """Exactly one header, that of this request; what the user handed in is not changed."""
     headers = {"X-Own": "1"}
     client.get(f"{upstream.address}/plain", headers)
 
@@ -163,7 +160,6 @@ def test_a_call_propagates_the_trace(client: Client, in_a_request: Running, upst
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
 @pytest.mark.usefixtures("in_a_request")
 def test_a_header_of_the_user_is_preserved(client: Client, upstream: Upstream, name: str) -> None:
-    """Whoever sets it knows better, however it is written."""
     client.get(f"{upstream.address}/plain", {name: THEIRS})
 
     assert upstream.traces() == [THEIRS]
@@ -173,7 +169,6 @@ def test_a_header_of_the_user_is_preserved(client: Client, upstream: Upstream, n
 def test_the_service_is_sent_with_the_trace(
     client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The called service counts its requests by caller; a header of the user is preserved."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "check out")
     tracestate_to.cache_clear()
     client.get(f"{upstream.address}/plain", NO_HEADERS)
@@ -187,7 +182,6 @@ def test_the_service_is_sent_with_the_trace(
 def test_other_hosts_get_the_trace_without_the_service(
     client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every client says which host it calls."""
     asked: list[str] = []
     monkeypatch.setattr(trace_context, "may_name_service_to", lambda host, _listed: asked.append(host))
     tracestate_to.cache_clear()
@@ -203,7 +197,6 @@ def test_other_hosts_get_the_trace_without_the_service(
 def test_without_propagation_nothing_is_sent(
     client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The user may switch it off."""
     monkeypatch.setattr(trace_context, "traceparent", lambda _: "")
     client.get(f"{upstream.address}/plain", NO_HEADERS)
 
@@ -212,7 +205,6 @@ def test_without_propagation_nothing_is_sent(
 
 
 def test_an_error_is_unchanged_and_its_time_is_recorded(client: Client, in_a_request: Running) -> None:
-    """Without a listener, the original error is raised and the wait is recorded."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/"
@@ -234,7 +226,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A call without a trace header is made and timed."""
     make_fail(trace_context, "traceparent")
     with caplog.at_level(logging.WARNING, "stagelens"):
         bodies = [client.get(f"{upstream.address}/plain", NO_HEADERS) for _ in range(2)]
@@ -245,7 +236,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
 
 
 def test_a_redirect_is_part_of_the_call(client: Client, in_a_request: Running, upstream: Upstream) -> None:
-    """Each hop carries the trace once."""
     client.get(f"{upstream.address}/redirect", NO_HEADERS)
     trace = in_a_request.trace()
 
@@ -256,7 +246,6 @@ def test_a_redirect_is_part_of_the_call(client: Client, in_a_request: Running, u
 def test_calls_below_an_instrumented_library_record_nothing(
     client: Client, in_a_request: Running, upstream: Upstream
 ) -> None:
-    """Time and header are those of the library above."""
     token = suppress()
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     recorder.end(token)
@@ -267,7 +256,6 @@ def test_calls_below_an_instrumented_library_record_nothing(
 
 
 def test_instrumenting_twice_patches_once(client: Client, in_a_request: Running, upstream: Upstream) -> None:
-    """A second call, on other instances, finds everything patched."""
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     once = in_a_request.calls()
     instrument()
@@ -278,7 +266,6 @@ def test_instrumenting_twice_patches_once(client: Client, in_a_request: Running,
 
 
 def test_two_concurrent_requests_never_mix(client: Client, finished: deque[records.Record], upstream: Upstream) -> None:
-    """Each has its own call among its marks and its own trace on the wire."""
     together = threading.Barrier(2, timeout=30)
 
     def serve() -> None:
@@ -337,7 +324,6 @@ def otel(known: Client) -> Iterator[_Otel]:
 
 
 def test_no_content_of_a_call_is_recorded(client: Client, in_a_request: Running, upstream: Upstream) -> None:
-    """Of the address only the host, and no query, header or body."""
     client.get(f"{upstream.address}/plain?token=secret", {"Authorization": "secret"})
 
     recorded = repr(in_a_request.marks)
@@ -350,7 +336,6 @@ def test_no_content_of_a_call_is_recorded(client: Client, in_a_request: Running,
 def test_opentelemetry_causes_no_duplicate_spans_or_stages(
     known: Client, otel: _Otel, in_a_request: Running, upstream: Upstream, *, ours_first: bool
 ) -> None:
-    """Both orders: one span of theirs, our stages as often as alone, and one header, which names their span."""
     known.get(f"{upstream.address}/plain", NO_HEADERS)
     alone = in_a_request.calls()
     if not ours_first:
@@ -387,7 +372,6 @@ assert hasattr({attribute}, "__wrapped__") or unprobed({attribute}.__code__) is 
     ],
 )
 def test_the_order_of_imports_does_not_matter(library: str, attribute: str) -> None:
-    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
     client = attribute.split(".")[1]
     for order in (
         f"import {library}; stagelens.instrument()",
@@ -404,7 +388,6 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def test_consecutive_reads_are_one_interval(at: Callable[[int], None]) -> None:
-    """A download of many parts is one interval, until the caller takes its time in between."""
     marks: list[Any] = [records.OPEN, 0, 0, "dependency", 0, 4]
     pause = client_common.MAX_GAP_NS
     for started, ended in ((5, 10), (11, 30), (30 + pause, 90 + pause)):
@@ -416,7 +399,6 @@ def test_consecutive_reads_are_one_interval(at: Callable[[int], None]) -> None:
 
 
 def test_bodies_read_concurrently_are_recorded_completely(at: Callable[[int], None]) -> None:
-    """The second read to end may have started first, and is not a continuation."""
     marks: list[Any] = [records.OPEN, 0, 0]
     for started, ended in ((90, 100), (0, 101), (95, 110)):
         at(ended)
@@ -434,7 +416,6 @@ class Shortened(list[Any]):
 
 
 def test_a_concurrently_compacted_record_raises_nothing() -> None:
-    """Whoever reads the body gets it."""
     marks = Shortened([records.OPEN, 0, 0])
     client_common.record_read(marks, 1)
 
@@ -442,7 +423,6 @@ def test_a_concurrently_compacted_record_raises_nothing() -> None:
 
 
 def test_a_full_record_grows_no_further() -> None:
-    """A loop of calls inside one request must not grow its record for ever."""
     marks: list[Any] = [records.OPEN, 0, 0]
     for _ in range(records.MAX_MARKS):
         client_common.record_wait(marks, 0)

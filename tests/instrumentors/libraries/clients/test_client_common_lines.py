@@ -188,7 +188,6 @@ READ: dict[str, Callable[[str], list[str]]] = {
 def test_the_last_line_of_a_stream_has_the_server_stages(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str], server: str, client: str
 ) -> None:
-    """The lines are what they were, the stages are the server's, and the first token is the client's."""
     started = records.clock()
     lines = READ[client](streaming(STREAMS[server]))
     marks = in_a_request.marks
@@ -213,8 +212,6 @@ def test_the_last_line_of_a_stream_has_the_server_stages(
 def test_a_stream_whose_reader_stops_at_its_last_event_has_the_server_stages(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str]
 ) -> None:
-    """The event loop would close the abandoned generator only after the request."""
-
     async def go() -> set[str]:
         async with (
             httpx.AsyncClient(timeout=60) as client,
@@ -251,7 +248,6 @@ def played(
 def test_tokens_are_counted_from_the_first_with_content_to_the_last(
     monkeypatch: pytest.MonkeyPatch, *, as_bytes: bool
 ) -> None:
-    """The number is that of the server, not the number of lines."""
     lines = [ollama(""), ollama("a"), ollama("b"), ollama(""), ollama("c"), ollama("", **DONE)]
     noted = played(monkeypatch, [line.encode() if as_bytes else line for line in lines])
 
@@ -278,7 +274,6 @@ def test_tokens_are_counted_from_the_first_with_content_to_the_last(
 def test_hidden_reasoning_is_excluded_from_time_per_token(
     monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], over: list[int]
 ) -> None:
-    """Responses with several choices have none either."""
     usage = {"prompt_tokens": 5, "completion_tokens": 104, "completion_tokens_details": {"reasoning_tokens": 100}}
     noted = played(monkeypatch, [*lines, event(None, usage=usage, metrics={"queue_time_ms": 1.0})])
 
@@ -299,12 +294,10 @@ def test_hidden_reasoning_is_excluded_from_time_per_token(
     ],
 )
 def test_lines_of_another_format_are_ignored(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    """Neither stages nor a first token."""
     assert played(monkeypatch, lines) == {}
 
 
 def test_impossible_times_are_dropped_and_tokens_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted by the client itself."""
     noted = played(monkeypatch, [ollama("a"), ollama("b"), ollama("", **{**DONE, "eval_duration": 8e12})])
 
     assert [dialect for dialect, _ in noted["@suspect"]] == ["ollama"]
@@ -314,7 +307,6 @@ def test_impossible_times_are_dropped_and_tokens_are_used(monkeypatch: pytest.Mo
 def test_an_abandoned_line_stream_records_nothing(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str]
 ) -> None:
-    """And it is closed as before."""
     with httpx.stream("GET", streaming(STREAMS["ollama, chat"]), timeout=60) as response:
         for _ in response.iter_lines():
             break

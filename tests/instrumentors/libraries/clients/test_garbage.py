@@ -91,7 +91,6 @@ def assert_possible(marks: records.Marks) -> None:
 @settings(deadline=None)
 @given(body=bodies(), cut=st.integers(0, 400), inserted=st.binary(max_size=3))
 def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut: int, inserted: bytes) -> None:
-    """Bodies are complete, truncated, or contain invalid bytes."""
     text = json.dumps(body).encode()
     for content in (text, text[:cut], text[:cut] + inserted + text[cut:]):
         call, marks = a_call()
@@ -117,7 +116,6 @@ def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut:
     cut=st.integers(0, 100),
 )
 def test_any_response_lines_are_parsed_without_an_error(texts: list[str], cut: int) -> None:
-    """Of any stream, as texts and as bytes, the last one cut off."""
     for lines in (texts, [line.encode()[: cut or None] for line in texts]):
         call, marks = a_call()
         with nothing_reported():
@@ -135,7 +133,6 @@ def test_any_response_lines_are_parsed_without_an_error(texts: list[str], cut: i
     kind=st.sampled_from([ChatCompletionChunk, ResponseTextDeltaEvent, ResponseCompletedEvent]),
 )
 def test_any_openai_stream_parts_are_parsed_without_an_error(parts: list[dict[str, Any]], kind: Any) -> None:
-    """Which its client makes without looking whether they are what they should be."""
     call, marks = a_call()
     with nothing_reported():
         stream = TokenStream(marks, call)
@@ -155,7 +152,6 @@ def test_any_openai_stream_parts_are_parsed_without_an_error(parts: list[dict[st
 def test_times_in_a_wrong_unit_are_refused(
     dialect: ReportDialect, share: float, fields: st.DataObject, *, up: bool
 ) -> None:
-    """Times that would fill most of the call, a thousand times too long or too short."""
     stages = [field for field in dialect.fields if field.stage not in {TOTAL, TO_FIRST}]
     parts = fields.draw(st.lists(st.floats(0, 1), min_size=len(stages), max_size=len(stages)).filter(sum))
     factor = share * WALL / sum(parts) * (1000 if up else 0.001)
@@ -173,7 +169,6 @@ def test_times_in_a_wrong_unit_are_refused(
 
 
 def test_an_oversized_body_is_not_parsed() -> None:
-    """To parse it would take the time of the host."""
     timings = {"timings": {"prompt_ms": 1.0, "predicted_ms": 2.0}}
     short, long = (json.dumps({"content": "a" * size, **timings}).encode() for size in (1000, 10_000_000))
 
@@ -186,7 +181,6 @@ def test_an_oversized_body_is_not_parsed() -> None:
 
 
 def test_a_deeply_nested_body_is_not_parsed() -> None:
-    """Reports of models are not deeply nested."""
     call, marks = a_call()
     with nothing_reported():
         call.read("[" * 100_000 + '"load_duration"')
@@ -195,7 +189,6 @@ def test_a_deeply_nested_body_is_not_parsed() -> None:
 
 
 def test_every_stage_of_a_dialect_is_a_known_stage() -> None:
-    """Of a header and of a body."""
     named = {
         stage for dialect in (*HEADERS, *BODIES) for field in dialect.fields for stage in (field.stage, field.brief)
     }

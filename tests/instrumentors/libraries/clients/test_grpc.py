@@ -146,7 +146,6 @@ def test_a_unary_response_is_a_dependency(  # noqa: PLR0917 - fixtures
     method: str,
     request_: Any,
 ) -> None:
-    """Blocking, with the call, and as a future, whose interval ends with the response."""
     kind = channel.unary_unary if method == "Unary" else channel.stream_unary
     request = request_ if method == "Unary" else iter(request_)
     response = way(kind(f"{SERVICE}/{method}"), request, timeout=30)
@@ -161,7 +160,6 @@ def test_a_unary_response_is_a_dependency(  # noqa: PLR0917 - fixtures
 def test_each_wait_of_a_stream_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, *, single_threaded: bool
 ) -> None:
-    """Time of the caller between two messages is excluded."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     held: list[int] = []
     options = [(SINGLE_THREADED, single_threaded)]
@@ -185,7 +183,6 @@ def test_the_wait_for_stream_headers_is_a_separate_interval(
     until: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first message comes with them; the others are one body, however many there are."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     call: Any = channel.unary_stream(f"{SERVICE}/Stream")(b"hold", timeout=30)
 
@@ -205,7 +202,6 @@ def test_the_wait_for_stream_headers_is_a_separate_interval(
 
 
 def test_a_bidirectional_stream_is_recorded(in_a_request: Running, channel: grpc.Channel, server: Server) -> None:
-    """Messages out while messages come in: the waits are those of the reader."""
     received = list(channel.stream_stream(f"{SERVICE}/Echo")(iter(PARTS), timeout=30))
 
     assert received == PARTS
@@ -227,7 +223,6 @@ def test_a_bidirectional_stream_is_recorded(in_a_request: Running, channel: grpc
 def test_metadata_of_every_type_is_sent_unchanged(
     channel: grpc.Channel, server: Server, metadata: Any, sent: Any
 ) -> None:
-    """By keyword and by position, the trace goes beside it, once."""
     before = "" if isinstance(metadata, Iterator) else repr(metadata)
     call: Any = channel.unary_unary(f"{SERVICE}/Unary")
     call(b"", 30, metadata)
@@ -240,7 +235,6 @@ def test_metadata_of_every_type_is_sent_unchanged(
 @pytest.mark.usefixtures("in_a_request")
 @pytest.mark.parametrize("make", [lambda: 5, lambda: (5,), lambda: ((),), lambda: (1 // number for number in (1, 0))])
 def test_invalid_metadata_raises_the_error_of_grpc(channel: grpc.Channel, reported: set[str], make: Any) -> None:
-    """Or that of the user's own iterator; it is no failure of ours."""
     call: Any = channel.unary_unary(f"{SERVICE}/Unary")
     with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
         call(b"", 30, make())
@@ -250,7 +244,6 @@ def test_invalid_metadata_raises_the_error_of_grpc(channel: grpc.Channel, report
 
 @pytest.mark.usefixtures("in_a_request")
 def test_the_service_is_sent_with_the_trace(channel: grpc.Channel, server: Server) -> None:
-    """The called service counts its requests by caller; an entry of the user is preserved."""
     call: Any = channel.unary_unary(f"{SERVICE}/Unary")
     call(b"", 30, ())
     call(b"", 30, (("tracestate", "vendor=1"),))
@@ -261,7 +254,6 @@ def test_the_service_is_sent_with_the_trace(channel: grpc.Channel, server: Serve
 
 @pytest.mark.usefixtures("in_a_request")
 def test_a_traceparent_of_the_user_is_preserved(channel: grpc.Channel, server: Server) -> None:
-    """Whoever sets it knows better."""
     channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30, metadata=(("traceparent", THEIRS),))
 
     assert server.traces() == [THEIRS]
@@ -270,7 +262,6 @@ def test_a_traceparent_of_the_user_is_preserved(channel: grpc.Channel, server: S
 def test_a_call_outside_a_request_is_unchanged(
     finished: deque[records.Record], channel: grpc.Channel, server: Server
 ) -> None:
-    """Nothing is recorded and nothing sent along."""
     call = channel.unary_unary(f"{SERVICE}/Unary")
 
     assert [call(b"a"), call.future(b"b").result(30)] == [b"a", b"b"]
@@ -282,7 +273,6 @@ def test_a_call_outside_a_request_is_unchanged(
 def test_calls_below_an_instrumented_library_record_nothing(
     in_a_request: Running, channel: grpc.Channel, server: Server
 ) -> None:
-    """Time and metadata are those of the library above."""
     token = suppress()
     channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
     recorder.end(token)
@@ -295,7 +285,6 @@ def test_calls_below_an_instrumented_library_record_nothing(
 def test_a_grpc_error_is_unchanged_and_its_time_is_recorded(
     in_a_request: Running, channel: grpc.Channel, until: Callable[..., None], way: Any
 ) -> None:
-    """An error response, and an exceeded deadline."""
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with pytest.raises(grpc.RpcError) as refused:
         way(call, b"fail", timeout=30)
@@ -310,7 +299,6 @@ def test_a_grpc_error_is_unchanged_and_its_time_is_recorded(
 def test_a_cancelled_future_is_recorded(
     in_a_request: Running, channel: grpc.Channel, until: Callable[..., None]
 ) -> None:
-    """Its interval ends with the cancellation."""
     call = channel.unary_unary(f"{SERVICE}/Unary").future(b"hold", timeout=30)
     assert call.cancel()
 
@@ -322,7 +310,6 @@ def test_a_cancelled_future_is_recorded(
 def test_an_unreferenced_future_is_cancelled(
     in_a_request: Running, channel: grpc.Channel, until: Callable[..., None]
 ) -> None:
-    """We hold no reference to it: as before, it ends when the caller lets it go."""
     call = channel.unary_unary(f"{SERVICE}/Unary").future(b"hold", timeout=30)
     call_ref = weakref.ref(call)
     del call
@@ -332,7 +319,6 @@ def test_an_unreferenced_future_is_cancelled(
 
 
 def test_a_closed_channel_raises_the_grpc_error(in_a_request: Running, server: Server) -> None:
-    """A call that never begins raises what it raised before."""
     channel = grpc.insecure_channel(server.address)
     call = channel.unary_unary(f"{SERVICE}/Unary")
     channel.close()
@@ -345,7 +331,6 @@ def test_a_closed_channel_raises_the_grpc_error(in_a_request: Running, server: S
 
 
 def test_a_stream_that_fails_ends_with_its_error(in_a_request: Running, channel: grpc.Channel) -> None:
-    """After the messages that came."""
     received: list[bytes] = []
     with pytest.raises(grpc.RpcError) as error:
         received.extend(channel.unary_stream(f"{SERVICE}/Stream")(b"fail", timeout=30))
@@ -364,7 +349,6 @@ class Metadatum(grpc.UnaryUnaryClientInterceptor):
 
 
 def test_metadata_of_interceptors_is_used(in_a_request: Running, server: Server) -> None:
-    """One call, one trace: the one the interceptor has set."""
     with grpc.insecure_channel(server.address) as plain:
         response = grpc.intercept_channel(plain, Metadatum()).unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
 
@@ -381,7 +365,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A call without a trace header is made and timed."""
     make_fail(trace_context, "traceparent")
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -396,7 +379,6 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
 def test_a_future_without_callbacks_still_returns_its_result(
     channel: grpc.Channel, in_a_request: Running, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """The failure is reported, and the response is returned."""
     make_fail(module, "_when_done")
     call = channel.unary_unary(f"{SERVICE}/Unary").future(b"abc", timeout=30)
 
@@ -408,7 +390,6 @@ def test_a_future_without_callbacks_still_returns_its_result(
 def test_two_concurrent_requests_never_mix(
     finished: deque[records.Record], channel: grpc.Channel, server: Server
 ) -> None:
-    """Each has its own call among its marks and its own trace on the wire."""
     together = threading.Barrier(2, timeout=30)
     call = channel.unary_unary(f"{SERVICE}/Unary")
 
@@ -448,8 +429,6 @@ def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: A
 def test_the_service_is_sent_with_asyncio_and_only_to_hosts_that_get_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each channel names its host."""
-
     async def use(channel: grpc.aio.Channel) -> Any:
         return await channel.unary_unary(f"{SERVICE}/Unary")(b"")
 
@@ -471,7 +450,6 @@ def test_the_service_is_sent_with_asyncio_and_only_to_hosts_that_get_it(
 
 
 def test_an_awaited_response_is_a_dependency(in_a_request: Running, server: Server) -> None:
-    """The interval lasts until the result, with the trace beside the user's metadata, which is unchanged."""
     metadata = grpc.aio.Metadata(("x-own", "1"))
 
     async def use(channel: grpc.aio.Channel) -> Any:
@@ -487,8 +465,6 @@ def test_an_awaited_response_is_a_dependency(in_a_request: Running, server: Serv
 
 
 def test_an_awaited_response_to_a_stream_is_a_dependency(in_a_request: Running, server: Server) -> None:
-    """Handed over as an iterator, or written message by message."""
-
     async def use(channel: grpc.aio.Channel) -> list[Any]:
         method = channel.stream_unary(f"{SERVICE}/Collect")
         written = method(timeout=30)
@@ -506,7 +482,6 @@ def test_an_awaited_response_to_a_stream_is_a_dependency(in_a_request: Running, 
 def test_each_wait_of_an_async_stream_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, style: str, method: str
 ) -> None:
-    """The first message with the headers, the others as the body."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
 
     async def use(channel: grpc.aio.Channel) -> list[Any]:
@@ -528,8 +503,6 @@ def test_each_wait_of_an_async_stream_counts(
 
 
 def test_async_grpc_errors_are_unchanged(in_a_request: Running, server: Server) -> None:
-    """An error response, an exceeded deadline, and a cancellation: each counts until then."""
-
     async def use(channel: grpc.aio.Channel) -> None:
         method = channel.unary_unary(f"{SERVICE}/Unary")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -558,8 +531,6 @@ class AioMetadatum(grpc.aio.UnaryUnaryClientInterceptor):
 
 
 def test_metadata_of_async_interceptors_is_used(in_a_request: Running, server: Server) -> None:
-    """One call, one trace: the one the interceptor has set."""
-
     async def use(channel: grpc.aio.Channel) -> Any:
         return await channel.unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
 
@@ -569,8 +540,6 @@ def test_metadata_of_async_interceptors_is_used(in_a_request: Running, server: S
 
 
 def test_an_async_call_outside_a_request_is_unchanged(finished: deque[records.Record], server: Server) -> None:
-    """Nothing is recorded and nothing sent along."""
-
     async def use(channel: grpc.aio.Channel) -> list[Any]:
         stream = channel.unary_stream(f"{SERVICE}/Stream")(b"")
         return [await channel.unary_unary(f"{SERVICE}/Unary")(b"abc"), [part async for part in stream]]
@@ -591,7 +560,6 @@ def test_opentelemetry_causes_no_duplicate_spans_or_stages(
     ours_first: bool,
     is_async: bool,
 ) -> None:
-    """Both orders: one span of theirs, one interval of ours, and one trace on the wire, which names their span."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -626,7 +594,6 @@ def test_opentelemetry_causes_no_duplicate_spans_or_stages(
 def test_instrumenting_twice_patches_once(
     in_a_request: Running, channel: grpc.Channel, server: Server, instrumented: Instrumentor
 ) -> None:
-    """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     GrpcInstrumentor().instrument()
     channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
@@ -644,7 +611,6 @@ def test_instrumenting_twice_patches_once(
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
     code = (
         f"import sys, stagelens; {order}; print(grpc._channel._UnaryUnaryMultiCallable.__call__.__wrapped__.__module__,"
         " grpc.aio._call.Call.__init__.__wrapped__.__module__)"

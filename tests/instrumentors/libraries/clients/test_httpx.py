@@ -35,7 +35,6 @@ def module(request: pytest.FixtureRequest) -> Any:
 def test_a_call_that_reads_its_body_includes_it(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call's own time is the wait for the headers; what lies inside is the body."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with module.Client(timeout=60) as client:
         response = client.get(f"{upstream.address}/parts")
@@ -48,7 +47,6 @@ def test_a_call_that_reads_its_body_includes_it(
 def test_a_stream_is_read_after_the_call(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call ends with the headers; what the caller does between two parts is its own time."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as response:
         before = len(in_a_request.stages())
@@ -64,7 +62,6 @@ def test_a_stream_is_read_after_the_call(
 def test_an_async_stream_is_read_after_the_call(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same with an async client."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
 
     async def go() -> list[int]:
@@ -83,8 +80,6 @@ def test_an_async_stream_is_read_after_the_call(
 
 
 def test_a_stream_can_be_abandoned(module: Any, in_a_request: Running, upstream: Upstream) -> None:
-    """Sync or async, after the first part: the connection is released as before."""
-
     async def go() -> None:
         async with module.AsyncClient(timeout=60) as client:
             async with client.stream("GET", f"{upstream.address}/parts") as response:
@@ -102,8 +97,6 @@ def test_a_stream_can_be_abandoned(module: Any, in_a_request: Running, upstream:
 
 
 def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstream: Upstream) -> None:
-    """Whoever closes it, throws into it or asks what it is finds what it was."""
-
     async def go() -> None:
         async with (
             module.AsyncClient(timeout=60) as client,
@@ -131,7 +124,6 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
 
 
 def test_a_transport_gets_the_request_of_the_user(module: Any, in_a_request: Running) -> None:
-    """It may sign it, read its body and be interrupted; afterwards only the trace is gone."""
     sent: list[Any] = []
 
     def respond(request: Any) -> Any:
@@ -162,8 +154,6 @@ def test_a_transport_gets_the_request_of_the_user(module: Any, in_a_request: Run
 
 
 def test_an_authentication_request_is_part_of_the_call(module: Any, in_a_request: Running, upstream: Upstream) -> None:
-    """Its requests carry the trace as well, and what it adds to a request of the user stays there."""
-
     class Twice(module.Auth):
         def auth_flow(self, request: Any) -> Any:
             yield module.Request("GET", f"{upstream.address}/plain")
@@ -182,8 +172,6 @@ def test_an_authentication_request_is_part_of_the_call(module: Any, in_a_request
 def test_a_cancelled_call_is_recorded(
     module: Any, in_a_request: Running, upstream: Upstream, until: Callable[..., None]
 ) -> None:
-    """The wait counts up to the cancellation, which goes through."""
-
     async def go() -> None:
         async with module.AsyncClient(timeout=60) as client:
             task = asyncio.create_task(client.get(f"{upstream.address}/held"))
@@ -199,8 +187,6 @@ def test_a_cancelled_call_is_recorded(
 
 @pytest.mark.usefixtures("in_a_request")
 def test_responses_can_be_pickled_and_clients_subclassed(module: Any, upstream: Upstream) -> None:
-    """As they were before."""
-
     class Client(module.Client):
         def send(self, request: Any, **options: Any) -> Any:
             request.headers["X-Own"] = "1"

@@ -189,7 +189,6 @@ def facts(marks: records.Marks) -> dict[str, list[tuple[Any, Any]]]:
 def test_a_stream_is_unchanged_and_its_tokens_are_counted(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """The first token is that with content; seven tokens in three parts are six steps."""
     stream: Any = open_stream(client)
     assert inspect.isgenerator(stream._iterator)
     assert stream._iterator.__qualname__ == "Stream.__stream__"
@@ -206,8 +205,6 @@ def test_a_stream_is_unchanged_and_its_tokens_are_counted(
 
 
 def test_an_async_stream_is_unchanged_and_its_tokens_are_counted(in_a_request: Running, upstream: Upstream) -> None:
-    """The same facts."""
-
     async def read(stream: Any) -> list[Any]:
         return [part async for part in stream]
 
@@ -219,7 +216,6 @@ def test_an_async_stream_is_unchanged_and_its_tokens_are_counted(in_a_request: R
 def test_server_times_in_the_last_part_are_split_into_stages(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI, server: str
 ) -> None:
-    """Of all the wait; the server works for 20 ms between its first tokens and its last."""
     upstream.parts = (*CHUNKS, chunk({"content": "."}), LAST_PARTS[server])
     upstream.held.clear()
     upstream.work_seconds = 0.02
@@ -236,7 +232,6 @@ def test_server_times_in_the_last_part_are_split_into_stages(
 def test_without_usage_there_is_no_time_per_token(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """Parts are no tokens."""
     upstream.parts = CHUNKS
     list(open_stream(client))
 
@@ -250,7 +245,6 @@ def test_without_usage_there_is_no_time_per_token(
 def test_an_abandoned_stream_is_closed(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI, leave: str
 ) -> None:
-    """The connection is given back, and what came by then counts."""
     upstream.held.clear()
     stream = open_stream(client)
     response = stream.response
@@ -274,7 +268,6 @@ def test_an_abandoned_stream_is_closed(
 
 
 def test_an_abandoned_async_stream_is_closed(in_a_request: Running, upstream: Upstream) -> None:
-    """With `aclose` of the generator, and of the stream."""
     upstream.held.clear()
 
     async def read(stream: Any) -> bool:
@@ -293,7 +286,6 @@ def test_an_abandoned_async_stream_is_closed(in_a_request: Running, upstream: Up
 def test_an_interrupted_stream_raises_the_original_error(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """An error in the middle is the caller's."""
     upstream.parts = (*CHUNKS, {"error": {"message": "no more"}})
 
     with pytest.raises(openai.APIError, match="no more"):
@@ -304,7 +296,6 @@ def test_an_interrupted_stream_raises_the_original_error(
 def test_a_stream_may_be_read_in_another_context(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """In a thread without a request, as in some frameworks, the stream is part of its starting request."""
     stream = open_stream(client)
     reader = threading.Thread(target=list, args=(stream,))
     reader.start()
@@ -317,7 +308,6 @@ def test_a_stream_may_be_read_in_another_context(
 def test_after_the_request_a_stream_adds_nothing(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """A finished request is unchanged."""
     stream = open_stream(client)
     in_a_request.marks[0] = records.CLOSED
     list(stream)
@@ -329,7 +319,6 @@ def test_after_the_request_a_stream_adds_nothing(
 
 @pytest.mark.usefixtures("upstream")
 def test_a_stream_outside_a_request_is_not_wrapped(client: openai.OpenAI) -> None:
-    """Nothing is wrapped."""
     stream: Any = open_stream(client)
 
     assert type(stream._iterator).__name__ == "generator"
@@ -340,7 +329,6 @@ def test_a_stream_outside_a_request_is_not_wrapped(client: openai.OpenAI) -> Non
 def test_an_agent_failure_is_reported_and_the_parts_are_returned(
     client: openai.OpenAI, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """Each of them."""
     make_fail(TokenStream, "part")
 
     assert len(list(open_stream(client))) == len(CHUNKS) + 1
@@ -376,14 +364,12 @@ def chat(*parts: dict[str, Any]) -> list[ChatCompletionChunk]:
     ],
 )
 def test_content_of_any_kind_is_the_first_token(monkeypatch: pytest.MonkeyPatch, delta: dict[str, Any]) -> None:
-    """Not the role before it, nor an empty text."""
     noted = played(monkeypatch, chat(ROLE, chunk({"content": ""}), chunk(delta), chunk({"content": "b"})))
 
     assert noted["@first_token"] == [(30, BY_CLIENT_CONTENT)]
 
 
 def test_the_older_completions_are_streams_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their parts have a text instead of a delta."""
     head = {"id": "1", "object": "text_completion", "created": 1, "model": "m"}
     texts = [{**head, "choices": [{"index": 0, "text": text, "finish_reason": "stop"}]} for text in ("", "a", "b")]
     noted = played(monkeypatch, [Completion.model_validate(each) for each in texts])
@@ -393,7 +379,6 @@ def test_the_older_completions_are_streams_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_longest_wait_between_two_parts_is_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts without content do not end it."""
     some = chunk({"content": "a"})
     noted = played(monkeypatch, chat(some, some, chunk({}), chunk({}), some, some))
 
@@ -434,7 +419,6 @@ def test_the_longest_wait_between_two_parts_is_the_gap(monkeypatch: pytest.Monke
 def test_time_per_token_counts_tokens_not_parts(
     monkeypatch: pytest.MonkeyPatch, parts: tuple[dict[str, Any], ...], expected: list[tuple[int, int]]
 ) -> None:
-    """However many of them a part holds."""
     noted = played(monkeypatch, chat(*parts))
 
     assert noted.get("@per_token", []) == [(spent, (over, BY_CLIENT_CONTENT)) for spent, over in expected]
@@ -466,7 +450,6 @@ CREATED = event("created", response={"id": "r", "object": "response", "usage": N
 def test_a_responses_api_stream_is_timed_by_its_deltas(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """As https://platform.openai.com/docs/api-reference/responses-streaming has them."""
     upstream.parts = (CREATED, event("in_progress"), text(), text(), completed(7))
     kinds = [part.type for part in client.responses.create(model="m", input="hello", stream=True)]
     noted = facts(in_a_request.marks)
@@ -497,7 +480,6 @@ def responses(*parts: dict[str, Any]) -> list[Any]:
 def test_time_per_token_of_a_response_counts_visible_tokens(
     monkeypatch: pytest.MonkeyPatch, parts: tuple[dict[str, Any], ...], expected: list[tuple[int, int]]
 ) -> None:
-    """Or there is none."""
     noted = played(monkeypatch, responses(*parts))
 
     assert noted["@first_token"][0][1] == BY_CLIENT_CONTENT
@@ -505,7 +487,6 @@ def test_time_per_token_of_a_response_counts_visible_tokens(
 
 
 def test_an_assistants_api_stream_is_timed_by_its_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its events name themselves in another place, and the last number of tokens is that of all of the run."""
     delta = {"id": "m", "object": "thread.message.delta", "delta": {"content": [{"index": 0, "type": "text"}]}}
     parts = (
         {"event": "thread.run.created", "data": {"id": "r", "usage": None}},

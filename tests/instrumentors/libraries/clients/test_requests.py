@@ -33,7 +33,6 @@ def with_urllib3() -> Generator[None]:
 def test_a_call_includes_the_urllib3_intervals(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait for the headers, and after it the body, inside the call."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     response = requests.get(f"{upstream.address}/parts", timeout=30)
 
@@ -45,7 +44,6 @@ def test_a_call_includes_the_urllib3_intervals(
 def test_a_stream_is_read_after_the_call(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `stream=True` the call ends with the headers, while the server still holds the body back."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with requests.get(f"{upstream.address}/held", stream=True, timeout=30) as response:
         held = in_a_request.stages()
@@ -58,8 +56,6 @@ def test_a_stream_is_read_after_the_call(
 
 
 def test_an_adapter_without_urllib3_is_recorded(in_a_request: Running) -> None:
-    """The caller waits for any adapter."""
-
     class Local(BaseAdapter):
         def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
             response = requests.Response()
@@ -81,7 +77,6 @@ def test_an_adapter_without_urllib3_is_recorded(in_a_request: Running) -> None:
 
 @pytest.mark.usefixtures("in_a_request")
 def test_a_prepared_request_is_unchanged(upstream: Upstream) -> None:
-    """The trace goes out, and is not found in what the user may send again."""
     with requests.Session() as session:
         prepared = session.prepare_request(requests.Request("GET", f"{upstream.address}/plain"))
         response = session.send(prepared)
@@ -93,8 +88,6 @@ def test_a_prepared_request_is_unchanged(upstream: Upstream) -> None:
 
 @pytest.mark.usefixtures("in_a_request")
 def test_sessions_and_responses_can_be_pickled_and_subclassed(upstream: Upstream) -> None:
-    """As they were before."""
-
     class Session(requests.Session):
         def send(self, request: Any, **options: Any) -> requests.Response:
             options["timeout"] = 30
@@ -112,8 +105,6 @@ def test_sessions_and_responses_can_be_pickled_and_subclassed(upstream: Upstream
 
 @pytest.mark.usefixtures("in_a_request")
 def test_requests_outside_the_urllib3_patches_send_one_trace(upstream: Upstream) -> None:
-    """A proxy, an authentication or a hook sends more calls: each has one."""
-
     def once_more(response: requests.Response, **options: Any) -> None:
         if len(upstream.heads) < 2:
             response.connection.send(response.request, **options).close()

@@ -320,7 +320,6 @@ def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, 
 def test_a_call_is_split_into_server_stages_and_network(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], dialect: str, client: str
 ) -> None:
-    """Each stage has the reported length; the rest of the wait for the headers is network."""
     own = called(in_a_request, CALLS[client], saying(REPORT_CASES[dialect].headers))
 
     assert_split(in_a_request, own, REPORT_CASES[dialect].stages)
@@ -331,7 +330,6 @@ def test_a_call_is_split_into_server_stages_and_network(
 def test_a_body_read_by_the_user_gives_server_stages(
     in_a_request: Running, saying: Callable[..., str], dialect: str, client: str
 ) -> None:
-    """The response is unchanged, and its numbers are the stages of the call."""
     body, stages = SAID_IN_BODIES[dialect]
     own = called(in_a_request, CALLS[client], saying({}, body))
 
@@ -355,7 +353,6 @@ def assert_split(running: Running, own: dict[str, int], stages: dict[str, float]
 def test_server_times_of_headers_are_not_counted_again_from_the_body(
     in_a_request: Running, saying: Callable[..., str]
 ) -> None:
-    """One word a call, however often its body is parsed."""
     url = saying({"openai-processing-ms": "10"}, SAID_IN_BODIES["vllm"][0])
     response = _get(url)
     before = list(in_a_request.marks)
@@ -366,7 +363,6 @@ def test_server_times_of_headers_are_not_counted_again_from_the_body(
 
 @pytest.mark.parametrize("body", [SAID_IN_BODIES["vllm"][0], {"metrics": {"queue_time_ms": -1}}])
 def test_a_body_read_twice_counts_once(in_a_request: Running, saying: Callable[..., str], body: dict[str, Any]) -> None:
-    """The second time adds nothing, whether it can be true or not."""
     response = _get(saying({}, body))
     response.json()
     before = list(in_a_request.marks)
@@ -377,7 +373,6 @@ def test_a_body_read_twice_counts_once(in_a_request: Running, saying: Callable[.
 
 @pytest.mark.usefixtures("in_a_request")
 def test_a_response_can_be_pickled(saying: Callable[..., str]) -> None:
-    """And holds nothing of ours."""
     response = _get(saying({}, SAID_IN_BODIES["vllm"][0]))
 
     assert pickle.loads(pickle.dumps(response)).json() == response.json()  # noqa: S301 - ours
@@ -385,7 +380,6 @@ def test_a_response_can_be_pickled(saying: Callable[..., str]) -> None:
 
 
 def test_an_ollama_model_in_memory_is_queue_not_load() -> None:
-    """Ollama uses one field for both; only a real load is a cold request."""
     ollama = next(dialect for dialect in BODIES if dialect.name == "ollama")
     stages = [module.parse_stages(ollama, {"load_duration": spent * MS}) for spent in (5, 3000)]
 
@@ -413,7 +407,6 @@ class Watched(dict[str, Any]):
 
 
 def test_only_the_fields_of_a_dialect_are_read() -> None:
-    """Neither generated texts nor other fields of a response are read."""
     body = Watched({"choices": [{"message": {"content": "secret"}}], "response": "secret", "load_duration": 1})
     body["metrics"] = Watched({"queue_time_ms": 1, "prompt": "secret"})
     body["usage"] = Watched({"prompt_time": 0.1})
@@ -425,7 +418,6 @@ def test_only_the_fields_of_a_dialect_are_read() -> None:
 
 @pytest.mark.parametrize("body", [[], "usage", None, {"usage": None}, {"metrics": "queue_time_ms"}, {"timings": [1]}])
 def test_a_body_of_another_format_is_ignored(body: Any) -> None:
-    """Whatever stands where a dialect has its numbers."""
     marks: records.Marks = [records.OPEN, 0, 0]
     RespondedCall(marks, 0, {}).read(json.dumps(body).encode())
 
@@ -434,7 +426,6 @@ def test_a_body_of_another_format_is_ignored(body: Any) -> None:
 
 @pytest.mark.parametrize("wrong", IMPOSSIBLE)
 def test_impossible_server_times_are_not_used(wrong: str) -> None:
-    """With an impossible report of 20 ms the call is unchanged, and the request names the dialect."""
     marks: records.Marks = [records.OPEN, 0, 0]
 
     assert not record_headers(IMPOSSIBLE[wrong], marks, Wait(0, 20 * MS))
@@ -446,7 +437,6 @@ def test_impossible_server_times_are_not_used(wrong: str) -> None:
 def test_a_call_with_invalid_server_times_is_a_dependency(
     in_a_request: Running, saying: Callable[[dict[str, str]], str]
 ) -> None:
-    """The whole call is a dependency, as without a report."""
     own = called(in_a_request, _get, saying(IMPOSSIBLE["more than the call took"]))
 
     assert set(own) <= {"dependency", "overhead"}
@@ -456,7 +446,6 @@ def test_a_call_with_invalid_server_times_is_a_dependency(
 def test_the_first_valid_of_several_reports_is_used(
     in_a_request: Running, saying: Callable[[dict[str, str]], str]
 ) -> None:
-    """The report of a proxy may be valid if that of its server is not."""
     called(in_a_request, _get, saying({"openai-processing-ms": "86000", "x-envoy-upstream-service-time": "15"}))
 
     assert [end - start for stage, start, end in in_a_request.stages() if "@reported" in stage] == [15 * MS]
@@ -467,7 +456,6 @@ def test_the_first_valid_of_several_reports_is_used(
 def test_unknown_responses_are_ignored(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], headers: dict[str, str]
 ) -> None:
-    """Names of others, and of ours without a duration."""
     own = called(in_a_request, _get, saying(headers))
 
     assert set(own) <= {"dependency", "overhead"}
@@ -477,7 +465,6 @@ def test_unknown_responses_are_ignored(
 def test_an_invalid_server_report_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line for each dialect, and none for each call."""
     monkeypatch.setattr(module, "_warned", set())
     with caplog.at_level(logging.WARNING, "stagelens"):
         for _ in range(3):
@@ -488,8 +475,6 @@ def test_an_invalid_server_report_is_logged_once(
 
 
 def test_failing_headers_are_reported_and_the_response_is_returned(reported: set[str]) -> None:
-    """The response is returned unchanged."""
-
     class Broken(dict[str, str]):
         def items(self) -> Any:
             raise ZeroDivisionError
@@ -523,7 +508,6 @@ metrics = st.lists(
 def test_stages_add_up_to_the_call_for_any_server_report(
     headers: dict[str, str], timing: list[str], started: int, wall: int, first: float
 ) -> None:
-    """And lie inside it, one after the other; nothing is both used and suspected."""
     ended = started + wall
     marks: records.Marks = [records.OPEN, started, 0, "dependency", started, ended]
     response_headers = headers | ({"Server-Timing": ",".join(timing)} if timing else {})

@@ -25,7 +25,6 @@ THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_call_that_reads_its_body_includes_it(in_a_request: Running, upstream: Upstream) -> None:
-    """The call's own time is the wait for the headers; what lies inside is the body."""
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/plain")
 
@@ -51,7 +50,6 @@ def test_a_call_that_reads_its_body_includes_it(in_a_request: Running, upstream:
 def test_a_body_read_later_is_a_separate_interval(
     in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However it is read: once the headers are there the call is over, and the reads are one more interval."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
@@ -66,7 +64,6 @@ def test_a_body_read_later_is_a_separate_interval(
 def test_caller_time_between_two_reads_is_excluded(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each read ends before the caller has the part, and the next begins when it asks again."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
@@ -79,7 +76,6 @@ def test_caller_time_between_two_reads_is_excluded(
 
 
 def test_retries_are_one_call(in_a_request: Running, upstream: Upstream) -> None:
-    """The server hangs up once: both tries carry the trace, and are one interval."""
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/flaky", retries=1, preload_content=False)
         assert response.read() == b"answer"
@@ -90,7 +86,6 @@ def test_retries_are_one_call(in_a_request: Running, upstream: Upstream) -> None
 
 
 def test_a_call_after_one_that_failed_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
-    """Whatever ends a call, the next one is a call of its own."""
     with urllib3.PoolManager() as pool:
         with pytest.raises(urllib3.exceptions.MaxRetryError):
             pool.request("GET", f"{upstream.address}/redirect", redirect=True, retries=urllib3.Retry(redirect=0))
@@ -103,7 +98,6 @@ def test_a_call_after_one_that_failed_is_recorded(in_a_request: Running, upstrea
 @pytest.mark.usefixtures("in_a_request")
 @pytest.mark.parametrize("headers", [{"X-Own": "1"}, HTTPHeaderDict({"X-Own": "1"})])
 def test_headers_of_a_pool_are_sent_unchanged(upstream: Upstream, headers: Any) -> None:
-    """Without headers for the call those of the pool go out, with the trace beside them."""
     before = dict(headers)
     with urllib3.PoolManager(headers=headers) as pool:
         pool.request("GET", f"{upstream.address}/plain")
@@ -116,7 +110,6 @@ def test_headers_of_a_pool_are_sent_unchanged(upstream: Upstream, headers: Any) 
 @pytest.mark.usefixtures("in_a_request")
 @pytest.mark.parametrize("headers", [[("X-Own", "1")], 5, Headers({"X-Own": "1"})])
 def test_invalid_headers_raise_the_error_of_urllib3(headers: Any, reported: set[str]) -> None:
-    """Pairs, and what has no `copy`: they are no failure of ours."""
     with urllib3.PoolManager() as pool, pytest.raises((AttributeError, TypeError)):
         pool.urlopen("GET", "http://127.0.0.1:9/", headers=headers)
 
@@ -125,7 +118,6 @@ def test_invalid_headers_raise_the_error_of_urllib3(headers: Any, reported: set[
 
 @pytest.mark.usefixtures("in_a_request")
 def test_a_traceparent_of_the_pool_is_preserved(upstream: Upstream) -> None:
-    """The user's own comes first, wherever it was set."""
     with urllib3.PoolManager(headers={"Traceparent": THEIRS}) as pool:
         pool.request("GET", f"{upstream.address}/plain")
 
@@ -133,8 +125,6 @@ def test_a_traceparent_of_the_pool_is_preserved(upstream: Upstream) -> None:
 
 
 def test_a_pool_subclass_works(in_a_request: Running, upstream: Upstream) -> None:
-    """A subclass that overrides the call still reaches it."""
-
     class Pool(urllib3.HTTPConnectionPool):
         calls = 0
 
@@ -153,7 +143,6 @@ def test_a_pool_subclass_works(in_a_request: Running, upstream: Upstream) -> Non
 
 @pytest.mark.usefixtures("in_a_request")
 def test_the_host_behind_a_proxy_decides_if_the_service_is_sent(upstream: Upstream) -> None:
-    """Not the host of the proxy."""
     with urllib3.ProxyManager(upstream.address) as pool:
         for host in ("checkout.svc", "api.example.com"):
             pool.request("GET", f"http://{host}/plain")

@@ -68,7 +68,6 @@ def ctranslate2(folder: Path) -> Generator[Any]:  # noqa: ARG001 - makes it impo
     ],
 )
 def test_a_batch_is_one_forward(ctranslate2: Any, folder: Path, finished: Finished, kind: str, method: str) -> None:
-    """With the name of the folder; the creation of the model is a load."""
     name = {"Translator": "t5", "Generator": "llama", "Encoder": "bert"}[kind]
     with request("load"):
         model = getattr(ctranslate2, kind)(str(folder / name))
@@ -85,7 +84,6 @@ def test_a_batch_is_one_forward(ctranslate2: Any, folder: Path, finished: Finish
 
 
 def test_the_wait_for_an_asynchronous_call_is_the_forward(ctranslate2: Any, folder: Path, finished: Finished) -> None:
-    """What is ready before it is waited for takes no time."""
     model = ctranslate2.Generator(str(folder / "llama"))
     stages: list[str] = []
     while not stages:
@@ -106,7 +104,6 @@ def test_a_script_counts_no_call_that_only_starts_the_work(ctranslate2: Any, fol
 
 
 def test_an_exception_of_the_library_is_unchanged(ctranslate2: Any, folder: Path, finished: Finished) -> None:
-    """Of a call, and of a model that is not there."""
     model = ctranslate2.Generator(str(folder / "llama"))
     with request("predict"):
         with pytest.raises(TypeError):

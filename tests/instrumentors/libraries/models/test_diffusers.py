@@ -64,7 +64,6 @@ def ddpm(diffusers: Any) -> Any:
 
 
 def test_a_pipeline_is_one_forward(diffusers: Any, finished: Finished) -> None:
-    """The first one also loads; the conversion to images is a stage of its own."""
     pipeline = ddpm(diffusers)
     with request("generate"):
         before = pipeline(num_inference_steps=2, generator=torch.manual_seed(0), output_type="np").images
@@ -79,8 +78,6 @@ def test_a_pipeline_is_one_forward(diffusers: Any, finished: Finished) -> None:
 
 
 def test_processors_of_a_pipeline_of_your_own_are_stages(diffusers: Any, finished: Finished) -> None:
-    """Its class is known only when an object of it is created; a list of prompts has the batch size."""
-
     class Own(diffusers.DiffusionPipeline):
         def __init__(self, unet: Any) -> None:
             super().__init__()
@@ -103,7 +100,6 @@ def test_processors_of_a_pipeline_of_your_own_are_stages(diffusers: Any, finishe
 
 
 def test_a_script_counts_pipelines(diffusers: Any, script: Finished) -> None:
-    """And not each step of them."""
     pipeline = ddpm(diffusers)
     pipeline(num_inference_steps=3, output_type="np")
 
@@ -111,7 +107,6 @@ def test_a_script_counts_pipelines(diffusers: Any, script: Finished) -> None:
 
 
 def test_a_pipeline_is_loaded_and_named_like_its_folder(diffusers: Any, finished: Finished, tmp_path: Path) -> None:
-    """Of whichever class it is."""
     ddpm(diffusers).save_pretrained(tmp_path / "cats")
     with request("load"):
         pipeline = diffusers.DiffusionPipeline.from_pretrained(tmp_path / "cats")
@@ -125,7 +120,6 @@ def test_a_pipeline_is_loaded_and_named_like_its_folder(diffusers: Any, finished
 
 
 def test_an_exception_is_unchanged_and_the_originals_come_back(diffusers: Any, finished: Finished) -> None:
-    """Of a class that was patched with its first object."""
     pipeline = ddpm(diffusers)
     with request("generate"), pytest.raises(TypeError, match="unexpected"):
         pipeline(steps=2)

@@ -76,7 +76,6 @@ def _estimators() -> Iterator[tuple[str, Any, Any, Any]]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_every_method_of_every_estimator_is_one_stage() -> None:
-    """Inherited from a mixin, from a base class, or one that only some objects have; calls inside belong to it."""
     wrong: dict[str, list[str]] = {}
     called = 0
     for name, estimator, table, labels in _estimators():
@@ -101,8 +100,6 @@ class Shared:
 
 
 def test_estimators_that_are_defined_later_are_timed() -> None:
-    """With a method from a mixin, and with a transformation of a class that is only a transformer."""
-
     class Late(Shared, ClassifierMixin, BaseEstimator):
         pass
 
@@ -115,7 +112,6 @@ def test_estimators_that_are_defined_later_are_timed() -> None:
 
 
 def test_estimators_stay_what_they_are() -> None:
-    """A method keeps its identity, an object lacks what it lacked, and copies give the same."""
     selected = make_pipeline(SelectKBest(k=2), LinearSVC()).fit(X, Y)
 
     assert LogisticRegression.predict is LinearSVC.predict
@@ -129,7 +125,6 @@ def test_estimators_stay_what_they_are() -> None:
 
 
 def test_an_estimator_of_a_script_is_sent_to_other_processes(tmp_path: Path) -> None:
-    """By value, with its class: a process of joblib cannot import the script. Its training counts nothing."""
     (tmp_path / "script.py").write_text("""
 import sys, numpy as np, stagelens
 from stagelens.instrumentors import recorder

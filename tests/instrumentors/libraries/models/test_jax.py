@@ -45,7 +45,6 @@ def network(x: Any) -> Any:
 
 
 def test_the_first_call_is_a_load_and_a_later_one_a_forward(jax: Any, finished: Finished) -> None:
-    """So is the first one with another shape."""
     jitted = jax.jit(network)
     stages: list[str] = []
     for size in (500, 500, 400):
@@ -60,7 +59,6 @@ def test_the_first_call_is_a_load_and_a_later_one_a_forward(jax: Any, finished: 
 
 
 def test_a_wait_for_a_result_is_a_forward(jax: Any, finished: Finished) -> None:
-    """However the code waits; a result that is ready when it is waited for takes no time."""
     jitted = jax.jit(network)
     jitted(X)
     waits = (
@@ -84,7 +82,6 @@ def test_a_wait_for_a_result_is_a_forward(jax: Any, finished: Finished) -> None:
 
 
 def test_the_creation_of_an_array_is_a_preprocess(jax: Any, finished: Finished) -> None:
-    """Not inside of a jitted function, where it belongs to the call."""
     rows = X.tolist()
     jitted = jax.jit(lambda x: x + jax.numpy.asarray(rows))
     with request("predict"):
@@ -98,8 +95,6 @@ def test_the_creation_of_an_array_is_a_preprocess(jax: Any, finished: Finished) 
 
 
 def test_an_operation_keeps_its_place_in_the_code(jax: Any) -> None:
-    """JAX names the line that called `jnp.array`, not our wrapper."""
-
     def copy(x: Any) -> Any:
         return jax.numpy.array(x)
 
@@ -107,7 +102,6 @@ def test_an_operation_keeps_its_place_in_the_code(jax: Any) -> None:
 
 
 def test_the_buffer_of_an_array_is_unchanged(jax: Any) -> None:
-    """NumPy copies nothing, and the buffer outlives the array; an array without a buffer fails as before."""
     x = jax.device_put(X, may_alias=False)
     first, second = np.asarray(x), np.asarray(x)
     assert np.shares_memory(first, second)
@@ -119,8 +113,6 @@ def test_the_buffer_of_an_array_is_unchanged(jax: Any) -> None:
 
 
 def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
-    """A decorator with and without arguments, a method, and transformations of jitted functions; a call inside is not timed."""
-
     class Model:
         @functools.partial(jax.jit, static_argnums=0)
         def scale(self, x: Any) -> Any:
@@ -148,7 +140,6 @@ def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
 
 
 def test_an_exception_is_unchanged(jax: Any, finished: Finished) -> None:
-    """The next call is recorded."""
     jitted = jax.jit(network)
     with request("predict"):
         with pytest.raises(TypeError, match="str"):
@@ -159,7 +150,6 @@ def test_an_exception_is_unchanged(jax: Any, finished: Finished) -> None:
 
 
 def test_uninstrumenting_restores_the_originals(jax: Any, finished: Finished) -> None:
-    """A function that is jitted afterwards is that of JAX."""
     JaxInstrumentor().uninstrument()
     jitted = jax.jit(network)
     with request("predict"):

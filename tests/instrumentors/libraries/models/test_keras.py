@@ -42,7 +42,6 @@ print(*dict.fromkeys(stage for stage in recorder.pending[-1][0][3::3] if stage[0
     ],
 )
 def test_a_script_counts_predictions_and_no_training(tmp_path: Path, backend: str, requests: list[str]) -> None:
-    """Nor the model that JAX traces; the loading of a saved model is a stage."""
     if not (FOLDER / "keras").is_dir():
         pytest.skip("make models: keras is not installed")
     done = subprocess.run(

@@ -169,7 +169,6 @@ def stages_of(finished: Finished) -> list[str]:
 
 
 def test_the_creation_of_a_model_is_a_load(path: Path, finished: Finished) -> None:
-    """It is also a phase of the cold start."""
     loads.take()
     with request("load"):
         load(path).close()
@@ -180,7 +179,6 @@ def test_the_creation_of_a_model_is_a_load(path: Path, finished: Finished) -> No
 
 @pytest.mark.parametrize(("run", "stream"), GENERATIONS)
 def test_a_generation_is_prefill_and_decode(llama: Any, finished: Finished, run: Any, stream: bool) -> None:
-    """The prefill ends with the first token; the result is unchanged."""
     with request("generate"):
         parts = run(llama, stream=stream)
     assert stages_of(finished) == ["prefill", "decode"]
@@ -208,7 +206,6 @@ def texts(parts: list[Any]) -> list[Any]:
 
 
 def test_a_long_prompt_is_tokenized(llama: Any, finished: Finished) -> None:
-    """The time of the tokenizer is a stage inside the prefill; a prompt that is too long is an error of the library."""
     with request("generate"), pytest.raises(ValueError, match="exceed context window"):
         llama("a b" * 100_000)
 
@@ -216,7 +213,6 @@ def test_a_long_prompt_is_tokenized(llama: Any, finished: Finished) -> None:
 
 
 def test_a_stream_that_is_closed_early_counts_its_tokens(llama: Any, finished: Finished) -> None:
-    """No further token is generated."""
     with request("generate"):
         stream = llama.create_completion(PROMPT, stream=True, **OPTIONS)
         next(stream)
@@ -230,7 +226,6 @@ def test_a_stream_that_is_closed_early_counts_its_tokens(llama: Any, finished: F
 
 
 def test_a_stream_that_is_dropped_after_its_request_changes_no_other(llama: Any, finished: Finished) -> None:
-    """It is closed by the garbage collector, in whatever context."""
     with request("first"):
         stream = llama.create_completion(PROMPT, stream=True, **OPTIONS)
         next(stream)
@@ -243,8 +238,6 @@ def test_a_stream_that_is_dropped_after_its_request_changes_no_other(llama: Any,
 
 
 def test_a_chat_of_several_completions_has_several_prefills(llama: Any, finished: Finished) -> None:
-    """Its first token is that of the first one, and its tokens are those of all."""
-
     def handler(llama: Any, **_: Any) -> list[Any]:
         return [llama.create_completion(prompt, **OPTIONS) for prompt in (PROMPT, PROMPT[::-1])]
 
@@ -260,8 +253,6 @@ def test_a_chat_of_several_completions_has_several_prefills(llama: Any, finished
 
 
 def test_a_streamed_response_of_a_server_is_one_request(llama: Any, finished: Finished) -> None:
-    """Starlette takes each step of the stream on any thread of its pool."""
-
     def endpoint(_: Request) -> StreamingResponse:
         chunks = llama.create_completion(PROMPT, stream=True, **OPTIONS)
         return StreamingResponse(chunk["choices"][0]["text"] for chunk in chunks)
@@ -308,7 +299,6 @@ def server(path: Path, sink: Any) -> Generator[str]:
 def test_a_request_of_the_server_is_prefill_and_decode(  # noqa: PLR0917 - fixtures and parameters
     server: str, sink: Any, until: Callable[..., None], route: str, body: dict[str, Any], stream: bool
 ) -> None:
-    """With the tokens that the client counts; the stages add up to the time of the request."""
     response = httpx.post(server + route, json={**body, **OPTIONS, "stream": stream}, timeout=60)
 
     def found() -> list[dict[str, Any]]:
@@ -333,7 +323,6 @@ def test_a_request_of_the_server_is_prefill_and_decode(  # noqa: PLR0917 - fixtu
 
 
 def test_tokens_can_be_sent_into_generate(path: Path, finished: Finished) -> None:
-    """As the library allows it; an exception that is thrown into it comes back."""
     llama = load(path, logits_all=True)
     prompt = llama.tokenize(PROMPT.encode())
 
@@ -355,7 +344,6 @@ def test_tokens_can_be_sent_into_generate(path: Path, finished: Finished) -> Non
 
 
 def test_a_loop_of_the_users_own_is_timed(llama: Any, finished: Finished) -> None:
-    """The stage of `sample`, which waits for a GPU, is that of the `eval` before."""
     with request("generate"):
         llama.eval(llama.tokenize(PROMPT.encode()))
         for _ in range(3):
@@ -365,7 +353,6 @@ def test_a_loop_of_the_users_own_is_timed(llama: Any, finished: Finished) -> Non
 
 
 def test_an_embedding_is_a_forward(path: Path, finished: Finished) -> None:
-    """Of one text or of several."""
     llama = load(path, embedding=True)
     with request("embed"):
         llama.create_embedding([PROMPT, PROMPT])
@@ -382,7 +369,6 @@ def test_an_embedding_is_a_forward(path: Path, finished: Finished) -> None:
 
 @pytest.mark.parametrize(("run", "stream"), GENERATIONS)
 def test_a_generation_is_one_request_of_a_script(llama: Any, script: Finished, run: Any, stream: bool) -> None:
-    """However many parts its stream has."""
     run(llama, stream=stream)
 
     assert [(record[3], record[4], record[6]) for record in script] == [("tiny", "", "internal")]
@@ -391,7 +377,6 @@ def test_a_generation_is_one_request_of_a_script(llama: Any, script: Finished, r
 
 
 def test_a_failed_call_is_a_failed_request_of_a_script(llama: Any, script: Finished) -> None:
-    """Also if it fails in a step of its stream; one that is closed early did not fail, and one without steps is none."""
     with pytest.raises(ValueError, match="exceed context window"):
         llama("a" * CONTEXT)
     stream = llama("a" * CONTEXT, stream=True, max_tokens=1)
@@ -412,7 +397,6 @@ def test_a_failed_call_is_a_failed_request_of_a_script(llama: Any, script: Finis
 
 
 def test_an_embedding_is_one_request_of_a_script(path: Path, script: Finished) -> None:
-    """The call inside is none."""
     llama = load(path, embedding=True)
     llama.create_embedding(PROMPT)
     llama.close()
@@ -421,7 +405,6 @@ def test_an_embedding_is_one_request_of_a_script(path: Path, script: Finished) -
 
 
 def test_two_threads_do_not_mix(path: Path, script: Finished) -> None:
-    """Each has a model and a stream of its own, whose steps alternate with those of the other."""
     barrier = threading.Barrier(2)
 
     def generate(prompt: str) -> None:

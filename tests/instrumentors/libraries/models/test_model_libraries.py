@@ -145,7 +145,6 @@ def model(request: pytest.FixtureRequest) -> Generator[Model]:
 
 
 def test_a_prediction_is_one_forward_with_the_same_result(model: Model, finished: Finished) -> None:
-    """Calls of other estimators inside belong to it; outside of a request nothing is recorded."""
     before = model.predict(X)
     with request("predict"):
         inside = model.predict(X)
@@ -156,7 +155,6 @@ def test_a_prediction_is_one_forward_with_the_same_result(model: Model, finished
 
 
 def test_a_transformation_is_a_preprocess(finished: Finished) -> None:
-    """Of an estimator alone, and of a pipeline of these; one inside of a prediction belongs to the prediction."""
     instrumentor = SklearnInstrumentor()
     instrumentor.instrument()
     scaler = StandardScaler().fit(X)
@@ -173,7 +171,6 @@ def test_a_transformation_is_a_preprocess(finished: Finished) -> None:
 
 
 def test_an_exception_of_the_library_is_unchanged(model: Model, finished: Finished) -> None:
-    """The call is recorded, and the next one too."""
     with request("predict"):
         with pytest.raises(Exception) as failed:  # noqa: PT011 - each library has classes of its own
             model.predict(object())
@@ -184,7 +181,6 @@ def test_an_exception_of_the_library_is_unchanged(model: Model, finished: Finish
 
 
 def test_uninstrumenting_restores_the_originals(model: Model, finished: Finished) -> None:
-    """Nothing is recorded any more."""
     model.instrumentor().uninstrument()
     with request("predict"):
         model.predict(X)
@@ -193,7 +189,6 @@ def test_uninstrumenting_restores_the_originals(model: Model, finished: Finished
 
 
 def test_the_wait_for_openvino_is_a_forward(finished: Finished) -> None:
-    """Of a request for inference, and of a queue of these; what is ready before it is waited for takes no time."""
     compiled, openvino = _compiled("graph"), _library("openvino")
     instrumentor = OpenVinoInstrumentor()
     instrumentor.instrument()
@@ -215,7 +210,6 @@ def test_the_wait_for_openvino_is_a_forward(finished: Finished) -> None:
 
 
 def test_the_name_of_a_model_of_openvino_is_read_once(finished: Finished) -> None:
-    """Reading it releases the GIL, for which a request would then wait."""
     instrumentor, read = OpenVinoInstrumentor(), list[str]()
     instrumentor.instrument()
 
@@ -236,7 +230,6 @@ def test_the_name_of_a_model_of_openvino_is_read_once(finished: Finished) -> Non
 
 
 def test_a_script_counts_predictions_and_no_training(tmp_path: Path) -> None:
-    """An ensemble predicts inside of `fit`, and in other threads; an estimator of the user's own is timed too."""
     code = """
 import sys, stagelens
 from stagelens.instrumentors import recorder

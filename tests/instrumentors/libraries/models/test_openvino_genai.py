@@ -71,7 +71,6 @@ def genai() -> Any:
 
 
 def test_a_generation_is_one_forward(genai: Any, finished: Finished, tmp_path: Path) -> None:
-    """Of one prompt or of several; the creation of the pipeline is a load."""
     write_llama(tmp_path / "tiny.gguf")
     instrumentor = OpenVinoInstrumentor()
     instrumentor.instrument()

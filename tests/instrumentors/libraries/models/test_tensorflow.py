@@ -57,7 +57,6 @@ def network(tensorflow: Any) -> Any:
 
 
 def test_the_first_call_is_a_load(tensorflow: Any, finished: Finished) -> None:
-    """TensorFlow traces the model; the rest of the call is the forward."""
     with request("predict"):
         network(tensorflow).predict_on_batch(X)
 
@@ -66,7 +65,6 @@ def test_the_first_call_is_a_load(tensorflow: Any, finished: Finished) -> None:
 
 
 def test_a_function_with_variables_is_a_model(tensorflow: Any, finished: Finished) -> None:
-    """One without variables may be a preprocessing step; the model that it calls while it is traced computes nothing."""
     model = network(tensorflow)
     scale = tensorflow.function(lambda x: 2 * x)
     classify = tensorflow.function(model)
@@ -81,7 +79,6 @@ def test_a_function_with_variables_is_a_model(tensorflow: Any, finished: Finishe
 
 
 def test_a_concrete_function_is_a_model(tensorflow: Any, finished: Finished) -> None:
-    """Its name is that of the function."""
     model = network(tensorflow)
 
     @tensorflow.function
@@ -97,7 +94,6 @@ def test_a_concrete_function_is_a_model(tensorflow: Any, finished: Finished) -> 
 
 
 def test_saved_models_are_loaded(tensorflow: Any, finished: Finished, tmp_path: Path) -> None:
-    """That of Keras, and that of TensorFlow, whose signature takes named arguments."""
     network(tensorflow).save(tmp_path / "model.keras")
     with request("load"):
         loaded = tensorflow.keras.models.load_model(tmp_path / "model.keras")
@@ -118,7 +114,6 @@ def test_saved_models_are_loaded(tensorflow: Any, finished: Finished, tmp_path: 
 
 
 def test_a_saved_model_behaves_unchanged(tensorflow: Any, finished: Finished, tmp_path: Path) -> None:
-    """Its results, its exceptions, and all of it after `uninstrument`."""
     network(tensorflow).export(tmp_path / "resnet", verbose=False)
     loaded = tensorflow.saved_model.load(tmp_path / "resnet")
     loaded.serve(X)
@@ -138,7 +133,6 @@ def test_a_saved_model_behaves_unchanged(tensorflow: Any, finished: Finished, tm
 
 
 def test_a_script_counts_predictions_and_no_training(tensorflow: Any, script: Finished) -> None:
-    """Neither a model that is built of models, nor one that a data set calls, is a request."""
     model = network(tensorflow)
     model.compile(loss="mse")
     model.fit(X, X[:, :2], validation_split=0.5, verbose=0)
@@ -152,7 +146,6 @@ def test_a_script_counts_predictions_and_no_training(tensorflow: Any, script: Fi
 
 
 def test_an_interpreter_of_tensorflow_lite_is_a_model(tensorflow: Any, finished: Finished) -> None:
-    """It is timed where its model takes longer than 20 µs."""
     keras = tensorflow.keras
     model = keras.Sequential([keras.Input((512,), batch_size=64), keras.layers.Dense(512)])
     with warnings.catch_warnings():

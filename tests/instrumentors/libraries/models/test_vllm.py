@@ -32,7 +32,6 @@ print(json.dumps([[name, marks[6:]] for marks, _, _, name, *_ in recorder.pendin
 
 
 def test_a_script_has_the_stages_that_vllm_reports(tmp_path: Path) -> None:
-    """Of a call with one prompt; the modules of the engine, which runs in this process here, are no stages."""
     if not FOLDER.is_dir():
         pytest.skip("make vllm: vllm is not installed")
     # Its attention knows no smaller heads.

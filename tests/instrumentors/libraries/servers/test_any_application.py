@@ -50,7 +50,6 @@ SOCKETS = {*ASGI, "sanic", "tornado"}
 def test_each_request_is_one_request(
     name: str, sink: Sink, start: Callable[..., Server], until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """The route is that of the framework, else a template of the path; a message of a websocket is a request, too, which may fail."""
     if not SERVERS.exists() and not os.environ.get("CI"):
         pytest.skip("no servers; `make servers` installs them, and `make test-stacks` does")
     command = (ASGI | OTHERS).get(name, f"bare_service {name} {{port}}").split()
@@ -74,7 +73,6 @@ def test_each_request_is_one_request(
 
 
 def test_a_server_that_is_not_known_is_reported(sink: Sink, start: Callable[..., Server]) -> None:
-    """Its model calls are no requests; one line says that nothing is seen, and what to do."""
     server = start("bare_service", "streams", "{port}")
     for item in range(REQUESTS):
         server.send_request(f"/items/{item}")
@@ -86,7 +84,6 @@ def test_a_server_that_is_not_known_is_reported(sink: Sink, start: Callable[...,
 
 
 def test_a_port_of_metrics_is_no_service(sink: Sink, start: Callable[..., Any]) -> None:
-    """A batch job with an exporter still counts its model calls."""
     code = "import prometheus_client, bare_service\nprometheus_client.start_http_server(0)\nbare_service.work()"
     job = start("timeit", "-n", "1", "-r", "1", code)
     job.process.wait(60)

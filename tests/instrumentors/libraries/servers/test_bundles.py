@@ -41,7 +41,6 @@ app.run(port=int(sys.argv[1]))
 def test_a_program_of_pyinstaller_counts_its_requests(
     tmp_path: Path, sink: Sink, until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """The package is installed as a wheel, whose entry point leads PyInstaller to the hook."""
     if not SERVERS.exists() and not os.environ.get("CI"):
         pytest.skip("no PyInstaller; `make servers` installs it, and `make soak` does")
     source, installed, port = tmp_path / "source", tmp_path / "installed", free_port()

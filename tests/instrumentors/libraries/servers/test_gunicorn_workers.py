@@ -59,7 +59,6 @@ def assert_clean(ended: tuple[int, str]) -> None:
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_worker_reports_all_requests_once(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
-    """All are in memory only when the signal comes."""
     server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     bodies = server.send_many("/", 30)
     server.wait_for_log("Worker is up", 2)
@@ -72,7 +71,6 @@ def test_every_worker_reports_all_requests_once(start: Start, sink: Sink, kind: 
 
 @pytest.mark.parametrize("kind", ["sync", "gthread"])
 def test_a_replaced_worker_reports_before_its_exit(start: Start, sink: Sink, kind: str) -> None:
-    """`--max-requests` ends a worker in the middle of the traffic."""
     replaced = ("--max-requests", "5", "--workers", "1")
     server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     bodies = [server.send_request("/") for _ in range(12)]
@@ -83,7 +81,6 @@ def test_a_replaced_worker_reports_before_its_exit(start: Start, sink: Sink, kin
 
 
 def test_greenlets_run_while_a_report_waits_for_the_collector(start: Start) -> None:
-    """Our thread is a greenlet there, made by gevent's patches after we were imported: it gives way, and ends."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         kind = (*KINDS["gevent"], "--workers", "1")
@@ -102,7 +99,6 @@ def test_greenlets_run_while_a_report_waits_for_the_collector(start: Start) -> N
 
 @pytest.mark.parametrize("kind", ["gthread", "gevent"])
 def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> None:
-    """Ten views, all inside at the same time: each has its own request in the context, before and after."""
     server = start(*GUNICORN, *KINDS[kind], "--workers", "1", "--threads", "10", "flask_service:app")
     with ThreadPoolExecutor(10) as pool:
         bodies = list(pool.map(server.send_request, ["/together/10"] * 10))
@@ -116,7 +112,6 @@ def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> 
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
 @pytest.mark.parametrize("kind", ["uvicorn.workers.UvicornWorker", "asgi"])
 def test_asgi_inside_gunicorn_reports(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
-    """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
     server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     bodies = server.send_many("/", 30)
     server.wait_for_log("Worker is up", 2)
@@ -126,7 +121,6 @@ def test_asgi_inside_gunicorn_reports(start: Start, sink: Sink, kind: str, prelo
 
 
 def test_a_killed_worker_loses_no_request(start: Start, sink: Sink) -> None:
-    """Not the fast ones of the last interval, and the one that blocked its event loop counts as failed."""
     worker = ("--worker-class", "uvicorn.workers.UvicornWorker", "--workers", "1", "--timeout", "8")
     server = start(*GUNICORN, *worker, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     server.send_many("/", 30)
@@ -146,7 +140,6 @@ def test_a_killed_worker_loses_no_request(start: Start, sink: Sink) -> None:
 
 
 def test_aiohttp_inside_gunicorn_reports(start: Start, sink: Sink) -> None:
-    """Its workers end by an exit handler."""
     worker = ("--worker-class", "aiohttp.GunicornWebWorker")
     server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     bodies = server.send_many("/", 20)
@@ -157,7 +150,6 @@ def test_aiohttp_inside_gunicorn_reports(start: Start, sink: Sink) -> None:
 
 
 def test_standalone_aiohttp_reports_before_its_exit(start: Start, sink: Sink) -> None:
-    """`run_app` returns, and the program ends as any other."""
     server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL=NEVER)
     bodies = server.send_many("/", 20)
 

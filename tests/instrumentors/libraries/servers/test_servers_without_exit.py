@@ -22,7 +22,6 @@ NEVER = "36500d"
 
 @pytest.mark.parametrize("options", [(), ("--without-threads",)])
 def test_the_server_of_flask_reports_before_its_end(start: Start, sink: Sink, options: tuple[str, ...]) -> None:
-    """`flask run`, as in its documentation."""
     command = ("flask", "--app", "flask_service:app", "run", "--port", "{port}", *options)
     server = start(*command, STAGELENS_EXPORT_INTERVAL=NEVER)
     server.send_many("/", 30)
@@ -32,7 +31,6 @@ def test_the_server_of_flask_reports_before_its_end(start: Start, sink: Sink, op
 
 
 def test_a_server_of_grpc_reports_before_its_end(start: Start, sink: Sink) -> None:
-    """Its main thread waits in `wait_for_termination`."""
     server = start("grpc_service", "{port}", STAGELENS_EXPORT_INTERVAL=NEVER)
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         predict = channel.unary_unary("/shop.Shop/Predict")

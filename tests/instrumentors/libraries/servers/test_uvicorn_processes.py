@@ -43,7 +43,6 @@ def assert_clean(ended: tuple[int, str], status: int) -> None:
 def test_every_process_reports_all_requests_once(
     start: Start, sink: Sink, options: tuple[str, ...], status: int
 ) -> None:
-    """The process exits by the signal without exit handlers, with or without a lifespan of the application."""
     server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL=NEVER)
     bodies = server.send_many("/", 30)
 
@@ -55,7 +54,6 @@ def test_every_process_reports_all_requests_once(
 def test_a_reloaded_process_reports_before_its_exit(
     start: Start, sink: Sink, tmp_path: Path, until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """The reloader itself serves nothing and reports nothing."""
     service, changed = tmp_path / "fastapi_service.py", tmp_path / "changed"
     for name in (service.name, "gate.py"):
         shutil.copy(HERE / name, tmp_path)

@@ -59,7 +59,6 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
 
 
 def test_the_first_call_has_no_previous_reading(planted: Planted) -> None:
-    """The call is recorded as network immediately, and does not delay its request."""
     first = planted.serve(1, 1, 900, 0, 900, 0)
 
     assert ready(first)
@@ -67,7 +66,6 @@ def test_the_first_call_has_no_previous_reading(planted: Planted) -> None:
 
 
 def test_a_call_between_two_readings_gets_their_average(planted: Planted) -> None:
-    """Of all calls the server counted then, whoever made them."""
     planted.serve(1, 7, 10**12, 0, 10**12, 0).ready()
     planted.now += SECOND
     call = planted.serve(1, 4, 4 * 600, 4 * 20, 4 * 500, 4 * 30)
@@ -82,7 +80,6 @@ def test_a_call_between_two_readings_gets_their_average(planted: Planted) -> Non
 
 
 def test_a_call_waits_for_the_reading_after_it(planted: Planted) -> None:
-    """A model is read once a second, and the server counts a call shortly after its response."""
     planted.serve(0.1, 1, 9, 0, 9, 0).ready()
     call = planted.serve(0.1, 0, 0, 0, 0, 0)
 
@@ -98,7 +95,6 @@ def test_a_call_waits_for_the_reading_after_it(planted: Planted) -> None:
 
 
 def test_a_model_is_read_at_most_once_a_second(planted: Planted) -> None:
-    """However many calls there are."""
     for _ in range(100):
         planted.serve(0.01, 1, 5, 0, 5, 0).ready()
 
@@ -106,7 +102,6 @@ def test_a_model_is_read_at_most_once_a_second(planted: Planted) -> None:
 
 
 def test_a_call_without_a_new_reading_gets_the_previous_average(planted: Planted) -> None:
-    """After three seconds there is no further reading: the last known average is used."""
     planted.serve(0.1, 1, 9, 0, 9, 0).ready()
     planted.now += SECOND
     planted.serve(0.1, 1, 7, 0, 7, 0).ready()
@@ -117,7 +112,6 @@ def test_a_call_without_a_new_reading_gets_the_previous_average(planted: Planted
 
 
 def test_a_restarted_server_counts_from_zero(planted: Planted) -> None:
-    """Its totals are smaller than before: nothing is averaged over that."""
     planted.serve(0.1, 1000, 9000, 0, 9000, 0).ready()
     planted.now += SECOND
     planted.totals = Totals(0, 0, 0, 0, 0)
@@ -128,7 +122,6 @@ def test_a_restarted_server_counts_from_zero(planted: Planted) -> None:
 
 
 def test_a_restarted_server_with_more_calls_is_detected(planted: Planted) -> None:
-    """Within a second it counts more calls than it had, but less time: that is no average of anything."""
     planted.serve(0.1, 10, 10 * SECOND, 0, 9 * SECOND, 0).ready()
     planted.now += SECOND
     planted.totals = Totals(0, 0, 0, 0, 0)
@@ -141,8 +134,6 @@ def test_a_restarted_server_with_more_calls_is_detected(planted: Planted) -> Non
 def test_readings_of_a_slow_server_take_at_most_a_tenth_of_the_time(
     planted: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests wait to be counted while it is asked, and it may be asked about many models."""
-
     def slowly(*_: object) -> Totals:
         planted.asked += 1
         planted.now += SECOND // 2
@@ -161,7 +152,6 @@ def test_readings_of_a_slow_server_take_at_most_a_tenth_of_the_time(
 def test_a_server_without_statistics_is_queried_less_and_less(
     planted: Planted, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server is logged once, no request waits for it, and it is used again when statistics return."""
     planted.error = ConnectionRefusedError()
     with caplog.at_level(logging.WARNING, "stagelens"):
         for _ in range(200):
@@ -183,8 +173,6 @@ def test_a_server_without_statistics_is_queried_less_and_less(
 
 
 def test_the_number_of_models_read_is_limited(planted: Planted) -> None:
-    """Models named by requests must not grow the memory; unused models are dropped."""
-
     def call(number: int) -> Averaged:
         return Averaged(SERVER, f"m{number}", "", planted.now - 1, planted.now)
 
@@ -203,7 +191,6 @@ amounts = st.integers(0, 10**12)
 def test_the_servers_stages_lie_inside_the_call(
     count: int, parts: tuple[int, int, int, int], wall: int, mean: int
 ) -> None:
-    """One after the other, whatever the server counted: an average may be longer than this call was."""
     marks = spread(CallWindow(Totals(count, *parts), mean), 1000, 1000 + wall)
     edges = [edge for at in range(0, len(marks), 3) for edge in marks[at + 1 : at + 3]]
 
@@ -212,7 +199,6 @@ def test_the_servers_stages_lie_inside_the_call(
 
 
 def test_parallel_steps_share_their_time() -> None:
-    """An ensemble's steps may compute longer together than the ensemble ran."""
     marks = spread(CallWindow(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 200), 0, 200)
 
     assert marks == ["h2d@averaged", 50, 60, "forward@averaged", 60, 150]
@@ -220,7 +206,6 @@ def test_parallel_steps_share_their_time() -> None:
 
 @given(st.lists(st.integers(1_000, 10**9), min_size=1, max_size=50), st.floats(0, 1))
 def test_the_sum_of_all_calls_equals_the_server_totals(walls: list[int], share: float) -> None:
-    """However different they were: cutting the average to the short ones would lose what the long ones had more."""
     whole = int(sum(walls) * share)
     window = CallWindow(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
     marks = [spread(window, 0, wall) for wall in walls]

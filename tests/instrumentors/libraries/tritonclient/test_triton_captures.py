@@ -37,13 +37,11 @@ def outline(spans: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str], 
 
 
 def test_every_kind_of_call_is_captured() -> None:
-    """One file each."""
     assert sorted(path.stem for path in CAPTURES.glob("*.json")) == sorted(capture.KINDS)
 
 
 @pytest.mark.parametrize("kind", capture.KINDS)
 def test_a_capture_equals_a_current_export(kind: str, triton: TritonServer, traces: TraceSink) -> None:
-    """The same spans under our own, with the same events."""
     captured = json.loads((CAPTURES / f"{kind}.json").read_text())
     expected = [span for each in captured["resourceSpans"] for scope in each["scopeSpans"] for span in scope["spans"]]
     exported: list[dict[str, Any]] = []

@@ -35,7 +35,6 @@ def unclaimed(span: dict[str, Any]) -> float:
 def test_server_stages_reach_the_collector(
     triton: TritonServer, sink: Any, until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    """The 30 ms of the model are recorded, and nearly all of the time is attributed."""
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, SCRIPT, triton.http]
     sent = 0
 

@@ -73,7 +73,6 @@ def counts(triton: TritonServer, model: str, more_than: int) -> bool:
 def test_stages_equal_the_server_averages(  # noqa: PLR0917 - fixtures
     model: str, batch: bool, triton: TritonServer, inputs: Any, until: Callable[..., None], monkeypatch: Any
 ) -> None:
-    """Of 32 calls, four at once: what we report adds up to what the server counted, in every stage."""
     monkeypatch.setattr(statistics, "READ_EVERY_NS", 0)
     # However long a reading takes, the next one is made.
     monkeypatch.setattr(statistics, "SLOW_NS", 60 * SECOND)
@@ -108,7 +107,6 @@ def test_stages_equal_the_server_averages(  # noqa: PLR0917 - fixtures
 
 
 def test_http_and_grpc_report_equal_statistics(triton: TritonServer) -> None:
-    """By version or without."""
     totals = {
         statistics.fetch_totals(server_of(triton, protocol), "failing", version)
         for protocol in ("http", "grpc")
@@ -120,7 +118,6 @@ def test_http_and_grpc_report_equal_statistics(triton: TritonServer) -> None:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_missing_model_or_server_raises(protocol: str, triton: TritonServer) -> None:
-    """Whoever asks has to count with it."""
     with pytest.raises(Exception, match=r"400|404|not available"):
         statistics.fetch_totals(server_of(triton, protocol), "missing", "")
     with pytest.raises(Exception, match=r"refused|UNAVAILABLE"):
@@ -128,7 +125,6 @@ def test_a_missing_model_or_server_raises(protocol: str, triton: TritonServer) -
 
 
 def test_a_path_prefix_before_the_api_is_preserved(triton: TritonServer) -> None:
-    """A proxy may serve Triton below a path, which is part of the client's address."""
     with pytest.raises(Exception, match=r"400|404"):
         statistics.fetch_totals(Server("http", f"{triton.http}/below", {}), "plain", "")
     assert statistics.fetch_totals(Server("http", f"{triton.http}/", {}), "plain", "").calls >= 0
@@ -137,7 +133,6 @@ def test_a_path_prefix_before_the_api_is_preserved(triton: TritonServer) -> None
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
 def test_every_client_is_mapped_to_its_server(library: Any, triton: TritonServer) -> None:
-    """Addresses are positional or keyword arguments; TLS arguments are used for the statistics connection."""
     address = triton.http if library is http else triton.grpc
     with library.InferenceServerClient(url=address) as named, library.InferenceServerClient(address, False) as placed:
         assert named._stagelens_server == placed._stagelens_server == server_of(triton, library.__name__.split(".")[1])

@@ -72,7 +72,6 @@ def check(recorded: Recorded, parts: int) -> None:
 
 
 def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """Of a model that is not decoupled: it has no first token, nor has a time to it."""
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("plain", inputs(grpc))
@@ -85,7 +84,6 @@ def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: R
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """However many parts there are; each is read inside the request, on the stream's own thread."""
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, parts), request_id="a", enable_empty_final_response=True)
@@ -102,7 +100,6 @@ def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_reque
 def test_a_stream_that_does_not_mark_its_end_ends_when_it_is_stopped(
     client: Any, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """Without an id, too: only one call is under way."""
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, 3))
@@ -131,7 +128,6 @@ def _request(client: Any, inputs: Any, request_id: str, go: threading.Barrier) -
 
 @pytest.mark.parametrize("named", [True, False])
 def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: Any, inputs: Any, *, named: bool) -> None:
-    """By their ids each gets its own parts; without, neither gets any."""
     callback = RecordingCallback()
     assert client.is_server_live()
     client.start_stream(callback)
@@ -231,7 +227,6 @@ class Sharing:
 
 
 def test_two_simultaneous_calls_are_distinguished() -> None:
-    """A call that starts while another with the same id is recorded comes after it, and their parts do not mix."""
     sharing = Sharing()
     earlier: records.Marks = [records.OPEN, 0, 0]
     first, second = ([records.OPEN, number, 0] for number in (1, 2))
@@ -247,7 +242,6 @@ def test_two_simultaneous_calls_are_distinguished() -> None:
 
 
 def test_a_call_started_during_the_last_response_of_another_is_separate() -> None:
-    """Under the same id, in the same request: what is forgotten is the one that is over."""
     sharing = Sharing()
     marks: records.Marks = [records.OPEN, 0, 0]
     call = Interrupted(marks, object(), "m", "")
@@ -261,7 +255,6 @@ def test_a_call_started_during_the_last_response_of_another_is_separate() -> Non
 
 
 def test_a_callback_may_use_the_stream() -> None:
-    """No lock is held during the callback, which may wait for other threads."""
     marks: records.Marks = [records.OPEN, 0, 0]
     alive: list[bool] = []
 
@@ -280,7 +273,6 @@ def test_a_callback_may_use_the_stream() -> None:
 
 
 def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """An error that names no call is that of the one that was sent."""
     callback = RecordingCallback()
     client.start_stream(callback)
     with pytest.raises(InferenceServerException, match="must be a string"):
@@ -294,7 +286,6 @@ def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded
 
 
 def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, inputs: Any) -> None:
-    """Nor does it disturb the callback."""
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, 2))
@@ -307,7 +298,6 @@ def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, i
 
 
 def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """A model's error names no call, a cancelled stream is all its calls'; a callback's own exception is the user's."""
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("failing", inputs(grpc))
@@ -323,7 +313,6 @@ def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: 
 
 
 def test_a_second_stream_is_refused_and_the_first_continues(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """As without us."""
     callback = RecordingCallback()
     client.start_stream(callback)
     with pytest.raises(InferenceServerException, match="already running"):
@@ -342,7 +331,6 @@ def test_an_agent_failure_drops_no_response_part(
     reported: set[str],
     make_fail: Callable[[Any, str], None],
 ) -> None:
-    """The user's callback gets every part, though we cannot read them."""
     make_fail(triton_client, "is_last_response")
     callback = RecordingCallback()
     client.start_stream(callback)
@@ -357,7 +345,6 @@ def test_an_agent_failure_drops_no_response_part(
 
 @pytest.mark.usefixtures("in_a_request")
 def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that lives for days must not keep every request that used it."""
     monkeypatch.setattr(triton_client, "MAX_CALLS", 2)
     callback = RecordingCallback()
     client.start_stream(callback)
@@ -372,7 +359,6 @@ def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch:
 
 
 def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """The stream is read to its end."""
     marks: Any = records.current.get()
     callback = RecordingCallback()
     client.start_stream(callback)
@@ -385,7 +371,6 @@ def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_req
 
 
 def test_a_stream_survives_compaction_of_its_request(in_a_request: Recorded) -> None:
-    """A list that was full is shortened: the wait is found where it stands then, and the end raises nothing."""
     marks = records.current.get()
     assert marks is not None
     # The Triton server is not needed for that.
@@ -407,7 +392,6 @@ def test_a_stream_survives_compaction_of_its_request(in_a_request: Recorded) -> 
 def test_a_stream_end_that_cannot_be_recorded_is_reported(
     client: Any, in_a_request: Recorded, inputs: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait is recorded by then."""
     monkeypatch.delattr(calls, "Averaged")
     callback = RecordingCallback()
     client.start_stream(callback)
@@ -424,8 +408,6 @@ async def _one(inputs: Any, parts: int, **more: Any) -> AsyncIterator[dict[str, 
 
 
 def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
-    """The wait ends with the last part."""
-
     async def call() -> list[float]:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:
             parts = client.stream_infer(_one(inputs, 4, request_id="a"))
@@ -440,8 +422,6 @@ def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Rec
 def test_a_stream_of_asyncio_that_is_cancelled_is_counted(
     triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """`cancel` is still the client's."""
-
     async def call() -> bool:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:
             parts = client.stream_infer(_one(inputs, 50))
@@ -455,8 +435,6 @@ def test_a_stream_of_asyncio_that_is_cancelled_is_counted(
 def test_an_invalid_asyncio_input_is_refused_by_the_client(
     triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
 ) -> None:
-    """We read the input for the model's name, and stumble over nothing."""
-
     async def wrong() -> AsyncIterator[Any]:
         yield inputs
 
@@ -482,7 +460,6 @@ def test_an_invalid_asyncio_input_is_refused_by_the_client(
 def test_an_asyncio_stream_accepts_every_client_input(
     triton: TritonServer, in_a_request: Recorded, inputs: Any, monkeypatch: pytest.MonkeyPatch, reported: set[str]
 ) -> None:
-    """Several calls in one stream, models that fail, no iterator at all, and parts that we cannot read."""
     failed = asyncio.Event()
     results: list[tuple[Any, Any]] = []
 

@@ -103,7 +103,6 @@ def statistics_of(client: Any) -> Totals:
 
 
 def test_https_uses_the_certificate_authorities_of_the_client(https: str, trusted: Path) -> None:
-    """As a file for the one client, as a context for the other."""
     options = {"ca_certs": str(trusted)}
     context = ssl.create_default_context(cafile=trusted)
 
@@ -117,7 +116,6 @@ def test_https_uses_the_certificate_authorities_of_the_client(https: str, truste
 
 
 def test_https_refuses_other_certificate_authorities(https: str) -> None:
-    """Without statistics the calls are network, which is better than numbers of an untrusted server."""
     with (
         tritonclient.http.InferenceServerClient(https, ssl=True, insecure=True) as client,
         pytest.raises(ssl.SSLCertVerificationError),
@@ -126,7 +124,6 @@ def test_https_refuses_other_certificate_authorities(https: str) -> None:
 
 
 def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, trusted: Path) -> None:
-    """As a file or as credentials."""
     credentials = grpc.ssl_channel_credentials(trusted.read_bytes())
 
     with tritonclient.grpc.InferenceServerClient(grpcs, ssl=True, root_certificates=str(trusted)) as client:
@@ -138,7 +135,6 @@ def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, trusted
 
 
 def test_grpc_refuses_other_certificate_authorities(grpcs: str) -> None:
-    """As over HTTPS."""
     with (
         tritonclient.grpc.InferenceServerClient(grpcs, ssl=True) as client,
         pytest.raises(grpc.RpcError, match="UNAVAILABLE"),

@@ -114,7 +114,6 @@ every_way = pytest.mark.parametrize("call", WAYS.values(), ids=WAYS.keys())
 def test_a_call_is_serialize_around_one_wait(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """The wait starts after the request is built, and has the name of the model."""
     np.testing.assert_array_equal(call(triton, "plain", inputs, model_version="1"), [2, 4, 6])
 
     stages = [stage for stage, _, _ in in_a_request.marks() if not stage.startswith("@")]
@@ -134,7 +133,6 @@ def test_a_call_is_serialize_around_one_wait(
 def test_the_server_continues_our_trace(
     call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """`traceparent` is sent, and the server's own spans are part of the request's trace."""
     spans: list[dict[str, Any]] = []
     for _ in range(ATTEMPTS):
         call(triton, "plain", inputs)
@@ -152,7 +150,6 @@ def test_the_server_continues_our_trace(
 def test_headers_of_the_user_are_unchanged(
     call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """A `traceparent` of the user is preserved, and the user's dict is not modified."""
     spans: list[dict[str, Any]] = []
     for attempt in range(ATTEMPTS):
         trace_id = f"{id(call):016x}{attempt + 1:016x}"
@@ -170,7 +167,6 @@ def test_headers_of_the_user_are_unchanged(
 
 @pytest.mark.usefixtures("in_a_request")
 def test_headers_can_be_positional(triton: TritonServer, inputs: Any) -> None:
-    """Earlier arguments are passed on unchanged."""
     before = (None, "", 0, False, False, 0, None)
     headers: dict[str, str] = {}
 
@@ -184,7 +180,6 @@ def test_headers_can_be_positional(triton: TritonServer, inputs: Any) -> None:
 @pytest.mark.usefixtures("in_a_request")
 @pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
 def test_the_plugin_of_the_user_stays_registered(library: Any, triton: TritonServer, inputs: Any) -> None:
-    """Their plugin can be registered, and sees our header beside theirs."""
     seen: list[dict[str, str]] = []
 
     class Plugin(tritonclient.http.InferenceServerClientPlugin):
@@ -204,7 +199,6 @@ def test_the_plugin_of_the_user_stays_registered(library: Any, triton: TritonSer
 def test_an_error_of_the_server_is_counted_and_raised(
     call: Call, model: str, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """The wait is recorded as well; nothing is asked of the server about a call that failed."""
     with pytest.raises(InferenceServerException):
         call(triton, model, inputs)
 
@@ -215,7 +209,6 @@ def test_an_error_of_the_server_is_counted_and_raised(
 
 @pytest.mark.parametrize("call", [by_http, by_grpc, by_http_aio, by_grpc_aio])
 def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finished: Any, inputs: Any) -> None:
-    """Triton counts a rejected call nowhere: of six at once it takes two or three."""
     together = threading.Barrier(6)
 
     def batched(client: Any) -> list[Any]:
@@ -243,7 +236,6 @@ def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finis
 
 
 def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
-    """Timeouts of the socket, of the deadline and of the handle are recorded."""
     with triton.hanging():
         with http.InferenceServerClient(triton.http, network_timeout=0.01) as client, pytest.raises(TimeoutError):
             client.infer("plain", inputs(http))
@@ -259,8 +251,6 @@ def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_requ
 
 
 def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Recorded, inputs: Any, until: Any) -> None:
-    """By the handle of `async_infer`, or with the task that waits."""
-
     async def give_up(client: Any, library: Any) -> None:
         task = asyncio.create_task(client.infer("plain", inputs(library)))
         await asyncio.sleep(0.005)
@@ -286,7 +276,6 @@ def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Reco
 
 
 def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
-    """The error of the client is raised."""
     with http.InferenceServerClient("127.0.0.1:1") as client, pytest.raises(ConnectionRefusedError):
         client.infer("plain", inputs(http))
 
@@ -297,7 +286,6 @@ def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
 def test_client_side_refusals_are_unchanged(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """Before anything is sent."""
     # The HTTP client for asyncio has forgotten to import what it wants to raise.
     with pytest.raises((InferenceServerException, NameError), match=r"must be a string|raise_error"):
         call(triton, "plain", inputs, model_version=1)
@@ -310,7 +298,6 @@ def test_client_side_refusals_are_unchanged(
 
 
 def test_a_greenlet_without_a_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
-    """The error is raised where the result is requested."""
     with http.InferenceServerClient("127.0.0.1:1") as client:
         handle = client.async_infer("plain", inputs(http))
         with pytest.raises(ConnectionRefusedError):
@@ -324,7 +311,6 @@ def test_a_greenlet_without_a_server_is_an_error(in_a_request: Recorded, inputs:
 def test_a_request_at_its_record_limit_is_served(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """A loop of a million calls inside one request does not grow for ever."""
     marks: Any = records.current.get()
     marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
     before = len(in_a_request.marks())
@@ -335,7 +321,6 @@ def test_a_request_at_its_record_limit_is_served(
 
 
 def test_an_unknown_client_is_recorded_as_network(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its calls are network only."""
     monkeypatch.delattr(calls, "Server")
     http.InferenceServerClient("127.0.0.1:1").close()
 
@@ -355,7 +340,6 @@ def unregistered(client: Any) -> bool:
 def test_copies_of_shared_memory_are_serialize(
     library: Any, triton: TritonServer, in_a_request: Recorded, until: Any
 ) -> None:
-    """In and out; what is on the wire is a name."""
     values = np.array([1, 2, 3], np.float32)
     # There is one space of names for all processes.
     key = f"/stagelens_{os.getpid()}_{library.__name__}"
@@ -379,8 +363,6 @@ def test_copies_of_shared_memory_are_serialize(
 
 
 def test_concurrent_requests_never_mix(triton: TritonServer, finished: Any, inputs: Any) -> None:
-    """Threads that share a client of gRPC, tasks that share one of asyncio."""
-
     def record(marks: Any, token: Any) -> list[str]:
         recorder.end(token)
         finished.append((marks, marks[1], 0, "", "", 0, "internal"))
@@ -408,7 +390,6 @@ def test_concurrent_requests_never_mix(triton: TritonServer, finished: Any, inpu
 
 @every_way
 def test_outside_a_request_nothing_is_recorded(call: Call, triton: TritonServer, finished: Any, inputs: Any) -> None:
-    """A batch script serves no request."""
     call(triton, "plain", inputs)
 
     assert records.current.get() is None
@@ -425,7 +406,6 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(  # noqa: PL
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither the header nor what is noted of the server may cost a call."""
     make_fail(calls, "traceparent")
     make_fail(calls, "Averaged")
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -438,7 +418,6 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(  # noqa: PL
 
 
 def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
-    """Only the names of model and version of a call are recorded."""
     with http.InferenceServerClient(triton.http) as client:
         client.infer(
             "plain",
@@ -455,7 +434,6 @@ def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request
 def test_instrumenting_twice_patches_once(
     triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
 ) -> None:
-    """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     TritonClientInstrumentor().instrument(skip_dep_check=True)
     by_grpc(triton, "plain", inputs)
@@ -487,7 +465,6 @@ def test_subclasses_work(triton: TritonServer, in_a_request: Recorded, inputs: A
     ],
 )
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
     code = f"""import stagelens, sys; {order}
 print(tritonclient.http.InferenceServerClient.infer.__wrapped__.__qualname__)
 print(tritonclient.grpc.aio.InferenceServerClient.infer.__wrapped__.__qualname__)
@@ -507,7 +484,6 @@ def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
     *,
     ours_first: bool,
 ) -> None:
-    """Its spans are the user's calls, not our reading of statistics; our stages are as without it."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     # Its gRPC module asks for the global one.
@@ -540,7 +516,6 @@ def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
 def test_stagelens_client_modules_do_not_count_the_wait_twice(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """GRPC and aiohttp calls for Triton are no dependency."""
     ours: list[Instrumentor] = [
         library.load()() for library in LIBRARIES if library.trigger in ("aiohttp", "grpc", "threading", "urllib3")
     ]
@@ -557,7 +532,6 @@ def test_stagelens_client_modules_do_not_count_the_wait_twice(
 
 
 def test_exiting_in_another_context_does_nothing(in_a_request: Recorded) -> None:
-    """A coroutine may be closed by whoever collects it."""
     marks: Any = records.current.get()
     tokens = contextvars.copy_context().run(calls.enter, calls.Call(marks, None, "m", ""))
     calls.leave(tokens)
