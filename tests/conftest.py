@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+from stagelens.store import Store
 from stagelens.store.engines import database
 from tests.support import flaky_tests
 from tests.support.certificate_authority import Authorities, Authority
@@ -83,6 +85,17 @@ def _fast_migration(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]
         folder = tmp_path_factory.mktemp("migrated")
         patch.setattr(database, "migrate", FastMigration(database.migrate, folder))
         yield
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Generator[Callable[..., Store]]:
+    """Opens SQLite stores that are closed with the test: `open_store("other.db", clock=clock)`."""
+    with ExitStack() as opened:
+
+        def open_(name: str = "stagelens.db", **options: Any) -> Store:
+            return opened.enter_context(closing(Store.open(f"sqlite:///{tmp_path / name}", **options)))
+
+        yield open_
 
 
 @pytest.fixture(scope="module")

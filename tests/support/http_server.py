@@ -1,0 +1,74 @@
+"""An HTTP server whose responses a test decides, in a thread; what it received is recorded."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+@dataclass
+class Recorded:
+    url: str
+    requests: list[Request] = field(default_factory=list)
+
+
+Response = tuple[int, Mapping[str, str], bytes]
+
+
+@contextmanager
+def http_server(
+    respond: Callable[[Request], Response] = lambda _: (200, {}, b""),
+    *,
+    context: ssl.SSLContext | None = None,
+    protocol: str = "HTTP/1.1",
+) -> Generator[Recorded]:
+    """Serve what *respond* returns for each request until the block ends; a client that leaves is not an error."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = protocol
+
+        def respond(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, self.path, headers, body)
+            recorded.requests.append(request)
+            status, named, content = respond(request)
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(content)), **named}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = respond  # noqa: N815 - names of the library
+
+        def log_message(self, *_: object) -> None: ...
+
+    class Server(ThreadingHTTPServer):
+        def get_request(self) -> tuple[Any, Any]:
+            connection, address = super().get_request()
+            return (context.wrap_socket(connection, server_side=True) if context else connection), address
+
+        def handle_error(self, *_: object) -> None: ...
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        host = f"https://localhost:{server.server_port}" if context else f"http://127.0.0.1:{server.server_port}"
+        recorded = Recorded(host)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield recorded
+        server.shutdown()
+        thread.join()
