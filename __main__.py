@@ -15,9 +15,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import __version__
 from .cli import arguments
 from .core.errors import StagelensError
+from .core.version import __version__
 
 if TYPE_CHECKING:
     from .collector.serve import Collector

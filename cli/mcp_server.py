@@ -18,11 +18,11 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .. import __version__
 from ..client import ApiError, Client, connect
 from ..core.addresses import host_and_port, is_loopback, is_same_origin, parse_authority, server_url
 from ..core.background_tasks import stop_on_signals
 from ..core.errors import StagelensError
+from ..core.version import __version__
 from .mcp_tools import INSTRUCTIONS, Tools
 
 _TIMEOUT_SECONDS = 60.0

@@ -22,8 +22,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import __version__
 from ..core import names
+from ..core.version import __version__
 from ..store import KeptTrace, Series, Store
 from ..store.full_export import ExportedHistogram, StoreExport, open_export
 from ..store.series import COLD

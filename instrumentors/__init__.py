@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .. import import_lock
+from ..core.import_lock import import_lock
 from . import bootstrap as bootstrap
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .. import import_lock
+from ..core.import_lock import import_lock
 from . import functions, recorder, scripts
 from .config_file import apply_config_file
 from .instrumentor import Instrumentor, log_failure, when_imported

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urljoin
 
-from .. import import_lock
 from ..core import names
+from ..core.import_lock import import_lock
 
 VARIABLE = "OTEL_CONFIG_FILE"
 _DEFAULT_ENDPOINT = "http://localhost:4318/v1/"

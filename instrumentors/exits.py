@@ -29,7 +29,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from .. import import_lock
+from ..core.import_lock import import_lock
 from .instrumentor import Instrumentor, Probed, log_failure, unpatched
 from .probes import Probe
 

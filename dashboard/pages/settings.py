@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from dash import html
 from dash.development.base_component import Component
 
-from ... import __version__
 from ...analysis.costs import Prices
 from ...core.settings.live_file import LiveFile
+from ...core.version import __version__
 from ...store.queries.state import Storage, TierStorage
 from ..config import DashboardConfig
 from ..ui.components import Node, banner, card, pill, table

@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 
 from flask import Flask, Response, current_app, request
 
-from ... import __version__
 from ...analysis.profile import profile_of_request
 from ...core import names
 from ...core.code_stack import split_stack_key
+from ...core.version import __version__
 from ...store import KeptTrace
 from ...store.schema import storable
 from ..pages.page import Context, Page

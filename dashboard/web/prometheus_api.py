@@ -26,10 +26,10 @@ import promql_parser
 from flask import Flask, Response, request
 from numpy.typing import NDArray
 
-from ... import __version__
 from ...core.errors import StagelensError
 from ...core.prometheus_names import LABELS
 from ...core.text import is_whole_number
+from ...core.version import __version__
 from ...store import Selection
 from ...store.queries.windows import Measure, TooManyValuesError, WindowQuery
 from ..source import Source

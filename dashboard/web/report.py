@@ -20,7 +20,7 @@ from dash import html
 from dash.development.base_component import Component
 from flask import Flask, Response, request
 
-from ... import __version__
+from ...core.version import __version__
 from ...store import Selection, Store
 from ..pages.page import Context, Page, empty_page_card
 from ..source import Source

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ... import __version__
 from ...analysis.breakdown import Measures
 from ...analysis.slo_status import most_urgent
 from ...core.histogram import samples_needed
 from ...core.stages import OTHER, STAGES, label
+from ...core.version import __version__
 from ...store import StoreState
 from ..pages.advice import advice_count
 from ..pages.comparison import asked_pair, served

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ... import __version__
 from ...core.addresses import server_url
 from ...core.proxies import ProxyError, proxy_of, through_proxy
 from ...core.settings.values import format_size
+from ...core.version import __version__
 from .. import run
 from ..agent.profile import LOCK_SHARE, SLOW_SHARE
 from ..config import AgentConfig

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
-from ... import __version__
 from ...core import names
 from ...core.proxies import proxy_of, through_proxy
+from ...core.version import __version__
 from ..config import ClientTlsFiles
 from ..recorder import park_if_inherited
 from .http_post import HttpResponse, explain, origin, post
