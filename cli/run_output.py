@@ -33,7 +33,6 @@ from ..dashboard.ui.format import duration, interval, percent, percentile, porti
 from ..dashboard.ui.trace_text import span_name, span_note
 from ..dashboard.view import trace_name
 from ..dashboard.web.report import run_report
-from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import RunOutputs
 from ..questions.breakdown import breakdown
 from ..store import KeptTrace, Reader, Selection, Store
@@ -356,8 +355,6 @@ def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -
     # Without counted requests the summary would suggest instrumentation, although the failed store is the cause.
     if made or found.services:
         made &= _run_step(lambda: print_summary(found, run))
-    if here.send_on():
-        print(f"stagelens run: the run was sent to the collector at {DEFAULT_ENDPOINT}", file=sys.stderr)
     for path, write in ((outputs.report, write_page), (outputs.save, save_run)):
         if path is not None:
             made &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")

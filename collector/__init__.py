@@ -1,1 +1,1 @@
-"""The collector: OTLP servers, validation and ingestion, scraping, import and forwarding."""
+"""The collector: OTLP servers, validation and ingestion, scraping and import."""

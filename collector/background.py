@@ -15,14 +15,12 @@ from importlib import metadata
 
 from ..core.background_tasks import PeriodicThread
 from ..core.errors import StoreError
-from ..core.settings.values import format_size
 from ..store import Batch, Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report
 from ..store.events import StoredLoad, forget_returned, write_stopped
 from ..store.inbox import AggregationInput, AggregationResult, read_backlog
 from ..store.points import PointColumns, as_columns
 from .config import LiveConfig
-from .forward.forwarder import DestinationState as Destination
 from .ingest.writer import FullError
 from .scrape.scraper import TargetState
 from .self_metrics import Health, SelfMetrics
@@ -153,13 +151,12 @@ class StatusReporter(PeriodicThread):
         health: Health,
         file: LiveConfig,
         targets: Callable[[], Sequence[TargetState]] = lambda: (),
-        destinations: Callable[[], Sequence[Destination]] = lambda: (),
         shares: ServiceShares | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("vitals")
         self._store, self._metrics, self._health, self._file = store, metrics, health, file
-        self._targets, self._destinations, self._clock = targets, destinations, clock
+        self._targets, self._clock = targets, clock
         self._shares = shares or ServiceShares()
         self._id, self.name, self._started = secrets.token_hex(8), "", clock()
         self._version = metadata.version("stagelens")
@@ -212,18 +209,12 @@ class StatusReporter(PeriodicThread):
         self._taken.append((now, self._metrics.samples()))
         failing = self._health.failing | dict.fromkeys(self._health.dead, "")
         self._since = {part: self._since.get(part, now) for part in failing}
-        targets, destinations = self._targets(), self._destinations()
+        targets = self._targets()
         down = [state for state in targets if state.state == "down"]
         vitals = replace(
             vitals_from_samples(self._taken),
             targets_up=sum(state.state == "up" for state in targets),
             targets_down={state.url: state.error[:_MAX_CHARS] for state in down[:_MAX_DOWN]},
-            destinations_down={
-                each.name: f"{each.error[:_MAX_CHARS]} ({format_size(each.backlog.size_bytes)} wait)"
-                for each in destinations
-                if each.state == "down"
-            },
-            destinations_lost={each.name: each.lost_bodies for each in destinations if each.lost_bodies},
             failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
             file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
             greedy=tuple(self._shares.greedy()[:_MAX_DOWN]),

@@ -20,7 +20,6 @@ from ..core.settings.yaml_config import meant
 from ..store.engines import database
 from ..store.store_factory import store_locations
 from .config import CollectorConfig, CollectorFile, read_collector_file
-from .forward.config import Destination
 from .scrape.config import AUTO, ScrapeTarget
 from .server import access_config as access_section
 from .server.access_config import Access, GrpcTls, RateLimits, check_exposure
@@ -76,8 +75,6 @@ def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
     yield f"rules      {len(file.rules)} custom, then {len(built_in())} built-in"
     yield from _column("scrapes", [_scraped(target) for target in file.scrape] or ["nothing"])
     yield f"/metrics   {file.prometheus.in_words()}"
-    if file.forward:
-        yield from _column("forwards", [_sent_on(destination) for destination in file.forward])
 
 
 def _column(name: str, lines: list[str]) -> Iterator[str]:
@@ -111,14 +108,6 @@ def _limited(environment: str | None, limits: RateLimits) -> str:
 def _scraped(target: ScrapeTarget) -> str:
     engine = target.engine_rules.name if target.engine_rules else AUTO
     return f"{target.url} as {target.service}, every {target.every.total_seconds():g} s, engine: {engine}"
-
-
-def _sent_on(destination: Destination) -> str:
-    most = format_size(destination.most_waiting)
-    then = "senders get an error and retry" if destination.when_full == "refuse" else "the oldest data is dropped"
-    what = ", ".join(destination.signals)
-    where = f"{destination.place}, gRPC" if destination.protocol == "grpc" else destination.place
-    return f"{what} to {destination.name} ({where}); above {most} of waiting data, {then}"
 
 
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Configuration of the collector: settings from the environment, and the file STAGELENS_COLLECTOR_CONFIG.
 
 `core/settings/schema.py` lists the settings, which are read at the start. The file has sections for access, span rules, scrape
-targets, Prometheus labels and forwarding, each with its own reader. It is read again when it or a secret file in it changes.
+targets and Prometheus labels, each with its own reader. It is read again when it or a secret file in it changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ..core.settings.field_types import Port, Size, reject_value
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.section import Section, read_section
 from ..store.store_factory import StoreConfig
-from .forward.config import Destination, read_destinations
 from .prometheus import PrometheusSettings, read_prometheus
 from .scrape.config import ScrapeTarget, read_targets
 from .server.access_config import Access, read_access, tokens_from_env
@@ -104,7 +103,6 @@ class CollectorFile:
     rules: tuple[Rule, ...] = ()
     scrape: tuple[ScrapeTarget, ...] = ()
     prometheus: PrometheusSettings = field(default_factory=PrometheusSettings)
-    forward: tuple[Destination, ...] = ()
     files: tuple[Path, ...] = ()  # further files that were read: files with secrets
     warnings: tuple[str, ...] = ()  # probable mistakes, each with file, line and text
 
@@ -118,7 +116,6 @@ class _Sections(Section):
     rules: Any = None
     scrape: Any = None
     prometheus: Any = None
-    forward: Any = None
 
 
 def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
@@ -134,14 +131,13 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
     if document.value is not None:
         read_section(_Sections, document, (), document.value)
         sections = document.value if isinstance(document.value, dict) else {}
-        access, rules, scrape, prometheus, forward = (sections.get(key) or {} for key in _Sections.model_fields)
+        access, rules, scrape, prometheus = (sections.get(key) or {} for key in _Sections.model_fields)
         found_access = read_access(document, ("access",), access, env, {} if held is None else held)
         found = CollectorFile(
             replace(found_access.access, tokens=(*found_access.access.tokens, *own)),
             read_rules(document, ("rules",), rules),
             read_targets(document, ("scrape",), scrape, egress_policy),
             read_prometheus(document, ("prometheus",), prometheus),
-            read_destinations(document, ("forward",), forward, env, egress_policy),
             found_access.files,
         )
     if document.problems:
@@ -153,8 +149,8 @@ class _File(LiveFile[CollectorFile]):
     """Watched collector's file; each new content is logged."""
 
     def accepted(self, found: CollectorFile) -> None:
-        counts = len(found.access.tokens), len(found.rules), len(found.scrape), len(found.forward)
-        _log.info("%s is in effect: %d tokens, %d rules, %d targets, %d destinations", self.path, *counts)
+        counts = len(found.access.tokens), len(found.rules), len(found.scrape)
+        _log.info("%s is in effect: %d tokens, %d rules, %d targets", self.path, *counts)
         for line in found.warnings:
             _log.warning("%s", line)
 

@@ -1,4 +1,4 @@
-"""The collector: HTTP and gRPC servers in one event loop, with the writer, background threads, scraper and forwarder around one store.
+"""The collector: HTTP and gRPC servers in one event loop, with the writer, background threads and scraper around one store.
 
 `HttpApp` has the routes of OTLP and events, health probes and /metrics, and errors for other paths that name the right path.
 """
@@ -28,7 +28,6 @@ from ..store import Store
 from .background import Maintenance, SpanFolder, StatusReporter
 from .config import CollectorConfig, LiveConfig
 from .exposition import negotiate
-from .forward.forwarder import Forwarder
 from .ingest.pipeline import Endpoint, IngestPipeline, IngestRequest, refusal_response
 from .ingest.writer import Writer
 from .otlp.model import failure_response, http_response, media_type_of
@@ -127,7 +126,6 @@ class HttpApp:
             name=request.headers.get(names.BATCH_HEADER),
             caller=_caller(request),
             body=functools.partial(self._body_reader.body, request),
-            via=request.headers.get(names.VIA_HEADER, ""),
         )
         return http_response(await self._pipeline.handle(ingest_request))
 
@@ -238,15 +236,6 @@ class Collector:
         self._maintenance = Maintenance(store, interval_seconds=maintenance_seconds, health=health, metrics=metrics)
         self._scraper = Scraper(store, lambda: self._file.current.scrape or (), self._file.env, clock=clock)
         metrics.include(self._scraper.states)
-        self._forwarder = Forwarder(
-            store,
-            lambda: self._file.current.forward,
-            self._file.env,
-            budget_bytes=config.retention.budget_bytes,
-            clock=clock,
-        )
-        self.destinations = self._forwarder.states
-        metrics.include(self.destinations)
         self._access_control = AccessControl(lambda: self._file.current.access, is_open=config.is_open)
         self._decoders = DecoderPool(config.max_inflated_bytes)
         self._reporter = StatusReporter(
@@ -255,7 +244,6 @@ class Collector:
             health=health,
             file=self._file,
             targets=self._scraper.states.all,
-            destinations=self.destinations.all,
             shares=self._access_control.shares,
         )
         self._reporter.update_shares()
@@ -277,7 +265,6 @@ class Collector:
             metrics=metrics,
             spans=SpanReader(lambda: self._file.current.rules, config.probes),
             admit_spans=self._folding.admit,
-            forward=self._forwarder.queue,
             add_event=store.add_event,
             clock=clock,
         )
@@ -335,7 +322,7 @@ class Collector:
         self._address, self._runs = (host, port), True
         self._file.start()
         self._writer.start()
-        for part in (self._folding, self._maintenance, self._scraper, self._forwarder):
+        for part in (self._folding, self._maintenance, self._scraper):
             part.start()
             self.health.watch(part.thread)
         try:
@@ -359,7 +346,6 @@ class Collector:
         self._reporter.stop()
         self._decoders.stop()
         self._writer.stop()
-        self._forwarder.stop()
         self._folding.stop()
         self._folding.run_once()
         self._maintenance.stop()

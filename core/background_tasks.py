@@ -1,6 +1,6 @@
 """Background threads: a thread that repeats one step, and a thread with an event loop that runs one task for each target.
 
-Both survive exceptions of their steps and tasks. Targets are, for example, scrape targets or forwarding destinations.
+Both survive exceptions of their steps and tasks. Targets are, for example, scrape targets.
 """
 
 from __future__ import annotations

@@ -225,5 +225,3 @@ COUNTED = "stagelens.counted"
 
 # "<instance id>:<sequence number>", unique for each export of a process; a retry repeats it and is counted once.
 BATCH_HEADER = "X-Stagelens-Batch"
-# Collectors that a forwarded body has passed: the ids of their stores, separated by commas.
-VIA_HEADER = "X-Stagelens-Via"

@@ -95,7 +95,7 @@ _ROWS_AT_ONCE = 1000
 # Later than any bucket starts. [Unix seconds]
 _FOREVER = 4_000_000_000
 # Tables that are not copied: their content is only meaningful for the processes that write to this database.
-_NOT_COPIED = {"alembic_version", "collectors", "destinations", "identity", "intents", "ledger", "moves"}
+_NOT_COPIED = {"alembic_version", "collectors", "intents", "ledger", "moves"}
 # Tables that always have a row, which the copy overwrites.
 _NEVER_EMPTY = {"store", "rollups"}
 

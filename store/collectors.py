@@ -1,165 +1,27 @@
-"""State that collectors share: status reports, leases of scrape targets and forwarding destinations, and bodies to forward.
+"""State that collectors share: status reports and leases of scrape targets.
 
 Each collector overwrites its own report every ten seconds.
 
 Several collectors may be configured with the same scrape targets; one of them holds a target under a lease that every reading
 (snapshot of the target) renews. Its counts are committed together with the reading they were computed from, and only if it still
 holds the target. So the time between two readings is counted once, even if a collector dies or is slow, or clocks differ.
-
-A body to forward is written in the transaction that counts its batch, so that every acknowledged body is either here or was accepted
-by its destination, whichever process is killed. One collector at a time holds a destination, under a lease that it renews; it deletes
-accepted bodies. If the collector dies or loses the lease after sending a body and before deleting it, the body is sent again:
-delivery is at least once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from ..core.errors import StagelensError
 from ..core.histogram import Histogram
 from ..core.names import COLLECTOR_LOST
-from . import schema
 from .points import Point, PointColumns
 from .schema import collectors, scrapes
 from .series import Series
-
-_IDS_AT_ONCE = 500
-# Number of rows scanned at once for the oldest bodies to drop.
-_DROP_ROWS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    destination: str
-    signal: str  # metrics, traces or logs
-    media_type: str
-    body: bytes  # The body as received, decompressed and then compressed with zstd
-    via: str = ""  # Ids of the stores of the collectors that the body has passed, separated by commas
-    received: int = 0  # Time of receipt. [Unix seconds]
-    id: int = 0  # Number in the store; 0 before it has one
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Number, size and age of the bodies that wait for a destination."""
-
-    bodies: int = 0  # Number of bodies
-    size_bytes: int = 0  # Compressed size of the bodies
-    oldest: int | None = None  # Time of receipt of the oldest body; None without bodies. [Unix seconds]
-
-
-def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
-    """Write *bodies*, at least one, received at *now*, in Unix seconds."""
-    rows = [
-        {
-            "destination": each.destination,
-            "signal": each.signal,
-            "media_type": each.media_type,
-            "via": each.via,
-            "received": now,
-            "size": len(each.body),
-            "body": each.body,
-        }
-        for each in bodies
-    ]
-    connection.execute(insert(schema.outgoing), rows)
-
-
-def store_identity(connection: Connection) -> str:
-    """Return the unique id of this store."""
-    return connection.execute(select(schema.identity.c.id)).scalar_one()
-
-
-def hold_destination(connection: Connection, destination: str, holder: str, now: float, seconds: float) -> bool:
-    """Acquire or renew the lease of *destination* for *holder* from *now*, in Unix seconds; return whether *holder* has it."""
-    table = schema.destinations
-    mine = update(table).where(
-        table.c.name == destination,
-        (table.c.holder == holder) | (table.c.until <= now) | (table.c.until > now + 86_400),
-    )
-    if connection.execute(mine.values(holder=holder, until=now + seconds)).rowcount:
-        return True
-    if connection.execute(select(table.c.name).where(table.c.name == destination)).first() is not None:
-        return False
-    connection.execute(insert(table).values(name=destination, holder=holder, until=now + seconds))
-    return True
-
-
-def release_destinations(connection: Connection, holder: str) -> None:
-    """Release all destinations of *holder*, so that other collectors need not wait until the leases expire."""
-    table = schema.destinations
-    connection.execute(update(table).where(table.c.holder == holder).values(until=0.0))
-
-
-def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max_bytes: int) -> list[Outgoing]:
-    """Return the oldest bodies for *destination*: at least one, whatever its size, and further bodies up to both limits."""
-    table = schema.outgoing
-    sizes = connection.execute(
-        select(table.c.id, table.c.size)
-        .where(table.c.destination == destination)
-        .order_by(table.c.destination, table.c.id)
-        .limit(max_bodies)
-    ).all()
-    free_bytes, chosen = max_bytes, list[int]()
-    for number, size in sizes:
-        if chosen and size > free_bytes:
-            break
-        chosen.append(number)
-        free_bytes -= size
-    rows = connection.execute(select(table).where(table.c.id.in_(chosen)).order_by(table.c.id))
-    return [
-        Outgoing(row.destination, row.signal, row.media_type, bytes(row.body), row.via, row.received, row.id)
-        for row in rows
-    ]
-
-
-def remove_bodies(connection: Connection, numbers: Sequence[int]) -> None:
-    """Delete the bodies with the ids *numbers*; missing bodies are ignored."""
-    table = schema.outgoing
-    for start in range(0, len(numbers), _IDS_AT_ONCE):
-        connection.execute(delete(table).where(table.c.id.in_(numbers[start : start + _IDS_AT_ONCE])))
-
-
-def read_backlogs(connection: Connection) -> dict[str, Backlog]:
-    table = schema.outgoing
-    rows = connection.execute(
-        select(table.c.destination, func.count(), func.sum(table.c.size), func.min(table.c.received)).group_by(
-            table.c.destination
-        )
-    )
-    return {name: Backlog(count, int(size), first) for name, count, size, first in rows}
-
-
-def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int:
-    """Drop the oldest bodies for *destination* until its backlog is at most *max_bytes*; return the number of dropped bodies."""
-    table = schema.outgoing
-    mine = table.c.destination == destination
-    over = int(connection.execute(select(func.sum(table.c.size)).where(mine)).scalar() or 0) - max_bytes
-    dropped = 0
-    while over > 0:
-        first = select(table.c.id, table.c.size).where(mine).order_by(table.c.destination, table.c.id)
-        chosen = list[int]()
-        for number, size in connection.execute(first.limit(_DROP_ROWS)):
-            if over <= 0:
-                break
-            chosen.append(number)
-            over -= size
-        remove_bodies(connection, chosen)
-        dropped += len(chosen)
-    return dropped
-
-
-def drop_unknown_destinations(connection: Connection, destinations: Collection[str], before: int) -> int:
-    """Drop bodies older than *before*, in Unix seconds, whose destination is not in *destinations*; return their number."""
-    table = schema.outgoing
-    old = table.c.destination.not_in(list(destinations)) & (table.c.received < before)
-    return connection.execute(delete(table).where(old)).rowcount
 
 
 class TargetLostError(StagelensError):
@@ -260,10 +122,6 @@ class Vitals:
     targets_up: int = 0
     # Scrape targets that do not respond: address and reason.
     targets_down: Mapping[str, str] = field(default_factory=dict[str, str])
-    # Forwarding destinations that cannot be reached: name and reason.
-    destinations_down: Mapping[str, str] = field(default_factory=dict[str, str])
-    # Number of bodies lost for each destination since the start.
-    destinations_lost: Mapping[str, float] = field(default_factory=dict[str, float])
     # Size of the spans in the whole store that wait for the completion of their requests.
     spans_waiting_bytes: float = 0
     spans_waiting_seconds: float = 0  # age of the oldest waiting span

@@ -16,7 +16,6 @@ import zstandard
 
 from ..analysis.critical_path import ANOTHER_ENVIRONMENT
 from ..core.names import ENVIRONMENT, SERVICE_NAME
-from .collectors import Outgoing
 from .events import StoredLoad
 from .points import Point, PointColumns
 from .series import Series
@@ -114,4 +113,3 @@ class Batch:
     instance: str = ""
     spans: bytes = b""
     loads: Sequence[StoredLoad] = ()
-    onward: Sequence[Outgoing] = ()

@@ -1,7 +1,7 @@
 """Tables of the store in SQLAlchemy Core, metric codes, conversion of text that not every engine can store, and tiers of points.
 
 Rows of `points` are only added and, when they expire, deleted; readers sum them. Times are integers: Unix seconds in
-`points`, `series`, `batches`, `inbox` and `outgoing`, milliseconds in `events`, nanoseconds in `traces` and `loads`.
+`points`, `series`, `batches` and `inbox`, milliseconds in `events`, nanoseconds in `traces` and `loads`.
 
 A tier holds all data in `[kept_from, watermark)`; the finest tier is always complete up to now. `plan_segments` reads a stretch
 of time from the coarsest tier that fits; the edges of the stretch that are no whole buckets, and the part that is not rolled up
@@ -388,39 +388,6 @@ collectors = sa.Table(
     # JSON.
     sa.Column("vitals", sa.Text, nullable=False),
 )
-
-# Bodies to forward; see `store.collectors`.
-outgoing = sa.Table(
-    "outgoing",
-    metadata,
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-    sa.Column("destination", sa.Text, nullable=False),
-    sa.Column("signal", sa.Text, nullable=False),
-    sa.Column("media_type", sa.Text, nullable=False),
-    # Collectors that the body has passed.
-    sa.Column("via", sa.Text, nullable=False),
-    sa.Column("received", sa.BigInteger, nullable=False),
-    # Size of the body. [bytes]
-    sa.Column("size", sa.BigInteger, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    # A covering index for all queries about waiting bodies, so that the bodies themselves are not read.
-    sa.Index("outgoing_by_destination", "destination", "id", "size", "received"),
-    # Ids are never reused: an id that was read must stay valid until it is deleted.
-    sqlite_autoincrement=True,
-)
-
-# Lease of each forwarding destination.
-destinations = sa.Table(
-    "destinations",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
-    # [Unix seconds]
-    sa.Column("until", sa.Double, nullable=False),
-)
-
-# Single row: the unique id of the store. A copy of the store has another id.
-identity = sa.Table("identity", metadata, sa.Column("id", sa.Text, primary_key=True))
 
 
 @dataclass(frozen=True, slots=True)

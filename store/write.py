@@ -25,7 +25,7 @@ from ..core.names import (
     REPLICA_STAGE_TIME,
     REQUEST_BY_ATTRIBUTE,
 )
-from . import collectors, events, inbox, records, schema
+from . import events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
 from .point_table import PointTable, sum_rows
@@ -124,8 +124,6 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
         inbox.put_spans(connection, spans, now)
     if loads := [load for batch in batches for load in batch.loads]:
         events.write_loads(connection, loads)
-    if bodies := [body for batch in batches for body in batch.onward]:
-        collectors.put_bodies(connection, bodies, now)
 
 
 def _finest_table(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> PointTable:

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
@@ -24,10 +24,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from ...core import names
 from ...core.errors import StagelensError, StoreError, WireError
 from ...store import Batch, Series
-from ...store.collectors import LOSSES, Outgoing
+from ...store.collectors import LOSSES
 from ...store.events import Event, event_from_json
 from ..config import CollectorConfig
-from ..forward.admission import ForwardQueue, LoopError
 from ..otlp import json_encoding, model, protobuf_encoding
 from ..otlp.json_encoding import load, objects
 from ..otlp.protobuf_encoding import check_bulk
@@ -73,9 +72,7 @@ class Export:
     def empty(self) -> bool:
         """Whether the export has nothing to write, not even the batch name."""
         batch = self.batch
-        return not (
-            self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads or batch.onward
-        )
+        return not (self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +190,7 @@ def _instance(resources: Iterable[model.Attributes]) -> str:
     return next((instance for instance in found if instance), "")
 
 
-_LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the sending process, or add a forward: destination for logs"
+_LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the sending process"
 
 
 def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
@@ -202,7 +199,6 @@ def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
     tally = IngestResult(ignored=count)
     if count:
         tally.explain(_LOGS_FIX)
-    # The batch is written only if it is forwarded, so its name alone is no reason to write it.
     return Export(Batch(batch_id("logs", body, name)), tally, named=False, size_bytes=len(body))
 
 
@@ -238,7 +234,6 @@ _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
     (WireError, HTTPStatus.BAD_REQUEST, "invalid"),
     (FullError, HTTPStatus.TOO_MANY_REQUESTS, "overloaded"),
     (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
-    (LoopError, HTTPStatus.LOOP_DETECTED, "invalid"),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
     (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR, "not_stored"),
     (TimeoutError, HTTPStatus.REQUEST_TIMEOUT, "slow"),
@@ -255,7 +250,6 @@ class IngestRequest:
     name: str | None
     caller: Caller
     body: Callable[[Hold | None], Awaitable[bytes]]
-    via: str = ""
 
 
 class IngestPipeline:
@@ -273,14 +267,13 @@ class IngestPipeline:
         metrics: SelfMetrics,
         spans: SpanReader,
         admit_spans: Callable[[int], None],
-        forward: ForwardQueue,
         add_event: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._access_control, self._writer, self._decoders = access_control, writer, decoders
         self._body_reader, self._health, self._metrics = body_reader, health, metrics
         self._add_event, self._clock = add_event, clock
-        self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
+        self._spans, self._admit_spans = spans, admit_spans
         self.refused = metrics.losses.add_of_sender
         # The names of older batches may already be deleted, so that a retry would count twice.
         self._oldest_seconds = int(config.retention.batches.total_seconds())
@@ -301,32 +294,25 @@ class IngestPipeline:
     async def _ingest(self, request: IngestRequest) -> model.OtlpResponse:
         match request.endpoint:
             case "events":
-                event, _ = await self._receive(request, self._read_event, identity)
+                event = await self._receive(request, self._read_event, identity)
                 # Not in a decoder thread: a slow store must not block the decoding of exports.
                 await _wait_for_commit(asyncio.to_thread(self._add_event, event), "send it again")
                 return model.event_response()
             case "logs":
-                export, onward = await self._receive(request, functools.partial(self._read_logs, request), identity)
-                if onward:
-                    # The forwarding destination stores them, so they are not ignored.
-                    export = replace(export, tally=IngestResult())
-                return await self._commit_export("logs", request, export, onward)
+                export = await self._receive(request, functools.partial(self._read_logs, request), identity)
+                return await self._commit_export("logs", request, export)
             case "metrics":
                 read = functools.partial(self._parse_metrics, request)
-                return await self._commit_export(
-                    "metrics", request, *await self._receive(request, read, self._validate_metrics)
-                )
+                export = await self._receive(request, read, self._validate_metrics)
+                return await self._commit_export("metrics", request, export)
             case "traces":
                 read = functools.partial(self._parse_traces, request)
-                return await self._commit_export(
-                    "traces", request, *await self._receive(request, read, self._decode_traces)
-                )
+                export = await self._receive(request, read, self._decode_traces)
+                return await self._commit_export("traces", request, export)
 
     async def _commit_export(
-        self, signal: model.ExportSignal, request: IngestRequest, export: Export, onward: Sequence[Outgoing]
+        self, signal: model.ExportSignal, request: IngestRequest, export: Export
     ) -> model.OtlpResponse:
-        if onward:
-            export = replace(export, batch=replace(export.batch, onward=onward))
         tally = export.tally
         try:
             is_new = export.empty or await self._commit(export)
@@ -342,17 +328,15 @@ class IngestPipeline:
 
     async def _receive(
         self, request: IngestRequest, read: Callable[[AdmittedClient, bytes], D], together: DecodeTogether[D, T]
-    ) -> tuple[T, Sequence[Outgoing]]:
+    ) -> T:
         """Authenticate the caller of *request*, receive the body, and decode it with *read* and *together*.
 
-        `DecoderPool.read` describes *read* and *together*. The second result is the body packed for each forwarding destination,
-        even if this collector rejects its content.
+        `DecoderPool.read` describes *read* and *together*.
         """
         try:
             admission = self._access_control.admit(request.caller)
             _check_media_type(request)
-            via = self._forward.check_via(request.via)
-        except (RefusedError, model.UnsupportedError, LoopError) as error:
+        except (RefusedError, model.UnsupportedError) as error:
             self.refused(request.caller.address, str(error).partition(";")[0])
             await request.body(None)  # its sender reads the response only after it has sent the body
             raise
@@ -366,16 +350,9 @@ class IngestPipeline:
                 raise
             self._access_control.received(admission, len(body))
             encoding = encoding_of(body) if request.encoding is None else request.encoding
-            onward: list[Outgoing] = []
-
-            def read_and_pack(body: bytes) -> D:
-                found = read(admission, body)
-                onward.extend(self._forward.pack(request.endpoint, request.media_type, body, via))
-                return found
-
             with self._writer.decoding():
                 try:
-                    return await self._decoders.read(body, encoding, read_and_pack, together), onward
+                    return await self._decoders.read(body, encoding, functools.partial(read, admission), together)
                 except Exception as error:
                     self._lose_body(request, admission, body[:HEAD_BYTES], _loss_of(error))
                     raise
@@ -426,9 +403,8 @@ class IngestPipeline:
     async def _commit(self, export: Export) -> bool:
         if export.batch.spans:
             self._admit_spans(len(export.batch.spans))
-        with self._forward.admitted(export.batch.onward):
-            sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
-            return await _wait_for_commit(sender, committing.QUEUED)
+        sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
+        return await _wait_for_commit(sender, committing.QUEUED)
 
     def _failure(self, media_type: str, error: Exception) -> model.OtlpResponse:
         if isinstance(error, RefusedError):

@@ -188,7 +188,6 @@ class GrpcServer(grpc.GenericRpcHandler):
             name=_text(metadata.get(names.BATCH_HEADER.lower())),
             caller=_caller(context, _text(metadata.get("authorization")) or ""),
             body=functools.partial(self._message, context),
-            via=_text(metadata.get(names.VIA_HEADER.lower())) or "",
         )
         call = asyncio.create_task(self._pipeline.handle(ingest_request))
         self._calls.add(call)

@@ -193,8 +193,8 @@ COLLECTOR = (
     Setting(
         "STAGELENS_COLLECTOR_CONFIG",
         "",
-        "YAML file with authentication (`access:`), `rules:` for spans, targets to `scrape:`, output for `prometheus:` and "
-        "destinations to [`forward:`](forwarding.md); [reloaded on change](security.md#collector-protections)",
+        "YAML file with authentication (`access:`), `rules:` for spans, targets to `scrape:` and output for "
+        "`prometheus:`; [reloaded on change](security.md#collector-protections)",
         option="--collector-config",
     ),
     Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true` accepts unauthenticated senders on any bind address"),
@@ -213,8 +213,8 @@ COLLECTOR = (
     Setting(
         "STAGELENS_MAY_CALL",
         "public, private, loopback",
-        "[egress allow-list](security.md#egress-allow-list) for scrape targets, destinations, webhooks and the mail "
-        "server; values are `public`, `private`, `loopback`, `metadata`, networks and host names",
+        "[egress allow-list](security.md#egress-allow-list) for scrape targets, webhooks and the mail server; "
+        " values are `public`, `private`, `loopback`, `metadata`, networks and host names",
     ),
 )
 

@@ -34,8 +34,7 @@ _REFUSALS = {
     "401": "the token or certificate of senders is missing or wrong: compare the settings of agents and collector",
     "403": "the certificate of senders is not allowed: add its name under access.certificates",
     "429": "a client exceeds its rate, or the queue is full: raise the limit, or start another collector",
-    "503": "the store does not commit in time: check the database; or too much data waits for forwarding",
-    "508": "forwarding loop: fix a forward: section on the route",
+    "503": "the store does not commit in time: check the database",
     "413": "requests are too large: send smaller batches, or raise STAGELENS_MAX_BODY",
     "400": "requests cannot be parsed: see the logs of the senders",
 }
@@ -262,12 +261,6 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
         yield CollectorProblem(text, "check the disk and the load of the database")
     for url, why in vitals.targets_down.items():
         yield CollectorProblem(f"{url} cannot be scraped{f': {why}' if why else ''}", "its counters will be read later")
-    for name, why in vitals.destinations_down.items():
-        fix = "received data waits for it, up to most_waiting of the collector's file"
-        yield CollectorProblem(f"Nothing can be forwarded to {name}: {why}", fix)
-    for name, bodies in vitals.destinations_lost.items():
-        fix = "see the collector's log; stagelens_collector_forward_dropped_total counts them"
-        yield CollectorProblem(f"{name} did not get {count(bodies)} of the requests that were received", fix)
     if timedelta(seconds=vitals.spans_waiting_seconds) > (
         LONG_WAIT if vitals.spans_waiting_bytes > MAX_WAITING else LONGEST_WAIT
     ):

@@ -115,23 +115,6 @@ BATCH = script(
     """
 )
 
-# Two batches of requests with somebody's word in between.
-HALVES = script(
-    """
-    import stagelens
-
-    def batch():
-        for _ in range(20):
-            with stagelens.request("job"):
-                pass
-
-    batch()
-    print("half", flush=True)
-    input()
-    batch()
-    """
-)
-
 # A service with a real model in ONNX Runtime.
 SERVICE = script(
     """

@@ -12,15 +12,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
-from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.store import Selection, Store
 from tests.cli import programs
 from tests.cli.programs import LONG_WAIT_RUN, RUN, Terminal, environment
 
@@ -218,33 +215,6 @@ def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -
         assert "no collector at http://127.0.0.1:4318" in first
         assert re.search(r"batch.*30 requests", rest)
         assert "\x1b[38;2;79;161;253m█" in rest  # Forward, as on a dark page
-
-
-def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -> None:
-    with socket.socket() as tried:
-        if tried.connect_ex(("127.0.0.1", 4318)) == 0:
-            pytest.skip("a collector listens on this machine")
-    (tmp_path / "halves.py").write_text(programs.HALVES)
-    env = environment(tmp_path, OTEL_SERVICE_NAME="halves", STAGELENS_EXPORT_INTERVAL="200ms")
-    url = f"sqlite:///{tmp_path / 'later.db'}"
-    with Terminal([*RUN, sys.executable, str(tmp_path / "halves.py")], env) as terminal:
-        first = terminal.read_until("half")
-        store = Store.open(url)
-        collector = Collector(CollectorConfig(database=url, port=4318), store)
-        collector.start()
-        terminal.type("go on\n")
-        code = terminal.end()
-        rest = terminal.rest()
-        collector.stop()
-        end = datetime.now(UTC) + timedelta(minutes=1)
-        counted = store.read.latency(Selection(end - timedelta(hours=1), end, service="halves")).count
-        store.close()
-
-    assert code == 0
-    assert "sent if a collector starts meanwhile" in " ".join(first.split())
-    assert "40 requests" in rest
-    assert "the run was sent to the collector at http://127.0.0.1:4318" in " ".join(rest.split())
-    assert counted == 40
 
 
 @pytest.mark.parametrize(

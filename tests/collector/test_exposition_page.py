@@ -12,10 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagelens.alerts import export
 from stagelens.alerts.serve import AlertMetrics
-from stagelens.collector.forward.forwarder import DestinationStates
 from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
-from stagelens.store.collectors import Backlog
 from tests.support import prometheus_tool
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,7 +40,6 @@ def test_every_metric_is_documented_with_an_action(exposed_names: set[str]) -> N
 
 
 def test_other_pages_name_existing_metrics(exposed_names: set[str]) -> None:
-    # `stagelens_collector_forward_…` stands for all names with that prefix.
     named = {
         page.name: {name for name in NAME.findall(page.read_text()) if not name.endswith("_")}
         for page in DOCS.glob("*.md")
@@ -71,16 +68,13 @@ def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path,
 
 
 def test_counters_used_by_alerts_exist_from_the_start(served: Any, store: Store) -> None:
-    destinations = DestinationStates()
-    destinations.waiting({"tempo": Backlog()})
-    for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
-        served.collector.metrics.include(others)
+    served.collector.metrics.include(AlertMetrics(store, channels=lambda: ["slack"]))
     lines = served.client.get("/metrics").text.splitlines()
     rules = yaml.safe_load(export.write_self_monitoring_rules())["groups"][0]["rules"]
     growing = [re.search(r"(?:increase|delta)\((\w+)(?:\{(.*?)\})?\[", rule["expr"]) for rule in rules]
     asked = [(found[1], (found[2] or "").replace("!=", "=")) for found in growing if found is not None]
 
-    assert len(asked) == 5
+    assert len(asked) == 4
     for name, label in asked:
         assert any(line.startswith((f"{name} ", f"{name}{{")) and label in line for line in lines), name
 

@@ -67,7 +67,7 @@ WRONG = [
         id="a token in the collector's file",
     ),
     pytest.param(
-        {"collector": {"config": "forward:\n  destinations:\n  - headers:\n      authorization: Bearer hunter2\n"}},
+        {"collector": {"config": "scrape:\n  targets:\n  - headers:\n      authorization: Bearer hunter2\n"}},
         "Authorization: {file: /etc/stagelens/secrets",
         id="a header in the collector's file",
     ),

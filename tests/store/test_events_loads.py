@@ -85,7 +85,7 @@ def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
         gone = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
         connection.exec_driver_sql("DELETE FROM series WHERE service = 'gone'")
     before = page_results(one)
-    database.migrate(one.store.engine, "0011")
+    database.migrate(one.store.engine, "0010")
     one.reopen()
     after = page_results(one)
     one.write(COLD)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine
 
-from stagelens.store import schema
 from stagelens.store.engines import database
 
 
@@ -36,8 +34,6 @@ class FastMigration:
                 return False
             for statement in self._statements:
                 connection.exec_driver_sql(statement)
-            # The one thing that a migration makes of chance: what a store calls itself.
-            connection.execute(update(schema.identity).values(id=secrets.token_hex(8)))
             return True
 
     @cached_property

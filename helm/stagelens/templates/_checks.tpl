@@ -37,7 +37,7 @@
 {{- end }}
 {{- end }}
 {{- if regexMatch `(?im)^[^#\n]*\bauthorization["']?:[ \t]*[^ \t\n{#]` .Values.collector.config }}
-{{- fail "collector.config contains the value of an Authorization header, but a ConfigMap must not contain secrets. Put the value into a Secret, add the Secret to collector.secretFiles, and write Authorization: {file: /etc/stagelens/secrets/<Secret>/<key>} under forward:, bearer_token_file: under scrape:." }}
+{{- fail "collector.config contains the value of an Authorization header, but a ConfigMap must not contain secrets. Put the value into a Secret, add the Secret to collector.secretFiles, and write bearer_token_file: /etc/stagelens/secrets/<Secret>/<key> under scrape:." }}
 {{- end }}
 {{- if and (eq .Values.collector.access "file") (not (or $access.tokens $access.certificates $tls.client_ca)) }}
 {{- fail "collector.access is file, but collector.config has no authentication. Set access.tokens or access.tls.client_ca in collector.config (docs/security.md), or set collector.access to token or open." }}

@@ -1,7 +1,7 @@
 """Requests in which something was loaded or warmed up are series of their own: the column `cold`.
 
 Revision ID: 0012
-Revises: 0011
+Revises: 0010
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from alembic import op
 from alembic.operations import BatchOperations
 
 revision = "0012"
-down_revision = "0011"
+down_revision = "0010"
 
 _BEFORE = ("service", "version", "environment", "model", "model_version", "route", "device", "status")
 _UNIQUE = "series_dimensions"

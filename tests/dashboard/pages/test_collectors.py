@@ -65,11 +65,6 @@ def test_a_collector_that_works_is_ok() -> None:
         ({"refused_per_second": {"401": 0.4}}, ("0.4 requests/s", "401", "token")),
         ({"refused_per_second": {"429": 2.0}}, ("429", "raise the limit")),
         ({"refused_per_second": {"418": 2.0}}, ("418", "log")),
-        (
-            {"destinations_down": {"tempo": "it answers 503 (2 MB wait)"}},
-            ("tempo: it answers 503 (2 MB wait)", "waits"),
-        ),
-        ({"destinations_lost": {"tempo": 3.0}}, ("tempo did not get 3 of the requests", "see the collector")),
         ({"commit_p99_seconds": 2.5}, ("2.5 s", "disk")),
         ({"targets_down": {"http://llm:8000/metrics": "refused"}}, ("http://llm:8000/metrics", "refused")),
         ({"spans_waiting_seconds": 1200.0, "spans_waiting_bytes": 5e6}, ("20", "another collector")),

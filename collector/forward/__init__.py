@@ -1,1 +1,0 @@
-"""Forwarding of received exports to other OTLP endpoints."""
