@@ -108,7 +108,6 @@ def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
         "import": ("collector.imports.command", os.environ),
         "compare": ("cli.compare", os.environ),
         "mcp": ("cli.mcp_server",),
-        "snapshot": ("cli.snapshot", os.environ),
         "export": ("alerts.export", os.environ),
     }
     # `alerts` alone is a server; followed by a word that is no option it is one of the alert commands.

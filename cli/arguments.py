@@ -76,7 +76,6 @@ def parser(version: str) -> argparse.ArgumentParser:
     commands.add_parser("compare", help="compare two saved runs, versions or windows, stage by stage")
     commands.add_parser("export", help="write Prometheus rules for your SLOs or for Stagelens, or a Grafana dashboard")
     commands.add_parser("mcp", help="serve assistants over the Model Context Protocol")
-    commands.add_parser("snapshot", help="write the image of a page of a running dashboard")
     _add_event(commands)
     for name, (meaning, options) in SERVERS.items():
         command = _add_command(commands, name, meaning, (*options, *LOGS))

@@ -82,7 +82,6 @@ class DashboardConfig(Settings):
         validation_alias="STAGELENS_SOURCE_URL",
         examples=["https://github.com/acme/shop/blob/{version}/{file}#L{line}"],
     )
-    url: str = Field(default="", validation_alias="STAGELENS_DASHBOARD_URL")
 
     @model_validator(mode="after")
     def _check_access(self) -> Self:

@@ -1,4 +1,4 @@
-"""Actions of users in Slack and PagerDuty, and links shared in Slack: signature checks and parsing of webhook requests.
+"""Actions of users in Slack and PagerDuty: signature checks and parsing of webhook requests.
 
 Both vendors sign the raw body. Callers check the signature first and do not parse a body with an invalid one.
 """
@@ -40,16 +40,6 @@ class Action:
     delivery: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedLinks:
-    """Links to registered domains in a message of a Slack user; *delivery* as of `Action`."""
-
-    member: str
-    urls: tuple[str, ...]
-    place: Mapping[str, str]
-    delivery: str = ""
-
-
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
     """Return whether Slack signed *body*."""
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
@@ -85,25 +75,6 @@ def parse_slack_action(body: bytes) -> Action | None:
             seconds = _SILENCE_SECONDS if verb == "silence" else 0.0
             return Action(verb, incident, person, seconds, member, _text(payload.get("response_url")), click)
     return None
-
-
-def parse_slack_event(body: bytes) -> str | SharedLinks | None:
-    """Parse a request of Slack's Events API: a challenge as text, or shared links; None for other events.
-
-    https://docs.slack.dev/reference/events/url_verification, https://docs.slack.dev/reference/events/link_shared
-    """
-    request = _json(body.decode("utf-8", "replace"))
-    if request.get("type") == "url_verification":
-        return _text(request.get("challenge"))
-    event = _mapping(request.get("event"))
-    if request.get("type") != "event_callback" or event.get("type") != "link_shared":
-        return None
-    urls = tuple(filter(None, (_text(each.get("url")) for each in _list(event.get("links")))))
-    # Only these two arguments also name a message that is still being written.
-    place = {"unfurl_id": _text(event.get("unfurl_id")), "source": _text(event.get("source"))}
-    if not all(place.values()):
-        place = {"channel": _text(event.get("channel")), "ts": _text(event.get("message_ts"))}
-    return SharedLinks(_text(event.get("user")), urls, place, _text(request.get("event_id")))
 
 
 def parse_pagerduty_action(body: bytes) -> Action | None:

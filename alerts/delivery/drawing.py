@@ -36,14 +36,6 @@ def text_width(text: str, size: int) -> float:
     return _font(size).getlength(drawable(text)) / SHARP
 
 
-def fit_text(text: str, size: int, width: float) -> str:
-    """Return *text*, cut with `...` to at most *width* displayed pixels."""
-    if text_width(text, size) <= width:
-        return text
-    end = next((end for end in range(len(text) - 1, 0, -1) if text_width(f"{text[:end]}...", size) <= width), 0)
-    return f"{text[:end].rstrip()}..."
-
-
 def drawable(text: str) -> str:
     """Return *text* in the characters of the font; letters lose their accents.
 

@@ -287,9 +287,7 @@ DASHBOARD = (
 )
 
 ALERTS = (
-    Setting(
-        "STAGELENS_DASHBOARD_URL", "address of the dashboard", "base URL of links in notifications and of link previews"
-    ),
+    Setting("STAGELENS_DASHBOARD_URL", "address of the dashboard", "base URL of links in notifications"),
     Setting(
         "STAGELENS_SLO_FILE",
         "slo.yaml, if it exists",

@@ -41,7 +41,6 @@ from .api_formats import (
     with_json_errors,
 )
 from .api_queries import QUERIES, Arguments
-from .preview_image import preview_of, preview_png
 from .routing import context_of, page_of, page_state, parameter_errors
 
 _SERVER, _INTERNAL = 2, 1
@@ -126,10 +125,8 @@ def _tag(context: Context) -> str:
 
 def _exported(context: Context, given: Arguments) -> Response:
     form = given.get("format", "json")
-    if form not in ("json", "csv", "png"):
-        refuse(f"format is {form!r}", "format", "json, csv or png")
-    if form == "png":
-        return _image(context, given)
+    if form not in ("json", "csv"):
+        refuse(f"format is {form!r}", "format", "json or csv")
     page = page_of(context)
     if page is None:
         refuse(f"{context.view.path} is not a page", "path", "the path of a page, such as /s/vision-api", NOT_FOUND)
@@ -145,17 +142,6 @@ def _exported(context: Context, given: Arguments) -> Response:
             f"add chart= or table=: {_available_exports(found)}",
         )
     return json_response(_view_json(context, page, found))
-
-
-def _image(context: Context, given: Arguments) -> Response:
-    if given.get("chart") or given.get("table"):
-        refuse("format is png, which is an image of the page", "format", "omit chart and table, or use json or csv")
-    found = preview_of(context)
-    if found is None:
-        refuse(
-            f"there is no image of {context.view.path}", "path", "the path of a page, such as /s/vision-api", NOT_FOUND
-        )
-    return Response(preview_png(found), mimetype="image/png")
 
 
 def _view_json(context: Context, page: Page, found: PageData) -> dict[str, Any]:

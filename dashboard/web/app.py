@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from http import HTTPStatus
 from typing import Any
 
 from flask import Flask, Response, request, stream_with_context
@@ -31,7 +30,6 @@ from . import api, assets, guard, prometheus_api, report, routing, signed_endpoi
 from .audit_log import AuditLog
 from .auth import RevokedSessions
 from .compression import compress_responses
-from .previews import PreviewLinks
 from .shell import compared_time, environment_menu, frame, time_menu, trail
 from .wsgi_front import Front
 
@@ -102,14 +100,13 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     assets.add_asset_route(server)
     api.add_api_routes(server, own)
     prometheus_api.add_prometheus_routes(server, own)
-    links = PreviewLinks(source, guard.dashboard_url)
-    add_page_routes(server, own, links)
+    add_page_routes(server, own)
     routing.add_figure_routes(server, own)
     report.add_report_route(server, own)
     write_api.add_event_routes(server, own)
     write_api.add_incident_routes(server, own)
-    signed_endpoints.add_hook_routes(server, source, access, audit_log, links)
-    signed_endpoints.add_image_routes(server, source.incident_actions, links)
+    signed_endpoints.add_hook_routes(server, source, access, audit_log)
+    signed_endpoints.add_chart_route(server, source.incident_actions)
     api.add_trace_route(server, own)
     compress_responses(server)
     audit_log.add_to(server)
@@ -117,16 +114,14 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     return server
 
 
-def add_page_routes(server: Flask, source: Source, links: PreviewLinks) -> None:
+def add_page_routes(server: Flask, source: Source) -> None:
     """Add the pages to *server*: their documents, and their parts: `GET /parts?path=/s/x&<its query>`."""
 
     def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
         context = routing.context_of(
             routing.view_of(source, guard.requested_path(), request.query_string.decode(errors="replace")), source
         )
-        status = routing.page_status(context)
-        tags = links.tags(context) if status == HTTPStatus.OK else ""
-        return _streamed(_document(context, tags), status)
+        return _streamed(_document(context), routing.page_status(context))
 
     def parts() -> Response:
         view = routing.view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
@@ -159,15 +154,12 @@ def _seen() -> dict[str, Any]:
 _HERE = "\0"
 
 
-def _document(context: Context, tags: str) -> Iterator[str]:
+def _document(context: Context) -> Iterator[str]:
     start, end = as_html(frame(context.view, _HERE)).split(_HERE)
     files = {name: assets.url(file) for name, file in _FILES.items()}
     # For the commands that `assets/shell_chart.js` copies.
     auth = " data-token" if context.source.config and context.source.config.token else ""
-    yield (
-        _HEAD.format(token=guard.csrf_token(), zone=escape(routing.browser_zone()), auth=auth, tags=tags, **files)
-        + start
-    )
+    yield (_HEAD.format(token=guard.csrf_token(), zone=escape(routing.browser_zone()), auth=auth, **files) + start)
     yield from _page(context, {}, end)
     yield "</body></html>"
 
@@ -234,7 +226,6 @@ _HEAD = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="stagelens-proof" content="{token}">
 <title>Stagelens</title>
-{tags}
 <link rel="stylesheet" href="{style}">
 <link rel="preload" href="{font}" as="font" type="font/woff2" crossorigin>
 <script src="{boot}"></script>

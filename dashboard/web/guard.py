@@ -49,9 +49,9 @@ def protect(
         if not _is_allowed_host(request.host, config.hosts, is_private=is_private):
             fix = "" if is_private else " Set the allowed names in STAGELENS_DASHBOARD_HOSTS."
             return refused_response(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}")
-        # Health probes have no credentials, and their responses contain no data. Image requests are signed; the check is by
+        # Health probes have no credentials, and their responses contain no data. Chart requests are signed; the check is by
         # endpoint, not by path, so that no other route is open.
-        if request.path in wsgi_front.PROBE_PATHS or request.endpoint in signed_endpoints.IMAGE_ENDPOINTS:
+        if request.path in wsgi_front.PROBE_PATHS or request.endpoint == signed_endpoints.CHART_ENDPOINT:
             return None
         if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
             return foreign

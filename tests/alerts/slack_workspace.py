@@ -1,10 +1,9 @@
-"""Simulated Slack Web API with one channel: posts, threads, updates, history with metadata, files, unfurls, and errors."""
+"""Simulated Slack Web API with one channel: posts, threads, updates, history with metadata, files, and errors."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from queue import Queue
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -13,12 +12,10 @@ from tests.alerts.receiver import Moods, Receiver
 
 CHANNEL, TOKEN = "C0123456789", "xoxb-1-2-secret"
 # https://docs.slack.dev/reference/methods: methods that write accept JSON, methods that read accept forms.
-_JSON = {"chat.postMessage", "chat.update", "chat.unfurl", "files.completeUploadExternal"}
+_JSON = {"chat.postMessage", "chat.update", "files.completeUploadExternal"}
 _READS = {"conversations.history", "conversations.replies"}
 _FORMS = {*_READS, "files.getUploadURLExternal"}
 _UPLOAD = "/upload/v1/"
-# https://docs.slack.dev/messaging/unfurling-links-in-messages: blocks that need no further scope.
-_UNFURLED_BLOCKS = {"section", "context", "image", "actions", "divider"}
 
 
 @dataclass
@@ -49,8 +46,6 @@ class SlackWorkspace(Receiver):
     Attributes:
         refuse: Error codes of methods that always fail; `upload` is the upload of file content.
         looks_at_files: Number of updates that fail because Slack still processes the file.
-        shared: Links of each message, by `unfurl_id`, or by channel and timestamp, as Slack sent them in the event.
-        unfurled: Accepted unfurls by link, in order.
     """
 
     def __init__(
@@ -68,8 +63,6 @@ class SlackWorkspace(Receiver):
         self.refuse: dict[str, str] = {}
         self.looks_at_files = 0
         self.calls: list[str] = []
-        self.shared: dict[tuple[str, str], list[str]] = {}
-        self.unfurled: Queue[dict[str, Any]] = Queue()
 
     @property
     def parents(self) -> list[dict[str, Any]]:
@@ -98,16 +91,6 @@ class SlackWorkspace(Receiver):
         if method == "files.completeUploadExternal":
             assert "channel_id" not in payload, "a file that is shared is a message of its own"
             return
-        if method == "chat.unfurl":
-            names = {key for key in payload if key != "unfurls"}
-            assert names in ({"channel", "ts"}, {"unfurl_id", "source"}), "missing_channel, or both ways to name it"
-            assert payload["unfurls"], "missing_unfurls"
-            for each in payload["unfurls"].values():
-                assert set(each) == {"blocks"}
-                check_blocks(each["blocks"])
-                assert {block["type"] for block in each["blocks"]} <= _UNFURLED_BLOCKS
-                assert all(block.get("image_url", "https://").startswith("https://") for block in each["blocks"])
-            return
         assert payload["text"], "no_text"
         assert len(payload["text"]) <= 4000
         if "blocks" in payload:
@@ -128,8 +111,6 @@ class SlackWorkspace(Receiver):
         if method in _FORMS:
             return self._read(method, _form(body)) if method in _READS else self._offer(_form(body))
         payload = json.loads(body)
-        if method == "chat.unfurl":
-            return self._unfurl(payload)
         return self._complete(payload["files"]) if method.startswith("files.") else self._show(method, payload)
 
     def _show(self, method: str, payload: dict[str, Any]) -> tuple[int, bytes]:
@@ -138,18 +119,6 @@ class SlackWorkspace(Receiver):
         if not self._shows(payload.get("blocks", [])):
             return _ok_response(ok=False, error="invalid_blocks", errors=["invalid slack file"])
         return self._post(payload) if method == "chat.postMessage" else self._update(payload)
-
-    def _unfurl(self, payload: dict[str, Any]) -> tuple[int, bytes]:
-        """Accept unfurls of links that the event named: https://docs.slack.dev/reference/methods/chat.unfurl#errors."""
-        if "links:write" not in self.scopes:
-            return _ok_response(ok=False, error="missing_scope", needed="links:write")
-        place = (payload.get("channel") or payload["unfurl_id"], payload.get("ts") or payload["source"])
-        if place not in self.shared:
-            return _ok_response(ok=False, error="cannot_find_message")
-        if not set(payload["unfurls"]) <= set(self.shared[place]):
-            return _ok_response(ok=False, error="cannot_unfurl_url")
-        self.unfurled.put(payload["unfurls"])
-        return _ok_response(ok=True)
 
     def _offer(self, wanted: dict[str, str]) -> tuple[int, bytes]:
         if "files:write" not in self.scopes:

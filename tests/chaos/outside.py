@@ -8,14 +8,12 @@ All attackers are without credentials, except for the hostile queries: these are
 from __future__ import annotations
 
 import argparse
-import html
 import http.client
 import itertools
 import json
 import multiprocessing
 import os
 import random
-import re
 import resource
 import selectors
 import socket
@@ -30,7 +28,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from stagelens.dashboard.web.users import add_user
 from tests.chaos.attacks import JSON, export, point
@@ -109,8 +107,6 @@ class Stagelens:
             "STAGELENS_DASHBOARD_PORT": str(self.dashboard),
             "STAGELENS_DASHBOARD_USERS": str(folder / "users.txt"),
             "STAGELENS_DASHBOARD_TOKEN": _TOKEN,
-            # Pages have signed images on https only; the address is never called.
-            "STAGELENS_DASHBOARD_URL": "https://stagelens.example.com",
         }
         self.start()
         mcp = ("mcp", "--http", f"{_HOST}:{self.mcp}", "--url", f"http://{_HOST}:{self.dashboard}")
@@ -124,14 +120,7 @@ class Stagelens:
         with connection.getresponse() as response:
             self.cookie = (response.getheader("Set-Cookie") or "").partition(";")[0]
             response.read()
-        connection.request("GET", "/", headers={"Cookie": self.cookie})
-        page = connection.getresponse().read().decode()
         connection.close()
-        leaked = re.search(r'"og:image" content="([^"]+)"', page)
-        assert leaked is not None, page[:1000]
-        image = urlsplit(html.unescape(leaked[1]))
-        # Path and query of the signed image of the first page.
-        self.preview = f"{image.path}?{image.query}"
 
     def start(self) -> None:
         """Start `stagelens up`, and wait until it is ready."""
@@ -274,11 +263,6 @@ def hostile_queries(to: Stagelens, rng: random.Random, end: float) -> Counter[in
     return Counter(_until(end, ask))
 
 
-def leaked_previews(to: Stagelens, _rng: random.Random, end: float) -> Counter[int]:
-    """Load the signed image of one page."""
-    return Counter(_until(end, lambda: send_request(to.dashboard, to.preview, source=_ATTACKER)[0]))
-
-
 # Each attack with its number of concurrent attackers.
 ATTACKS: Sequence[tuple[Attack, int]] = (
     (idle_readers, 12),
@@ -289,7 +273,6 @@ ATTACKS: Sequence[tuple[Attack, int]] = (
     (unfinished_exports, 12),
     (unfinished_calls, 12),
     (hostile_queries, 8),
-    (leaked_previews, 60),
     # The last one, because pages about more services take longer.
     (inventors, 12),
 )

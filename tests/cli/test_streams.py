@@ -10,9 +10,7 @@ import pytest
 
 from stagelens.cli import arguments
 
-COMMANDS = sorted(
-    {*arguments.TOOLS, "run", "doctor", "bench", "check", "import", "compare", "export", "mcp", "snapshot"}
-)
+COMMANDS = sorted({*arguments.TOOLS, "run", "doctor", "bench", "check", "import", "compare", "export", "mcp"})
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 STAGELENS = (sys.executable, "-m", "stagelens")
 

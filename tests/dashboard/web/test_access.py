@@ -24,14 +24,12 @@ from stagelens.alerts.incidents.notification_rules import IncidentUpdate, groupe
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.errors import ConfigError
-from stagelens.dashboard.access import LiveAccess, read_access_file
+from stagelens.dashboard.access import read_access_file
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.service_charts import CHARTS
-from stagelens.dashboard.source import Source
 from stagelens.dashboard.web import routing
 from stagelens.dashboard.web.api_queries import QUERIES
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.previews import PreviewLinks
 from stagelens.dashboard.web.prometheus_api import METRICS
 from stagelens.store import Store
 from stagelens.store.audit import AuditEntry
@@ -63,7 +61,7 @@ WALKED = {
 # Routes without data of an environment: files, probes, sign-in, refusals, and actions, which have tests of their own.
 WITHOUT_DATA = re.compile(
     r"/(assets|livez|readyz|healthz|signin|signout"
-    r"|hooks/|charts/|previews/|api/<path|api/v1/(events|incidents|silences|labels|metadata|status))"
+    r"|hooks/|charts/|api/<path|api/v1/(events|incidents|silences|labels|metadata|status))"
 )
 
 
@@ -272,23 +270,6 @@ def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Sit
         path = f"{first_trace(OTHER) + number:032x}"
         assert sites[BOTH].store.read.trace(path) is not None
         assert mixed.get(f"/api/v1/traces/{path}", headers=GUEST).status_code == 404
-
-
-def test_previews_of_links_have_the_names_of_own_environments(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
-    one, access = sites[BOTH], LiveAccess(rules, lambda: datetime.now(UTC)).of("guest", ["guests"])
-    folder = Path(one.url.removeprefix("sqlite:///")).parent
-    source = Source(one.store, AlertsReader(one.store, LiveSloFile(folder / "slo.yaml", {})), one.clock)
-    links = PreviewLinks(source, lambda: LINK)
-    shown: dict[str, Any] = {}
-    for path in page_paths():
-        shown |= links.unfurls(source.of_reader(access), [f"{LINK}{path}?from=now-6h"], [LINK])
-
-    assert {
-        f"{LINK}/?from=now-6h",
-        f"{LINK}/s/shop?from=now-6h",
-        f"{LINK}/incidents/{OWN_INCIDENT}?from=now-6h",
-    } <= shown.keys()
-    assert names_of_other(json.dumps(list(shown.values()))) == set()
 
 
 def proof_of(client: FlaskClient, reader: Mapping[str, str]) -> dict[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from http.client import HTTPConnection, HTTPResponse
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,24 +17,28 @@ from PIL import Image
 
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.chart import HEIGHT, WIDTH
+from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import journal, lifecycle
 from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.web import signed_endpoints
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
-from tests.dashboard import notified_store
+from tests.dashboard import many_incidents, notified_store
 from tests.dashboard.notified_store import NOW
 
 GUARDED = DashboardConfig(host="0.0.0.0", token="correct horse battery staple, again", hosts=("lens.example.com",))  # noqa: S106 - of this test
 HERE = {"Host": "lens.example.com"}
 
 
+TIMEOUT_SECONDS = 60
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """Incidents, one of which is open."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
-    notified_store.fill(opened)
-    yield opened
-    opened.close()
+def store(open_store: Callable[..., Store]) -> Store:
+    store = open_store(clock=NOW.timestamp)
+    notified_store.fill(store)
+    many_incidents.fill(store)
+    return store
 
 
 @pytest.fixture
@@ -116,3 +123,135 @@ def test_signed_addresses_are_read_only(store: Store, client: FlaskClient) -> No
     assert client.get(path, headers={"Host": "evil.example"}).status_code == 421
     assert client.get(f"{path}/more", headers=HERE).status_code == 401
     assert client.get("/charts", headers=HERE).status_code == 401
+
+
+class Pen:
+    """Drawing of charts: counts them, and can hold them."""
+
+    def __init__(self) -> None:
+        self.drawn: list[str] = []
+        self.started, self.go_on = threading.Semaphore(0), threading.Event()
+        self.most_at_once = 0
+        self._lock, self._at_once = threading.Lock(), 0
+
+    def draw(self, finding: Finding) -> bytes | None:
+        """Draw *finding* once `go_on` is set."""
+        with self._lock:
+            self.drawn.append(finding.name)
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        self.started.release()
+        assert self.go_on.wait(TIMEOUT_SECONDS)
+        with self._lock:
+            self._at_once -= 1
+        return chart.draw_chart(finding)
+
+
+@pytest.fixture
+def pen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pen]:
+    pen = Pen()
+    monkeypatch.setattr(signed_endpoints, "draw_chart", pen.draw)
+    yield pen
+    pen.go_on.set()
+
+
+@pytest.fixture
+def served(store: Store, pen: Pen) -> Iterator[Dashboard]:
+    """Dashboard on a socket, whose charts `pen` draws."""
+    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
+    served.start()
+    yield served
+    pen.go_on.set()
+    served.stop()
+
+
+def fetch(served: Dashboard, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    with contextlib.closing(HTTPConnection(*served.address, timeout=TIMEOUT_SECONDS)) as connection:
+        connection.request(method, path, headers=sent)
+        response = connection.getresponse()
+        return response, response.read()
+
+
+@contextlib.contextmanager
+def concurrently(
+    action: Callable[[str], tuple[HTTPResponse, bytes]], paths: Sequence[str]
+) -> Generator[list[Future[tuple[HTTPResponse, bytes]]]]:
+    with ThreadPoolExecutor(len(paths)) as pool:
+        yield [pool.submit(action, path) for path in paths]
+
+
+def test_a_chart_is_drawn_once_for_concurrent_requests(store: Store, served: Dashboard, pen: Pen) -> None:
+    pen.go_on.set()
+    other, leaked = path_of(store, notified_store.OVER), path_of(store, notified_store.OPEN)
+    drawn_before = fetch(served, other)[1]
+    pen.go_on.clear()
+    with concurrently(lambda path: fetch(served, path), [leaked] * 40) as waiting:
+        assert pen.started.acquire(timeout=TIMEOUT_SECONDS)
+        assert pen.started.acquire(timeout=TIMEOUT_SECONDS)
+        beside = [fetch(served, path) for path in ("/", "/readyz", "/livez", other)]
+        pen.go_on.set()
+        responses = [each.result() for each in waiting]
+
+    assert [response.status for response, _ in beside] == [200] * len(beside)
+    assert beside[-1][1] == drawn_before
+    assert {response.status for response, _ in responses} == {200}
+    assert len({body for _, body in responses}) == 1
+    assert pen.drawn == ["search-latency", "checkout-latency"]
+
+
+def test_charts_are_drawn_one_at_a_time_and_few_wait(store: Store, served: Dashboard, pen: Pen) -> None:
+    paths = [path_of(store, f"sl-ticket{number:02}") for number in range(many_incidents.TICKETS)]
+    pen.go_on.set()
+    drawn_before = fetch(served, paths[0])[1]
+    pen.go_on.clear()
+    refused = threading.Semaphore(0)
+
+    def fetch_or_count(path: str) -> tuple[HTTPResponse, bytes]:
+        response = fetch(served, path)
+        if response[0].status == 503:
+            refused.release()
+        return response
+
+    with concurrently(fetch_or_count, paths[1:]) as waiting:
+        assert refused.acquire(timeout=TIMEOUT_SECONDS)
+        beside = fetch(served, paths[0]), fetch(served, "/")
+        pen.go_on.set()
+        responses = [each.result()[0] for each in waiting]
+    busy = [response for response in responses if response.status == 503]
+
+    assert beside[0][1] == drawn_before
+    assert beside[1][0].status == 200
+    assert {response.status for response in responses} == {200, 503}
+    assert all(int(response.headers["Retry-After"]) > 0 for response in busy)
+    assert pen.most_at_once == 1
+    assert {fetch(served, path)[0].status for path in paths} == {200}
+
+
+def test_every_form_of_a_valid_url_is_one_chart_that_is_sent_once(store: Store, served: Dashboard, pen: Pen) -> None:
+    pen.go_on.set()
+    path = path_of(store, notified_store.OPEN)
+    first, body = fetch(served, path)
+    bodies = {fetch(served, each)[1] for each in (f"{path}?n=1", f"{path}?path=/")}
+    head, empty = fetch(served, path, "HEAD")
+    again, nothing = fetch(served, path, If_None_Match=first.headers["ETag"])
+    other, _ = fetch(served, path, If_None_Match='"another"')
+
+    assert bodies == {body}
+    assert (head.status, empty) == (200, b"")
+    assert (again.status, nothing, other.status) == (304, b"", 200)
+    assert again.headers["Cache-Control"] == first.headers["Cache-Control"]
+    assert pen.drawn == ["checkout-latency"]
+
+
+def test_a_chart_that_cannot_be_drawn_is_tried_again(
+    store: Store, served: Dashboard, pen: Pen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pen.go_on.set()
+    path = path_of(store, notified_store.OPEN)
+    with monkeypatch.context() as patched:
+        patched.setattr(signed_endpoints, "draw_chart", lambda _finding: 1 / 0)
+        failed = {fetch(served, path)[0].status for _ in range(40)}
+
+    assert failed == {500}
+    assert fetch(served, path)[0].status == 200

@@ -14,7 +14,7 @@ added after Slack accepted the message, so that no page waits for an image, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from pydantic import Field, field_validator
 
 from .....core.errors import ChannelError
 from .....core.settings.field_types import Secret, SecretAddress, Text, WebAddress, reject
-from .....core.settings.section import Fault
 from ...channel import (
     ChannelKind,
     ChannelSection,
@@ -75,10 +74,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
 EVENT_TYPE = "stagelens_incident"
 # https://docs.slack.dev/reference/methods/chat.update#errors: the message does not exist, or the bot may not change it.
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
-# `cannot_parse_attachment` is that of https://docs.slack.dev/reference/methods/chat.unfurl#errors.
-_BOT_BLOCK_ERRORS = frozenset(
-    {"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long", "cannot_parse_attachment"}
-)
+_BOT_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
 # Errors of a bot without permission to read, after which the message contains a note that it may be a repeat.
 _NO_READ_ACCESS = frozenset(
     {
@@ -116,7 +112,6 @@ class SlackBot:
     token: str = field(repr=False)
     channel: str
     buttons: bool = False
-    unfurls: bool = False
     base_url: str = BASE_URL
     # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
     gap_seconds: float = 1.0
@@ -142,19 +137,6 @@ class SlackBot:
                     return self._illustrated(found.reference, message)
                 parent = found.reference if found is not None else ""
         return self._follow(parent, message) if parent else self._begin(message)
-
-    def unfurl(self, place: Mapping[str, str], unfurls: Mapping[str, Any]) -> None:
-        """Add previews to the links of a message; without their images if Slack cannot load these."""
-        try:
-            self._call("chat.unfurl", **place, unfurls=unfurls)
-        except SlackError as refused:
-            if refused.word not in _BOT_BLOCK_ERRORS:
-                raise
-            plain = {
-                url: {"blocks": [block for block in each["blocks"] if block["type"] != "image"]}
-                for url, each in unfurls.items()
-            }
-            self._call("chat.unfurl", **place, unfurls=plain)
 
     def _begin(self, message: Message) -> str:
         return self._illustrated(self._post(message, self._blocks(message)), message)
@@ -295,12 +277,7 @@ class _BotSection(ChannelSection):
     token: Secret = Field(examples=["SLACK_BOT_TOKEN"])
     signing_secret: SigningSecret = SigningSecret()
     channel: Text = Field(examples=["C0123456789"])
-    unfurl: bool = False
     base_url: WebAddress = BASE_URL
-
-    def faults(self) -> Iterator[Fault]:
-        if self.unfurl and not (self.signing_secret.value or self.signing_secret.lacking):
-            yield Fault("unfurl", "needs the key signing_secret_env, because Slack sends links to the dashboard")
 
     @field_validator("channel")
     @classmethod
@@ -312,9 +289,7 @@ class _BotSection(ChannelSection):
 
     def build(self, name: str) -> SlackBot:
         buttons = bool(self.signing_secret.value)
-        return SlackBot(
-            name, self.token.value, self.channel, buttons=buttons, unfurls=self.unfurl, base_url=self.base_url
-        )
+        return SlackBot(name, self.token.value, self.channel, buttons=buttons, base_url=self.base_url)
 
 
 KIND = ChannelKind(_WebhookSection, HINTS, dict.fromkeys(("token", "token_env", "token_file", "channel"), _BotSection))

@@ -29,7 +29,6 @@ HINTS = (
         "channel_not_found",
         "The bot does not see this channel: use the channel's ID, and invite the bot if it is private.",
     ),
-    ("cannot_unfurl_url", "Add the host of the dashboard in the app, under Event Subscriptions, App unfurl domains."),
     ("is_archived", "The channel is archived: use another channel."),
     ("no_service", "The webhook was deleted: add a new one to the app, under Incoming Webhooks."),
     ("no_team", "The webhook URL is incomplete: copy it again, under Incoming Webhooks."),
