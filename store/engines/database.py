@@ -199,27 +199,22 @@ def used_bytes(connection: Connection) -> int:
     return dialect(connection.engine.url).used_bytes(connection)
 
 
-def migrate(engine: Engine, revision: str = "head") -> None:
-    """Migrate the tables to *revision*, up or down, in one transaction."""
+def migrate(engine: Engine) -> None:
+    """Create the tables, or migrate those of an earlier version, in one transaction."""
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     script = ScriptDirectory.from_config(config)
     with writing(engine, "cannot open") as connection:
         present = MigrationContext.configure(connection).get_current_revision()
-        # From base to head.
-        known = [None, *reversed([found.revision for found in script.walk_revisions()])]
-        if present not in known:
+        if present not in (None, *(step.revision for step in script.walk_revisions())):
             msg = (
                 f"cannot open {location(engine.url)}: it was written by a newer Stagelens (schema {present}); "
                 "upgrade Stagelens, or use another database"
             )
             raise StoreError(msg)
-        target = {"head": known[-1], "base": None}.get(revision, revision)
-        config.attributes["connection"] = connection
-        if known.index(target) < known.index(present):
-            command.downgrade(config, revision)
-        elif target != present:
-            command.upgrade(config, revision)
+        if present != script.get_current_head():
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
         # A transaction on a read-only file begins without an error; this statement changes nothing, but raises it.
         connection.exec_driver_sql("DELETE FROM alembic_version WHERE version_num IS NULL")
 

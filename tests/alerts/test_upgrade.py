@@ -1,58 +1,61 @@
-"""Incidents of an older version in the database."""
+"""A store that an earlier version wrote, with rows in every table, gives the same results in this version."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import Any
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Barrier
 
-from sqlalchemy import select
+import pytest
 
-from stagelens.alerts.delivery.message import Finding, Message
-from stagelens.alerts.incidents import journal, lifecycle
-from stagelens.alerts.incidents.lifecycle import IncidentRecord
-from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.schema import incidents, transitions
+from stagelens.__main__ import main
 from stagelens.store import Store
-from stagelens.store.engines import database
+from tests.alerts.full_store import clock, columns, fill, results_of, rows
 
-# Fields of the finding in revision 0004 that changed later.
-FLAT = {
-    "slo": "magika-latency",
-    "burn": 31.2,
-    "threshold_burn": 14.4,
-    "long_seconds": 3600.0,
-    "short_seconds": 300.0,
-    "bad": 1872.0,
-    "total": 6000.0,
-    "budget_left": 0.94,
-    "bad_left": 48_900.0,
-    "window_seconds": 30 * 86_400.0,
-    "exhausted_in_seconds": 21.7 * 3600,
-}
-NEW = ("name", "burn", "shift", "exemplars", "overruns", "course", "where", "absence")
+VERSIONS = sorted((Path(__file__).parent / "schemas").glob("*.sql"))
+OPENERS = 4
 
 
-def as_it_was(finding: Finding) -> dict[str, Any]:
-    """Return the finding as stored by revision 0004."""
-    fields = json.loads(json.dumps(finding.to_json()))
-    return {**{key: value for key, value in fields.items() if key not in NEW}, **FLAT}
+def test_every_table_has_rows(store: Store) -> None:
+    fill(store)
+
+    assert [name for name, held in rows(store, columns(store)).items() if not held] == ["intents"]
 
 
-def test_an_incident_of_an_older_version_is_unchanged(store: Store, message: Message, finding: Finding) -> None:
-    name, finding = message.incident, replace(finding, exemplars=(), course=None)
-    incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
-    with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), (), message.at)
-    expected = journal.build_message(incident, "opened", message.at)
-    database.migrate(store.engine, "0004")
-    with store.engine.connect() as connection:
-        flat = connection.execute(select(incidents.c.finding)).scalar_one()
-        flat_message = connection.execute(select(transitions.c.message)).scalar_one()
-    database.migrate(store.engine)
-    with store.engine.connect() as connection:
-        stored = lifecycle.find_last_incident(connection, "slo:x")
-        stored_message = Message.from_json(connection.execute(select(transitions.c.message)).scalar_one())
+@pytest.fixture(params=VERSIONS, ids=lambda path: path.stem)
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """Database and results written by an earlier version."""
+    file, statements = tmp_path / "earlier.db", request.param
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript(statements.read_text(encoding="utf-8"))
+    return file, json.loads(statements.with_suffix(".json").read_text(encoding="utf-8"))
 
-    assert flat == as_it_was(finding) == flat_message["finding"]
-    assert (stored, stored_message) == (incident, expected)
+
+def test_results_of_an_earlier_version_are_equal_in_all_processes(earlier: tuple[Path, dict[str, str]]) -> None:
+    file, before = earlier
+    together = Barrier(OPENERS)
+
+    def start(_number: int) -> dict[str, str]:
+        together.wait()
+        with closing(Store.open(f"sqlite:///{file}", clock=clock)) as store:
+            return results_of(store)
+
+    with ThreadPoolExecutor(OPENERS) as pool:
+        assert list(pool.map(start, range(OPENERS))) == [before] * OPENERS
+
+
+def test_a_backup_of_an_earlier_version_can_be_restored(
+    earlier: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup, before = earlier
+    monkeypatch.setenv("STAGELENS_DATABASE", f"sqlite:///{tmp_path / 'new.db'}")
+    code = main(["restore", str(backup)])
+    with closing(Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=clock)) as store:
+        after = results_of(store)
+
+    assert code == 0
+    # Rows of the same key are added up during the copy.
+    assert {**after, "storage": ""} == {**before, "storage": ""}

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import inspect
-
-from stagelens.store import Event, audit
+from stagelens.store import audit
 from stagelens.store.audit import AuditEntry
 from stagelens.store.backup import copy_store
-from stagelens.store.engines import database
 from tests.support.raw_requests import NOON, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)
@@ -75,17 +72,3 @@ def test_a_copy_has_the_audit_log(site: Callable[..., Site], target_site: Callab
     other.store.add_audit_entry(entry("bob", AT + timedelta(seconds=1)))
 
     assert people(other) == ["bob", "ada"]
-
-
-def test_revision_0014_is_upgraded_and_restored(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
-    one.store.add_event(Event(AT, "shop", "deploy", "v2", "v2 is out", environment="prod"))
-    one.store.add_audit_entry(entry())
-    database.migrate(one.store.engine, "0014")
-
-    assert "audit" not in inspect(one.store.engine).get_table_names()
-    one.reopen()
-    found = one.store.read.events(AT - DAY, AT + DAY)
-
-    assert found[["text", "environment"]].to_numpy().tolist() == [["v2 is out", ""]]
-    assert people(one) == []

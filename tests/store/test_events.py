@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import inspect
 
 from stagelens.store import Event, Retention, events
 from stagelens.store.backup import copy_store
-from stagelens.store.engines import database
 from tests.support.raw_requests import NOON, SHOP, Request, Series, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)
@@ -123,19 +121,6 @@ def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: C
     other.store.add_event(event("after", at=AT + timedelta(minutes=1)))
 
     assert events_of_day(other) == ["after", "before"]
-
-
-def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
-    one.write([Request({"forward": 1_000_000})])
-    one.store.add_event(event())
-    database.migrate(one.store.engine, "0003")
-    assert "events" not in inspect(one.store.engine).get_table_names()
-    one.reopen()
-    one.store.add_event(event("again"))
-
-    assert events_of_day(one) == ["again"]
-    assert one.store.read.latency(one.around()).count == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
-from stagelens.store.engines import database
 from stagelens.store.events import StoredLoad
 from tests.support.raw_requests import NOON, SHOP, Request, Site
 
@@ -76,24 +75,6 @@ def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], value: 
     one.write([Request({"forward": 1}, series=replace(SHOP, cold=value))])
 
     assert one.store.read.latency(one.around(cold="0")).count == 1
-
-
-def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([*WARM, Request({"forward": 1}, series=Series("gone"))])
-    with one.store.transaction() as connection:
-        gone = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
-        connection.exec_driver_sql("DELETE FROM series WHERE service = 'gone'")
-    before = page_results(one)
-    database.migrate(one.store.engine, "0010")
-    one.reopen()
-    after = page_results(one)
-    one.write(COLD)
-    with one.store.transaction() as connection:
-        newest = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
-
-    assert after == before == page_results(one, cold="0")
-    assert newest > gone
 
 
 def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site]) -> None:

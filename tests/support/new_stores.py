@@ -19,14 +19,13 @@ class FastMigration:
         folder: Of a file to migrate once.
     """
 
-    def __init__(self, migrate: Callable[[Engine, str], None], folder: Path) -> None:
+    def __init__(self, migrate: Callable[[Engine], None], folder: Path) -> None:
         self._migrate = migrate
         self._folder = folder
 
-    def __call__(self, engine: Engine, revision: str = "head") -> None:
-        """Bring the tables to *revision*."""
-        if not (revision == "head" and engine.dialect.name == "sqlite" and self._made(engine)):
-            self._migrate(engine, revision)
+    def __call__(self, engine: Engine) -> None:
+        if not (engine.dialect.name == "sqlite" and self._made(engine)):
+            self._migrate(engine)
 
     def _made(self, engine: Engine) -> bool:
         with database.writing(engine, "cannot open") as connection:
@@ -40,7 +39,7 @@ class FastMigration:
     def _statements(self) -> list[str]:
         """Return the statements that create the tables, and the rows that migrations insert."""
         engine = database.open_engine(f"sqlite:///{self._folder / 'migrated.db'}")
-        self._migrate(engine, "head")
+        self._migrate(engine)
         with engine.connect() as connection:
             dump = list(connection.connection.driver_connection.iterdump())  # pyright: ignore[reportOptionalMemberAccess]
         engine.dispose()
