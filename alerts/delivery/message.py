@@ -197,26 +197,22 @@ class Finding:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Finding:
-        """Parse the JSON object of a finding, also one of an older version."""
-        old: Mapping[str, Any] = raw.get("course") or {}
-        # A trend of an older version without a start cannot be drawn.
-        trend = Trend(tuple(old["values"]), old["step_seconds"], old["start"]) if "start" in old else None
+        trend = raw["course"]
         parts: dict[str, Any] = {
             "burn": raw["burn"] and Burn(**raw["burn"]),
             "shift": raw["shift"] and LatencyRegression(**raw["shift"]),
             "growth": tuple(StageGrowth(**row) for row in raw["growth"]),
             "exemplars": tuple(Exemplar(**row) for row in raw["exemplars"]),
-            "overruns": tuple(BudgetOverrun(**row) for row in raw.get("overruns", ())),
-            "course": trend,
-            "absence": None if raw.get("absence") is None else MissingTraffic(**raw["absence"]),
-            "between": tuple(raw["between"]) if raw.get("between") else None,
-            "functions": tuple(FunctionGrowth(**row) for row in raw.get("functions", ())),
-            "shared": tuple(SharedAttribute(**row) for row in raw.get("shared", ())),
+            "overruns": tuple(BudgetOverrun(**row) for row in raw["overruns"]),
+            "course": trend and Trend(**{**trend, "values": tuple(trend["values"])}),
+            "absence": raw["absence"] and MissingTraffic(**raw["absence"]),
+            "between": raw["between"] and tuple(raw["between"]),
+            "functions": tuple(FunctionGrowth(**row) for row in raw["functions"]),
+            "shared": tuple(SharedAttribute(**row) for row in raw["shared"]),
+            # Version 0.2.0 has no failures.
             "failures": failures_from_json(raw.get("failures")),
         }
-        # Unknown fields of older versions are dropped.
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in {**raw, **parts}.items() if name in known})
+        return cls(**{**raw, **parts})
 
 
 _OF_ALL_CHANNELS = [
@@ -262,7 +258,7 @@ class Message:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Message:
-        parts: dict[str, Any] = {"finding": Finding.from_json(raw["finding"]), "also": tuple(raw.get("also", ()))}
+        parts: dict[str, Any] = {"finding": Finding.from_json(raw["finding"]), "also": tuple(raw["also"])}
         return cls(**{**raw, **parts})
 
     @property

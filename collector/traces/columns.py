@@ -50,10 +50,10 @@ ROW = np.dtype(
 STREAM = np.dtype(
     [("row", "<u4"), ("first_token_ns", "<i8"), ("tokens_in", "<i8"), ("tokens_out", "<i8"), ("gap_ns", "<i8")]
 )
-# The old format has streams and labels in one document; support for it lets spans wait in the inbox during an upgrade.
-_OLD_FORMAT, _FORMAT = 1, 2
-# Sizes of the fixed header: format, size of the compressed head, and in the new format the number of streams. [bytes]
-_OLD_HEAD, _HEAD = 5, 9
+# First byte of the encoded form, which spans keep in the inbox during an upgrade.
+_FORMAT = 2
+# Size of the fixed header: format, size of the compressed head, number of streams. [bytes]
+_HEAD = 9
 # Decoded labels in the cache, one or two kilobytes each: every export of a program repeats them. [count]
 _LABELS = 2048
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -162,8 +162,6 @@ def decode_spans(blob: bytes) -> Spans:
     """Return the spans in *blob*, written by `encode_spans`."""
     rows = decode_rows(blob)
     try:
-        if blob[0] == _OLD_FORMAT:
-            return _decode_old(blob, rows)
         sources, *labels = zlib.decompress(blob[_HEAD : _HEAD + _number(blob, 1)]).decode().split("\n")
         streams = np.frombuffer(blob, STREAM, count=_number(blob, 5), offset=_HEAD + _number(blob, 1))
         return Spans(rows, [SpanSource(**source) for source in json.loads(sources)], [*map(_label, labels)], streams)
@@ -172,25 +170,15 @@ def decode_spans(blob: bytes) -> Spans:
 
 
 def _begin_of_rows(blob: bytes) -> int:
-    match blob[:1]:
-        case b"\x01":
-            return _OLD_HEAD + _number(blob, 1)
-        case b"\x02":
-            return _HEAD + _number(blob, 1) + _number(blob, 5) * STREAM.itemsize
-        case other:
-            msg = f"stored spans have format {other.hex() or 'none'}, this version reads up to {_FORMAT:02x}; upgrade Stagelens"
-            raise StoreError(msg)
+    if blob[:1] != bytes((_FORMAT,)):
+        found = blob[:1].hex() or "none"
+        msg = f"stored spans have format {found}, this version reads {_FORMAT:02x}; upgrade Stagelens"
+        raise StoreError(msg)
+    return _HEAD + _number(blob, 1) + _number(blob, 5) * STREAM.itemsize
 
 
 def _number(blob: bytes, at: int) -> int:
     return int.from_bytes(blob[at : at + 4], "little")
-
-
-def _decode_old(blob: bytes, rows: Rows) -> Spans:
-    beside: dict[str, Any] = json.loads(zlib.decompress(blob[_OLD_HEAD : _OLD_HEAD + _number(blob, 1)]))
-    labels = [_label(_to_json(label)) for label in beside["labels"]]
-    streams = {int(row): StreamMeasurements(**stream) for row, stream in beside["streams"].items()}
-    return Spans(rows, [SpanSource(**source) for source in beside["sources"]], labels, streams_of(streams))
 
 
 @lru_cache(_LABELS)

@@ -7,12 +7,9 @@ removed user is signed out, and a new password ends the sessions of the old one.
 from __future__ import annotations
 
 import getpass
-import hashlib
-import hmac
 import os
 import re
 import sys
-from base64 import b64decode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +24,8 @@ from ...core.settings.live_file import LiveFile, log
 _METHOD = "scrypt:16384:8:5"
 # Hash of no password: checking an unknown name takes as long as checking a wrong password.
 _NO_PASSWORD = f"{_METHOD}${'0' * 16}${'0' * 128}"
-# Hashes of `generate_password_hash`, and older ones in base64 that Stagelens wrote itself.
+# Hashes of `generate_password_hash`.
 _HASH = re.compile(r"scrypt:(\d{1,9}):(\d{1,9}):(\d{1,9})\$\w+\$[0-9a-f]{128}", re.ASCII)
-_OLD_HASH = re.compile(r"scrypt\$(\d{1,9})\$(\d{1,9})\$(\d{1,9})\$([a-zA-Z\d+/]{22}==)\$([a-zA-Z\d+/]{43}=)", re.ASCII)
 # Limits of the scrypt parameters in a line. scrypt needs 128 * N * r bytes; Werkzeug allows 132 * N * r * p bytes, which
 # is too little for a small N, and must stay below 2^31.
 _MIN_N, _MAX_MEMORY_BYTES, _MAX_P = 2**10, 128 * 2**20, 15
@@ -58,7 +54,7 @@ class Users(LiveFile[dict[str, str]]):
         """Return whether *password* is the password of *name*; an unknown name takes the same time."""
         secret = self.line(name)
         with self._one_by_one:
-            return _is_right(secret or _NO_PASSWORD, password) and secret is not None
+            return check_password_hash(secret or _NO_PASSWORD, password) and secret is not None
 
 
 def _read_users(path: Path) -> dict[str, str]:
@@ -104,23 +100,12 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _is_valid(secret: str) -> bool:
-    found = _HASH.fullmatch(secret) or _OLD_HASH.fullmatch(secret)
+    found = _HASH.fullmatch(secret)
     if found is None:
         return False
     n, r, p = (int(each) for each in found.groups()[:3])
     is_power_of_two = n >= _MIN_N and n & (n - 1) == 0
     return is_power_of_two and 0 < 128 * n * r <= _MAX_MEMORY_BYTES and 0 < p <= _MAX_P
-
-
-def _is_right(secret: str, password: str) -> bool:
-    old = _OLD_HASH.fullmatch(secret)
-    if old is None:
-        return check_password_hash(secret, password)
-    n, r, p = (int(each) for each in old.groups()[:3])
-    salt, made = (b64decode(each) for each in old.groups()[3:])
-    memory = 2 * _MAX_MEMORY_BYTES
-    fresh = hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=len(made))
-    return hmac.compare_digest(fresh, made)
 
 
 def add_user_command(name: str, environment: Mapping[str, str]) -> int:

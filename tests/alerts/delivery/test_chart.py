@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import math
 from dataclasses import replace
@@ -145,10 +144,3 @@ def test_axes_have_a_few_round_labels(highest: float, length: float, start: floa
     assert 2 <= len(levels) <= 6
     assert len(moments) <= 8
     assert all(0 <= scale.x(at) <= 100 for at, _ in moments)
-
-
-def test_a_time_series_without_a_start_has_no_chart(message: Message) -> None:
-    raw = json.loads(json.dumps(message.to_json()))
-    del raw["finding"]["course"]["start"]
-
-    assert Message.from_json(raw).finding.course is None

@@ -1,17 +1,12 @@
-"""Storage format of spans: readable for this and the previous version, with errors for other data."""
+"""Storage format of spans, with errors for other data."""
 
 from __future__ import annotations
-
-import json
-import zlib
-from dataclasses import asdict
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.traces.columns import Label, Spans, StreamMeasurements, decode_rows, decode_spans, encode_spans
+from stagelens.collector.traces.columns import Label, StreamMeasurements, decode_rows, decode_spans, encode_spans
 from stagelens.core.errors import StoreError
 from tests.collector.traces.span_trees import SHOP, STOCK, Span, columns
 
@@ -27,26 +22,8 @@ SPANS = columns([
 ])  # fmt: skip
 
 
-def as_before(spans: Spans) -> bytes:
-    """Return *spans* in the first format: streams and labels in one document."""
-
-    def fields_of(label: Label) -> dict[str, Any]:
-        return {name: value for name, value in asdict(label).items() if name != "text"}
-
-    beside = {
-        "sources": [asdict(source) for source in spans.sources],
-        "labels": [fields_of(label) for label in spans.labels],
-        "streams": {
-            str(row): {"first_token_ns": first, "tokens_in": taken, "tokens_out": put, "gap_ns": gap}
-            for row, first, taken, put, gap in spans.streams.tolist()
-        },
-    }
-    head = zlib.compress(json.dumps(beside).encode())
-    return b"\x01" + len(head).to_bytes(4, "little") + head + spans.rows.tobytes()
-
-
-@pytest.mark.parametrize("blob", [encode_spans(SPANS), as_before(SPANS)], ids=["now", "before"])
-def test_written_columns_are_read_unchanged(blob: bytes) -> None:
+def test_written_columns_are_read_unchanged() -> None:
+    blob = encode_spans(SPANS)
     found = decode_spans(blob)
 
     assert found.rows.tolist() == decode_rows(blob).tolist() == SPANS.rows.tolist()
@@ -60,9 +37,9 @@ def test_python_equal_labels_stay_distinct() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(old=st.booleans(), at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
-def test_damage_is_reported(old: bool, at: int, byte: bytes, cut: int) -> None:
-    whole = as_before(SPANS) if old else encode_spans(SPANS)
+@given(at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
+def test_damage_is_reported(at: int, byte: bytes, cut: int) -> None:
+    whole = encode_spans(SPANS)
     blob = bytearray(whole)
     blob[at % len(blob) : at % len(blob) + len(byte)] = byte
     for damaged in (bytes(blob), whole[:cut], bytes(blob[:-cut])):
