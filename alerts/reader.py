@@ -15,8 +15,7 @@ from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_poli
 from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..questions.changed import CauseKind, Failures
-from ..store import Store
-from . import lease
+from ..store import Store, lease
 from .delivery.message import BudgetOverrun, Ending, Exemplar, Message, SharedAttribute, Trend
 from .delivery.message_text import cause_text, headline, impact_text, worst_impact
 from .evaluation.slo_status import SloStatus, read_slo_status
@@ -25,7 +24,7 @@ from .incidents.journal import build_message
 from .incidents.notification_rules import group_lead
 from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveSloFile
-from .schema import outbox, transitions
+from .schema import EVALUATION_LEASE, outbox, transitions
 
 # Number of incidents in which similar ones are searched.
 _SEARCHED = 1000
@@ -203,7 +202,7 @@ def _complete_incidents(
         query = select(table).where(table.c.incident.in_(ids)).order_by(table.c.sequence, last)
         for row in connection.execute(query):
             rows[row.incident].append(row)
-    evaluated_at = lease.done_at(connection, lease.EVALUATION)
+    evaluated_at = lease.done_at(connection, EVALUATION_LEASE)
     return [_incident(each, sent[each.id], happened[each.id], evaluated_at) for each in found]
 
 

@@ -1,4 +1,4 @@
-"""Database tables of the alerts: incidents, their history, the outbox, baselines and leases. Times are Unix seconds."""
+"""Database tables of the alerts: incidents, their history, the outbox and baselines. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -124,12 +124,5 @@ keys = Table(
     "keys", metadata, Column("name", String(64), primary_key=True), Column("value", String(64), nullable=False)
 )
 
-# Leases: one holder at a time. `done_at` is the time at which any process last finished the work.
-leases = Table(
-    "leases",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("holder", String(64), nullable=False),
-    Column("until", Float, nullable=False),
-    Column("done_at", Float),
-)
+# Name of the lease of the process that evaluates.
+EVALUATION_LEASE = "evaluate"

@@ -29,15 +29,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..core.addresses import host_and_port, server_url
 from ..core.errors import StagelensError, StoreError
-from ..store import Store
-from . import lease, schema
+from ..store import Store, lease
+from . import schema
 from .config import AlertsConfig
 from .delivery import outbox
 from .delivery.channels import ChannelEntry
 from .delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
 from .delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer
 from .delivery.outbox import LEASE_SECONDS, AlertsThread, DeliveryWorker
-from .evaluation.evaluator import LEASE, ClockError, Evaluator
+from .evaluation.evaluator import ClockError, Evaluator
 from .objectives.slo_file import Definitions, LiveSloFile, unwatched_line
 from .reader import AlertsReader
 from .regression.drift import DriftRule
@@ -80,7 +80,7 @@ class Probes:
             return False, f"{trouble}; see the log of the alerts"
         try:
             with self._store.engine.connect() as connection:
-                holder = lease.holder_of(connection, LEASE, self._clock())
+                holder = lease.holder_of(connection, schema.EVALUATION_LEASE, self._clock())
         except SQLAlchemyError as error:
             log.warning("alerts: not ready, the store cannot be read: %s", error)
             return False, "the store cannot be read; see the log of the alerts"
@@ -267,7 +267,7 @@ class Alerts:
         """Record a successful evaluation if this process holds the lease; heartbeats and metrics read the record."""
         at = now.timestamp()
         with self._store.transaction() as connection:
-            if lease.renew(connection, LEASE, self.holder, at, self._lease_seconds):
+            if lease.renew(connection, schema.EVALUATION_LEASE, self.holder, at + self._lease_seconds):
                 lease.hold(connection, EVALUATED_LEASE, self.holder, at, self._lease_seconds)
                 lease.note_done(connection, EVALUATED_LEASE, at)
 

@@ -19,9 +19,14 @@ from sqlalchemy import Connection, delete, insert, select, update
 from ..core.errors import StagelensError
 from ..core.histogram import Histogram
 from ..core.names import COLLECTOR_LOST
+from . import lease
 from .points import Point, PointColumns
 from .schema import collectors, scrapes
 from .series import Series
+
+_TARGET_LEASES = "target:"
+# Collectors may be configured with different intervals of a target. [seconds]
+_LONGEST_LEASE_SECONDS = 86_400.0
 
 
 class TargetLostError(StagelensError):
@@ -30,17 +35,9 @@ class TargetLostError(StagelensError):
 
 def take_target(connection: Connection, target: str, holder: str, now: float, seconds: float) -> bytes | None:
     """Acquire or renew the lease of *target* for *seconds*, and return its last reading (empty before the first); None if another has it."""
-    found = connection.execute(select(scrapes).where(scrapes.c.target == target)).one_or_none()
-    if found is None:
-        row = {"target": target, "holder": holder, "until": now + seconds, "reading": b""}
-        connection.execute(insert(scrapes).values(row))
-        return b""
-    # A lease too far in the future was written with a wrong clock.
-    if found.holder != holder and now < found.until <= now + 86_400:
+    if not lease.hold(connection, _lease_of(target), holder, now, seconds, longest=_LONGEST_LEASE_SECONDS):
         return None
-    mine = update(scrapes).where(scrapes.c.target == target)
-    connection.execute(mine.values(holder=holder, until=now + seconds))
-    return found.reading
+    return connection.execute(select(scrapes.c.reading).where(scrapes.c.target == target)).scalar() or b""
 
 
 def save_reading(connection: Connection, target: str, holder: str, until: float, snapshot: bytes) -> None:
@@ -49,15 +46,19 @@ def save_reading(connection: Connection, target: str, holder: str, until: float,
     Raises:
         TargetLostError: Another collector has acquired the target.
     """
-    mine = update(scrapes).where(scrapes.c.target == target, scrapes.c.holder == holder)
-    if not connection.execute(mine.values(until=until, reading=snapshot)).rowcount:
+    if not lease.renew(connection, _lease_of(target), holder, until):
         msg = f"another collector reads {target} now"
         raise TargetLostError(msg)
+    if not connection.execute(update(scrapes).where(scrapes.c.target == target).values(reading=snapshot)).rowcount:
+        connection.execute(insert(scrapes).values(target=target, reading=snapshot))
 
 
 def release_targets(connection: Connection, holder: str) -> None:
-    """Release all targets of *holder*, so that other collectors need not wait until the leases expire."""
-    connection.execute(update(scrapes).where(scrapes.c.holder == holder).values(until=0.0))
+    lease.release_all(connection, _TARGET_LEASES, holder)
+
+
+def _lease_of(target: str) -> str:
+    return lease.name_of(_TARGET_LEASES, target.encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select
 
 from ..core.errors import StoreError
 from . import schema
 from .points import Point, PointColumns
 from .records import KeptTrace
 
-# Length of the aggregation lease; a collector that needs longer is considered dead. [seconds]
+# Lease of the collector that aggregates; one that needs longer is considered dead. [seconds]
+LEASE = "aggregate"
 CLAIM_SECONDS = 60
 _IDS_AT_ONCE = 500
 # Number of parcels loaded at once; most have some tens of kilobytes, but a parcel may be as large as a body.
@@ -74,19 +75,6 @@ Fold: TypeAlias = Callable[[AggregationInput], AggregationResult]
 def put_spans(connection: Connection, spans: Sequence[bytes], now: int) -> None:
     """Write each of the encoded *spans* as a parcel received at *now*, in Unix seconds."""
     _insert_parcels(connection, [Parcel(now, counted=False, spans=each) for each in spans])
-
-
-def claim_folding(connection: Connection, now: int) -> bool:
-    """Acquire the aggregation lease from *now* on, in Unix seconds; return whether it was free."""
-    table = schema.store
-    # A time too far in the future was written with a wrong clock.
-    free = (table.c.folding_until <= now) | (table.c.folding_until > now + CLAIM_SECONDS)
-    return connection.execute(update(table).where(free).values(folding_until=now + CLAIM_SECONDS)).rowcount == 1
-
-
-def release_folding(connection: Connection) -> None:
-    """Release the aggregation lease."""
-    connection.execute(update(schema.store).values(folding_until=0))
 
 
 def read_backlog(connection: Connection) -> InboxBacklog:

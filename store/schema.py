@@ -145,8 +145,6 @@ store = sa.Table(
     sa.Column("last_part", sa.BigInteger, nullable=False),
     # Increases when series are deleted; ids cached by other processes are then invalid.
     sa.Column("series_epoch", sa.BigInteger, nullable=False),
-    # End of the aggregation lease of the inbox; 0 or past when free. [Unix seconds]
-    sa.Column("folding_until", sa.BigInteger, nullable=False, server_default="0"),
 )
 
 services = sa.Table(
@@ -363,15 +361,22 @@ rollups = sa.Table(
     sa.Column("kept_from", sa.BigInteger, nullable=False),
 )
 
-# Leases and last readings of scrape targets; see `store.collectors`.
+# Leases: one holder at a time. `done_at` is the time at which any process last finished the work. [Unix seconds]
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("holder", sa.String(64), nullable=False),
+    sa.Column("until", sa.Float, nullable=False),
+    sa.Column("done_at", sa.Float),
+)
+
+# Last readings of scrape targets; see `store.collectors`.
 scrapes = sa.Table(
     "scrapes",
     metadata,
     sa.Column("target", sa.Text, primary_key=True),
-    sa.Column("holder", sa.Text, nullable=False),
-    # [Unix seconds]
-    sa.Column("until", sa.Double, nullable=False),
-    # Last reading, to which the next reading is compared; empty before the first.
+    # The next reading is compared to it.
     sa.Column("reading", sa.LargeBinary, nullable=False),
 )
 

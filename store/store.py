@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, exists, select
 
-from . import audit, collectors, events, inbox, schema
+from . import audit, collectors, events, inbox, lease, schema
 from .audit import AuditEntry
 from .engines import database
 from .engines.database import SqlPoints
@@ -153,11 +153,11 @@ class Store:
         Raises:
             StoreError: The transaction could not be committed: nothing was counted, and all spans still wait.
         """
-        clock = int(self._clock())
+        clock, holder = int(self._clock()), lease.new_holder()
         if not self.waiting().parcels:
             return False
         with self.transaction() as connection:
-            if not inbox.claim_folding(connection, clock):
+            if not lease.hold(connection, inbox.LEASE, holder, clock, inbox.CLAIM_SECONDS):
                 return False
         try:
             with database.reading(self.engine) as connection:
@@ -165,7 +165,7 @@ class Store:
             return bool(result.taken) and self._apply(lambda connection: self._folding(connection, result, clock))
         finally:
             with self.transaction() as connection:
-                inbox.release_folding(connection)
+                lease.release(connection, inbox.LEASE, holder)
 
     def _folding(self, connection: Connection, result: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
         now = store_time(connection, clock)

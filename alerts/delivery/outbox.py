@@ -26,16 +26,15 @@ from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...core.background_tasks import RETRY_SECONDS, PeriodicThread
+from ...core.backoff import backoff_seconds
 from ...core.errors import ChannelError, StoreError
-from ...store import Store
+from ...store import Store, lease
 from ...store.schema import storable
-from .. import lease
 from ..schema import outbox, transitions
 from .channel import Channel, OutcomeUnknownError, Refresh
 from .chart import chart_url
 from .message import Message
 
-# Exponential backoff with equal jitter: AWS Architecture Blog, "Exponential Backoff And Jitter". Equal jitter has a minimum wait.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
 # Upper limit of Retry-After.
@@ -142,10 +141,9 @@ def oldest_waiting_page(connection: Connection) -> float | None:
 
 
 def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
-    """Return the delay of the next attempt in seconds: exponential in *attempts* with jitter, at least Retry-After."""
-    # The cap is reached before ten doublings; the bound keeps the power small.
-    longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10))
-    return max(rng.uniform(longest / 2, longest), min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
+    """Return the delay of the next attempt in seconds, at least Retry-After."""
+    delay = backoff_seconds(attempts, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, rng)
+    return max(delay, min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
 
 
 def _due_at(row: Row[Any], now: float, lease_seconds: float) -> float:

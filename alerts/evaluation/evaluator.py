@@ -18,10 +18,9 @@ from sqlalchemy import Connection
 
 from ...analysis.policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
 from ...core.errors import StagelensError
-from ...store import Store
+from ...store import Store, lease
 from ...store.schema import storable_name
 from ...store.series import store_time
-from .. import lease
 from ..delivery.message import Finding
 from ..delivery.message_text import headline
 from ..formatting import moment_of
@@ -40,13 +39,13 @@ from ..incidents.notification_rules import IncidentUpdate, decide_notifications
 from ..incidents.silences import active_silences, delete_old_silences, silence_reason
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
+from ..schema import EVALUATION_LEASE
 from .alert_rules import AbsenceRule, AlertRule, DueCauses, Verdict, cause_of_slo, evaluate_slo, no_verdict
 from .backtest import find_missed_incidents, write_missed_incident
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LEASE = lease.EVALUATION
 # Maximum wait for the time of the last evaluation after the clock was set back. [seconds]
 _MAX_WAIT_SECONDS = 3600.0
 # Share of the lease's validity after which it is renewed, because evaluating many SLOs on a slow store takes long.
@@ -89,9 +88,9 @@ class Evaluator:
         """Evaluate all alert rules and write the result; return the transitions of incidents, none if another process evaluates."""
         at = now.timestamp()
         with self._store.transaction() as connection:
-            before = lease.done_at(connection, LEASE)
+            before = lease.done_at(connection, EVALUATION_LEASE)
             self._require_progress(before, at)
-            if not lease.hold(connection, LEASE, self._holder, at, self._lease_seconds):
+            if not lease.hold(connection, EVALUATION_LEASE, self._holder, at, self._lease_seconds):
                 return []
             # Not the time of the clock, which may jump.
             oldest = store_time(connection, int(at)).proven - self._incident_policy.kept.total_seconds()
@@ -138,10 +137,10 @@ class Evaluator:
 
     def release(self) -> None:
         with self._store.transaction() as connection:
-            lease.release(connection, LEASE, self._holder)
+            lease.release(connection, EVALUATION_LEASE, self._holder)
 
     def _renew_lease(self, connection: Connection, at: float) -> bool:
-        return lease.renew(connection, LEASE, self._holder, at, self._lease_seconds)
+        return lease.renew(connection, EVALUATION_LEASE, self._holder, at + self._lease_seconds)
 
     def _slos(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -245,7 +244,7 @@ class Evaluator:
             changed = [turn for turn in turns if turn.event or turn.record not in stored]
             for turn in changed:
                 write_update(connection, turn, definitions.channel_names, at)
-            lease.note_done(connection, LEASE, at)
+            lease.note_done(connection, EVALUATION_LEASE, at)
         happened = [turn for turn in changed if turn.event]
         for turn in happened:
             _log(turn, at)

@@ -26,12 +26,11 @@ from threading import BoundedSemaphore, Lock
 from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.wrappers import Request
 
-from ...alerts import lease
 from ...collector.server.connections import client_of
 from ...core.addresses import parse_ip
 from ...core.errors import StoreError
 from ...core.text import is_whole_number
-from ...store import Store
+from ...store import Store, lease
 from ..access import LiveAccess, ReaderAccess
 from ..config import DashboardConfig
 from .signed_endpoints import give_way

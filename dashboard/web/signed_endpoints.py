@@ -20,7 +20,6 @@ from flask import Flask, Response, abort, request
 from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.wrappers import Request
 
-from ...alerts import lease
 from ...alerts.delivery.actions import (
     MAX_AGE_SECONDS,
     Action,
@@ -35,6 +34,7 @@ from ...alerts.delivery.chart import CHART_PATH, draw_chart
 from ...alerts.delivery.message import Finding
 from ...alerts.incidents.journal import IncidentError
 from ...core.errors import ChannelError
+from ...store import lease
 from ...store.audit import KEPT, AuditEntry
 from ...store.query_cache import QueryCache
 from ..access import EVERYTHING, ForbiddenError, LiveAccess, ReaderAccess

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from urllib.parse import urljoin
 
 from ...core import names
+from ...core.backoff import backoff_seconds
 from ...core.proxies import proxy_of, through_proxy
 from ...core.version import __version__
 from ..config import ClientTlsFiles
@@ -270,8 +271,8 @@ class Exporter:
     def _failed(self, batch: ExportBatch, reason: str, retry_after_seconds: float | None, fix: str) -> None:
         self._outbox.give_back(batch)
         # Jitter spreads the retries of many processes. It also limits Retry-After from below: with clock skew its date may be past.
-        limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
-        delay = max(self._rng.uniform(limit / 2, limit), retry_after_seconds or 0.0)
+        delay = backoff_seconds(self._failures + 1, BACKOFF_BASE_SECONDS, BACKOFF_CAP_SECONDS, self._rng)
+        delay = max(delay, retry_after_seconds or 0.0)
         if not self._leaving:
             through = "" if reason.startswith("the proxy") else through_proxy(batch.url)
             self._warn(

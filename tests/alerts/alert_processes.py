@@ -30,8 +30,8 @@ from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack import SlackBot, SlackWebhook
 from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.outbox import DeliveryWorker
-from stagelens.alerts.lease import new_holder
 from stagelens.store import Store
+from stagelens.store.lease import new_holder
 
 ROOT = Path(__file__).parents[2]
 # Longer than a slow response takes, so that only a missing response is an unknown outcome. [seconds]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channel import Channel, Refresh
 from stagelens.alerts.delivery.channels import ChannelEntry
@@ -25,8 +24,9 @@ from stagelens.alerts.incidents.lifecycle import find_open_incidents
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.schema import EVALUATION_LEASE
 from stagelens.core.errors import ChannelError
-from stagelens.store import Store
+from stagelens.store import Store, lease
 from tests.alerts.conftest import NOW
 from tests.alerts.delivery.test_outbox import open_incident
 from tests.alerts.traffic import Clock, Traffic
@@ -149,7 +149,7 @@ def test_one_process_acts_whatever_its_clock_and_another_takes_over(
             with suppress(ClockError):
                 one.tick(Definitions(), now + timedelta(seconds=seconds) + ahead)
         with store.engine.connect() as connection:
-            holders.append(lease.holder_of(connection, lease.EVALUATION, 0.0) or "")
+            holders.append(lease.holder_of(connection, EVALUATION_LEASE, 0.0) or "")
 
     for _ in range(60):
         turn((first, timedelta(0)), (second, jump))

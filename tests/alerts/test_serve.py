@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts import lease
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery.channels import heartbeat
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.serve import Alerts
 from stagelens.core.errors import ConfigError, StoreError
-from stagelens.store import Store
+from stagelens.store import Store, lease
 
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 SECOND = timedelta(seconds=1)

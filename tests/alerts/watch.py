@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from sqlalchemy import select, update
 
-from stagelens.alerts.evaluation.evaluator import LEASE
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.alerts.schema import leases, outbox
+from stagelens.alerts.schema import EVALUATION_LEASE, outbox
 from stagelens.store import Store
+from stagelens.store.schema import leases
 from tests.alerts.alert_processes import AlertProcesses
 
 
@@ -31,7 +31,7 @@ class Lease(NamedTuple):
 def lease_of(store: Store) -> Lease:
     """Return the evaluation lease."""
     with store.engine.connect() as connection:
-        found = connection.execute(select(leases).where(leases.c.name == LEASE)).first()
+        found = connection.execute(select(leases).where(leases.c.name == EVALUATION_LEASE)).first()
     return Lease() if found is None else Lease(found.holder, found.until, found.done_at or 0.0)
 
 

@@ -178,7 +178,10 @@ class Deployment:
             self.wait_for(member)
         engine = open_engine(self.url)
         past = text("UPDATE inbox SET received = received - 100 WHERE counted = 0")
-        free, waiting = text("UPDATE store SET folding_until = 0"), text("SELECT count(*) FROM inbox WHERE counted = 0")
+        free, waiting = (
+            text("UPDATE leases SET until = 0 WHERE name = 'aggregate'"),
+            text("SELECT count(*) FROM inbox WHERE counted = 0"),
+        )
 
         def processed() -> bool:
             with engine.connect() as connection:

@@ -15,7 +15,6 @@ from playwright.sync_api import Browser, expect
 from stagelens.alerts.delivery.channels.slack import SlackWebhook
 from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.serve import Collector, CollectorConfig
@@ -24,6 +23,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
+from stagelens.store.lease import new_holder
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SlackHook
 

@@ -16,8 +16,7 @@ from pydantic import Field
 
 from ....core.errors import ChannelError
 from ....core.settings.field_types import SecretAddress
-from ....store import Store
-from ... import lease
+from ....store import Store, lease
 from .. import outbox
 from ..channel import ChannelKind, ChannelSection, HeartbeatReceiver, refusal_error, secret_parts, send_request
 from ..outbox import AlertsThread

@@ -26,8 +26,7 @@ from pydantic import Field
 
 from ....core.errors import ChannelError
 from ....core.settings.field_types import Secret, WebAddress
-from ....store import Store
-from ... import lease
+from ....store import Store, lease
 from ...formatting import cut, line
 from .. import message_text
 from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, encode_json, post_json

@@ -13,12 +13,12 @@ from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channel import OutcomeUnknownError, Refresh
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.outbox import DeliveryWorker
-from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store
+from stagelens.store.lease import new_holder
 
 AT = 1_795_143_840.0
 HOUR = 3600.0

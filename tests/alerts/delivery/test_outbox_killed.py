@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from stagelens.alerts.schema import leases, outbox
+from stagelens.alerts.schema import outbox
 from stagelens.store import Store
+from stagelens.store.schema import leases
 from tests.alerts.database_triggers import begin_endless, end_endless, is_stuck, note_turns, turns
 from tests.alerts.receiver import Moods
 from tests.alerts.traffic import Traffic

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.evaluation.alert_rules import AlertRule, Verdict
@@ -24,7 +23,8 @@ from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
-from stagelens.store import Store
+from stagelens.store import Store, lease
+from stagelens.store.schema import leases
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
@@ -260,7 +260,7 @@ def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, find
     kills = range(1, writes + 1, 1 if store.engine.dialect.name == "sqlite" else 6)
     for kill in kills:
         with store.transaction() as connection:
-            for table in reversed(metadata.sorted_tables):
+            for table in (leases, *reversed(metadata.sorted_tables)):
                 connection.execute(table.delete())
         sent.append(run_incident(store, finding, now, kill)[0])
 
@@ -297,7 +297,7 @@ def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding
     )
     turns = sleeper.tick(watched, now)
     with store.transaction() as connection:
-        renewed = lease.renew(connection, "evaluate", "other", (now + MINUTE).timestamp(), 30)
+        renewed = lease.renew(connection, "evaluate", "other", (now + MINUTE).timestamp() + 30)
 
     assert turns == []
     assert renewed

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE
 from stagelens.alerts.export import grafana, rules
 from stagelens.alerts.export.rules import METRIC_NAMES, HistogramExpressions
@@ -25,7 +24,7 @@ from stagelens.collector import prometheus as prometheus_counters
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.store import Batch, Point, Retention, Store
+from stagelens.store import Batch, Point, Retention, Store, lease
 from stagelens.store.series import Series
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, until

@@ -23,17 +23,15 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import func, select
 
-from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 from stagelens.alerts.delivery.message import Finding, LatencyRegression
-from stagelens.alerts.evaluation.evaluator import LEASE
 from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.alerts.schema import leases
+from stagelens.alerts.schema import EVALUATION_LEASE
 from stagelens.core.errors import ChannelError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
@@ -41,7 +39,8 @@ from stagelens.dashboard.ui.page_export import as_html, page_data
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import build
 from stagelens.dashboard.web.routing import context_of, page_of
-from stagelens.store import Store
+from stagelens.store import Store, lease
+from stagelens.store.schema import leases
 from tests.alerts.receiver import Moods, Receiver
 from tests.dashboard import many_incidents, notified_store
 from tests.dashboard.notified_store import NOW
@@ -274,8 +273,8 @@ def test_the_page_of_an_objective_has_only_its_own_alerts(source: Source, store:
 
 def test_an_incident_without_new_data_has_no_state(store: Store, source: Source) -> None:
     with store.transaction() as connection:
-        lease.hold(connection, LEASE, "tests", NOW.timestamp(), 60.0)
-        lease.note_done(connection, LEASE, NOW.timestamp())
+        lease.hold(connection, EVALUATION_LEASE, "tests", NOW.timestamp(), 60.0)
+        lease.note_done(connection, EVALUATION_LEASE, NOW.timestamp())
     found = {each.id: each.status for each in source.incidents()}
 
     assert found[notified_store.OPEN] == "no_data"

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE, Heartbeat, HeartbeatPinger
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer, ReleaseNotice
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
-from stagelens.store import Store
+from stagelens.store import Store, lease
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.vendors import PagerDutyService
 

@@ -10,7 +10,6 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from .schema import leases
 
-EVALUATION = "evaluate"
 # A lease that lasts longer than this beyond its own length was written with a wrong clock. [seconds]
 MAX_SKEW_SECONDS = 60.0
 
@@ -22,15 +21,14 @@ def new_holder() -> str:
 def hold(connection: Connection, name: str, holder: str, now: float, seconds: float, *, longest: float = 0.0) -> bool:
     """Acquire or renew lease *name* within a write transaction; return whether *holder* has the lease now.
 
-    Args:
-        longest: Length of the longest lease of this name, if some are longer than *seconds*. [seconds]
+    *longest* is the length of the longest lease of this name in seconds, if some are longer than *seconds*.
     """
     expired = or_(leases.c.until <= now, leases.c.until > now + max(seconds, longest) + MAX_SKEW_SECONDS)
     free_or_mine = or_(leases.c.holder == holder, expired)
-    taken = connection.execute(
+    acquired = connection.execute(
         update(leases).where(leases.c.name == name, free_or_mine).values(holder=holder, until=now + seconds)
     )
-    if taken.rowcount:
+    if acquired.rowcount:
         return True
     if connection.execute(select(leases.c.name).where(leases.c.name == name)).first() is not None:
         return False
@@ -38,18 +36,24 @@ def hold(connection: Connection, name: str, holder: str, now: float, seconds: fl
     return True
 
 
-def renew(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
-    """Renew lease *name* if *holder* was its last holder, so that a paused process does not continue after a takeover.
+def renew(connection: Connection, name: str, holder: str, until: float) -> bool:
+    """Extend lease *name* to *until*, in Unix seconds, if *holder* was its last holder; return whether it was.
 
-    Arguments and result are the same as for `hold`.
+    A paused process does not continue after a takeover.
     """
     mine = update(leases).where(leases.c.name == name, leases.c.holder == holder)
-    return bool(connection.execute(mine.values(until=now + seconds)).rowcount)
+    return bool(connection.execute(mine.values(until=until)).rowcount)
 
 
 def release(connection: Connection, name: str, holder: str) -> None:
     """Release lease *name* if *holder* has it, so that another process can acquire it before it expires."""
     connection.execute(update(leases).where(leases.c.name == name, leases.c.holder == holder).values(until=0.0))
+
+
+def release_all(connection: Connection, prefix: str, holder: str) -> None:
+    """Release all leases of *holder* whose names start with *prefix*, as `release` does."""
+    mine = update(leases).where(leases.c.name.startswith(prefix, autoescape=True), leases.c.holder == holder)
+    connection.execute(mine.values(until=0.0))
 
 
 def done_at(connection: Connection, name: str) -> float | None:

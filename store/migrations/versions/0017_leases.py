@@ -1,0 +1,14 @@
+"""Leases of scrape targets and of the inbox are rows of the table of leases; running collectors acquire them again."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0017"
+down_revision = "0016"
+
+
+def upgrade() -> None:
+    op.drop_column("store", "folding_until")
+    op.drop_column("scrapes", "holder")
+    op.drop_column("scrapes", "until")
