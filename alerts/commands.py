@@ -130,7 +130,7 @@ def _acknowledgement(found: Incident) -> str:
 def _notified(each: Transition) -> str:
     if each.event in ("acknowledged", "unacknowledged", "accepted", "note"):
         return f"by {each.note}"
-    return each.note or (f"{each.told} channel{'s' if each.told != 1 else ''}" if each.told else "none")
+    return each.note or (f"{each.notified} channel{'s' if each.notified != 1 else ''}" if each.notified else "none")
 
 
 def _delivery_error(each: Delivery) -> str:

@@ -50,7 +50,7 @@ class Transition:
     at: datetime
     headline: str
     note: str
-    told: int
+    notified: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Incident:
     acked_at: datetime | None = None
     acked_by: str = ""
     muted: str = ""
-    told_with: str = ""
+    notified_with: str = ""
     story: str = ""
     transitions: tuple[Transition, ...] = ()
     ending: Ending = ""
@@ -121,7 +121,7 @@ def group_incidents(found: Sequence[Incident]) -> list[IncidentGroup]:
     made: list[IncidentGroup] = []
     for members in groups.values():
         ranks = {
-            each.id: (each.state != "open", each.severity != "page", bool(each.told_with), each.opened_at)
+            each.id: (each.state != "open", each.severity != "page", bool(each.notified_with), each.opened_at)
             for each in members
         }
         lead = min(members, key=lambda each: ranks[each.id])
@@ -213,7 +213,7 @@ def _transition(row: Row[Any], sent: Sequence[Row[Any]]) -> Transition:
         at=_utc(row.at),
         headline=message.note if row.transition == "note" else headline(message),
         note=row.note,
-        told=sum(each.sequence == row.sequence for each in sent),
+        notified=sum(each.sequence == row.sequence for each in sent),
     )
 
 
@@ -255,7 +255,7 @@ def _incident(
         acked_at=None if found.acked_at is None else _utc(found.acked_at),
         acked_by=found.acked_by,
         muted=found.muted,
-        told_with=group_lead(found.muted),
+        notified_with=group_lead(found.muted),
         story=found.story,
         transitions=tuple(_transition(row, sent) for row in happened),
         ending=found.ending,

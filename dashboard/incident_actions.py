@@ -182,7 +182,7 @@ class IncidentActions:
 
     def _without_others(self, found: Incident, first: str) -> Incident:
         """Return *found*, with the visible incident *first* of its group, without the names of others that the reader may not see."""
-        leads = {group_lead(each.note) for each in found.transitions} | {found.told_with, found.story} - {found.id}
+        leads = {group_lead(each.note) for each in found.transitions} | {found.notified_with, found.story} - {found.id}
         hidden = {lead for lead in leads if lead and not self._shows_incident(lead)}
         happened = tuple(
             replace(
@@ -192,11 +192,11 @@ class IncidentActions:
             )
             for each in found.transitions
         )
-        is_led = found.told_with in hidden
+        is_led = found.notified_with in hidden
         return replace(
             found,
             muted=_GROUPED if is_led else self._visible_reason(found.muted),
-            told_with="" if is_led else found.told_with,
+            notified_with="" if is_led else found.notified_with,
             story=first if found.story in hidden else found.story,
             transitions=happened,
         )

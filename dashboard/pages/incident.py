@@ -406,4 +406,4 @@ def _acknowledgement(context: Context, found: Incident) -> str:
 def _notified_channels(each: Transition) -> str:
     if each.event in ("acknowledged", "unacknowledged", "accepted", "note"):
         return f"by {each.note}"
-    return each.note or (several(each.told, "channel") if each.told else "none")
+    return each.note or (several(each.notified, "channel") if each.notified else "none")

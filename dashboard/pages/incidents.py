@@ -83,7 +83,7 @@ def _body(context: Context) -> list[Node]:
         is_here = not environment or each.where.get("environment") in (None, environment)
         (found if is_here else elsewhere).append(each)
     still = [each for each in found if each.state == "open"]
-    muted = sum(bool(each.muted) and not each.told_with for each in still)
+    muted = sum(bool(each.muted) and not each.notified_with for each in still)
     counts = [f"{several(len(still), 'incident')} open"] + ([f"{muted} without notification"] if muted else [])
     title = html.Div([html.H1("Incidents"), html.P(" · ".join([*counts, view.window_phrase]), className="sub")])
     return [
@@ -158,7 +158,9 @@ def _members(context: Context, group: IncidentGroup) -> Component:
                 severity_pill(each),
                 link(f"{each.service}: {each.name}", href=context.view.link(incident_page(each.id)), className="link"),
                 html.Span(f"since {when(context, each.since)}, for {_length(context, each)}", className="muted"),
-                html.Span(mute_reason(context, each), className="muted") if each.muted and not each.told_with else None,
+                html.Span(mute_reason(context, each), className="muted")
+                if each.muted and not each.notified_with
+                else None,
             ]
         )
         for each in others
@@ -195,7 +197,7 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
 
 def mute_reason(context: Context, found: Incident) -> list[Node]:
     """Return the reason why notifications are muted, with a link to the incident that is notified instead."""
-    lead = context.source.incident_actions.incident(found.told_with) if found.told_with else None
+    lead = context.source.incident_actions.incident(found.notified_with) if found.notified_with else None
     if lead is None:
         return [f"No notification: {found.muted}"]
     href = context.view.link(incident_page(lead.id))

@@ -116,8 +116,8 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         with storing("stagelens alerts ack"):
             found = source.incident_actions.acknowledge(name, author_name(), undo=undo)
         did = f"{author_name()} undid the acknowledgement of" if undo else f"{found.acked_by} acknowledged"
-        told = found.transitions[-1].told
-        sent = ", ".join(each.channel for each in found.deliveries[len(found.deliveries) - told :]) or "no channel"
+        notified = found.transitions[-1].notified
+        sent = ", ".join(each.channel for each in found.deliveries[len(found.deliveries) - notified :]) or "no channel"
         summary = f"{did} {found.name}; notified: {sent}"
         kept = kept_acknowledgement(source, found)
         acked = {"acked_by": found.acked_by, "acked_at": found.acked_at}

@@ -40,7 +40,7 @@ EVERY_SECONDS, NEWS_SECONDS = 60.0, 3600.0
 # Lease during an attempt, longer than the attempt takes; also the delay of a retry. [seconds]
 LEASE_SECONDS = 60.0
 # Lease after an attempt, longer than the maximum age of a release, with margin for clock differences. [seconds]
-TOLD_SECONDS = timedelta(days=7).total_seconds()
+REMEMBERED_SECONDS = timedelta(days=7).total_seconds()
 PREFIX = "release:"
 # https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
 MAX_SUMMARY_CHARS = 1024
@@ -118,17 +118,19 @@ class ReleaseAnnouncer(AlertsThread):
         name, holder = _lease_of(self._channel.name, release), lease.new_holder()
         if not self._hold(name, holder, LEASE_SECONDS):
             return
-        told_for = TOLD_SECONDS
+        remembered_for = REMEMBERED_SECONDS
         try:
             self._channel.announce(release)
         except ChannelError as refused:
             log.warning("alerts: %s did not accept a release: %s", self._channel.name, refused)
-            told_for = TOLD_SECONDS if refused.permanent else max(LEASE_SECONDS, refused.retry_after_seconds or 0.0)
-        self._hold(name, holder, told_for)
+            remembered_for = (
+                REMEMBERED_SECONDS if refused.permanent else max(LEASE_SECONDS, refused.retry_after_seconds or 0.0)
+            )
+        self._hold(name, holder, remembered_for)
 
     def _hold(self, name: str, holder: str, seconds: float) -> bool:
         with self._store.transaction() as connection:
-            return lease.hold(connection, name, holder, self._clock(), seconds, longest=TOLD_SECONDS)
+            return lease.hold(connection, name, holder, self._clock(), seconds, longest=REMEMBERED_SECONDS)
 
 
 def recent_releases(store: Store, services: Collection[str], dashboard_url: str, now: float) -> Iterator[ReleaseNotice]:

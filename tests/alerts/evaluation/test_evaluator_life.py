@@ -53,7 +53,7 @@ def transitions_sent(incident: Incident) -> list[str]:
 
 
 def history(incident: Incident) -> list[tuple[str, int]]:
-    return [(row.event, row.told) for row in incident.transitions]
+    return [(row.event, row.notified) for row in incident.transitions]
 
 
 def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> silences.Silence:

@@ -189,7 +189,7 @@ def test_a_note_is_in_the_timeline_and_in_the_audit_log(
 
     assert made.status_code == 201
     assert f"20 Nov 12:00 Note {text} by a dashboard user" in shown(source, f"/incidents/{notified_store.OVER}")
-    assert (found.state, found.transitions[-1].told) == ("resolved", 0)
+    assert (found.state, found.transitions[-1].notified) == ("resolved", 0)
     assert audited(source)[0][2:4] == ("add note", f"{notified_store.OVER}: {text}")
 
 
