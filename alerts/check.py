@@ -102,7 +102,6 @@ def _format_time(at: datetime) -> str:
 
 
 def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
-    """Yield a warning if the store has several definitions of the first token and the SLO selects none of them."""
     if slo.kind not in ("ttft", "tpot") or slo.definition is not None:
         return
     found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]

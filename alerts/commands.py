@@ -101,7 +101,6 @@ def format_matchers(silence: Silence) -> str:
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a text table with the header *head* and *rows* in aligned columns."""
     every = [head, *([" ".join(text.split()) for text in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     for row in every:
@@ -361,7 +360,6 @@ def check_channel(
 
 
 def sample_message(now: float) -> Message:
-    """Return the first message of a sample incident."""
     finding = Finding(
         name="a-test",
         service="stagelens-test",

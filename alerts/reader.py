@@ -97,7 +97,6 @@ class Incident:
 
     @property
     def blamed(self) -> StageGrowth | None:
-        """Stage with the dominant growth; None if no stage dominates, or latency is not the cause."""
         return dominant_growth(self.stages) if self.cause_kind == "latency" else None
 
     status: lifecycle.IncidentStatus = "open"

@@ -264,7 +264,6 @@ class Alerts:
         return replace(definitions, dashboard_url=definitions.dashboard_url or self._config.dashboard_url)
 
     def _record_success(self, now: datetime) -> None:
-        """Record a successful evaluation if this process holds the lease; heartbeats and metrics read the record."""
         at = now.timestamp()
         with self._store.transaction() as connection:
             if lease.renew(connection, schema.EVALUATION_LEASE, self.holder, at + self._lease_seconds):
@@ -272,7 +271,6 @@ class Alerts:
                 lease.note_done(connection, EVALUATED_LEASE, at)
 
     def _sync_channels(self, definitions: Definitions) -> None:
-        """Start and stop delivery threads to match the channels in *definitions*; unchanged channels continue."""
         wanted = {entry.name: entry for entry in definitions.channels}
         for name, (entry, _) in list(self._channel_threads.items()):
             if wanted.get(name) != entry:
@@ -287,7 +285,6 @@ class Alerts:
             outbox.abandon_removed_channels(connection, definitions.channel_names, self._clock().timestamp())
 
     def _start_threads(self, entry: ChannelEntry) -> list[AlertsThread]:
-        """Start the threads of the channel *entry*: delivery, release announcements, or heartbeat."""
         loops: list[AlertsThread] = []
         if entry.channel is not None:
             lease_seconds = self._delivery_lease_seconds
@@ -343,7 +340,6 @@ class Alerts:
             self._log_change("", "")
 
     def _log_change(self, trouble: str, reason: str) -> bool:
-        """Log *trouble* with its *reason* if they differ from the last ones; return whether they differ."""
         if (trouble, reason) == self._trouble:
             return False
         if trouble:

@@ -36,5 +36,4 @@ class Breakdown:
 
 
 def breakdown(read: Reader, selection: Selection, percentiles: Sequence[float] = PERCENTILES) -> Breakdown:
-    """Return the breakdown of the requests of *selection* at *percentiles* (0 to 1)."""
     return Breakdown(*read.breakdown_with_shares(selection, percentiles))

@@ -50,7 +50,6 @@ class Failures:
 
 
 def failures_from_json(raw: Mapping[str, Any] | None) -> Failures | None:
-    """Return the failures in their JSON object; None without one."""
     if raw is None:
         return None
     shares = {name: raw[name] and FailureShare(**raw[name]) for name in ("error", "route", "dependency")}
@@ -71,7 +70,6 @@ class Explanation:
 def explain_violations(
     read: Reader, selection: Selection, indicator: Indicator, good_since: datetime | None = None
 ) -> Explanation:
-    """Return why requests of *selection* are bad by *indicator*."""
     if indicator.kind == "freshness":
         return Explanation("no_data")
     every, failed = read.tallies([selection, replace(selection, status=STATUS_ERROR)], indicator)
@@ -91,7 +89,6 @@ def explain_violations(
 def explain_regression(
     read: Reader, selection: Selection, usual_seconds: float, growth: tuple[StageGrowth, ...]
 ) -> Explanation:
-    """Return why requests of *selection* are slower than *usual_seconds*; *growth* are the stages that grew."""
     every, failed = (read.latency(each) for each in (selection, replace(selection, status=STATUS_ERROR)))
     bad = [each.count_above(usual_seconds).value if each.count else 0.0 for each in (every, failed)]
     return _decide(read, selection, (every.count, bad[0], bad[1]), lambda: growth)
@@ -142,5 +139,4 @@ def slow_breakdown(read: Reader, selection: Selection, indicator: Indicator) -> 
 
 
 def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew, worst first, from a data frame of `slow_breakdown`."""
     return rank_stage_growth(breakdown.rename(columns={"excess_seconds": "delta_seconds"}))

@@ -39,7 +39,6 @@ def add_entry(connection: Connection, entry: AuditEntry) -> None:
 
 
 def read_entries(connection: Connection, start: datetime, end: datetime, limit: int) -> list[AuditEntry]:
-    """Return at most *limit* entries in `[start, end)`, newest first."""
     table = schema.audit
     statement = (
         select(table)

@@ -73,7 +73,6 @@ def _quantiles(snapshot: StoreSnapshot, service: str) -> tuple[float | None, ...
 
 
 def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint) -> list[str]:
-    """Return one sentence for each difference between *actual* and *expected*."""
     differences = [
         f"{metric} of {service or 'no service'} in the {tier} s tier counts {there}, not {here}"
         for (tier, service, metric) in sorted(expected.counts.keys() | actual.counts.keys())
@@ -248,7 +247,6 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
 
 
 def copied_tables(connection: sa.Connection) -> list[sa.Table]:
-    """Return all tables that are copied unchanged, each after the tables it refers to."""
     # Partitions of points are tables, too.
     names = sa.inspect(connection).get_table_names()
     found = sa.MetaData()
@@ -272,7 +270,6 @@ def _copy_tables(source: sa.Connection, target: sa.Connection) -> None:
 
 
 def _continue_numbers(connection: sa.Connection, table: sa.Table) -> None:
-    """Continue the numbering of new rows after the copied ones; SQLite does so automatically."""
     if connection.dialect.name != "postgresql":
         return
     for column in table.primary_key.columns:

@@ -144,7 +144,6 @@ class Report:
 
 
 def write_report(connection: Connection, report: Report) -> None:
-    """Write *report*, replacing the previous report of the collector and that of a dead collector at the same address."""
     table, now = collectors, report.seen
     dead = (table.c.name == report.name) & (table.c.seen < now - SILENT_AFTER)
     old = (table.c.id == report.id) | dead | (table.c.seen < now - FORGOTTEN_AFTER)
@@ -154,18 +153,15 @@ def write_report(connection: Connection, report: Report) -> None:
 
 
 def remove_collector(connection: Connection, collector: str) -> None:
-    """Remove the report of *collector*, for a regular stop."""
     connection.execute(delete(collectors).where(collectors.c.id == collector))
 
 
 def read_reports(connection: Connection) -> list[Report]:
-    """Return the last report of each collector, by name."""
     rows = connection.execute(select(collectors).order_by(collectors.c.name, collectors.c.id))
     return [Report(row.id, row.name, row.version, row.started, row.seen, _vitals(row.vitals)) for row in rows]
 
 
 def _vitals(text: str) -> Vitals:
-    """Parse the status written by any version; unknown fields are ignored."""
     found: dict[str, Any] = json.loads(text)
     known = {each.name: found[each.name] for each in fields(Vitals) if each.name in found}
     for name in ("failing", "file_errors", "greedy"):

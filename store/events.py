@@ -146,7 +146,6 @@ def _check_line(name: str, text: str, most: int) -> None:
 
 
 def _is_dashboard_path(link: str) -> bool:
-    """Return whether *link* is a path of the dashboard; `//` and `/` with a backslash would lead to another host."""
     return link.startswith("/") and not link.startswith(("//", "/\\"))
 
 
@@ -208,7 +207,6 @@ class StoredLoad:
 
 
 def write_loads(connection: Connection, loads: Sequence[StoredLoad]) -> None:
-    """Write *loads*, at least one."""
     connection.execute(insert(schema.loads), [_load_row(load) for load in loads])
 
 

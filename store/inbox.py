@@ -114,7 +114,6 @@ def read_delivery(connection: Connection, now: int, max_bytes: int) -> Aggregati
 
 
 def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
-    """Return whether all parcels with the ids *numbers* still exist."""
     table = schema.inbox
     found = sum(
         connection.execute(select(func.count()).select_from(table).where(table.c.id.in_(some))).scalar_one()

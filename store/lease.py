@@ -51,7 +51,6 @@ def release(connection: Connection, name: str, holder: str) -> None:
 
 
 def release_all(connection: Connection, prefix: str, holder: str) -> None:
-    """Release all leases of *holder* whose names start with *prefix*, as `release` does."""
     mine = update(leases).where(leases.c.name.startswith(prefix, autoescape=True), leases.c.holder == holder)
     connection.execute(mine.values(until=0.0))
 
@@ -72,13 +71,11 @@ def holder_of(connection: Connection, name: str, now: float) -> str | None:
 
 
 def remember(connection: Connection, prefix: str, content: bytes, now: float, seconds: float) -> bool:
-    """Remember *content* as a lease, see `hold`, and return whether it was new; delete the expired leases of *prefix*."""
     forget(connection, prefix, now)
     return hold(connection, name_of(prefix, content), new_holder(), now, seconds)
 
 
 def name_of(prefix: str, content: bytes) -> str:
-    """Return the name of the lease that remembers *content*; a name has at most 64 characters (schema.py)."""
     return prefix + hashlib.sha256(content).hexdigest()[:48]
 
 

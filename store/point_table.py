@@ -131,7 +131,6 @@ class PointTable:
         ]
 
     def blocks(self, tier: int, part: int) -> list[PointRow]:
-        """Return rows of *tier* with the write number *part*: blocks, and rows for few points; the points are sorted as by `added_up`."""
         if not len(self):
             return []
         changed = (np.diff(self.service) != 0) | (np.diff(self.metric) != 0) | (np.diff(self.bucket) != 0)
@@ -199,7 +198,6 @@ def _is_of_replica(table: PointTable) -> NDArray[np.bool_]:
 
 
 def _group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the first point of each distinct combination of *keys*, in their order, and the number of each point's combination."""
     order = np.lexsort(keys[::-1])
     differs = np.zeros(len(order), np.bool_)
     differs[:1] = True

@@ -75,7 +75,6 @@ class Buckets:
 
 
 def no_buckets(number: int) -> Buckets:
-    """Return the buckets of *number* empty histograms."""
     return Buckets(np.zeros(number + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -288,7 +287,6 @@ class HistogramArrays:
         )
 
     def _within_bounds(self, group: Ints, n_groups: int) -> HistogramArrays:
-        """Return the histograms, scaled down in groups whose count exceeds `MAX_COUNT`, by one divisor for each group."""
         held = np.bincount(group, self.count, n_groups)
         if held.max(initial=0) <= MAX_COUNT:
             return self
@@ -320,8 +318,6 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PointColumns:
-    """Points in columns; iterating yields a `Point` for each."""
-
     identities: Sequence[Identity]  # Identity of each point
     at: Ints  # Time of each point; shape (n,). [Unix seconds]
     histograms: HistogramArrays  # Histogram of each point
@@ -356,7 +352,6 @@ class PointColumns:
 
 
 def as_columns(points: Sequence[Point] | PointColumns) -> PointColumns:
-    """Return *points* as columns."""
     return points if isinstance(points, PointColumns) else PointColumns.of(points)
 
 
@@ -391,7 +386,6 @@ class PointRow(NamedTuple):
         return self.zero if self.is_block else 1
 
     def in_total(self, total_id: int) -> PointRow | None:
-        """Return the row as a row of the total *total_id*; None if the metric has no totals."""
         return None if self.metric in _WITHOUT_TOTALS else self._replace(metric=-self.metric, series_id=total_id)
 
     @property
@@ -401,7 +395,6 @@ class PointRow(NamedTuple):
 
 
 def is_kind_of_replica(metric: int, stage: str) -> bool:
-    """Return whether points of *metric*, a code, with *stage* describe one replica."""
     return metric in _WITHOUT_TOTALS and (
         metric in (METRIC_CODES[REPLICA_STAGE_TIME], METRIC_CODES[OPEN_TIME])
         or split_attribute_key(stage)[0] == REPLICA.key
@@ -409,7 +402,6 @@ def is_kind_of_replica(metric: int, stage: str) -> bool:
 
 
 def stored_rows(rows: Sequence[PointRow]) -> Sequence[PointRow]:
-    """Return *rows* as the database stores them: with the numbers of their tiers."""
     return [row if (code := tier_code(row.tier)) == row.tier else row._replace(tier=code) for row in rows]
 
 

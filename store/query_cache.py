@@ -78,7 +78,6 @@ class ClosedPoints(WrappedPoints):
                 yield every.where(np.isin(every.series, ids())).without_unused_stages()
 
     def _of_all_services(self, about: PointQuery, segment: Segment, version: Hashable) -> Columns | None:
-        """Return the points of all services that contain those of the query *about* one service, if they are in the cache."""
         others = replace(about.selection, service=None)
         is_of_service = about.selection.service is not None and others.dimensions.keys() <= {"environment"}
         if not is_of_service or about.by == "series" or about.counts_only or about.prefix:
@@ -95,7 +94,6 @@ def _is_cached(segment: Segment) -> bool:
 
 
 def _versions(connection: Connection, segments: Sequence[Segment]) -> list[Hashable]:
-    """Return the number and size of the rows in the slots of each segment, which every late or deleted row changes."""
     if not segments:
         return []
     generation = database.generation(connection)
@@ -110,8 +108,6 @@ def _versions(connection: Connection, segments: Sequence[Segment]) -> list[Hasha
 
 @dataclass(slots=True)
 class _CachedResult:
-    """Result of one query, or the future of it; the size is known once the result is available."""
-
     revision: Hashable
     future: Future[Any]
     size: int = _SMALL_BYTES

@@ -135,8 +135,6 @@ def _visible_rows(environments: frozenset[str]) -> dict[sa.Table, sa.FromClause]
 
 
 class _VisibleDocument(sa.TypeDecorator[bytes]):
-    """Trace documents as a reader of some environments gets them, see `records.visible_trace`."""
-
     impl = sa.LargeBinary
     cache_ok = True
 

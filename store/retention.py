@@ -155,7 +155,6 @@ def _free_traces(connection: Connection) -> bool:
 
 
 def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) -> bool:
-    """Delete the rows of *tier* before *until*, at most one slot; return whether there was anything to delete."""
     width = schema.SLOT_SECONDS[tier.seconds]
     until = floor_to(until, width)
     if until <= tier.kept_from:
@@ -203,7 +202,6 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
 
 
 def _surplus_services(connection: Connection, most: int, now: int) -> list[str]:
-    """Return services beyond *most* without data for a day before *now*, first the shortest-lived, which may be invented."""
     services, series = schema.services, schema.series
     number = connection.scalars(select(func.count()).select_from(services)).one()
     first, last = func.coalesce(func.min(series.c.first_seen), 0), func.coalesce(func.max(series.c.last_seen), 0)

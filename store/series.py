@@ -316,7 +316,6 @@ class SeriesIndex:
             self._values[series.service, dimension].add(getattr(series, dimension))
 
     def _capped_series(self, series: Series) -> Series:
-        """Return the series under which *series* is counted; a bounded number of results is cached."""
         capped = replace(
             series, **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)}
         )
@@ -396,7 +395,6 @@ def _key(series: Series) -> tuple[str, ...]:
 
 
 def _combination_key(series: Series) -> str:
-    """Return the key under which a series counts towards the cap of its service; cold and warm series share a key."""
     return "\0".join(_key(replace(series, cold=WARM)))
 
 

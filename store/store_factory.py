@@ -185,7 +185,6 @@ def _is_at(path: Path, file: IO[str]) -> bool:
 
 
 def store_locations(config: StoreConfig) -> list[str]:
-    """Return the locations of the store of *config*, without passwords, one line for each database."""
     lines = [f"database   {database.location(make_url(config.database))}"]
     if config.points:
         lines.append(f"points     {make_url(config.points).render_as_string(hide_password=True)}")

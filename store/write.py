@@ -152,7 +152,6 @@ def _find_key(connection: Connection, about: Identity, index: SeriesIndex, at: i
 
 
 def _row_stage(connection: Connection, about: Identity, service_id: int, index: SeriesIndex, at: int) -> str:
-    """Return the key under which points of *about* are stored; beyond a cap a common key."""
     if about.metric in (HARDWARE, OPEN_TIME):
         return index.place(service_id, about.stage, at)
     if about.metric == PROFILE_TIME:
@@ -241,7 +240,6 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
 def prepare_aggregated(
     connection: Connection, result: AggregationResult, index: SeriesIndex, arrival: Arrival, points: Points
 ) -> PreparedWrite | None:
-    """Return the write that counts the aggregation *result*; None if another process has counted one of its parcels."""
     if not inbox.holds_parcels(connection, result.taken):
         return None
     batch = Batch(f"fold#{uuid.uuid4().hex}", result.points, list(result.traces))
@@ -258,7 +256,6 @@ def prepare_aggregated(
 
 
 def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
-    """Add the number and size of *rows* to the ledger."""
     entries: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         entry = entries[row.tier, floor_to(row.bucket, schema.SLOT_SECONDS[row.tier])]
@@ -285,7 +282,6 @@ def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
 
 
 def cut_ledger(connection: Connection, tier: int, until: int) -> None:
-    """Remove the slots of *tier* before *until*, the start of a slot, from the ledger."""
     table = schema.ledger
     connection.execute(delete(table).where(table.c.tier == tier, table.c.slot < until))
 

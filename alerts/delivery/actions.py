@@ -41,7 +41,6 @@ class Action:
 
 
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
-    """Return whether Slack signed *body*."""
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
         return False
     signed = b"v0:" + timestamp.encode() + b":" + body
@@ -49,7 +48,6 @@ def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now:
 
 
 def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
-    """Return whether PagerDuty signed *body*: a `v1=<hex>` in `X-PagerDuty-Signature` matches the webhook secret."""
     if not secret:
         return False
     wanted = "v1=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

@@ -64,7 +64,6 @@ def chart_url(connection: Connection, message: Message) -> str:
 
 
 def is_chart_signature(connection: Connection, incident: str, signature: str) -> bool:
-    """Return whether *signature* is valid for the chart of *incident*."""
     key = _signing_key(connection)
     return key is not None and hmac.compare_digest(signature.encode(), _signature(key, incident).encode())
 
@@ -145,8 +144,6 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceLine:
-    """Reference line of the chart: its value, and its label in two short lines of text."""
-
     value: float
     name: tuple[str, str]
 
@@ -157,7 +154,6 @@ def message_chart(message: Message) -> bytes | None:
 
 
 def draw_chart(finding: Finding) -> bytes | None:
-    """Return the chart of *finding* as PNG; None without a trend."""
     trend = finding.course
     if trend is None or trend.highest is None:
         return None
@@ -240,7 +236,6 @@ def _write_axes(pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding) -
 def _write_limit_and_last(
     pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding, limit: _ReferenceLine, last: _Point
 ) -> None:
-    """Write the labels of the reference line and the last value at the right edge, without overlap."""
     x, bottom = _BOX[2] + 10, _BOX[3]
     is_over = last[1] >= limit.value
     first = min(scale.y(limit.value), bottom - _ROW) if is_over else scale.y(limit.value) - _ROW
@@ -278,7 +273,6 @@ def _onset_label(finding: Finding, scale: ChartScale) -> str:
 
 
 def _runs(trend: Trend) -> list[list[_Point]]:
-    """Return the stretches of the trend without gaps, as pairs of time (the middle of a step) and value."""
     runs: list[list[_Point]] = [[]]
     for number, value in enumerate(trend.values):
         if value is None:

@@ -32,7 +32,6 @@ def draw_text(
 
 
 def text_width(text: str, size: int) -> float:
-    """Return the width of *text* with font size *size*, in displayed pixels."""
     return _font(size).getlength(drawable(text)) / SHARP
 
 
@@ -51,7 +50,6 @@ def drawable(text: str) -> str:
 
 
 def encode_png(image: Image.Image) -> bytes:
-    """Return *image* as an 8-bit PNG."""
     file = io.BytesIO()
     image.quantize(_COLOURS, Quantize.MEDIANCUT, dither=Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()

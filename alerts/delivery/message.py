@@ -160,7 +160,6 @@ class Finding:
 
     @property
     def blamed(self) -> StageGrowth | None:
-        """Stage with the dominant growth; None if no stage dominates, or failures are the cause."""
         return None if self.cause == "failures" else dominant_growth(self.growth)
 
     @property
@@ -182,7 +181,6 @@ class Finding:
 
     @property
     def blamed_function(self) -> FunctionGrowth | None:
-        """Function that explains the growth of its stage; None if no function does."""
         return next((each for each in self.functions if each.is_cause), None)
 
     @property
@@ -263,7 +261,6 @@ class Message:
 
     @property
     def key(self) -> str:
-        """Key that identifies the message; the same for all attempts."""
         return f"{self.incident}:{self.sequence}"
 
     @property

@@ -71,7 +71,6 @@ def regression_basis(shift: LatencyRegression) -> str:
 
 
 def regression_impact(shift: LatencyRegression) -> str:
-    """Return the error bounds of a latency regression and its number of requests as text."""
     span = formatting.duration(timedelta(seconds=shift.window_seconds))
     sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, based on {formatting.count(shift.requests)} requests in {span}."
     mix = f" The traffic also changed: {shift.mix}." if shift.mix else ""
@@ -263,7 +262,6 @@ def cause_text(message: Message) -> str:
 
 
 def _known_cause(finding: Finding, *, over: bool) -> str:
-    """Return the cause in its order: failures, with the slow part if a stage dominates it, then latency."""
     since = f" since version {finding.version}" if finding.version else ""
     lost, slow = finding.failures, dominant_growth(finding.growth)
     if lost is not None and finding.cause == "failures":
@@ -335,7 +333,6 @@ def impact_text(finding: Finding) -> str:
 
 
 def worst_impact(finding: Finding, peak: float) -> str:
-    """Return the worst impact as a short text; *peak* is the largest `Finding.size` so far."""
     if finding.absence is not None:
         return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
     if finding.burn is not None:
@@ -445,7 +442,6 @@ def sparkline_of(message: Message) -> list[tuple[str, str]]:
 
 
 def chart_in_words(finding: Finding) -> str:
-    """Return the alternative text of the chart; "" without a trend."""
     trend = finding.course
     if trend is None or trend.highest is None:
         return ""
@@ -527,7 +523,6 @@ def _time_fact(message: Message) -> tuple[str, str]:
 
 
 def _onset_error(finding: Finding) -> str:
-    """Return the error of the onset as text if it is larger than the usual error; else ""."""
     low, high = finding.between or (finding.since, finding.since)
     wrong = max(finding.since - low, high - finding.since)
     return f" ± {formatting.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""

@@ -147,7 +147,6 @@ def retry_delay(attempts: int, retry_after_seconds: float | None, rng: random.Ra
 
 
 def _due_at(row: Row[Any], now: float, lease_seconds: float) -> float:
-    """Return the end of the lease of *row*, or the time of its next attempt; *now* if the clock was ahead when it was written."""
     is_waiting = row.state == "waiting"
     longest = lease_seconds if row.leased_until else MAX_RETRY_AFTER_SECONDS if is_waiting else MAX_RETRY_SECONDS
     at = row.leased_until or row.next_at

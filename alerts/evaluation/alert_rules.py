@@ -37,7 +37,6 @@ _BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
 def describe_burn(
     read: Reader, measured: Measurement, now: datetime, *, before: Finding | None, dashboard_url: str
 ) -> Finding | None:
-    """Return the finding of *measured*, or None when no tier fires."""
     if not measured.firing:
         return None
     slo, tier = measured.slo, measured.firing[0]
@@ -225,7 +224,6 @@ def _last_request(read: Reader, slo: Slo, now: datetime) -> float | None:
 
 
 def _is_evidence_due(before: Finding, tier: AlertTier, described_at: datetime | None, now: datetime) -> bool:
-    """Return whether to read the evidence of an open incident again: it may lack a twentieth of the requests since the onset."""
     if described_at is None or (tier.severity, before.severity) == ("page", "ticket"):
         return True
     age = timedelta(seconds=now.timestamp() - before.since)
@@ -258,7 +256,6 @@ class DueCauses:
         self._evaluated: dict[str, tuple[Hashable, datetime]] = {}
 
     def is_due(self, cause: str, about: Hashable, data: tuple[int, int] | None, now: datetime) -> bool:
-        """Return whether to evaluate *cause* at *now*, which then counts as evaluated."""
         revision, end = data or (0, 0)
         state = about, revision, now.replace(second=0, microsecond=0)
         known, evaluated_at = self._evaluated.get(cause, (None, now))
@@ -323,7 +320,6 @@ class AbsenceRule:
         return Verdict(cause, finding, excuse=maintenance_reason(slo.maintenance, now))
 
     def _missed(self, slo: Slo, now: datetime, url: str) -> Finding | None:
-        """Return the finding if the same window had enough requests at all known earlier times."""
         policy, first = self._policy, self._first_seen(slo, now)
         backs = [back for back in policy.before if first is not None and first <= now - back - policy.after]
         counts = {back: _requests(self._read, slo, now - back - policy.after, now - back) for back in backs}

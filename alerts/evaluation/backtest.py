@@ -99,7 +99,6 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
 def _near(
     windows: Mapping[timedelta, WindowSeries], watched: Sequence[AlertTier], objective: float, keep: float
 ) -> np.ndarray:
-    """Return a mask of the edges at which a tier may fire."""
     rates = {length: found.burn(objective) for length, found in windows.items()}
     either = [
         np.minimum(rates[tier.long], rates[tier.short]) >= tier.burn * keep * _ROUNDING_MARGIN for tier in watched

@@ -170,7 +170,6 @@ class Evaluator:
                     yield cause, no_verdict
 
     def _since_gap(self, slo: Slo) -> Slo:
-        """Return *slo* without the minutes of a gap, which a jump of the clock may have caused, if it counts minutes."""
         if slo.kind != "freshness" or self._resumed_at is None:
             return slo
         since = self._resumed_at.replace(second=0, microsecond=0)
@@ -179,7 +178,6 @@ class Evaluator:
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
     ) -> dict[str, Verdict | None]:
-        """Return the verdicts by cause; the verdict of a cause that fails is None, and its error is added to *broken*."""
         found: dict[str, Verdict | None] = {}
         began = renewed = self._stopwatch()
         for rule in self._rules:
@@ -194,7 +192,6 @@ class Evaluator:
     def _missed(
         self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
     ) -> list[IncidentRecord]:
-        """Return incidents that started and ended after the evaluation at *before*, if that was long ago."""
         if before is None or self._resumed_at != now:
             return []
         reach, url = self._incident_policy.catch_up.reach, definitions.dashboard_url

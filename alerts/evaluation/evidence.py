@@ -112,7 +112,6 @@ class BudgetSplit:
 
 
 def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> BudgetSplit | None:
-    """Return the use of the stage budgets of *slo* in `[start, end)`; None without stage budgets or requests."""
     if not slo.budgets:
         return None
     selection = slo.select(start, end)
@@ -171,7 +170,6 @@ def filter_params(slo: Slo) -> dict[str, str]:
 
 
 def trace_link(dashboard_url: str, trace: str) -> str:
-    """Return the URL of the dashboard page for the retained trace *trace*; "" without a dashboard."""
     return f"{dashboard_url.rstrip('/')}/traces/{path_segment(trace)}" if dashboard_url else ""
 
 
@@ -201,7 +199,6 @@ def bad_requests(
     limit: int,
     above_seconds: float = 0.0,
 ) -> pd.DataFrame:
-    """Return `Reader.one_per_cause` of the requests that violated an objective, or took longer; failed ones if these are the cause."""
     chosen = replace(selection, status=STATUS_ERROR) if cause == "failures" else selection
     return read.one_per_cause(chosen, limit, violated, above_seconds=above_seconds)
 
@@ -254,7 +251,6 @@ def counts_by_step(
 
 
 def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
-    """Return a row of `Reader.one_per_cause` as an exemplar, with *stage* or else the longest stage."""
     stage = stage or str(row["dominant"])
     trace = f"{row['trace_id']}-{row['span_id']}"
     return Exemplar(
@@ -287,7 +283,6 @@ def shared_attributes(read: Reader, slow: tuple[Selection, float] | None) -> tup
 
 
 def slow_selection(selection: Selection, change: Explanation, most: float = 1.0) -> tuple[Selection, float] | None:
-    """Return the requests of *selection* that may be slow, and the quantile, at most *most*, from which they are; None for none."""
     failed = change.failures.failed if change.failures else 0.0
     served, slow = change.requests - failed, change.bad - failed
     if served <= 0:
@@ -337,7 +332,6 @@ def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:
 
 
 def slow_replica_text(read: Reader, selection: Selection) -> str:
-    """Return the sentence about the slow replica of *selection*, with its onset in UTC; "" without one."""
     found = slow_replica(read, selection)
     return outlier_sentence(found, moment_of(found.onset)) if found else ""
 

@@ -85,7 +85,6 @@ def can_fire(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> b
 
 
 def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
-    """Return `Reader.tally_series` for `[start, end)`, limited to the requests that `measure_slo` counts."""
     stretches = slo.maintenance.without(counted_from(slo, start, end), end)
     found = [read.tally_series(slo.select(low, high), slo.indicator, step) for low, high in stretches]
     seen = [each for each in found if len(each)]
@@ -107,7 +106,6 @@ def _end_of_windows(slo: Slo, now: datetime) -> datetime:
 
 
 def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, burn_rate.Counts]:
-    """Return the counts of windows of *lengths* up to *now*, and read each interval between two window starts once."""
     pieces: list[tuple[timedelta, Selection]] = []
     end = now
     for length in sorted(lengths):
@@ -123,7 +121,6 @@ def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetim
 
 
 def _late_requests(read: Reader, slo: Slo, now: datetime) -> float:
-    """Return the number of open requests that have already exceeded the threshold: they are bad, whenever they end."""
     if slo.kind != "latency" or slo.threshold_seconds is None or slo.maintenance.under_way(now) is not None:
         return 0.0
     return read.open_longer_than(slo.select(now - MINUTE, now), slo.threshold_seconds)
@@ -300,7 +297,6 @@ def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetim
 
 
 def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
-    """Return the status of a *measured* SLO; *guard* contains the minimum number of bad requests."""
     counts = measured.counts[measured.slo.window]
     allowed = counts.bad + measured.budget.bad_left
     covered = counts.total * (1 - measured.slo.objective) / allowed if allowed > 0 else 1.0

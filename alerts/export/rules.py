@@ -103,7 +103,6 @@ def threshold(slo: Slo) -> float:
 
 
 def needed_bucket(slo: Slo) -> float | None:
-    """Return the additional classic bucket bound that *slo* needs; None for none."""
     bound = threshold(slo)
     return bound if slo.kind != "freshness" and bound and bound not in LADDER else None
 
@@ -122,8 +121,6 @@ def _metric(slo: Slo) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper with block style for multi-line texts and without aliases."""
-
     def ignore_aliases(self, data: Any) -> bool:
         del data
         return True

@@ -87,7 +87,6 @@ class IncidentError(StagelensError):
 
 
 def acknowledge(store: Store, name: str, by: str, now: datetime, *, undo: bool = False) -> IncidentRecord:
-    """Acknowledge the incident *name* as the person *by*, or undo its acknowledgement; a repeated call has no effect."""
     at, who = now.timestamp(), person_name(by)
     with store.transaction() as connection:
         found = require_incident(connection, name)
@@ -106,7 +105,6 @@ def acknowledge(store: Store, name: str, by: str, now: datetime, *, undo: bool =
 
 
 def add_note(store: Store, name: str, by: str, text: str, now: datetime) -> IncidentRecord:
-    """Add a note of the person *by* to the history of the incident *name*, open or resolved; no channel is notified."""
     words = storable(text.strip())[:MAX_NOTE_CHARS]
     if not words:
         msg = "the note is empty; write a text"

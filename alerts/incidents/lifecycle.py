@@ -76,7 +76,6 @@ def get_incident(connection: Connection, name: str) -> IncidentRecord | None:
 
 
 def find_open_incidents(connection: Connection) -> list[IncidentRecord]:
-    """Return all open incidents, oldest first."""
     still = select(incidents).where(incidents.c.resolved_at.is_(None)).order_by(incidents.c.opened_at, incidents.c.id)
     return [_from_row(row) for row in connection.execute(still)]
 
@@ -91,7 +90,6 @@ def newest_incidents(connection: Connection, limit: int, *, open_only: bool = Fa
 def incidents_between(
     connection: Connection, start: float, end: float | None, limit: int, cause: str = ""
 ) -> list[IncidentRecord]:
-    """Return at most *limit* incidents of *cause* ("" for all) that were open in `[start, end)`, open ones and new ones first."""
     query = (
         select(incidents)
         .where(_is_between(start, end))
@@ -179,7 +177,6 @@ def next_step(
     hysteresis: Hysteresis,
     silent_since: float | None = None,
 ) -> Step | None:
-    """Return the next step of a cause, or None if nothing changes."""
     if record is None or not record.is_open:
         return None if finding is None else _open(record, finding, cause, now, hysteresis)
     if finding is not None:

@@ -37,7 +37,6 @@ def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -
 
 
 def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, now: float) -> list[IncidentRecord]:
-    """Merge the groups of incidents that started together in many services; the first *known* of *placed* are not new."""
     earliest = now - fleet.within.total_seconds()
     recent = [record for at, record in enumerate(placed) if at >= known or record.opened_at >= earliest]
     if known == len(placed) or len({record.finding.service for record in recent}) < fleet.services:
@@ -47,7 +46,6 @@ def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, 
 
 
 def _is_same_service(one: IncidentRecord, other: IncidentRecord) -> bool:
-    """Return whether both incidents have the same service and environment; a missing environment matches all."""
     here, there = one.finding.where.get("environment"), other.finding.where.get("environment")
     return one.finding.service == other.finding.service and (not here or not there or here == there)
 
@@ -70,7 +68,6 @@ class IncidentUpdate:
 def decide_notifications(
     steps: Sequence[Step], excuses: Mapping[str, str], fleet: Fleet, now: float
 ) -> list[IncidentUpdate]:
-    """Return the updates to write and notify, from one step per incident; *excuses* are reasons for muting by incident id."""
     open_now = assign_groups([step.record for step in steps if step.record.is_open], fleet, now)
     reasons = _mute_reasons(open_now, excuses, now)
     standing = {record.id: record for record in open_now}

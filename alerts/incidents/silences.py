@@ -70,7 +70,6 @@ def incident_dimensions(finding: Finding) -> dict[str, str]:
 
 
 def silence_reason(finding: Finding, among: Sequence[Silence]) -> str:
-    """Return the reason for muting *finding*, from the matching silence that ends last; "" if no silence matches."""
     fitting = [silence for silence in among if silence.matches(finding)]
     return max(fitting, key=lambda silence: silence.ends_at).in_words() if fitting else ""
 

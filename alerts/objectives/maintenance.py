@@ -33,7 +33,6 @@ class OneTimeWindow:
     why: str = ""
 
     def intervals(self, start: datetime, end: datetime) -> Iterator[Interval]:
-        """Yield the parts of `[start, end)` within the window."""
         yield max(start, self.start), min(end, self.end)
 
 
@@ -132,13 +131,10 @@ class MaintenanceEntry:
 
 
 def calendar_of(planned: Sequence[MaintenanceEntry], service: str, slo: str) -> MaintenanceCalendar:
-    """Return the windows of *planned* that apply to the SLO *slo* of *service*."""
     return MaintenanceCalendar(tuple(each.when for each in planned if each.concerns(service, slo)))
 
 
 class _Maintenance(Section):
-    """Entry of `maintenance`; the context has the known names at `services` and `slos`."""
-
     example = "from: 2026-11-28T02:00Z"
 
     why: Text = ""
@@ -183,7 +179,6 @@ def _days(value: object) -> frozenset[int]:
 
 
 def _time_of_day(value: object) -> timedelta:
-    """Parse a time of day; YAML parses an unquoted 12:30 as the number of minutes, 750."""
     match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     minutes = int(match[1]) * 60 + int(match[2]) if match else value
     if isinstance(minutes, bool) or not isinstance(minutes, int) or not 0 <= minutes <= _MINUTES_A_DAY:

@@ -57,8 +57,6 @@ class _Metadata(Section):
 
 
 class _OpenSlo(Section):
-    """OpenSLO document of any kind; `spec` is validated where the kind is used."""
-
     version: Annotated[Text, AfterValidator(_supported)] = Field(alias="apiVersion", examples=[VERSION])
     kind: Annotated[str, one_of(KINDS)] = Field(examples=["SLO"])
     metadata: _Metadata = Field(examples=["{name: checkout}"])
@@ -232,8 +230,6 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Indicator:
-    """The SLO *base* without objective and, if *by_value* is true, without threshold: each objective has its own."""
-
     base: Slo
     by_value: bool
 
@@ -260,8 +256,6 @@ def read_openslo(documents: Sequence[Document]) -> list[tuple[Document, SloEntry
 
 @dataclass(frozen=True, slots=True)
 class _SloReader:
-    """Reader of the SLO in *document*, whose indicator may be in another document of *known*."""
-
     document: Document
     known: Mapping[tuple[str, str], _Found]
 

@@ -188,7 +188,6 @@ class IndicatorSection(Section):
 
 
 def _typo(key: str | Place, stage: str) -> Iterator[Fault]:
-    """Yield a warning if *stage* at *key* is similar to a known stage; custom stages may have any name."""
     question = meant(stage, BY_KEY)
     if stage not in BY_KEY and question:
         yield Fault(key, f"names {stage!r}, which is not a built-in stage{question}", is_warning=True)
@@ -292,7 +291,6 @@ class SloSection(IndicatorSection):
 
 
 def threshold_faults(key: str | Place, threshold: timedelta, kind: Kind) -> Iterator[Fault]:
-    """Yield an error if *threshold* at *key* is implausible for *kind*."""
     if kind == "freshness" and not _MIN_AGE <= threshold <= _MAX_AGE:
         yield Fault(key, "is not between 1m and 7d; write the maximum age of data, such as 5m")
     if kind != "freshness" and threshold > _HOUR:

@@ -68,8 +68,6 @@ def _regressions(value: object) -> object:
 
 
 class _SloFile(Section):
-    """The SLO file; the entries of its lists are validated one by one."""
-
     example = "name: checkout-latency"
 
     include: Texts = ()
@@ -112,7 +110,6 @@ class _NamedEntry:
 
 
 def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
-    """Read and parse the SLO file at *path*, and its secrets from *env* and from files."""
     documents = read_documents(path, "an SLO file")
     foreign = [each for each in documents if openslo.is_openslo(each)]
     own = [each for each in documents if not openslo.is_openslo(each) and (each.value is not None or each.problems)]
@@ -146,7 +143,6 @@ def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], wh
 
 
 def _included(own: Document, path: Path) -> dict[Path, list[Document]]:
-    """Return the documents of each included file, and report those that are not OpenSLO documents."""
     read: dict[Path, list[Document]] = {}
     for name in _items(own, "include"):
         try:
@@ -163,7 +159,6 @@ def _included(own: Document, path: Path) -> dict[Path, list[Document]]:
 
 
 def _items(document: Document, key: str) -> list[Any]:
-    """Return the list at *key*, also of a file with errors elsewhere; one text counts as a list."""
     value = document.value.get(key) if isinstance(document.value, dict) else None
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
@@ -202,14 +197,12 @@ def _definitions(
 
 
 def _watched_services(top: _SloFile | None, slos: Sequence[Slo]) -> WatchedServices | None:
-    """Return the services of the regression search: without a setting, those with an SLO."""
     if top is None or "regressions" not in top.model_fields_set:
         return WatchedServices(only=frozenset(slo.service for slo in slos))
     return None if top.regressions is None else WatchedServices(ignored=frozenset(top.regressions.ignore))
 
 
 def _slo_entry(document: Document, place: Place, item: Any) -> SloEntry:
-    """Parse one entry of `slos`; an invalid one has no SLO, but its name still counts."""
     found = read_section(SloSection, document, place, item)
     keys: dict[Any, Any] = item if isinstance(item, dict) else {}
     return SloEntry(place, str(keys.get("name", "")), found.slos() if found else (), str(keys.get("service", "")))

@@ -52,7 +52,6 @@ def rebase_on_accepted(
 def _moved_thresholds(
     policy: TailPolicy, least: float, learnt: LearntBaseline, shown: statistic.MinuteHistograms
 ) -> tuple[statistic.Row, ...]:
-    """Return the rows with thresholds from *shown*; rows with too few requests beyond get an expected share of 0."""
     now = {(row.stage, row.at): row for row in statistic.rows_of(policy, *total_histograms([shown]))}
     rows = tuple(now.get((row.stage, row.at), row) for row in learnt.reference.rows)
     counted = statistic.count_beyond(rows, shown)
@@ -88,7 +87,6 @@ def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: statisti
 
 
 def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:
-    """Accept the regression of the incident *name* as the new baseline; return an already accepted incident unchanged."""
     who, reason = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
     with store.transaction() as connection:
         found = require_incident(connection, name)
@@ -119,7 +117,6 @@ def _require_acceptable(found: IncidentRecord) -> None:
 
 
 def _related_incidents(connection: Connection, found: IncidentRecord) -> Iterator[IncidentRecord]:
-    """Yield all regressions of the service if *found* is about the whole service, else those grouped with it; none for a drift."""
     if found.finding.name == "drift":
         # A sudden rise at the same time has another cause.
         return

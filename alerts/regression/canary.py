@@ -17,7 +17,6 @@ from .series import append_minutes, count_minutes, longest_window, make_cause, m
 
 
 def canary_cause(whole: Group, *versions: str) -> str:
-    """Return the cause of canary incidents of *whole* or, with *versions*, the storage key of a version pair."""
     return make_cause("canary", whole.service, *versions, environment=whole.environment)
 
 

@@ -85,7 +85,6 @@ class DriftRule:
         return self._unless_accepted(found, today)
 
     def _unless_accepted(self, verdict: Verdict, today: int) -> Verdict:
-        """Return *verdict*, without its finding if a user accepted the latency within the compared weeks."""
         if verdict.finding is None:
             return verdict
         with self._store.transaction() as connection:
@@ -97,7 +96,6 @@ class DriftRule:
         return verdict
 
     def _continued(self, before: Finding, shift: LatencyRegression, days: StageSeconds) -> Finding | None:
-        """Return the finding of an open incident with the latency of the last week, or None if the growth is gone."""
         after = weekly_latency(days, float(shift.at))
         if after is None or after / shift.before_seconds < 1 + self._policy.remaining:
             return None
@@ -139,7 +137,6 @@ class DriftRule:
         )
 
     def _traffic_change(self, group: Group, drift: Drift, days: StageSeconds, sides: list[Selection]) -> str:
-        """Return how load and mix of the last week differ from the first week as text; "" without a difference."""
         read, confounders = self._store.read, default_tail_policy().confounders
         first, last = (int(days.total[part].sum()) / WEEK / DAY for part in (slice(WEEK), slice(-WEEK, None)))
         load = f"{formatting.count(last)} requests per minute, before {formatting.count(first)}"

@@ -67,7 +67,6 @@ def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
 
 
 def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, float]:
-    """Return the mean seconds per request in each stage."""
     counted = [read.spent(each, SPENT_STEP) for each in selections]
     requests = max(sum(int(each.total.sum()) for each in counted), 1)
     found: dict[str, float] = {}
@@ -91,7 +90,6 @@ def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: 
 def quantile_on_common_mix(
     read: Reader, at: float, dimension: str, before: Sequence[Selection], after: Sequence[Selection]
 ) -> tuple[float, float] | None:
-    """Return quantile *at* before and after, on the earlier mix of *dimension*, which is `route` or `model`."""
     values = {value for each in before for value in read.dimensions(each).get(dimension, {})}
     sides = [
         {value: merged_latency(read, [_filter_by(each, dimension, value) for each in side]) for value in values}
@@ -230,7 +228,6 @@ def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) 
 
 
 def pooled_attribute(strata: Strata | None, now: AttributeCounts, share: float) -> str:
-    """Return the attribute over which the requests are pooled; "" if more than *share* of them have a value without stratum."""
     if strata is None:
         return ""
     requests = {value: int(counts.sum()) for value, counts in now.requests.get(strata.dimension, {}).items()}
@@ -255,7 +252,6 @@ def is_explained_by_hosts(context: RegressionContext, watched: WatchedSeries) ->
 
 
 def _growth(context: RegressionContext, watched: WatchedSeries) -> tuple[Row, tuple[int, int, int]] | None:
-    """Return the row that grew most, and the times: its onset, the start of the measured window, and now; None without scores."""
     strongest, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
     if strongest is None or recent is None:
         return None
@@ -291,7 +287,6 @@ def describe_canary(
 def _reference_hours(
     context: RegressionContext, watched: WatchedSeries, times: tuple[int, int, int]
 ) -> list[Selection]:
-    """Return the same hours of the days before, or, if these have no requests, the day before the onset."""
     group, (began, start, end) = watched.group, times
     days = context.policy.reference.length // DAY
     then = same_hours_before(group, start, end, began, days, since=watched.normal_from)

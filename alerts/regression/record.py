@@ -94,7 +94,6 @@ class AlertRecord:
 
     @cached_property
     def _fleet_steps(self) -> float:
-        """Steps by which the wrong alerts of all services exceed their common budget; repeated ones of a service count once."""
         budget, counted = self.policy.budget, list[PastAlert]()
         last: dict[_Deployment, float] = {}
         for each in self.alerts:
@@ -124,7 +123,6 @@ def _most_steps(budget: AlertBudget) -> float:
 
 
 def _bucket_level(alerts: Iterable[PastAlert], weekly: float, most: float, at: float) -> float:
-    """Return the level at *at* of a bucket of the wrong *alerts*; it leaks *weekly* a week, and contains at most *most*."""
     level, last = 0.0, 0.0
     for each in alerts:
         if each.outcome == "wrong":
@@ -193,7 +191,6 @@ def _deployment(record: IncidentRecord) -> _Deployment:
 
 
 def _version(record: IncidentRecord) -> str:
-    """Return the version that *record* is about, or that it names as responsible; "" without one."""
     return record.finding.where.get("version", record.finding.version)
 
 

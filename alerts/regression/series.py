@@ -73,14 +73,12 @@ def longest_window(policy: TailPolicy) -> int:
 
 
 def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:
-    """Return counts of zero requests for the minutes of [start, end)."""
     return TailCounts(
         start, np.zeros(end - start), np.zeros((len(rows), end - start)), np.zeros((len(rows), end - start))
     )
 
 
 def count_minutes(rows: tuple[Row, ...], counts: MinuteHistograms | None, start: int, end: int) -> TailCounts:
-    """Count the requests of [start, end) beyond the threshold of each row; *counts* of None means no requests."""
     return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, counts)
 
 
@@ -125,7 +123,6 @@ class WatchedSeries:
         self.scorer = scoring.TailScorer(self.policy, learnt.reference)
 
     def advance(self, found: Mapping[Group, MinuteCounts], start: int, end: int, released: frozenset[int]) -> None:
-        """Evaluate the minutes of [start, end) that were not evaluated before."""
         length = longest_window(self.policy)
         reference, own = self.learnt.reference, found.get(self.group)
         counts = None if own is None else pooled(self.group, reference.strata, own, found.get)
@@ -168,7 +165,6 @@ def select_minutes(group: Group, start: int, end: int) -> Selection:
 def pooled(
     group: Group, strata: Strata | None, own: MinuteCounts, part: Callable[[Group], MinuteCounts | None]
 ) -> MinuteHistograms:
-    """Return the requests *own* of *group*, pooled over *strata*; *part* returns the requests of a route or model."""
     minutes = to_minute_histograms(own)
     if strata is None:
         return minutes
@@ -189,7 +185,6 @@ def read_pooled(read: Reader, group: Group, strata: Strata | None, start: int, e
 def learn_group(
     read: Reader, policy: TailPolicy, busy: timedelta, group: Group, span: tuple[int, int]
 ) -> tuple[LearntBaseline, TailCounts] | None:
-    """Learn the baseline of *group*; return it and the last hours counted with its thresholds; None with too few data."""
     first, at = span
     start = max(first, at - policy.reference.length)
     if at - start < policy.reference.least:
@@ -209,7 +204,6 @@ def learn_group(
 def _sums(
     read: Reader, policy: TailPolicy, group: Group, start: int, end: int
 ) -> tuple[Strata | None, MinuteHistograms, MinuteHistograms]:
-    """Return the strata of *group*, and its requests in [start, end) as one minute, as they are and pooled."""
     whole = select_minutes(group, start, end)
     sums = to_minute_histograms(read.sums(whole))
     values = {} if group.dimension else read.dimensions(whole)

@@ -169,7 +169,6 @@ class RegressionSearch:
         }
 
     def _stretch(self, start: int, end: int) -> list[Exception]:
-        """Evaluate the minutes of [start, end) of all series; return the errors."""
         self._groups = self._known(end)
         found = self._store.read.all_minutes(minute_start(start), minute_start(end))
         versions = self.versions()

@@ -139,7 +139,6 @@ class ClickHouseServer:
 
 
 def parse_url(url: str) -> URL:
-    """Parse the URL of a ClickHouse database."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
@@ -193,8 +192,6 @@ _KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.C
 
 
 class ClickHousePoints:
-    """Implementation of `Points` in ClickHouse, on a *server* whose tables exist."""
-
     def __init__(self, server: ClickHouseServer, clock: Callable[[], float] = time.time) -> None:
         self.server = server
         self._place = server.place
@@ -388,7 +385,6 @@ def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
 
 
 def _where_clause(connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> str | None:
-    """Return the condition on the rows of *question*; None if no row can match."""
     owners = sql.Owners.of(connection, question)
     if not owners.services or not segments:
         return None
@@ -396,7 +392,6 @@ def _where_clause(connection: Connection, question: PointQuery, segments: Sequen
 
 
 def _visible_parts(connection: Connection) -> str:
-    """Return the condition on rows of finished writes, as of the snapshot of *connection*."""
     last = connection.scalars(select(schema.store.c.last_part)).one()
     pending = connection.scalars(select(schema.intents.c.part)).all()
     return f"part <= {last}" + (f" AND part NOT IN {sql.in_list(pending)}" if pending else "")

@@ -59,7 +59,6 @@ def read_native(data: bytes) -> dict[str, Array]:
 
 
 def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_rows: int) -> bytes:
-    """Return *columns*, type and values by name, as one Native block; the values of an array are a tuple of lengths and elements."""
     parts = [_encode_varint(len(columns)), _encode_varint(n_rows)]
     for name, (kind, values) in columns.items():
         parts += [_encode_text(name), _encode_text(kind)]
@@ -75,8 +74,6 @@ def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_ro
 
 
 class _NativeReader:
-    """Reader of a byte string in the Native format, with a read position."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -242,7 +239,6 @@ def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
 
 
 def ttl_statement(place: TableLocation, ttl: str | None) -> str:
-    """Return the statement that sets the TTL of the rows, or removes it if *ttl* is None."""
     return f"ALTER TABLE {place.local}{place.everywhere} {f'MODIFY TTL {ttl}' if ttl else 'REMOVE TTL'}"
 
 
@@ -304,7 +300,6 @@ def _of_segment(question: PointQuery, segment: Segment, owners: Owners) -> str:
 
 
 def stage_column(stages: Sequence[str]) -> str:
-    """Return the column expression for the position of a row's stage in *stages*, counted from 1."""
     return f"toUInt16(indexOf([{', '.join(map(quote_text, stages))}], stage)) AS place"
 
 

@@ -115,7 +115,6 @@ _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/
 
 
 def dialect(url: URL) -> SqlDialect:
-    """Return the SQL dialect of the database at *url*."""
     known = _DIALECTS.get(url.get_backend_name())
     if known is None:
         msg = f"the database URL is {url.render_as_string()!r}; write {_URL_FORMS}"
@@ -124,7 +123,6 @@ def dialect(url: URL) -> SqlDialect:
 
 
 def location(url: URL) -> str:
-    """Return the name of the database at *url* for messages."""
     return dialect(url).location(url)
 
 
@@ -230,8 +228,6 @@ _POINTS = "sum(CASE WHEN series_id <= 0 THEN zero ELSE 1 END)"
 
 
 class SqlPoints:
-    """Implementation of `Points` in the relational database."""
-
     def __init__(self, dialect: SqlDialect) -> None:
         self._dialect = dialect
 
@@ -347,8 +343,6 @@ _SEGMENTS_AT_ONCE = 100
 
 
 class _Select(NamedTuple):
-    """Text of a select from one segment, and the values of its parameters."""
-
     text: str
     values: dict[str, str]
 
@@ -400,12 +394,10 @@ def _owners(question: PointQuery, suffix: str = "") -> tuple[str, dict[str, str]
 
 
 def _has_prefix(question: PointQuery, segment: Segment) -> bool:
-    """Return whether the rows of *segment* are selected by their stage: in the finest tier, `_finest_tables` does it."""
     return bool(question.prefix) and segment.tier != schema.FINEST
 
 
 def _of_points(question: PointQuery, segment: Segment, owners: str, suffix: str) -> str:
-    """Return the conditions on stages and series; none in the finest tier, where `_finest_tables` selects points of blocks."""
     if segment.tier == schema.FINEST:
         return ""
     stages = f" AND stage LIKE :prefix{suffix}" if _has_prefix(question, segment) else ""
@@ -439,7 +431,6 @@ def _finest_tables(connection: Connection, question: PointQuery, segments: Seque
 
 
 def _pieces(connection: Connection, statement: Executable) -> Iterator[list[PointRow]]:
-    """Yield the rows of *statement*, some of which may be blocks, in pieces of about `PIECE_ROWS` points."""
     held: list[PointRow] = []
     points = 0
     for rows in _raw_rows(connection, statement, PIECE_BLOCKS):

@@ -91,7 +91,6 @@ def for_reading(connection: Connection) -> Connection:
 
 
 def for_writing(connection: Connection) -> Connection:
-    """Implement `SqlDialect.for_writing`: select read-committed transactions, which read current data under the write lock."""
     return connection.execution_options(
         isolation_level="READ COMMITTED", postgresql_readonly=False, **{_LOCK_OPTION: _LOCK_WRITERS}
     )
@@ -103,7 +102,6 @@ def confirm(connection: Connection) -> None:
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """Implement `SqlDialect.exclusive`: hold the advisory lock for the session, whose transactions can acquire it again."""
     with connection.begin():
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; SELECT pg_advisory_lock({_LOCK})")
     try:
@@ -169,7 +167,6 @@ def _drop(connection: Connection, partition: str) -> None:
 
 
 def compact_traces(connection: Connection) -> bool:
-    """Implement `SqlDialect.compact_traces`: rewrite the table, because its free space would only be reusable for traces."""
     size = text("SELECT pg_total_relation_size('traces')")
     before = connection.execute(size).scalar_one()
     connection.exec_driver_sql("CLUSTER traces USING traces_by_time")
@@ -177,7 +174,6 @@ def compact_traces(connection: Connection) -> bool:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Implement `SqlDialect.used_bytes`; free space within tables counts as used until a partition is dropped."""
     names = [*schema.metadata.tables, *_partitions(connection).values()]
     size = text(
         "SELECT coalesce(sum(pg_total_relation_size(found)), 0) "

@@ -105,13 +105,11 @@ def _set(connection: sqlite3.Connection, pragma: str) -> None:
 
 
 def _open_files(path: str) -> dict[str, tuple[int, int]]:
-    """Return the identity of the file at *path* and of its side files, which lie beside the target of a link."""
     paths = (path, *(f"{os.path.realpath(path)}{suffix}" for suffix in ("-wal", "-shm")))
     return {each: found for each in paths if (found := _file_id(each))}
 
 
 def _file_id(path: str) -> tuple[int, int] | None:
-    """Return the device and the inode number of the file at *path*; None if there is none."""
     with suppress(OSError):
         found = os.stat(path)  # noqa: PTH116 - before and after every transaction
         return found.st_dev, found.st_ino
@@ -143,7 +141,6 @@ def location(url: URL) -> str:
 
 
 def for_reading(connection: Connection) -> Connection:
-    """Implement `SqlDialect.for_reading`: every transaction of SQLite already reads one snapshot."""
     return connection
 
 
@@ -153,7 +150,6 @@ def for_writing(connection: Connection) -> Connection:
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """Implement `SqlDialect.exclusive` with a lock file, because a lock of the database ends with each transaction."""
     path = Path(f"{location(connection.engine.url)}.lock")
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -183,7 +179,6 @@ def free(connection: Connection, tier: int, until: int) -> None:
 
 
 def compact_traces(_connection: Connection) -> bool:
-    """Implement `SqlDialect.compact_traces`: nothing to do, because free pages do not count as used."""
     return False
 
 

@@ -49,8 +49,6 @@ _GOLDEN_RATIO = 0.6180339887
 
 
 class AttributeQueries(QueryGroup):
-    """Queries of attributes of requests, and of replicas by their latency."""
-
     def attributes(self, selection: Selection, steps: int = MAX_STEPS) -> AttributeCounts:
         """Return the requests of *selection* by the values of each attribute, in at most *steps* steps of at least a minute.
 
@@ -111,8 +109,6 @@ class AttributeQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Stretches of time to read."""
-
     steps: Steps
     starts: Ints
     segments: Sequence[schema.Segment]
@@ -142,7 +138,6 @@ def _widest_of(steps: Steps) -> int:
 def _sample(  # noqa: PLR0917 - a query and its limits
     snapshot: StoreSnapshot, question: PointQuery, steps: Steps, starts: Ints, widest: int, most: int
 ) -> _Sample:
-    """Return the stretches of *steps* to read for *question*, with about *most* rows, from buckets of at most *widest* seconds."""
     tiers = snapshot.tiers
     start, end = question.selection.seconds
     bounds = [*starts.tolist(), end]
@@ -197,7 +192,6 @@ def _by_dimension(snapshot: StoreSnapshot, series: Ints, table: Ints) -> dict[st
 
 
 def _table(columns: Columns, step: Ints, row: Ints, shape: tuple[int, int]) -> tuple[int, Ints, Ints]:
-    """Return the scale, the buckets, and the counts of *columns* by step, row and bucket; *shape* is the number of steps and rows."""
     scale = int(columns.scale.min(initial=ATTRIBUTE_SCALE))
     index, amount = bucket_table(columns, step * shape[1] + row, shape[0] * shape[1], scale)
     return scale, index, amount.reshape(*shape, len(index))

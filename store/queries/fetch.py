@@ -114,7 +114,6 @@ class StepEdges:
 
 
 def step_edges(columns: Columns, steps: Steps) -> StepEdges:
-    """Return the division of the points *columns* into *steps*."""
     starts = steps.of(columns.times)
     if not len(columns):
         return StepEdges(starts, np.zeros(1, np.int64), starts)
@@ -123,14 +122,12 @@ def step_edges(columns: Columns, steps: Steps) -> StepEdges:
 
 
 def equal_scale_slices(*scales: Ints) -> Iterator[slice]:
-    """Yield slices of consecutive steps with equal *scales*; the length of a slice is limited."""
     changed = np.any([np.diff(scale, prepend=scale[:1] - 1) for scale in scales], axis=0)
     for first, last in pairwise([*np.flatnonzero(changed).tolist(), len(changed)]):
         yield from (slice(low, min(low + _STEPS_AT_ONCE, last)) for low in range(first, last, _STEPS_AT_ONCE))
 
 
 def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> Iterator[StepCounts]:
-    """Yield the counts of *columns* (one metric, sorted by time) by step, at the coarsest scale of a step, or *scale* if coarser."""
     found = step_edges(columns, steps)
     scales = found.scale if scale is None else np.minimum(found.scale, scale)
     for chosen in equal_scale_slices(scales):
@@ -138,14 +135,12 @@ def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> It
 
 
 def count_steps(columns: Columns, found: StepEdges, chosen: slice, scale: int) -> StepCounts:
-    """Sum the *chosen* steps of *columns* at *scale*, the scale of the coarsest point or a coarser one."""
     edges = found.edges[chosen.start : chosen.stop + 1]
     part = columns.between(int(edges[0]), int(edges[-1]))
     return count_at(part, np.repeat(np.arange(len(edges) - 1), np.diff(edges)), found.starts[chosen], scale)
 
 
 def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
-    """Sum *columns* by step at *scale*; *step* is the step number of each point, and *at* the starts of the steps."""
     shape = (len(at), max(1, len(columns.stages)))
     place = step * shape[1] + columns.stage
     index, amount = bucket_table(columns, place, shape[0] * shape[1], scale)
@@ -292,7 +287,6 @@ def fetch_exact(snapshot: StoreSnapshot, question: PointQuery, width: int) -> tu
 
 
 def _fetch_tiers(snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
-    """Return the points summed by step, read from buckets of at most *widest* seconds where such buckets are retained."""
     start, end = question.selection.seconds
     return fetch_segments(snapshot, question, steps, schema.plan_segments(snapshot.tiers, start, end, widest))
 
@@ -323,7 +317,6 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
 
 
 def estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
-    """Return the approximate number of rows that *question* reads from *tier*, estimated from the rows of a coarser tier."""
     start, end = question.selection.seconds
     known = snapshot.tiers
     coarse = next((each for each in reversed(known) if each.seconds <= (end - start) / _COUNTED), known[0])
@@ -348,7 +341,6 @@ def request_latency(snapshot: StoreSnapshot, selection: Selection) -> Histogram:
 
 
 def histograms_by_key(snapshot: StoreSnapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
-    """Return the histogram of *metric* for each stage, or other key of the metric, in stage order."""
     columns = fetch(snapshot, PointQuery(selection, (metric,)))
     # Summed separately, because a stage that was sent at a coarser scale must not reduce the scale of the others.
     return {

@@ -14,7 +14,6 @@ from ..storage import Steps
 
 
 def utc_times(seconds: Iterable[int]) -> pd.DatetimeIndex:
-    """Return Unix *seconds* as UTC timestamps."""
     return pd.to_datetime(np.array(list(seconds), np.int64), unit="s", utc=True)
 
 
@@ -32,7 +31,6 @@ def with_step_times(made: pd.DataFrame, steps: Steps, selection: Selection) -> p
 
 
 def stage_frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return *rows* as a frame of *columns* and one column for each stage that occurs; missing stages are 0."""
     stages = {name for row in rows for name in row} - set(columns)
     made = frame([*columns, *ordered(stages)], rows)
     made[ordered(stages)] = made[ordered(stages)].fillna(0.0)

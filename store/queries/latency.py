@@ -26,8 +26,6 @@ from .frames import frame, stage_frame
 
 
 class LatencyQueries(QueryGroup):
-    """Queries of the latency of requests and of its stages."""
-
     def latency(self, selection: Selection) -> Histogram:
         with self._snapshot() as snapshot:
             return request_latency(snapshot, selection)
@@ -260,7 +258,6 @@ def _mean_times(weights: NDArray[np.float64], requests: StageCounts, times: Stag
 
 
 def bucket_factors(requests: Ints, times: Ints, scale: int) -> tuple[Ints, NDArray[np.float64]]:
-    """Return for each bucket of *times* its place in *requests*, and the inverse of its latency; 0 without requests."""
     if not len(requests) or not len(times):
         return np.zeros(len(times), np.int64), np.zeros(len(times))
     place = np.minimum(np.searchsorted(requests, times), len(requests) - 1)
@@ -274,14 +271,12 @@ def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | No
 
 
 def breakdown_frame(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.DataFrame:
-    """Return the frame of `Reader.breakdown` for *mixed*, or without rows for None."""
     made = stage_frame(BREAKDOWN_COLUMNS, breakdown_rows(mixed, percentiles) if mixed else [])
     made.attrs["requests"] = mixed.n if mixed else 0
     return made
 
 
 def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[str, Any]]:
-    """Return a row of `Reader.breakdown` for each of *percentiles* of the requests *mixed*."""
     return [
         breakdown_row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)
     ]
@@ -300,7 +295,6 @@ def _share_rows(mixed: Mixture | None, percentiles: Sequence[float]) -> list[dic
 
 
 def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, float]) -> dict[str, Any]:
-    """Return the requests at *quantile* as a row of `BREAKDOWN_COLUMNS`, with the seconds of each key of *shares*."""
     value = band.value
     head = zip(BREAKDOWN_COLUMNS, (quantile, band.n, value.value, value.low, value.high), strict=True)
     return {**dict(head), **{name: share * value.value for name, share in shares.items()}}

@@ -77,8 +77,6 @@ class SpentCounts:
 
 
 class MinuteQueries(QueryGroup):
-    """Queries of requests by minute and histogram bucket."""
-
     def minutes(self, selection: Selection) -> MinuteCounts:
         with self._snapshot() as snapshot:
             cells = _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
@@ -138,8 +136,6 @@ class MinuteQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _GroupCounts:
-    """Counts of one group: a table of steps and buckets for requests, and a table for each stage."""
-
     index: Ints
     whole: Ints
     stages: tuple[str, ...]
@@ -208,7 +204,6 @@ def _count_groups(
 
 
 def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
-    """Return the indexes of the points of each group, and their group numbers, ascending; groups may share points."""
     known, which = np.unique(series, return_inverse=True)
     order = np.argsort(which, kind="stable")
     edges = np.searchsorted(which[order], np.arange(len(known) + 1))

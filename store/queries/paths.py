@@ -39,8 +39,6 @@ _CALLED = ("peer.service", "server.address", "rpc.service", "db.system.name", "d
 
 @dataclass(frozen=True, slots=True)
 class SlowPaths:
-    """Critical paths of the slow requests of a selection."""
-
     quantile: float
     value_seconds: float
     requests: int
@@ -265,8 +263,6 @@ def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[
 
 
 class _TracedEdges:
-    """Calls in the newest retained requests of *selection*."""
-
     def __init__(self, snapshot: StoreSnapshot, selection: Selection) -> None:
         self.retained: Counter[tuple[str, str]] = Counter()
         self._random: Counter[tuple[str, str]] = Counter()
@@ -301,6 +297,5 @@ class _TracedEdges:
         return self._random[caller, called] / every if every else None
 
     def share(self, caller: str, called: str) -> float | None:
-        """Return the share of the time of the slow requests of *caller* in which *called* worked for it."""
         whole = self._slow[caller]
         return self._waited[caller, called] / whole if whole else None

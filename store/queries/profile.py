@@ -62,8 +62,6 @@ class ProfileQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _Profiled:
-    """Requests of a selection, and their samples by stack; *keys* are the keys of the rows of *samples*."""
-
     mixed: Mixture
     samples: StageCounts
     keys: Sequence[str]

@@ -277,7 +277,6 @@ HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
 def hardware_table(columns: Columns, steps: Steps, selection: Selection, services: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the hardware measures in *columns* as `ReplicaQueries.hardware` does."""
     values = {
         "at": steps.of(columns.times),
         "name": np.array(columns.stages, object)[columns.stage],

@@ -44,8 +44,6 @@ from .replicas import hardware_table
 
 
 class ServiceQueries(QueryGroup):
-    """Queries of services, versions, environments and events."""
-
     def services(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
         """Return the services with requests in `[start, end)`, in one environment or in all environments.
 

@@ -121,7 +121,6 @@ class SloQueries(QueryGroup):
 
 
 def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
-    """Return the result of `Reader.slo_counts` for *snapshot*."""
     question = PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=threshold_seconds is None)
     columns = fetch(snapshot, question)
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
@@ -136,7 +135,6 @@ def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds:
 def slo_series(
     snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
 ) -> pd.DataFrame:
-    """Return the result of `Reader.slo_series` for *snapshot*."""
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     failed = np.isin(columns.series, failed_series(snapshot, selection))
     lost = {at: total for at, total, _ in _count_steps(columns.where(failed), steps, None)}
@@ -161,7 +159,6 @@ def _mean_seconds(microseconds: float, requests: float) -> float:
 
 
 def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
-    """Return the ids of the series with failed requests, and of their totals."""
     return series_with(snapshot, selection, STATUS_ERROR)
 
 
@@ -281,8 +278,6 @@ class Tally:
 
 
 class IndicatorQueries(QueryGroup):
-    """Queries of good and bad events of indicators."""
-
     def tally(self, selection: Selection, indicator: Indicator) -> Tally:
         return self.tallies([selection], indicator)[0]
 

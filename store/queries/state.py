@@ -52,8 +52,6 @@ class FoldedDimension:
 
 
 class StoreQueries(QueryGroup):
-    """Queries of the freshness, size and writers of the store."""
-
     def state(self) -> StoreState:
         with self._snapshot() as snapshot:
             return _state(snapshot, self._retention, int(self._clock()))

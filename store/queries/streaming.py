@@ -133,7 +133,6 @@ class StreamingQueries(QueryGroup):
 
 
 def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[int, int]) -> pd.DataFrame:
-    """Return load, n and output_per_second of the complete steps with time in `decode`, ordered by load."""
     decoded, output = (
         points_with_key(columns.of(names.STAGE_DURATION), _DECODE),
         points_with_key(columns.of(names.TOKENS), names.TOKENS_OUT),
@@ -182,8 +181,6 @@ FIRST_TOKEN_METRICS = (names.FIRST_TOKEN, names.FIRST_TOKEN_TIME)
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPoints:
-    """Points of requests measured by one definition."""
-
     definition: str
     definitions: dict[str, int]
     columns: Columns

@@ -70,8 +70,6 @@ class StepMixtures:
 
 
 class TimeSeriesQueries(fetch.QueryGroup):
-    """Queries of latency and stages over time."""
-
     def breakdown_over_time(self, selection: Selection, quantile: float | None, step: timedelta) -> pd.DataFrame:
         """Return the breakdown at *quantile*, or of the mean if None, for each step with requests.
 
@@ -115,7 +113,6 @@ class TimeSeriesQueries(fetch.QueryGroup):
 
 
 def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
-    """Yield the steps with requests of *columns*, which has points of `BREAKDOWN_METRICS` sorted by time."""
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
     counted, timed = fetch.step_edges(requests, steps), fetch.step_edges(times, steps)
     shared = np.minimum(counted.scale, _scales_of(timed, counted.starts, counted.scale))

@@ -90,8 +90,6 @@ Condition = Callable[[Row[Any], Mapping[str, Any]], bool]
 
 
 class _Search:
-    """Filter of traces that counts the values of those that match."""
-
     def __init__(self, conditions: Mapping[Key, Condition]) -> None:
         self._conditions = conditions
         self._dimensions: Counter[tuple[str, str]] = Counter()

@@ -161,7 +161,6 @@ def _trace_key(row: Row[Any]) -> tuple[str, str]:
 
 
 def retained_trace(row: Row[Any]) -> KeptTrace:
-    """Return the retained request of *row*, from `select_documents`."""
     document = records.unpack_trace(row.spans)
     return KeptTrace(
         trace_id=row.trace_id,
@@ -196,7 +195,6 @@ def select_traces(selection: Selection) -> Select[Any]:
 def exemplar_frame(
     snapshot: StoreSnapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention
 ) -> pd.DataFrame:
-    """Return *rows* of `select_traces` as a table, see `TraceQueries.exemplars`."""
     distribution = request_latency(snapshot, selection) if rows else Histogram()
     made = frame(EXEMPLAR_COLUMNS, [_exemplar(row, distribution) for row in rows])
     made["at"] = pd.to_datetime(made["at"].astype("int64"), unit="ns", utc=True)

@@ -101,8 +101,6 @@ class WindowQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Windows as stretches of the intervals into which their time is divided."""
-
     first: Ints
     last: Ints
 
@@ -125,8 +123,6 @@ class _Spans:
 
 
 def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[Ints, Ints, int]:
-    """Return the distinct ends of the windows of whole buckets, the place of each window's end among them, and their length."""
-
     def finest_at(at: int) -> int:
         # Nothing is retained before, so that buckets of that time do not matter.
         return schema.finest_retained(tiers, max(at, tiers[-1].kept_from))
@@ -190,7 +186,6 @@ def _rates(
 
 
 def _quantiles(spans: _Spans, columns: Columns, query: WindowQuery, most: int) -> dict[str, Floats]:
-    """Return the values of one group, whose points *columns* are sorted by time; at most *most* for each quantile."""
     with_stages = query.measure == "stages"
     stages = (*columns.stages, OVERHEAD) if with_stages else ("latency",)
     windows = len(spans.first)

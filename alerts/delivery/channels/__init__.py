@@ -43,8 +43,6 @@ class ChannelEntry:
 
 
 class _Kind(Section):
-    """The kind of a channel entry, which determines its other keys."""
-
     model_config = ConfigDict(extra="ignore")
     example = "kind: slack"
 

@@ -86,7 +86,6 @@ class HeartbeatPinger(AlertsThread):
         return self._every_seconds
 
     def _silent(self, now: float) -> str:
-        """Return the reason why no heartbeat may be sent; "" if alerts work."""
         with self._store.engine.connect() as connection:
             if lease.holder_of(connection, EVALUATED_LEASE, now) is None:
                 return "no evaluation succeeded recently"

@@ -153,7 +153,6 @@ def _comparison_link(dashboard_url: str, service: str, before: str, version: str
 
 
 def _lease_of(channel: str, release: ReleaseNotice) -> str:
-    """Return the name of a release's lease, at most 64 characters."""
     named = f"{channel}\0{release.service}\0{release.version}"
     return f"{PREFIX}{hashlib.sha256(named.encode()).hexdigest()[:40]}"
 

@@ -145,7 +145,6 @@ class CheckedSmtp(smtplib.SMTP):
         return super().getreply()
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Connect to the mail server; `smtplib` overrides the same method for TLS."""
         connected = self._connected(host, port, timeout)
         self._line = connected.dup()
         self._deadline = threading.Timer(DEADLINE_SECONDS, self._hang_up)
@@ -235,7 +234,6 @@ class EmailChannel:
 
     @contextmanager
     def _server(self) -> Generator[smtplib.SMTP]:
-        """Connect and authenticate, and quit at the end; ignore a failing quit."""
         with self._errors(sent=False):
             server = self._connect()
         try:
@@ -262,7 +260,6 @@ class EmailChannel:
 
     @contextmanager
     def _errors(self, *, sent: bool) -> Generator[None]:
-        """Convert SMTP errors to channel errors; *sent* is true once the server may have received the mail."""
         try:
             yield
         except EgressDeniedError as error:

@@ -142,7 +142,6 @@ class SlackBot:
         return self._illustrated(self._post(message, self._blocks(message)), message)
 
     def _follow(self, parent: str, message: Message) -> str:
-        """Update the incident's message and reply in its thread; post a new message if the old one was deleted."""
         place, known = _MessageRef.of(parent), replace(message, repeat=False)
         # First with the current chart, then without it, in case Slack no longer has the file.
         shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
@@ -160,7 +159,6 @@ class SlackBot:
         return self._illustrated(parent, known)
 
     def _illustrated(self, reference: str, message: Message) -> str:
-        """Add a new chart to the incident's message, except after an acknowledgement, and return its reference."""
         place = _MessageRef.of(reference)
         png = None if place.file and message.transition == "acknowledged" else message_chart(message)
         if png is None or not reference:
@@ -212,7 +210,6 @@ class SlackBot:
         )
 
     def _replied(self, place: _MessageRef, message: Message) -> bool | None:
-        """Return whether the thread already has a reply for this transition; None if the bot may not read it."""
         try:
             return any(
                 found.key == message.key and found.is_reply
@@ -244,8 +241,6 @@ class SlackBot:
 
 @dataclass(frozen=True, slots=True)
 class _OwnMessage:
-    """Message of this bot in Slack, parsed from its metadata."""
-
     incident: str
     key: str
     reference: str

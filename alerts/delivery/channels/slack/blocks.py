@@ -74,7 +74,6 @@ def notification_text(message: Message) -> str:
 
 
 def plain_text(message: Message) -> str:
-    """Return the main facts as plain text, which is sent if Slack rejects the blocks."""
     link = f"\n{_links(message)}" if message.finding.link or message.finding.runbook else ""
     return cut(f"{notification_text(message)}\n{escape_entities(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
 
