@@ -88,7 +88,7 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
         )
         raise StagelensError(msg)
     # Not for stdio, which most assistants start.
-    from ..collector.server.connections import ConnectionLimits  # noqa: PLC0415
+    from ..collector.server.connection_limits import ConnectionLimits  # noqa: PLC0415
     from ..collector.server.http_server import HttpServer, open_listener  # noqa: PLC0415
 
     asked = Tools(lambda headers: Client(url, _token(headers or {}), _TIMEOUT_SECONDS))

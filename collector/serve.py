@@ -37,7 +37,7 @@ from .self_metrics import Health, SelfMetrics
 from .server.access_config import SCOPE_KEY, GrpcTls, HttpTls, check_exposure
 from .server.auth import AccessControl, Caller, RefusedError
 from .server.body_reader import BodyReader, DecoderPool
-from .server.connections import ConnectionLimits
+from .server.connection_limits import ConnectionLimits
 from .server.grpc_server import GrpcServer
 from .server.http_server import DRAIN_SECONDS, HttpServer, open_listener
 from .traces.sampling import SamplingPolicy

@@ -15,7 +15,7 @@ import logging
 import re
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -230,8 +230,6 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
 # Key of the ASGI scope for the common name of the client's certificate.
 SCOPE_KEY = "stagelens.certificate"
 
-Scope = MutableMapping[str, Any]
-AsgiApplication = Callable[[Scope, Any, Any], Awaitable[None]]
 T = TypeVar("T")
 
 
@@ -281,15 +279,6 @@ def certificate_of(transport: asyncio.BaseTransport) -> str:
     subject: tuple[tuple[tuple[str, str], ...], ...] = shown.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     return names[-1] if names else ""
-
-
-def with_certificate(application: AsgiApplication, certificate: str) -> AsgiApplication:
-    """Return *application* with *certificate*, a common name, under `SCOPE_KEY` of each scope."""
-
-    async def call(scope: Scope, receive: Any, send: Any) -> None:
-        await application(scope | {SCOPE_KEY: certificate} if isinstance(scope, dict) else scope, receive, send)
-
-    return call if certificate else application
 
 
 class _ReloadedFiles(Generic[T]):

@@ -26,7 +26,7 @@ from ...store import SeriesCaps
 from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
 from .access_config import Access, Certificate, RateLimits, Token
-from .connections import client_of
+from .connection_limits import client_of
 
 # Services with data within a day that all senders share. [count]
 SERVICES = SeriesCaps().services

@@ -27,7 +27,7 @@ from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal, Failure, Otl
 from ..self_metrics import Health
 from .auth import Caller
 from .body_reader import MAX_RECEIVE_SECONDS, Hold
-from .connections import client_of
+from .connection_limits import client_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -15,7 +15,9 @@ from starlette.types import ASGIApp
 from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
 from .body_reader import with_complete_bodies
-from .connections import Connection, ConnectionLimits, LimitedConnection, accept_tls
+from .connection_limits import ConnectionLimits
+from .connections import LimitedConnections
+from .tls_listener import accept_tls
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +42,13 @@ class HttpServer(uvicorn.Server):
         max_body_bytes: int | None,
         keep_alive_seconds: int = _KEEP_ALIVE_SECONDS,
     ) -> None:
+        if max_body_bytes is not None:
+            application = with_complete_bodies(application, max_body_bytes)
+        self._connections = LimitedConnections(limits)
         super().__init__(
             uvicorn.Config(
-                application if max_body_bytes is None else with_complete_bodies(application, max_body_bytes),
-                http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type] - it is only called
+                self._connections.application(application),
+                http=self._connections.protocol,  # type: ignore[arg-type] - it is only called
                 log_config=None,
                 access_log=False,
                 lifespan="auto",
@@ -91,27 +96,20 @@ class HttpServer(uvicorn.Server):
             await super().startup(sockets)
         else:
             await super().startup([])
+            options = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+            protocol = functools.partial(self._connections.protocol, **options)
             self._accepting = [
-                asyncio.create_task(accept_tls(each, self._tls, self.limits, self._connection))
-                for each in sockets or ()
+                asyncio.create_task(accept_tls(listening, self._tls, self.limits, protocol))
+                for listening in sockets or ()
             ]
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for each in self._accepting:
-            each.cancel()
+        for accepting in self._accepting:
+            accepting.cancel()
         # The event loop must not watch a socket that is closed below.
         await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().shutdown(sockets)
-
-    def _connection(self, handshake: LimitedConnection) -> Connection:
-        return Connection(
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-            limits=self.limits,
-            handshake=handshake,
-        )
 
 
 def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:

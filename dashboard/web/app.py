@@ -18,7 +18,7 @@ from typing import Any
 
 from flask import Flask, Response, request, stream_with_context
 
-from ...collector.server.connections import ConnectionLimits
+from ...collector.server.connection_limits import ConnectionLimits
 from ...collector.server.http_server import HttpServer, open_listener
 from ...store import Store
 from ..access import LiveAccess

@@ -26,7 +26,7 @@ from threading import BoundedSemaphore, Lock
 from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.wrappers import Request
 
-from ...collector.server.connections import client_of
+from ...collector.server.connection_limits import client_of
 from ...core.addresses import parse_ip
 from ...core.errors import StoreError
 from ...core.text import is_whole_number

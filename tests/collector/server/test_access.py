@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind
 
 from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.server import auth, connections
+from stagelens.collector.server import auth, tls_listener
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
@@ -306,7 +306,7 @@ def test_idle_tls_connections_do_not_block_others(sealed: Site, authority: Autho
 def test_a_tls_handshake_has_a_deadline(
     sealed: Site, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(tls_listener, "MAX_HANDSHAKE_SECONDS", 0.1)
     with socket.create_connection(sealed.collector.address, timeout=60) as silent:
         # The beginning of a hello.
         silent.sendall(b"\x16\x03\x01\x02\x00\x01")

@@ -15,12 +15,10 @@ import grpc
 import pytest
 
 from stagelens.collector.server.access_config import (
-    SCOPE_KEY,
     GrpcTls,
     HttpTls,
     ServerTlsFiles,
     certificate_of,
-    with_certificate,
 )
 from stagelens.core.errors import ConfigError
 
@@ -186,18 +184,3 @@ def test_an_encrypted_key_prevents_the_start_without_a_prompt(
 
 def test_tls_1_1_is_refused(files: ServerTlsFiles) -> None:
     assert HttpTls(files).context.minimum_version == ssl.TLSVersion.TLSv1_2
-
-
-def test_the_scope_contains_the_verified_client() -> None:
-    seen: list[Any] = []
-
-    async def application(scope: Any, _receive: Any, _send: Any) -> None:
-        seen.append(scope.get(SCOPE_KEY))
-
-    async def ask(name: str) -> None:
-        await with_certificate(application, name)({"type": "http"}, None, None)
-
-    for name in ("checkout", ""):
-        asyncio.run(ask(name))
-
-    assert seen == ["checkout", None]
