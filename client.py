@@ -489,7 +489,7 @@ def _proxy_fix(url: str) -> str:
 def _refusal(url: str, response: httpx.Response, answer: Any) -> ApiError:
     status = response.status_code
     if isinstance(answer, dict) and "error" in answer:
-        fix = answer.get("cure", "")
+        fix = answer.get("fix", "")
         if status == _UNAUTHORIZED:
             fix = "give connect() the token of the dashboard (STAGELENS_DASHBOARD_TOKEN), or user=(name, password)"
         return ApiError(answer["error"], url=url, status=status, key=answer.get("key", ""), fix=fix)

@@ -68,7 +68,7 @@ def shared_text(found: Row) -> list[str]:
 
 def replica_text(slow: Row | None) -> list[str]:
     """Return the sentence about the slow replica, from `query/replicas`; nothing without one."""
-    return [f"Slow replica {slow['replica']} ({slow['place']}): {one_line(slow['says'])}"] if slow else []
+    return [f"Slow replica {slow['replica']} ({slow['place']}): {one_line(slow['summary'])}"] if slow else []
 
 
 def functions_text(rows: Sequence[Row], percentile: float) -> list[str]:

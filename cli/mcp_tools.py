@@ -51,7 +51,7 @@ slow replica, the function in the code and the release. Tables are CSV; a column
 ratios. A window is a length before now, such as 15m, 6h or 7d, or a start in UTC with a length: 2026-11-21T12:00/6h."""
 
 _NOT_FOUND, _UNAUTHORIZED, _FORBIDDEN = 404, 401, 403
-_CSRF_HEADER = "X-Stagelens-Proof"
+_CSRF_HEADER = "X-CSRF-Token"
 # Requests on a page of the API.
 _API_PAGE = 50
 # Attributes that repeat the rest of a trace.

@@ -29,7 +29,7 @@
     arriving.disconnect();
     place(true);
   });
-  // On the first visit the server does not know the zone: `shell_pulse.js` then loads the page again.
+  // On the first visit the server does not know the zone: `shell_refresh.js` then loads the page again.
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
   if (root.dataset.zone === zone) delete root.dataset.zone;
   document.cookie = `stagelens_zone=${encodeURIComponent(zone)};path=/;SameSite=Strict;max-age=31536000`;

@@ -387,7 +387,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
 
 
 def _note_field(context: Context, found: Incident) -> Component | None:
-    """Return the place of the field for a note, which `assets/tell.js` builds; None if the reader may not add one."""
+    """Return the place of the field for a note, which `assets/write_actions.js` builds; None if the reader may not add one."""
     if not context.source.incident_actions.may_act(found.service, found.where.get("environment", "")):
         return None
     data = {"data-field": "note", "data-to": f"{INCIDENTS_API}/{quote(found.id, safe='')}/notes"}

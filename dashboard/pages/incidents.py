@@ -1,7 +1,7 @@
 """Incidents page: the list of incidents and silences, and the actions on incidents.
 
 The module also has the cards of the SLO page for alert rules and alert history. Action buttons contain the request that
-`tell.js` sends.
+`write_actions.js` sends.
 """
 
 from __future__ import annotations
@@ -391,7 +391,7 @@ def _history_row(context: Context, found: Incident) -> Component:
 def _delivery_list(view: View, found: Incident) -> Node:
     if not found.deliveries:
         return html.Span("none", className="muted", title=found.muted or "No channel in the SLO file")
-    return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
+    return html.Div([_delivery(view, each) for each in found.deliveries], className="deliveries")
 
 
 def _delivery(view: View, found: Delivery) -> Component:

@@ -162,8 +162,8 @@ def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> 
 
 
 def _filter(context: Context) -> Component:
-    """Return the placeholder of the field that filters the list by name; `assets/sieve.js` builds the field."""
-    return html.Span(className="sieve", **attributes({"data-typed": context.view.text("q") or ""}))
+    """Return the placeholder of the field that filters the list by name; `assets/service_filter.js` builds the field."""
+    return html.Span(className="service-filter", **attributes({"data-typed": context.view.text("q") or ""}))
 
 
 def _tiles(context: Context, rows: list[ServiceRow]) -> Component:

@@ -156,7 +156,7 @@ def _view_json(context: Context, page: Page, found: PageData) -> dict[str, Any]:
 def _chart_json(found: PageData, name: str) -> dict[str, Any]:
     drawn = found.charts[name]
     table = {"columns": [], "rows": []} if drawn.frame is None else table_json(drawn.frame)
-    return {"title": drawn.title, "says": drawn.spoken, **table}
+    return {"title": drawn.title, "summary": drawn.spoken, **table}
 
 
 def _chart(context: Context, found: PageData, name: str, form: str) -> Response:

@@ -224,4 +224,4 @@ def with_json_errors(respond: Callable[..., Response]) -> Callable[..., Response
 
 
 def error_response(error: str, key: str, fix: str, status: int) -> Response:
-    return json_response({"error": error, "key": key, "cure": fix}, status)
+    return json_response({"error": error, "key": key, "fix": fix}, status)

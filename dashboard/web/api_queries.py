@@ -212,7 +212,7 @@ def _slow_json(slow: ReplicaOutlier) -> dict[str, Any]:
     return {
         "replica": slow.name,
         "place": slow.place,
-        "says": outlier_sentence(slow, moment_of(slow.onset)),
+        "summary": outlier_sentence(slow, moment_of(slow.onset)),
         "percentile": slow.quantile,
         "ratio": slow.ratio,
         "value_seconds": slow.seconds,

@@ -1,8 +1,8 @@
 """Dashboard server: its routes, its entry document, and the server thread.
 
 The entry document is streamed: the frame at once, then each part of the page as soon as it is built, then the parts of the frame that
-need data. For the next pages and at each refresh, `assets/shell_pulse.js` gets the same stream without the frame, and
-`assets/place.js` puts each part in its place when it arrives. Charts are JSON in the page, which `assets/slots.js` draws with Plotly;
+need data. For the next pages and at each refresh, `assets/shell_refresh.js` gets the same stream without the frame, and
+`assets/page_patch.js` puts each part in its place when it arrives. Charts are JSON in the page, which `assets/slots.js` draws with Plotly;
 redrawing a chart is a GET of its figure.
 """
 
@@ -224,7 +224,7 @@ _HEAD = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="stagelens-proof" content="{token}">
+<meta name="csrf-token" content="{token}">
 <title>Stagelens</title>
 <link rel="stylesheet" href="{style}">
 <link rel="preload" href="{font}" as="font" type="font/woff2" crossorigin>

@@ -51,7 +51,7 @@ class AuditLog:
             is_read = (request.endpoint or "").startswith(READS_BY_POST)
             is_write = request.method not in ("GET", "HEAD", "OPTIONS") and not is_read
             # Requests without a reader were refused, or have an entry of their own.
-            if is_write and "stagelens_asker" in flask.g:
+            if is_write and "stagelens_reader" in flask.g:
                 self._write(_entry_of(response, self._now()))
             return response
 
@@ -89,13 +89,13 @@ def about(subject: str, service: str = "", environment: str = "") -> None:
 
 
 def _entry_of(response: Response, at: datetime) -> AuditEntry:
-    asker = flask.g.stagelens_asker
-    unnamed = "the shared token" if asker.has_token else _NOBODY
+    reader = flask.g.stagelens_reader
+    unnamed = "the shared token" if reader.has_token else _NOBODY
     named = (request.view_args or {}).get("name", "")
     subject, service, environment = flask.g.get("stagelens_subject", (named, "", ""))
     return AuditEntry(
         at=at,
-        person=asker.name or unnamed,
+        person=reader.name or unnamed,
         origin="api" if request.authorization else "dashboard",
         action=_ACTIONS.get(request.endpoint or "", request.endpoint or request.path),
         subject=subject,

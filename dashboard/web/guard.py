@@ -29,7 +29,7 @@ from .api_formats import error_response
 from .audit_log import AuditLog
 from .auth import COOKIE, LENGTH_SECONDS, Authenticator, CsrfTokens, Principal, RevokedSessions, TooManyAttemptsError
 
-CSRF_HEADER = "X-Stagelens-Proof"
+CSRF_HEADER = "X-CSRF-Token"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # Larger forms would take long to parse; `next` is the longest field.
 _MAX_FORM_BYTES = 8192
@@ -80,7 +80,7 @@ def _with_security_headers(response: Response) -> Response:
 
 
 def current_principal() -> Principal:
-    return flask.g.stagelens_asker
+    return flask.g.stagelens_reader
 
 
 def current_access() -> ReaderAccess:
@@ -143,7 +143,7 @@ def _authenticate(config: DashboardConfig, authenticator: Authenticator, audit_l
     if found is None:
         return unauthenticated_response(config, authenticator)
     access = authenticator.access_of(found)
-    flask.g.stagelens_asker, flask.g.stagelens_access = found, access
+    flask.g.stagelens_reader, flask.g.stagelens_access = found, access
     if access.grants or request.path == SIGN_OUT:
         return None
     return refused_response(403, f"You may see no environment; {access.grantors} can grant you a role.")

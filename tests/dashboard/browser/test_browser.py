@@ -250,7 +250,7 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
     complaints = serious_violations(page)
     screenshot(page, "first-run")
     traffic.fill(store, NOW - timedelta(minutes=3), NOW)
-    # What the beat does every 15 s.
+    # As every 15 s.
     page.evaluate("stagelens.refresh()")
     expect(page.locator("tbody tr[data-href]").first).to_be_visible()
     page.goto(f"{visit.base}/s/vision-api")
@@ -272,16 +272,16 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
 
 def test_the_refresh_pauses_while_the_page_is_not_in_use(visit: Visit) -> None:
     page = visit.go("/s/vision-api")
-    beat = "stagelens.beat(1, {tick}, {seen}) === null"
-    # However many beats the page has had by itself: whoever has just seen news is asked at every one.
-    free = page.evaluate(beat.format(tick="null", seen="{beat: 'another', revision: 'another'}"))
-    due = page.evaluate(beat.format(tick="{beat: 4, at: Date.now()}", seen="{beat: 3}"))
+    refresh = "stagelens.dueRefresh(1, {last}, {seen}) === null"
+    # Independent of earlier intervals: after new data, every interval has a refresh.
+    free = page.evaluate(refresh.format(last="null", seen="{interval: 'another', revision: 'another'}"))
+    due = page.evaluate(refresh.format(last="{interval: 4, at: Date.now()}", seen="{interval: 3}"))
     plot = page.locator("[data-chart=percentile]").bounding_box()
     assert plot is not None
     page.mouse.move(plot["x"] + 40, plot["y"] + 40)
-    hovered = page.evaluate(beat.format(tick="null", seen="null"))
+    hovered = page.evaluate(refresh.format(last="null", seen="null"))
     page.mouse.move(2, 2)
     page.evaluate("history.replaceState(null, '', '?refresh=off')")
-    frozen = page.evaluate(beat.format(tick="null", seen="null"))
+    frozen = page.evaluate(refresh.format(last="null", seen="null"))
 
     assert (free, due, hovered, frozen) == (False, True, True, True)

@@ -131,7 +131,7 @@ PRESS = """() => {
   button.click();
 }"""
 POST = """async (address) => {
-  const headers = { "Content-Type": "application/json", "X-Stagelens-Proof": "x" };
+  const headers = { "Content-Type": "application/json", "X-CSRF-Token": "x" };
   const results = [];
   for (const options of [{ headers }, { mode: "no-cors" }]) {
     try {

@@ -363,14 +363,14 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
 def test_the_refresh_slows_down_without_new_data(visit: Visit) -> None:
     page = visit.go("/slo")
     asked = page.evaluate("""() => {
-        const beat = stagelens.beat;
-        let [tick, seen, revision, sent] = [null, { beat: 0, revision: 1 }, 1, []];
+        const dueRefresh = stagelens.dueRefresh;
+        let [lastRefresh, seen, revision, sent] = [null, { interval: 0, revision: 1 }, 1, []];
         for (let count = 1; count <= 24; count += 1) {
             if (count > 17) revision = count;
-            const next = beat(count, tick, seen);
+            const next = dueRefresh(count, lastRefresh, seen);
             if (next === null) continue;
-            tick = next;
-            seen = { beat: next.beat, revision };
+            lastRefresh = next;
+            seen = { interval: next.interval, revision };
             sent.push(count);
         }
         return sent;
@@ -548,8 +548,8 @@ def test_an_empty_store_is_polled_at_every_refresh(browser: Browser, tmp_path: P
     host, port = served.address
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), f"http://{host}:{port}").go("/")
-    sent = page.evaluate("""() => [1, 2, 3, 4].map((count) => stagelens.beat(
-        count, { beat: count - 1, at: Date.now() }, { beat: count - 1, revision: 0 }) !== null)""")
+    sent = page.evaluate("""() => [1, 2, 3, 4].map((count) => stagelens.dueRefresh(
+        count, { interval: count - 1, at: Date.now() }, { interval: count - 1, revision: 0 }) !== null)""")
     context.close()
     served.stop()
     store.close()

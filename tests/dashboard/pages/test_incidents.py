@@ -78,11 +78,11 @@ def client(source: Source) -> FlaskClient:
 
 
 @pytest.fixture
-def proof(client: FlaskClient) -> dict[str, str]:
+def csrf(client: FlaskClient) -> dict[str, str]:
     """CSRF token of a page."""
-    found = re.search(r'name="stagelens-proof" content="(\w+)"', client.get("/").text)
+    found = re.search(r'name="csrf-token" content="(\w+)"', client.get("/").text)
     assert found
-    return {"X-Stagelens-Proof": found[1]}
+    return {"X-CSRF-Token": found[1]}
 
 
 def test_commands_are_formatted_as_code(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
     assert "No such incident" in shown(source, "/incidents/sl-%00%2F")
 
 
-def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    response = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
+def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, csrf: dict[str, str]) -> None:
+    response = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=csrf)
     found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
 
@@ -154,12 +154,12 @@ def test_an_incident_is_acknowledged_from_its_page(source: Source, client: Flask
     assert [row.transition for row in found.deliveries if row.channel == "slack"] == ["opened", "acknowledged"]
 
 
-def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: FlaskClient, csrf: dict[str, str]) -> None:
     path = f"/api/v1/incidents/{notified_store.OPEN}"
-    done = json.loads(client.post(f"{path}/acknowledge", json={}, headers=proof).text)
+    done = json.loads(client.post(f"{path}/acknowledge", json={}, headers=csrf).text)
     acknowledged = shown(source, f"/incidents/{notified_store.OPEN}")
-    undone = json.loads(client.post(f"{path}/unacknowledge", json={}, headers=proof).text)
-    again = client.post(f"{path}/unacknowledge", json={}, headers=proof)
+    undone = json.loads(client.post(f"{path}/unacknowledge", json={}, headers=csrf).text)
+    again = client.post(f"{path}/unacknowledge", json={}, headers=csrf)
     page, found = (
         shown(source, f"/incidents/{notified_store.OPEN}"),
         source.incident_actions.incident(notified_store.OPEN),
@@ -180,10 +180,10 @@ def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: Flas
 
 
 def test_a_note_is_in_the_timeline_and_in_the_audit_log(
-    source: Source, client: FlaskClient, proof: dict[str, str]
+    source: Source, client: FlaskClient, csrf: dict[str, str]
 ) -> None:
     text = "disk <b>7</b> was full"
-    made = client.post(f"/api/v1/incidents/{notified_store.OVER}/notes", json={"text": text}, headers=proof)
+    made = client.post(f"/api/v1/incidents/{notified_store.OVER}/notes", json={"text": text}, headers=csrf)
     found = source.incident_actions.incident(notified_store.OVER)
     assert found is not None
 
@@ -193,12 +193,10 @@ def test_a_note_is_in_the_timeline_and_in_the_audit_log(
     assert audited(source)[0][2:4] == ("add note", f"{notified_store.OVER}: {text}")
 
 
-def test_silences_are_in_the_timeline(source: Source, store: Store, client: FlaskClient, proof: dict[str, str]) -> None:
-    made = client.post(
-        "/api/v1/silences", json={"service": "checkout", "for": "8h", "comment": "deploy"}, headers=proof
-    )
+def test_silences_are_in_the_timeline(source: Source, store: Store, client: FlaskClient, csrf: dict[str, str]) -> None:
+    made = client.post("/api/v1/silences", json={"service": "checkout", "for": "8h", "comment": "deploy"}, headers=csrf)
     running = shown(source, f"/incidents/{notified_store.OPEN}")
-    client.post(f"/api/v1/silences/{json.loads(made.text)['id']}/end", json={}, headers=proof)
+    client.post(f"/api/v1/silences/{json.loads(made.text)['id']}/end", json={}, headers=csrf)
     with store.transaction() as connection:
         silences.create_silence(
             connection,
@@ -295,10 +293,10 @@ def slower(store: Store) -> str:
 
 
 def test_a_latency_regression_is_accepted_from_its_page(
-    source: Source, client: FlaskClient, proof: dict[str, str], slower: str
+    source: Source, client: FlaskClient, csrf: dict[str, str], slower: str
 ) -> None:
     before = shown(source, f"/incidents/{slower}")
-    response = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
+    response = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=csrf)
     page, every = shown(source, f"/incidents/{slower}"), shown(source, "/incidents")
     found = source.incident_actions.incident(slower)
     assert found is not None
@@ -313,13 +311,13 @@ def test_a_latency_regression_is_accepted_from_its_page(
     assert [row.transition for row in found.deliveries] == ["opened", "resolved"]
 
 
-def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskClient, csrf: dict[str, str]) -> None:
     paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
-    responses = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
+    responses = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=csrf) for name in paths]
 
     assert "Accept as baseline" not in shown(source, f"/incidents/{notified_store.OPEN}")
     assert [each.status_code for each in responses] == [409, 409, 404]
-    assert "the objective or threshold" in json.loads(responses[0].text)["cure"]
+    assert "the objective or threshold" in json.loads(responses[0].text)["fix"]
 
 
 def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: str) -> None:
@@ -331,11 +329,11 @@ def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: 
     assert (response.status_code, found.ending, found.acked_by) == (200, "accepted", "ann")
 
 
-def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
+def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: FlaskClient, csrf: dict[str, str]) -> None:
+    made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=csrf)
     name = json.loads(made.text)["id"]
     silent = {each.id: each for each in source.incident_actions.silences()}
-    ended = client.post(f"/api/v1/silences/{name}/end", json={}, headers=proof)
+    ended = client.post(f"/api/v1/silences/{name}/end", json={}, headers=csrf)
 
     assert (made.status_code, ended.status_code) == (201, 200)
     assert silent[name].matchers == {"service": "x"}
@@ -344,11 +342,11 @@ def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: Flas
 
 
 def test_a_silenced_incident_offers_to_end_its_silence_at_once(
-    source: Source, client: FlaskClient, proof: dict[str, str]
+    source: Source, client: FlaskClient, csrf: dict[str, str]
 ) -> None:
     found = next(each for each in source.incidents() if each.state == "open" and not each.muted)
     before = shown(source, f"/incidents/{found.id}")
-    client.post("/api/v1/silences", json={"service": found.service, "slo": found.name, "for": "8h"}, headers=proof)
+    client.post("/api/v1/silences", json={"service": found.service, "slo": found.name, "for": "8h"}, headers=csrf)
     after = shown(source, f"/incidents/{found.id}")
 
     assert "Silence 8h" in before
@@ -377,9 +375,9 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
     ],
 )
 def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and a case
-    client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, error: str
+    client: FlaskClient, csrf: dict[str, str], path: str, body: object, status: int, error: str
 ) -> None:
-    response = client.post(f"/api/v1/{path}", json=body, headers=proof)
+    response = client.post(f"/api/v1/{path}", json=body, headers=csrf)
 
     assert response.status_code == status
     assert error in json.loads(response.text)["error"]
@@ -390,8 +388,8 @@ def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and
     [f"incidents/{notified_store.OPEN}/{each}" for each in ("acknowledge", "unacknowledge", "notes", "accept")]
     + ["silences", "silences/si-1/end"],
 )
-def test_incident_actions_need_a_csrf_token(client: FlaskClient, proof: dict[str, str], path: str) -> None:
-    foreign = {**proof, "Origin": "https://evil.example"}
+def test_incident_actions_need_a_csrf_token(client: FlaskClient, csrf: dict[str, str], path: str) -> None:
+    foreign = {**csrf, "Origin": "https://evil.example"}
     attempts = [client.post(f"/api/v1/{path}", json={}), client.post(f"/api/v1/{path}", json={}, headers=foreign)]
 
     assert {each.status_code for each in attempts} == {403}

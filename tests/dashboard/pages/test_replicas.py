@@ -112,7 +112,7 @@ def test_the_api_has_the_same_numbers(slow: Store) -> None:
     assert found is not None
     assert (found["slow"]["place"], found["slow"]["percentile"], found["slow"]["others"]) == (SLOW, 0.5, 11)
     assert found["slow"]["since"] == "2023-11-14T22:44:00Z"
-    assert found["slow"]["says"].startswith(
+    assert found["slow"]["summary"].startswith(
         f"{NAME} is 2.5{TIMES} slower than the other 11 since 22:44 UTC on 14 November"
     )
     assert [each["stage"] for each in found["slow"]["stages"]] == ["forward"]

@@ -150,8 +150,8 @@ def test_the_api_reports_objectives_without_budgets(client: FlaskClient) -> None
     assert never.json is not None
 
     assert (plain.status_code, plain.json["key"]) == (404, "name")
-    assert "budgets: {queue: 50ms}" in plain.json["cure"]
-    assert (never.status_code, "hot-latency" in never.json["cure"]) == (404, True)
+    assert "budgets: {queue: 50ms}" in plain.json["fix"]
+    assert (never.status_code, "hot-latency" in never.json["fix"]) == (404, True)
 
 
 def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:

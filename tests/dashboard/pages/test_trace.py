@@ -122,7 +122,7 @@ def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
     assert response.status_code == 200
     assert f"trace-{slow.trace_id[:8]}" in response.headers["content-disposition"]
     assert response.json()["resourceSpans"]
-    assert (gone.status_code, sorted(gone.json())) == (404, ["cure", "error", "key"])
+    assert (gone.status_code, sorted(gone.json())) == (404, ["error", "fix", "key"])
 
 
 def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> None:

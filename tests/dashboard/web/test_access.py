@@ -272,11 +272,11 @@ def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Sit
         assert mixed.get(f"/api/v1/traces/{path}", headers=GUEST).status_code == 404
 
 
-def proof_of(client: FlaskClient, reader: Mapping[str, str]) -> dict[str, str]:
+def csrf_headers(client: FlaskClient, reader: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of a page of *reader* for a write."""
-    found = re.search(r'name="stagelens-proof" content="(\w+)"', client.get("/settings", headers=reader).text)
+    found = re.search(r'name="csrf-token" content="(\w+)"', client.get("/settings", headers=reader).text)
     assert found is not None
-    return {**reader, "X-Stagelens-Proof": found[1]}
+    return {**reader, "X-CSRF-Token": found[1]}
 
 
 def acting_site(tmp_path: Path) -> Site:
@@ -336,9 +336,9 @@ def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
     one = acting_site(tmp_path)
     client = client_of(one, rules)
     reader = of(name, "guests" if name == "guest" else "")
-    proof = proof_of(client, reader) if name != "nobody" else reader
+    csrf = csrf_headers(client, reader) if name != "nobody" else reader
     for action, (path, body) in ACTIONS.items():
-        response = client.post(path, json=body, headers=proof)
+        response = client.post(path, json=body, headers=csrf)
         status = 200 if response.status_code == 201 else response.status_code
 
         assert (action, status) == (action, EXPECTED[name][action]), response.text
@@ -346,7 +346,7 @@ def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
             assert re.fullmatch(
                 r"this needs the role responder in .*(environment|environments).*", json.loads(response.text)["error"]
             )
-            assert json.loads(response.text)["cure"] == "ada can grant it"
+            assert json.loads(response.text)["fix"] == "ada can grant it"
             assert "staging" not in response.text or name == "eve" or body.get("environment") == "staging"
     rows = audited(one)
 
@@ -359,7 +359,7 @@ def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
 def test_an_event_of_a_reader_of_one_environment_is_about_it(tmp_path: Path, rules: Path) -> None:
     one = acting_site(tmp_path)
     client = client_of(one, rules)
-    client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=proof_of(client, of("bob")))
+    client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=csrf_headers(client, of("bob")))
     now = datetime.fromtimestamp(one.clock.now, UTC)
     found = one.store.read.within(frozenset({"prod"})).events(now - timedelta(minutes=1), now + timedelta(minutes=1))
 
@@ -446,9 +446,9 @@ def test_headers_of_untrusted_clients_give_no_group(sites: dict[tuple[str, ...],
 def test_without_a_file_every_reader_may_do_everything(tmp_path: Path) -> None:
     one = acting_site(tmp_path)
     client = client_of(one, None)
-    proof = proof_of(client, of("anybody"))
+    csrf = csrf_headers(client, of("anybody"))
     for path, body in ACTIONS.values():
-        assert client.post(path, json=body, headers=proof).status_code in (200, 201)
+        assert client.post(path, json=body, headers=csrf).status_code in (200, 201)
     assert len(audited(one)) == len(ACTIONS)
     one.close()
 
@@ -546,7 +546,7 @@ def test_the_audit_log_is_a_page_and_a_query(tmp_path: Path, rules: Path) -> Non
     one = acting_site(tmp_path)
     client = client_of(one, rules)
     first = client.get("/api/v1/query/audit", headers=of("ada"))
-    client.post(ACTIONS["silence"][0], json=SILENCE, headers=proof_of(client, of("bob")))
+    client.post(ACTIONS["silence"][0], json=SILENCE, headers=csrf_headers(client, of("bob")))
     one.clock.now += 1
     tag = {"If-None-Match": first.headers["ETag"]}
     later = client.get("/api/v1/query/audit", headers=of("ada") | tag)

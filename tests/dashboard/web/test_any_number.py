@@ -74,7 +74,7 @@ def test_a_query_has_an_error_with_its_fix(
             if response.status_code == 400:
                 assert response.json
                 assert response.json["key"]
-                assert response.json["cure"]
+                assert response.json["fix"]
     assert not shown(failures)
 
 

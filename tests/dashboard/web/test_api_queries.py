@@ -119,7 +119,7 @@ def test_an_invalid_filter_of_incidents_is_named(burning: FlaskClient, query: st
     refused = ask(burning, f"incidents?{query}", status)
 
     assert refused["key"] == key
-    assert refused["cure"]
+    assert refused["fix"]
 
 
 def test_tokens_have_the_percentiles_of_each_definition(tmp_path: Path) -> None:

@@ -1,39 +1,39 @@
-// What the server wrote, put in its place when it arrives. On the same page only what differs is touched, so that open details, the
-// focus, what is selected and scrolled, and the charts stay.
+// Replaces parts of the page with HTML of the server as it arrives. On the same page only nodes that differ change, so that open
+// details, focus, selection, scroll positions and charts stay.
 window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";
 
-  // What the reader or a script of ours has set, and the server does not know.
-  const OURS = new Set(["open", "popover", "data-drawn", "data-narrow", "data-new"]);
+  // Attributes that the reader or a script has set, and that the server does not know.
+  const BROWSER_ATTRIBUTES = new Set(["open", "popover", "data-drawn", "data-narrow", "data-new"]);
   const KEYED = new Set(["role", "tabindex", "aria-roledescription", "aria-keyshortcuts"]);
-  const isOurs = (name, node) => OURS.has(name) || (KEYED.has(name) && "chart" in node.dataset);
+  const isSetByBrowser = (name, node) => BROWSER_ATTRIBUTES.has(name) || (KEYED.has(name) && "chart" in node.dataset);
   // Elements that only arrange others, which are put in their places one by one.
   const LAYOUT = ".page, .grid";
 
-  const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName
+  const isSameNode = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName
     && (a.nodeType !== 1 || (a.id === b.id && a.dataset.chart === b.dataset.chart && a.dataset.field === b.dataset.field));
 
-  function dressed(node, wanted) {
+  function setAttributes(node, wanted) {
     for (const { name, value } of wanted.attributes) {
-      if (node.getAttribute(name) !== value && !(isOurs(name, node) && node.hasAttribute(name))) node.setAttribute(name, value);
+      if (node.getAttribute(name) !== value && !(isSetByBrowser(name, node) && node.hasAttribute(name))) node.setAttribute(name, value);
     }
     for (const { name } of [...node.attributes]) {
-      if (!wanted.hasAttribute(name) && !isOurs(name, node)) node.removeAttribute(name);
+      if (!wanted.hasAttribute(name) && !isSetByBrowser(name, node)) node.removeAttribute(name);
     }
   }
 
-  function made(node, wanted) {
+  function patchNode(node, wanted) {
     if (node.nodeType !== 1) {
       if (node.data !== wanted.data) node.data = wanted.data;
       return;
     }
-    dressed(node, wanted);
-    // What is in a chart or in a field is not the server's.
-    if (!node.matches("[data-chart], [data-field]")) filled(node, wanted);
+    setAttributes(node, wanted);
+    // The browser fills charts and fields.
+    if (!node.matches("[data-chart], [data-field]")) patchChildren(node, wanted);
   }
 
-  function filled(parent, wanted) {
+  function patchChildren(parent, wanted) {
     const [before, after] = [[...parent.childNodes], [...wanted.childNodes]];
     after.forEach((next, place) => put(parent, before[place], next));
     before.slice(after.length).forEach((rest) => rest.remove());
@@ -41,8 +41,8 @@ window.stagelens = window.stagelens || {};
 
   // Put `next` in the place of `now`, or last, and return what stands there then.
   function put(parent, now, next) {
-    if (now && alike(now, next)) {
-      made(now, next);
+    if (now && isSameNode(now, next)) {
+      patchNode(now, next);
       next.remove();
       return now;
     }
@@ -57,7 +57,7 @@ window.stagelens = window.stagelens || {};
     parsed.querySelectorAll("[data-part]").forEach((next) => {
       const now = document.querySelector(`#root [data-part="${CSS.escape(next.dataset.part)}"]`);
       if (!now) return;
-      made(now, next);
+      patchNode(now, next);
       app.drawAll(now);
     });
     return JSON.parse(parsed.getElementById("seen").textContent);
@@ -67,7 +67,7 @@ window.stagelens = window.stagelens || {};
   // data or another window.
   app.arrival = function (same) {
     const root = document.getElementById("root");
-    // The parser works on while what it has completed moves away; nothing is loaded or executed in its document.
+    // Nothing is loaded or executed in this document; complete nodes move out of it while the parser continues.
     const parsed = document.implementation.createHTMLDocument("");
     parsed.write("<body>");
     // The page in the document, and the number of children that have moved out of each element.
@@ -81,8 +81,8 @@ window.stagelens = window.stagelens || {};
         const whole = complete || Boolean(next.nextSibling);
         const now = to.childNodes[place];
         if (next.nodeType === 1 && next.matches(LAYOUT)) {
-          const there = now && alike(now, next) ? now : put(to, now, next.cloneNode(false));
-          dressed(there, next);
+          const there = now && isSameNode(now, next) ? now : put(to, now, next.cloneNode(false));
+          setAttributes(there, next);
           move(next, there, whole);
           if (!whole) break;
           next.remove();
@@ -101,7 +101,7 @@ window.stagelens = window.stagelens || {};
     function putTemplates(complete) {
       parsed.body.querySelectorAll(":scope > template").forEach((template) => {
         if (!complete && !template.nextSibling) return;
-        filled(document.getElementById(template.dataset.into), template.content);
+        patchChildren(document.getElementById(template.dataset.into), template.content);
         template.remove();
       });
     }
@@ -117,7 +117,7 @@ window.stagelens = window.stagelens || {};
           page = same && root.querySelector(":scope > .page");
           if (!page) root.replaceChildren((page = next.cloneNode(false)));
         }
-        dressed(page, next);
+        setAttributes(page, next);
         move(next, page, last || Boolean(next.nextSibling));
         return true;
       },

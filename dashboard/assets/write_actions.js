@@ -1,16 +1,16 @@
-// What tells the server something: a button whose data-post is what, as JSON, for /api/v1/events or the address in data-to, and the
-// field for a note. Then the page is as it is now, and says what was done.
+// Buttons that write: they send data-post as JSON to data-to (default /api/v1/events); and the field for a note on an incident.
+// Then the page is loaded again, and the result is announced.
 (function (app) {
   "use strict";
 
   app.post = async function (path, body) {
-    const proof = document.querySelector("meta[name=stagelens-proof]").content;
-    const headers = { "Content-Type": "application/json", "X-Stagelens-Proof": proof };
-    const answer = await fetch(path, { method: "POST", headers, body, redirect: "manual" });
-    if (answer.type === "opaqueredirect") return {};
-    const found = await answer.json().catch(() => ({}));
-    if (answer.ok) return found;
-    throw new Error(found.cure ? `${found.error}: ${found.cure}` : found.error || `status ${answer.status}`);
+    const token = document.querySelector("meta[name=csrf-token]").content;
+    const headers = { "Content-Type": "application/json", "X-CSRF-Token": token };
+    const response = await fetch(path, { method: "POST", headers, body, redirect: "manual" });
+    if (response.type === "opaqueredirect") return {};
+    const result = await response.json().catch(() => ({}));
+    if (response.ok) return result;
+    throw new Error(result.fix ? `${result.error}: ${result.fix}` : result.error || `status ${response.status}`);
   };
 
   // Not disabled: a disabled button loses the focus.
@@ -19,7 +19,7 @@
     button.ariaDisabled = "true";
     try {
       const done = await app.post(to || "/api/v1/events", body);
-      // An incident is no data: the beat of the refresh would see nothing new.
+      // An incident is no data: a refresh would see nothing new.
       await (to ? app.open() : app.refresh());
       if (done.summary) app.said(done.summary);
       return true;
@@ -31,15 +31,15 @@
     }
   }
 
-  function noted(place) {
-    const [label, input, button] = ["label", "input", "button"].map((each) => document.createElement(each));
+  function addNoteField(container) {
+    const [label, input, button] = ["label", "input", "button"].map((name) => document.createElement(name));
     Object.assign(input, { type: "text", maxLength: 2000, autocomplete: "off" });
     Object.assign(button, { type: "button", className: "btn", textContent: "Add note" });
     label.append("Note", input);
-    const send = async () => (await act(button, place.dataset.to, JSON.stringify({ text: input.value }))) && (input.value = "");
+    const send = async () => (await act(button, container.dataset.to, JSON.stringify({ text: input.value }))) && (input.value = "");
     button.addEventListener("click", send);
     input.addEventListener("keydown", (event) => event.key === "Enter" && send());
-    place.append(label, button);
+    container.append(label, button);
   }
 
   document.addEventListener("click", (event) => {
@@ -50,5 +50,5 @@
     }
   });
 
-  new MutationObserver(() => document.querySelectorAll(".note:empty").forEach(noted)).observe(document, { childList: true, subtree: true });
+  new MutationObserver(() => document.querySelectorAll(".note:empty").forEach(addNoteField)).observe(document, { childList: true, subtree: true });
 })(window.stagelens);

@@ -1,28 +1,28 @@
-// The page of the address: its arrival, its refresh (never twice at once, never while somebody reads, slower while nothing comes),
-// and what is said, and done, while the dashboard does not answer.
+// Loads the page of the address, refreshes it (one request at a time, not while somebody uses it, less often without new data), and
+// reports when the dashboard does not respond.
 (function (app) {
   "use strict";
 
   const html = document.documentElement;
-  const BEAT = 15000;
-  // So often it is asked whether the dashboard is there, and so long an answer may take. [ms]
-  const CHECK = 4000;
-  const PATIENCE = 60000;
-  const SLOWEST = PATIENCE / BEAT;
+  const REFRESH_MS = 15000;
+  // Interval and timeout of the health check.
+  const CHECK_MS = 4000;
+  const TIMEOUT_MS = 60000;
+  const MAX_PACE = TIMEOUT_MS / REFRESH_MS;
 
   const frozen = () => app.query().get("refresh") === "off" || (app.query().get("to") || "now") !== "now";
   const busy = () => document.visibilityState !== "visible"
     || document.querySelector(".plot:hover, .menu[open], dialog[open], :popover-open, main input:focus");
 
-  // The state of the page that is shown, as the server sent it, and the last beat for which a refresh was requested.
-  let [seen, tick, beats] = [null, null, 0];
+  // The state of the page that is shown, as the server sent it, the last refresh, and the number of intervals.
+  let [seen, lastRefresh, intervals] = [null, null, 0];
   // Aborts the last request for a page.
   let last = new AbortController();
   const here = () => location.pathname + location.search;
   // The address that was requested last.
   let requested = here();
 
-  // While a page is on its way, what is left of the old one is dimmed.
+  // The old page is dimmed while the next one loads.
   let due = 0;
   function waiting(more) {
     due += more;
@@ -45,7 +45,7 @@
       const answer = await fetch(`/parts?${query}`, { signal });
       if (answer.ok) await receive(answer.body.pipeThrough(new TextDecoderStream()).getReader(), signal);
     } catch (_) {
-      // `window.fetch` below, or the next probe, says what is wrong.
+      // `window.fetch` below, or the next probe, reports the error.
     } finally {
       waiting(-1);
     }
@@ -60,7 +60,7 @@
     return panels.filter(([, needs]) => needs.some((key) => changed.includes(key))).map(([name]) => name);
   }
 
-  // What differs is asked for alone: the rest of the page stays, and is not dimmed.
+  // Request only the panels that differ: the rest of the page stays, and is not dimmed.
   async function update(panels) {
     const query = new URLSearchParams(location.search);
     query.set("path", location.pathname);
@@ -81,7 +81,7 @@
     }
   }
 
-  // The page stands for this address now: what differs was put there. Its links go along.
+  // Take this address for that of the page, whose panels were updated, and change its links.
   app.shows = function () {
     if (shown !== location.pathname) return;
     app.relink(new URLSearchParams(shownAt.split("?")[1] || ""));
@@ -91,17 +91,17 @@
   async function receive(text, signal) {
     const same = shown === location.pathname;
     const page = app.arrival(same);
-    let begun = false;
+    let hasPage = false;
     for (let piece = {}; !piece.done; ) {
       piece = await text.read();
       if (signal.aborted) return;
-      if (!page.take(piece.value || "", piece.done) || begun) continue;
-      begun = true;
+      if (!page.take(piece.value || "", piece.done) || hasPage) continue;
+      hasPage = true;
       if (!same) turn();
     }
     const state = page.end();
-    seen = state && { ...state, beat: tick && tick.beat };
-    if (begun) arrived(!same);
+    seen = state && { ...state, interval: lastRefresh && lastRefresh.interval };
+    if (hasPage) arrived(!same);
   }
 
   // The first part of another page has replaced the old page.
@@ -118,51 +118,51 @@
   // A link to a place on the page changes only the fragment.
   addEventListener("popstate", () => here() !== requested && app.open());
 
-  // How many beats one refresh takes: 1 while data comes, twice as many each time that nothing did.
-  let [pace, passed, judged, revision] = [1, 0, null, null];
-  function judge(seen) {
-    if (!seen || judged === seen.beat) return;
+  // Number of intervals until the next refresh: 1 while data arrives, twice as many after each refresh without new data.
+  let [pace, passed, measured, revision] = [1, 0, null, null];
+  function setPace(seen) {
+    if (!seen || measured === seen.interval) return;
     const still = seen.revision === revision && !document.querySelector(".wait");
-    pace = still ? Math.min(2 * pace, SLOWEST) : 1;
-    [judged, revision, passed] = [seen.beat, seen.revision, 0];
+    pace = still ? Math.min(2 * pace, MAX_PACE) : 1;
+    [measured, revision, passed] = [seen.interval, seen.revision, 0];
   }
 
-  // Return the tick of a refresh at beat `count`; null for none.
-  app.beat = function (count, tick, seen) {
-    const due = tick && (!seen || seen.beat !== tick.beat) && Date.now() - tick.at < PATIENCE;
-    if (!count || busy() || (!lostAt && (frozen() || due))) return null;
-    if (!lostAt) judge(seen);
+  // Return the refresh that is due in interval `count`; null for none.
+  app.dueRefresh = function (count, lastRefresh, seen) {
+    const running = lastRefresh && (!seen || seen.interval !== lastRefresh.interval) && Date.now() - lastRefresh.at < TIMEOUT_MS;
+    if (!count || busy() || (!lostAt && (frozen() || running))) return null;
+    if (!lostAt) setPace(seen);
     passed += 1;
     if (passed < pace) return null;
     passed = 0;
-    if (!lostAt) return { beat: count, at: Date.now() };
+    if (!lostAt) return { interval: count, at: Date.now() };
     probe();
     return null;
   };
 
   function refresh(next) {
     if (!next) return;
-    tick = next;
+    lastRefresh = next;
     load(seen);
   }
 
-  app.refresh = () => refresh({ beat: Date.now(), at: Date.now() });
-  setInterval(() => refresh(app.beat((beats += 1), tick, seen)), BEAT);
+  app.refresh = () => refresh({ interval: Date.now(), at: Date.now() });
+  setInterval(() => refresh(app.dueRefresh((intervals += 1), lastRefresh, seen)), REFRESH_MS);
 
   let hiddenAt = 0;
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState !== "visible") hiddenAt = Date.now();
     else if (lostAt) probe();
-    else if (hiddenAt && Date.now() - hiddenAt > BEAT && !frozen()) app.refresh();
+    else if (hiddenAt && Date.now() - hiddenAt > REFRESH_MS && !frozen()) app.refresh();
   });
 
-  // ---- no answer
+  // ---- no response
 
   let lostAt = null;
-  function told(...parts) {
-    const place = document.getElementById("lost");
-    place.replaceChildren(...parts);
-    place.className = parts.length ? "banner" : "";
+  function showBanner(...parts) {
+    const banner = document.getElementById("lost");
+    banner.replaceChildren(...parts);
+    banner.className = parts.length ? "banner" : "";
   }
 
   function words(strong, text, action, label) {
@@ -175,7 +175,7 @@
 
   function lost() {
     if (lostAt) {
-      pace = Math.min(2 * pace, SLOWEST);
+      pace = Math.min(2 * pace, MAX_PACE);
       return;
     }
     lostAt = new Date();
@@ -183,10 +183,10 @@
     stay();
     const time = lostAt.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: app.zone() });
     const why = navigator.onLine ? "The dashboard does not respond" : "This browser has no network";
-    told(...words(`Offline since ${time}, last data shown.`, `${why}; retrying automatically.`, "probe", "Try now"));
+    showBanner(...words(`Offline since ${time}, last data shown.`, `${why}; retrying automatically.`, "probe", "Try now"));
   }
 
-  // The address stays that of the page that is shown; where the reader wanted to go is gone to once there is an answer.
+  // Keep the address of the page that is shown; the wanted page opens when the dashboard responds.
   let wanted = "";
   function stay() {
     if (!shown || shown === location.pathname) return;
@@ -195,12 +195,12 @@
     app.said(`Offline: ${app.named(wanted.split("?")[0])} opens when the dashboard responds again`);
   }
 
-  // What was asked for meanwhile is shown, whether or not there is new data.
+  // Open the wanted page, or refresh, also without new data.
   function found() {
     if (!lostAt) return;
     lostAt = null;
     [pace, passed] = [1, 0];
-    told();
+    showBanner();
     seen = null;
     const to = wanted;
     wanted = "";
@@ -208,33 +208,33 @@
     else app.refresh();
   }
 
-  // Asked for by a reader who goes to another page while it is known that nobody answers.
-  function away() {
+  // A reader opened another page while the dashboard does not respond.
+  function lostOnTheWay() {
     lost();
     stay();
   }
 
-  const asked = window.fetch;
-  const WENT = [502, 503, 504];
+  const browserFetch = window.fetch;
+  const UNAVAILABLE = [502, 503, 504];
   function probe() {
-    asked.call(window, "/healthz", { cache: "no-store", signal: AbortSignal.timeout(CHECK) }).then((answer) => (WENT.includes(answer.status) ? lost() : found()), lost);
+    browserFetch.call(window, "/healthz", { cache: "no-store", signal: AbortSignal.timeout(CHECK_MS) }).then((response) => (UNAVAILABLE.includes(response.status) ? lost() : found()), lost);
   }
   app.actions.probe = probe;
-  setInterval(() => document.visibilityState === "visible" && probe(), CHECK);
+  setInterval(() => document.visibilityState === "visible" && probe(), CHECK_MS);
   addEventListener("online", probe);
   addEventListener("offline", lost);
 
   // All requests pass here.
   window.fetch = function (address, options) {
-    const answer = asked.call(window, address, options);
+    const response = browserFetch.call(window, address, options);
     if (/^\/(parts\?|figures\/)/.test(address)) {
-      answer.then((response) => {
-        if (response.status === 401) told(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
-        else if (WENT.includes(response.status)) away();
+      response.then((response) => {
+        if (response.status === 401) showBanner(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
+        else if (UNAVAILABLE.includes(response.status)) lostOnTheWay();
         else found();
-      }, (error) => error.name === "AbortError" || away());
+      }, (error) => error.name === "AbortError" || lostOnTheWay());
     }
-    return answer;
+    return response;
   };
 
   // ---- arriving
@@ -255,7 +255,7 @@
   function begin() {
     arriving.disconnect();
     const state = document.getElementById("seen");
-    if (state) seen = { ...JSON.parse(state.textContent), beat: null };
+    if (state) seen = { ...JSON.parse(state.textContent), interval: null };
     app.drawNew();
     arrived(false);
     if (html.dataset.zone) app.open();
