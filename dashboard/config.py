@@ -53,8 +53,6 @@ _CODE = ("line", "version", "service", "module", "function")
 
 
 class DashboardConfig(Settings):
-    """Listening address, access rules and files of the dashboard."""
-
     host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_DASHBOARD_HOST")
     port: Port = Field(default=8600, validation_alias="STAGELENS_DASHBOARD_PORT", examples=["8600"])
     token: str | None = Field(default=None, validation_alias="STAGELENS_DASHBOARD_TOKEN", repr=False)
@@ -127,6 +125,5 @@ class DashboardConfig(Settings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings from *env*; the token may be in a file."""
         token = secret_from_env(env, "STAGELENS_DASHBOARD_TOKEN", "STAGELENS_DASHBOARD_TOKEN_FILE")
         return super().from_env({**env, "STAGELENS_DASHBOARD_TOKEN": token})

@@ -40,8 +40,6 @@ Shows = Callable[[str, str], bool]
 
 
 class IncidentActions:
-    """Reads incidents, and applies the actions of users to incidents and silences."""
-
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
@@ -51,13 +49,11 @@ class IncidentActions:
         self._require: Require = lambda _service, _environment, _role: None
 
     def of_reader(self, shows: Shows | None, require: Require) -> IncidentActions:
-        """Return the incidents and silences that a reader may see (None: all), with the actions that the reader may use."""
         made = copy(self)
         made._shown, made._require = shows, require  # noqa: SLF001 - of the copy
         return made
 
     def visible(self, found: Sequence[Incident]) -> list[Incident]:
-        """Return the incidents that the reader may see, without references to others."""
         if self._shown is None:
             return list(found)
         shown = [each for each in found if self._shows(each.service, _environment_of(each))]
@@ -74,11 +70,9 @@ class IncidentActions:
     def between(
         self, start: datetime, end: datetime | None = None, cause: str = "", *, history: bool = False
     ) -> list[Incident]:
-        """Return the incidents of *cause* ("" for all) that were open at any time in `[start, end)`: pages, open ones, new ones first."""
         return self.visible(self._reader.between(start, end, MAX_OPEN, cause, history=history))
 
     def outside(self, start: datetime, end: datetime | None = None) -> tuple[int, int]:
-        """Return the number of incidents that were not open in `[start, end)`, and how many of these are open now."""
         found = [each for each in self._reader.outside(start, end) if self._shows(*each[:2])]
         return sum(each[3] for each in found), sum(each[3] for each in found if each[2])
 
@@ -92,14 +86,12 @@ class IncidentActions:
         return self.visible([*islice(alike, _SIMILAR)])
 
     def signed_finding(self, name: str, signature: str) -> Finding | None:
-        """Return the finding of the incident *name*; None for an invalid *signature* of its chart, or an unknown incident."""
         with self._store.engine.connect() as connection:
             is_valid = is_chart_signature(connection, name, signature)
             found = lifecycle.get_incident(connection, name) if is_valid else None
         return found and found.finding
 
     def chart(self, name: str) -> bytes | None:
-        """Return the chart of the incident *name* as PNG; None for an unknown incident or without data."""
         with self._store.engine.connect() as connection:
             found = lifecycle.get_incident(connection, name) if self.incident(name) else None
         return found and draw_chart(found.finding)
@@ -114,7 +106,6 @@ class IncidentActions:
         return found if found is not None and self._shows(*silenced(found.matchers)) else None
 
     def may_act(self, service: str, environment: str) -> bool:
-        """Return whether the reader may change what is about *service* in *environment*; "" for all."""
         try:
             self._require(service, environment, "responder")
         except ForbiddenError:
@@ -162,7 +153,6 @@ class IncidentActions:
             )
 
     def silence_of(self, incident: Incident) -> Silence | None:
-        """Return the active silence that matches *incident*, the longest if there are several; None without one."""
         return self._longest_silence(_dimensions(incident))
 
     def silence_of_service(self, service: str, environment: str) -> Silence | None:
@@ -228,7 +218,6 @@ class IncidentActions:
 
 
 def silenced(matchers: Mapping[str, str]) -> tuple[str, str]:
-    """Return the service and the environment that a silence is about; "" for all."""
     service, environment = (matchers.get(key, "").strip() for key in ("service", "environment"))
     return "" if service == ANY else service, "" if environment == ANY else environment
 

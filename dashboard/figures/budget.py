@@ -65,7 +65,6 @@ def budget_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the chart of the error budget over the shown time, with the sustainable pace and the projection."""
     ends = axis.place(axis.start), axis.place(axis.end)
     x = [ends[0], *axis.places(series["at"])]
     y = 100 * np.array([1 - bad_before / max(allowed_bad, 1e-9), *budget_left(series, allowed_bad, bad_before)])
@@ -105,14 +104,12 @@ def _budget_lines(
 
 
 def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.0) -> np.ndarray:
-    """Return the remaining share of the budget after every step of *series*; below zero when overspent."""
     return 1 - (bad_before + np.cumsum(series["bad"].to_numpy(dtype=float))) / max(allowed_bad, 1e-9)
 
 
 def release_markers(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, reported: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation], int]:
-    """Return the lines and names of releases (dotted) and events (solid), and the height of the names in pixels."""
     shapes, names = release_marks(axis, versions, reported)
     notes, rows = marker_rows(names, axis.place(axis.start), axis.place(axis.end))
     return shapes, notes, 8 + MARKER_ROW * max(rows, 1)
@@ -132,7 +129,6 @@ def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: t
 
 
 def _axis_floor(lowest: float) -> float:
-    """Return the lower end of the axis: below zero after much is spent, close to the line while little is spent."""
     if lowest > _MOSTLY_THERE:
         return 100 - (100 - lowest) * 1.15
     return max(min(_LOWEST, lowest * 1.08), _DEEPEST)
@@ -167,7 +163,6 @@ def burn_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the chart of the burn rate over a long (dark) and a short (grey) window, with the policy's thresholds."""
     x = f8(axis.places(series["at"]))
     data: list[Trace] = []
     tops = [1.3]
@@ -225,7 +220,6 @@ def budget_left_words(ratio: float | None) -> tuple[str, str]:
 
 
 def burn_rates(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:
-    """Return the burn rate of the *window* that ends with each step of *series*."""
     indexed = series.set_index("at")[["total", "bad"]].astype(float)
     rolled = indexed.rolling(window).sum()
     ratio = rolled["bad"] / rolled["total"].where(rolled["total"] > 0)
@@ -268,7 +262,6 @@ def spent_figure(
 
 
 def spent_stages(frame: pd.DataFrame) -> list[str]:
-    """Return the stages that explain bad requests, in their fixed order."""
     return sorted((str(each) for each in frame.columns if each not in SPENT_COLUMNS), key=position)
 
 
@@ -294,8 +287,6 @@ def _bars(stage: str, x: Any, bad: np.ndarray, width: float, places: list[str]) 
 
 @dataclass(frozen=True, slots=True)
 class BurnLine:
-    """Burn rate threshold of the alert policy, drawn as a line."""
-
     burn: float
     text: str
     colour: str
@@ -310,7 +301,6 @@ def trend_figure(
     onset: tuple[datetime, datetime],
     marks: Mapping[datetime, str],
 ) -> Figure:
-    """Return the chart of an incident: its *trend* since before the onset, with the threshold and what happened."""
     write = _burn_rate if is_burn_rate else axis_duration
     starts = [axis.start + timedelta(seconds=trend.step_seconds * place) for place in range(len(trend.values))]
     x = axis.places(starts)

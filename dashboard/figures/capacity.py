@@ -19,8 +19,6 @@ _INK, _GREY = "$ink", "$deco"
 
 @dataclass(frozen=True, slots=True)
 class VersionLoad:
-    """Load and latency of one version by time step, with the fitted curve."""
-
     name: str
     rate: Floats
     latency: Floats
@@ -71,7 +69,6 @@ def load_figure(
 def batch_figure(
     run: Mapping[str, float], below: Mapping[str, float], stage: str, written: Sequence[str], name: str
 ) -> Figure:
-    """Return the chart of run time by batch size bucket, above the cost or time of a single request."""
     sizes = list(run)
     x = [f"{safe(size)}\u200b" for size in sizes]
     high, deep = max(run.values()) * 1.15, max(below.values()) * 1.35
@@ -105,7 +102,6 @@ def _axis_title(text: str) -> Annotation:
 
 
 def _rate_range(sides: Sequence[VersionLoad]) -> tuple[float, float]:
-    """Return the range of the rate axis: observed rates, and capacities that are not far above them."""
     rates = np.concatenate([side.rate for side in sides])
     highest = float(rates.max())
     wanted = [side.capacity.rate for side in sides if side.capacity is not None and not side.capacity.beyond]

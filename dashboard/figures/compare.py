@@ -40,7 +40,6 @@ _CAUSES, _NAME_ROOM = 2, 9
 
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | None = None) -> Figure:
-    """Return the chart of B minus A, stacked by stage: slower above zero, faster below, the total as a line."""
     stages = sorted({*stages_of(a, COLUMNS), *stages_of(b, COLUMNS)}, key=position)
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = np.array([place(float(each), even=False) for each in quantiles])
@@ -92,7 +91,6 @@ def _signed_or_unsure(seconds: float, certain: bool) -> str:
 def _delta_words(
     a: pd.DataFrame, b: pd.DataFrame, moved: Mapping[str, np.ndarray], total: np.ndarray, certain: np.ndarray
 ) -> list[str]:
-    """Return the hover text: the change, its two largest stages, and the number of requests."""
     texts: list[str] = []
     for index, quantile in enumerate(b["percentile"]):
         causes = sorted(moved, key=lambda stage: -abs(float(moved[stage][index])))[:_CAUSES]
@@ -104,7 +102,6 @@ def _delta_words(
 
 
 def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
-    """Return the layout for a narrow screen, on which the table below the chart names the stages."""
     axis = _percentile_axis(quantiles, (0.5, 0.9, 0.99))
     return {"margin": {"l": 52, "r": 14, "t": 18, "b": 28}, "annotations": without_side_labels(notes), "xaxis": axis}
 
@@ -112,7 +109,6 @@ def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
 def both_figure(
     a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str], errors: Sequence[float] | None = None
 ) -> Figure:
-    """Return the chart of the latency of A (dashed grey) and B by percentile, with the change at the named percentiles."""
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = [place(float(each), even=False) for each in quantiles]
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)

@@ -89,7 +89,6 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") -> Trace:
-    """Return the area of one stage in a stack, with a hairline to its neighbours."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -107,14 +106,12 @@ def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") 
 
 
 def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str = "solid", **rest: Any) -> Trace:
-    """Return a line without hover text; *rest* is added to the trace."""
     style = {"width": width, "color": colour, "dash": dash}
     styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": style}
     return {**styled, "hoverinfo": "skip", **rest}
 
 
 def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
-    """Return round markers at the given points."""
     marker = {"size": 6, "color": "$ink", "line": {"width": 1.5, "color": "$surface"}}
     return {
         "type": "scatter",
@@ -128,18 +125,15 @@ def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
 
 
 def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest: Any) -> Annotation:
-    """Return a text annotation without an arrow; *rest* is added to the annotation."""
     return {"x": x, "y": y, "xref": xref, "yref": yref, "showarrow": False, "text": text, **rest}
 
 
 def value_label(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
-    """Return a bold value above a point, on a background in the surface colour."""
     style: Annotation = {"font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface@.82", "borderpad": 1}
     return {**note(f"<b>{text}</b>", x, y), "xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest}
 
 
 def horizontal_line(y: float, colour: str, dash: str = "4px,3px") -> Shape:
-    """Return a horizontal line across the plot."""
     return {
         "type": "line",
         "xref": "paper",
@@ -166,7 +160,6 @@ def vertical_line(x: float, y0: float, y1: float, colour: str, dash: str = "dot"
 
 
 def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[list[Shape], list[Annotation]]:
-    """Return a line with a name above the plot for every release: solid if it was *reported*, dotted if only observed."""
     shapes = [vertical_line(at, 0, 1, "$ink", "solid" if reported else "2px,3px", yref="paper") for at in markers]
     style: Annotation = {"font": {"size": 11, "color": "$ink"}, "bgcolor": "$surface", "borderpad": 1, "xshift": -3}
     notes = [
@@ -204,13 +197,11 @@ def rectangle(x0: float, x1: float, y0: float, y1: float, colour: str, *, above:
 
 
 def outline(x0: float, x1: float, y0: float, y1: float) -> Shape:
-    """Return the border of an area, all sides in the units of the axes."""
     corners = {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1}
     return {**corners, "fillcolor": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": "$ink"}}
 
 
 def band_labels(heights: Mapping[str, float], top: float, min_share: float = MIN_LABEL_SHARE) -> list[Annotation]:
-    """Return a colour square and a name at the right edge for every band that is high enough, without overlap."""
     places: list[tuple[str, float]] = []
     base = 0.0
     for stage, height in heights.items():
@@ -222,7 +213,6 @@ def band_labels(heights: Mapping[str, float], top: float, min_share: float = MIN
 
 
 def named_colours(figure: Figure) -> dict[str, str]:
-    """Return the colours of stages, and of other named parts, in *figure*, by their names in the order of their drawing."""
     found: dict[str, str] = {}
     for trace in figure["data"]:
         cells = trace.get("_cells", {})
@@ -238,12 +228,10 @@ def named_colours(figure: Figure) -> dict[str, str]:
 
 
 def stages_of(frame: pd.DataFrame, known: Iterable[str]) -> list[str]:
-    """Return the stage columns of *frame*: columns that are not in *known* and are not all zero."""
     return [str(name) for name in frame.columns if name not in set(known) and float(frame[name].abs().sum()) > 0]
 
 
 def without_side_labels(notes: Sequence[Annotation]) -> list[Annotation]:
-    """Return *notes* without the labels beside the plot, for narrow screens."""
     return [each for each in notes if not (each["xref"] == "paper" and each["x"] == 1)]
 
 

@@ -55,7 +55,6 @@ def heat_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the latency heatmap of all requests, with p50 and p99 as lines."""
     grid = _grid(cells, axis, hidden)
     data: list[Trace] = [_cells_trace(grid, axis, by_stage=by_stage)]
     data += _quantile_lines(quantiles, axis)
@@ -181,7 +180,6 @@ _INK_SCALE = [[0, "$ink@~.06"], [0.35, "$ink@~.22"], [0.7, "$ink@~.5"], [1, "$in
 
 
 def _stage_scale(stages: Sequence[str]) -> list[list[float | str]]:
-    """Return the colour scale: one segment for each stage, from pale to its full hue."""
     scale: list[list[float | str]] = []
     width = 1 / len(stages)
     for index, stage in enumerate(stages):
@@ -209,7 +207,6 @@ def _quantile_lines(quantiles: pd.DataFrame, axis: TimeAxis) -> list[Trace]:
 
 
 def _quantile_names(quantiles: pd.DataFrame, reach: float) -> list[Annotation]:
-    """Return the names at the line ends: only p99 if both do not fit, none without a line."""
     if len(quantiles) < 2:  # noqa: PLR2004 - one step is no line
         return []
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 4, "font": {"size": 11, "color": "$ink"}}

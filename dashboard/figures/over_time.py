@@ -56,7 +56,6 @@ def over_time_figure(
     threshold_seconds: float | None = None,
     hidden: Collection[str] = (),
 ) -> Figure:
-    """Return the chart of stacked stages over time, above a strip of the request rate."""
     shown = stages_of(frame, OVER_TIME_COLUMNS)
     stages = [each for each in shown if each not in hidden]
     steps = gaps_filled(frame, axis)
@@ -220,7 +219,6 @@ def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
 
 
 def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
-    """Return the chart of stacked stage times of all services over time."""
     stages = stages_of(busy, ("at",))
     x = f8(axis.places(busy["at"]))
     stack = busy[stages].to_numpy(dtype=float)

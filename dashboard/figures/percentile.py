@@ -40,7 +40,6 @@ def percentile_figure(
     pinned: float | None = None,
     hidden: Collection[str] = (),
 ) -> elements.Figure:
-    """Return the chart of stacked stages by percentile."""
     stages = [each for each in elements.stages_of(frame, COLUMNS) if each not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
     quantiles = frame["percentile"].to_numpy(dtype=float)
@@ -175,7 +174,6 @@ def _anchor(position: int, marks: Sequence[int]) -> str:
 
 
 def _narrow_notes(notes: list[elements.Annotation]) -> list[elements.Annotation]:
-    """Return the annotations for a phone: no side labels, no p90, and a short objective label."""
     visible = elements.without_side_labels(notes)
     crowded = {place(0.9, even=False), place(0.9, even=True)}
     visible = [each for each in visible if each["xref"] == "paper" or each["x"] not in crowded]
@@ -207,7 +205,6 @@ class Objective:
 
 
 def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> list[elements.Trace]:
-    """Return a marker where the latency crosses the threshold of the objective, if it does so within the axis."""
     if not total[0] <= threshold <= total[-1]:
         return []
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
@@ -218,7 +215,6 @@ def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> 
 def values_beside_label(
     threshold: float, notes: Sequence[elements.Annotation], top: float, crowded: Sequence[float]
 ) -> list[elements.Annotation]:
-    """Return *values* without those that the objective label at the left would cover."""
     return [
         each
         for each in notes
@@ -227,7 +223,6 @@ def values_beside_label(
 
 
 def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> elements.Annotation:
-    """Return the label of the objective line: the share of good requests if it fits, else only the threshold."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
     whole = f"{text} · {objective.shares}, target {target(objective.target)}"
     end = places[-1] * len(whole) * _LETTER
@@ -239,7 +234,6 @@ def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective)
 
 
 def place(quantile: float, *, even: bool) -> float:
-    """Return the x position of *quantile*: equal width for each nine (Tail), or linear (Even)."""
     return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
 
 

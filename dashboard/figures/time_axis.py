@@ -47,7 +47,6 @@ class TimeAxis:
         return at.timestamp() * 1000
 
     def text(self, at: Any) -> str:
-        """Return *at* for the reader: with the day on an axis longer than one, with the zone if its offset changes on the axis."""
         first, last = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
         clock = "%H:%M:%S" if self.end - self.start <= _DAY else "%-d %b %H:%M"
         zone = " %Z" if first.utcoffset() != last.utcoffset() else ""
@@ -58,7 +57,6 @@ class TimeAxis:
 
     @property
     def counted(self) -> tuple[datetime, datetime]:
-        """Time range of the counted requests: the store's buckets that start in the window (`store.Selection`)."""
         return _next_bucket(self.start), _next_bucket(self.end)
 
     def begin(self, at: datetime) -> datetime:
@@ -83,7 +81,6 @@ class TimeAxis:
         return np.maximum(np.array(inside, dtype=float), 1.0)
 
     def layout(self, end: float | None = None) -> dict[str, Any]:
-        """Return the axis for a Plotly layout; *end* is the position of its right end, if that is after the window."""
         low, high = self.place(self.start), end or self.place(self.end)
         return {"type": "linear", "showgrid": False, "range": [low, high], "_clock": self.clock(low, high)}
 
@@ -115,8 +112,6 @@ def _next_bucket(at: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Alert drawn in a time chart."""
-
     start: datetime
     end: datetime | None
     text: str
@@ -138,7 +133,6 @@ def release_marks(
 
 
 def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], list[Annotation]]:
-    """Return each alert as an area from its start to its end, with a top line, a symbol and a name."""
     shapes: list[Shape] = []
     notes: list[Annotation] = []
     length = axis.end - axis.start
@@ -164,7 +158,6 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
 
 
 def without_alert_names(notes: Sequence[Annotation]) -> list[Annotation]:
-    """Return *notes* with the symbols of alerts but without their names, for narrow screens."""
     return [{**each, "text": each["text"][0]} if each["text"][:1] in ("■", "◆") else each for each in notes]
 
 

@@ -33,7 +33,6 @@ _NAMED = 2
 
 
 def first_token_figure(frame: pd.DataFrame) -> Figure:
-    """Return the chart of the stages before the first token, by percentile."""
     figure = percentile_figure(frame)
     places = [place(float(each), even=False) for each in frame["percentile"]]
     hover = _hover(_hover_lines(frame))
@@ -63,7 +62,6 @@ def _largest(stages: Sequence[str], seconds: np.ndarray) -> str:
 
 
 def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "now") -> Figure:
-    """Return the chart of time per token and tokens per second, by the number of requests that decode together."""
     load, slow = frame["load"].to_numpy(float), frame["p99_seconds"].to_numpy(float)
     usual, output = frame["p50_seconds"].to_numpy(float), frame["output_per_second"].to_numpy(float)
     hover = _hover(_spoken_speed(frame))
@@ -117,7 +115,6 @@ def _spoken_speed(frame: pd.DataFrame) -> list[str]:
 
 
 def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
-    """Return the chart of median and p99 by token count bucket."""
     usual, slow = (frame[name].to_numpy(float) for name in ("p50_seconds", "p99_seconds"))
     x = np.arange(len(frame), dtype=float)
     hover = _hover(_spoken_bands(frame, unit))

@@ -46,7 +46,6 @@ _NOTICED_NS = 1_000_000
 
 
 def services_timeline(context: Context, found: KeptTrace, requests: Sequence[KeptTrace], tools: Node) -> Component:
-    """Return the card with all requests of the trace of *found*, each in the call that it served, and their critical path."""
     roots = place_requests(map(traced_request, requests))
     drawn = _Waterfall(context, found, roots)
     head: list[tuple[Node, str]] = [
@@ -200,7 +199,6 @@ def _trace_notes(context: Context, roots: Sequence[PlacedRequest]) -> Iterator[s
 
 
 def service_edges(context: Context) -> list[ServiceEdge]:
-    """Return the calls between services in the window of the page."""
     view = context.view
     selection = Selection(view.start, view.end, environment=view.text("env"))
     return context.source.cached(context.source.read.service_map, selection)
@@ -217,14 +215,12 @@ def spoken_shares(shares: Sequence[PathShare]) -> str:
 
 
 def called_sentence(context: Context, quantile: float | None) -> str:
-    """Return what the slow requests of the service waited for in the stage Dependency as a sentence; "" if unknown."""
     read = context.source.read
     found = context.source.cached(read.dependency_split, context.selection, quantile) if quantile is not None else None
     return dependency_sentence(found)
 
 
 def path_card(context: Context) -> Component | None:
-    """Return the critical path of the slow requests of the service; None if no other service is on it."""
     wanted = tail_percentile(context)
     if wanted is None:
         return None
@@ -235,7 +231,6 @@ def path_card(context: Context) -> Component | None:
 
 
 def slow_paths_card(context: Context, found: SlowPaths) -> Component:
-    """Return the card of *found*, with its sentence and its shares."""
     at = percentile(found.quantile)
     widest = max(each.seconds for each in found.shares) * 1e3
     rows = [_share_row(context, each, widest) for each in found.shares[:_MAX_ROWS]]

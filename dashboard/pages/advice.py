@@ -78,7 +78,6 @@ _SHORTEST = timedelta(minutes=10)
 
 
 def render(context: Context) -> Page:
-    """Return the advice page of one service or of the fleet."""
     if context.service and context.view.parts[:1] == ("s",):
         return service_page(context, "advice", lambda: _of_service(context))
     if context.service:
@@ -163,7 +162,6 @@ def _of_all(context: Context) -> list[Node]:
 
 
 def _left_out(context: Context, rank: str) -> str:
-    """Return the number of services with too few requests as text; "" if there are none."""
     seen = measures_in_window(context).values()
     few = sum(not has_enough_samples(each.measures.requests, quantile_of(rank)) for each in seen)
     return f"; {few} of {len(seen)} have too few requests in this window" if few else ""
@@ -242,7 +240,6 @@ def advice_card(
 
 
 def _fleet_card(context: Context, found: Sequence[Advice], rank: str) -> Component:
-    """Return the card of equal advice for one or several services, which it lists with their numbers."""
     finding = found[0].finding
     if len(found) == 1:
         return advice_card(context.of(finding.facts.service), found[0], rank, alone=False)
@@ -274,7 +271,6 @@ def _card(body: Sequence[Node], foot: Node, finding: StageFinding, name: str) ->
 
 
 def top_advice(context: Context, most: int, size: str = "c12", rank: str = RANKS[0]) -> Component | None:
-    """Return a card of the advice that lowers a percentile of a service most; None without any advice."""
     view = context.view
     found = [each for each in advice_for_service(context, rank, most) if not each.is_hidden(view.now)]
     if not found:
@@ -295,7 +291,6 @@ def _advice_line(advice: Advice, href: str) -> Component:
 
 
 def _reached(advice: Advice) -> Node:
-    """Return the reachable percentile if the stage is slow for some requests only; otherwise the most that it can save."""
     reach = advice.reach
     if reach is None:
         return None
@@ -417,7 +412,6 @@ def advice_for_service(context: Context, rank: str, most: int | None = None) -> 
 
 
 def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
-    """Return the largest piece of advice of each service, largest first, and the number of services with advice."""
     tops, dealt = _largest_findings(context, rank), marks(context)
     found: list[Advice] = []
     for top in tops[:MOST]:
@@ -430,7 +424,6 @@ def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
 
 
 def advice_count(context: Context) -> int:
-    """Return the number of services with large, unmarked advice for p99, without what-if queries."""
     dealt = marks(context)
     found = [dealt.get((each.facts.service, each.key)) for each in _largest_findings(context, "p99")]
     return sum(mark is None or not mark.hides(context.view.now) for mark in found)
@@ -445,7 +438,6 @@ def _largest_findings(context: Context, rank: str) -> list[StageFinding]:
 
 
 def facts_of(context: Context, rank: str = RANKS[0]) -> Facts:
-    """Return the measured facts of the service of *context*, for advice on *rank*."""
     source, selection, service = context.source, context.selection, context.service or ""
     failed = source.cached(source.read.streams, selection, FAILED_CALL)
     failures = sum(each.count for each in failed.values())
@@ -478,7 +470,6 @@ def _reachable_latency(context: Context, finding: StageFinding, quantile: float)
 
 
 def scope_notes(context: Context, stage: str) -> list[str]:
-    """Return notes on the single version or route in which *stage* is slow at p99."""
     found = []
     for dimension, values in (("version", _versions(context)), ("route", _routes(context))):
         seconds = {
@@ -493,7 +484,6 @@ def scope_notes(context: Context, stage: str) -> list[str]:
 
 
 def code_note(context: Context, stage: str, quantile: float) -> Component | None:
-    """Return the function that explains the time of *stage*, with the option that measures it; None if no function does."""
     bands = context.source.cached(context.source.read.profile, context.selection, (0.5, quantile))
     if not bands:
         return None
@@ -522,13 +512,11 @@ def _routes(context: Context) -> list[str]:
 
 
 def _stage_p99(context: Context, selection: Selection, stage: str) -> float | None:
-    """Return p99 of the own time of *stage*; at p99 of the latency another stage may be slow."""
     spent = context.source.cached(context.source.read.stage_latency, selection).get(stage)
     return value_at(spent, 0.99) if spent else None
 
 
 def marks(context: Context) -> dict[tuple[str, str], Mark]:
-    """Return the newest marks, by service and key of the advice."""
     # Rounded to the day, so that the query can be cached per revision.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
@@ -540,7 +528,6 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
 
 
 def mark_buttons(context: Context, advice: Advice) -> Component | None:
-    """Return the buttons that dismiss, snooze or complete *advice*, or reopen it; None if the reader may not."""
     finding, now = advice.finding, context.view.now
     environment = context.source.writing_environment(context.view.text("env"))
     if not context.source.incident_actions.may_act(finding.facts.service, environment):

@@ -43,7 +43,6 @@ def audit_entries(context: Context) -> list[AuditEntry]:
 
 
 def render(context: Context) -> Page:
-    """Return the audit log of the window."""
     found = audit_entries(context)
     parts = [several(len(found), "action"), context.view.window_label[0].lower() + context.view.window_label[1:]]
     title = html.Div([html.H1("Audit log"), html.P(" · ".join(parts), className="sub")])

@@ -80,7 +80,6 @@ def request_rates(context: Context) -> list[float]:
 
 
 def capacity_text(loads: Loads, rates: list[float]) -> tuple[str, str]:
-    """Return a sentence about the capacity, or why it is unknown, and further sentences."""
     now, capacity = loads.now, loads.now.capacity
     if capacity is not None and loads.threshold_seconds is not None:
         inside = f"{now.version} keeps {loads.name} within {axis_duration(loads.threshold_seconds)}"
@@ -246,8 +245,6 @@ def _load_table(loads: Loads) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load and latency observed for one version."""
-
     version: str
     steps: pd.DataFrame
     step: timedelta  # length of a step
@@ -257,8 +254,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Observed load of the version of the page, and of the previous version."""
-
     now: Load
     before: Load | None
     quantile: float
@@ -270,7 +265,6 @@ class Loads:
 
 
 def loads_of(context: Context) -> Loads:
-    """Return the observed load of the version of *context* and of the previous version."""
     promise, threshold = context.covering_slo, context.threshold_seconds
     quantile = promise.slo.objective if promise else 0.99
     versions = context.versions
@@ -289,7 +283,6 @@ def loads_of(context: Context) -> Loads:
 
 
 def why_none(load: Load, quantile: float) -> str:
-    """Return the reason why no curve was fitted, and how to get one."""
     if isinstance(load.curve, Curve):
         return ""
     if len(load.steps) >= MIN_STEPS:
@@ -347,8 +340,6 @@ def load_arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Requests of one batch size bucket."""
-
     name: str
     smallest: int
     largest: int
@@ -370,7 +361,6 @@ class Band:
 
 
 def bands_of(context: Context) -> list[Band]:
-    """Return the batch size buckets that have requests in the window, smallest first."""
     found = context.source.cached(context.source.read.batches, context.selection)
     return [_band(name, runs) for name, runs in found.items() if runs.count]
 
@@ -390,7 +380,6 @@ def batch_tile(context: Context) -> Component:
 
 
 def best_batch_tile(context: Context, loads: Loads) -> Component:
-    """Return the tile of the batch size with the least model time per request among those within the objective."""
     name, bands = "Best batch within SLO", bands_of(context)
     if not bands:
         return tile(name, UNKNOWN, "", "no request reported a size")
@@ -409,7 +398,6 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
 
 
 def batch_card(context: Context, size: str) -> Component:
-    """Return the card of run time by batch size, above time per request, or cost per request if a price is set."""
     bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
     if not bands:
         why = "Shown when the model reports its batch size."
@@ -446,7 +434,6 @@ def _band(name: str, runs: Histogram) -> Band:
 
 
 def _model_time_limit(context: Context, threshold: float) -> float | None:
-    """Return the model time at p99 that the objective allows after the other stages; None without p99."""
     measures = measure(context.source, context.selection)
     if measures.p99 is None:
         return None

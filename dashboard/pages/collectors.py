@@ -70,7 +70,6 @@ _MEANINGS = (
 
 
 def render(context: Context) -> Page:
-    """Return the page of all collectors, most severe state first."""
     now = context.source.now()
     # Not cached: the cache expires with new data, not with new reports.
     found = sorted(
@@ -174,7 +173,6 @@ def _problems(context: Context, found: Sequence[CollectorStatus]) -> Component:
 
 
 def _shared(found: Sequence[CollectorStatus]) -> Component:
-    """Return the numbers common to all collectors, from the newest report, and the rejections of each collector."""
     newest = max(found, key=lambda each: each.report.seen).report.vitals
     budget = f" of {size(newest.store_budget_bytes)}" if newest.store_budget_bytes else ", without a limit"
     waited = span(timedelta(seconds=newest.spans_waiting_seconds))
@@ -270,7 +268,6 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
 
 
 def excluded_notes(context: Context) -> list[Component]:
-    """Return lines on data of a service that its numbers do not include: health probes, and what collectors did not count."""
     read, cached = context.source.read, context.source.cached
     about = replace(context.selection, model=None, route=None, cold=None)
     probes = cached(read.streams, about, PROBE_DURATION).get(UNTIMED)
@@ -284,7 +281,6 @@ def excluded_notes(context: Context) -> list[Component]:
 
 
 def stopped_note(context: Context) -> Component | None:
-    """Return a line on the processes of a service, or of all, that stopped sending with open requests; None without any."""
     found = context.source.cached(context.source.read.stopped, context.selection)
     if found.empty:
         return None
@@ -315,7 +311,6 @@ def _loss_note(context: Context, loss: Loss, number: int) -> Component:
 
 
 def _losses(context: Context) -> Component | None:
-    """Return what the collectors did not count in the window, by service and reason; None if they counted everything."""
     found = context.source.cached(
         context.source.read.fleet_counts, replace(context.selection, service=None), COLLECTOR_LOST
     )
@@ -336,7 +331,6 @@ def _losses(context: Context) -> Component | None:
 
 
 def service_quota_line(context: Context) -> Component | None:
-    """Return a line on senders that recently exceeded their share of service names; None without any."""
     senders = sorted({each for report in context.source.read.collectors() for each in report.vitals.greedy})
     if not senders:
         return None

@@ -56,7 +56,6 @@ _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 
 
 def report(context: Context, comparison: PairComparison) -> str:
-    """Return verdict, evidence, stages and link as Markdown; the host of the link is added in the browser."""
     pair = comparison.pair
     part = scope_text(context.view, context.view.scope_of_all_versions)
     whose = f"{context.service}, {part}" if part else context.service or ""
@@ -73,7 +72,6 @@ def report(context: Context, comparison: PairComparison) -> str:
 
 
 def address(context: Context, comparison: PairComparison) -> str:
-    """Return the permanent address of this comparison, which newer versions do not change."""
     pair, at = comparison.pair, f"{comparison.quantile * 100:g}"
     return context.view.link(
         "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.scope_of_all_versions
@@ -244,7 +242,6 @@ def _service_choice(context: Context, service: str, release: Release | None) -> 
 
 
 def delta_card(context: Context, pair: Pair) -> Component:
-    """Return the card of the latency that B adds to A at each percentile, by stage."""
     title, sub = "What B adds, by percentile", "B minus A, by stage; the stages add up to the line"
     frames = _frames(context, pair)
     if frames is None:
@@ -270,7 +267,6 @@ def _errors(context: Context, pair: Pair, grid: pd.DataFrame) -> list[float]:
 
 
 def both_card(context: Context, pair: Pair) -> Component:
-    """Return the card of the latency of A and of B by percentile."""
     frames = _frames(context, pair)
     if frames is None:
         return card("Latency by percentile", _too_few_requests(context, pair), size="c7")
@@ -292,7 +288,6 @@ def both_card(context: Context, pair: Pair) -> Component:
 
 
 def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the first chart: percentile, both latencies, and the difference in total and by stage."""
     stages = [*dict.fromkeys([*stages_of(b, COLUMNS), *stages_of(a, COLUMNS)])]
     made = {"percentile": b["percentile"] * 100, "A (ms)": _ms(a, "value_seconds"), "B (ms)": _ms(b, "value_seconds")}
     made["change (ms)"] = made["B (ms)"] - made["A (ms)"]
@@ -336,7 +331,6 @@ class SideNames:
 
 
 def comparison_head(context: Context, pair: Pair | None) -> Component:
-    """Return the title and the menus of both sides."""
     view = context.view
     names = SideNames(pair.a_name, pair.b_name) if pair else SideNames(view.text("a") or "", view.text("b") or "")
     about = html.P([html.B(context.service, className="b"), " · two versions, or two windows"], className="sub")
@@ -354,7 +348,6 @@ def comparison_head(context: Context, pair: Pair | None) -> Component:
 
 
 def window_links(context: Context) -> list[Component]:
-    """Return links to window comparisons, for a service with a single version."""
     start, end = context.axis.start, context.view.end
     middle = start + (end - start) / 2
     earlier, later = window_name(start, middle), window_name(middle, end)

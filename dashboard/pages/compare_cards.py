@@ -41,7 +41,6 @@ _MAX_GROWN = 3
 
 
 def blame_card(context: Context, comparison: PairComparison) -> Component:
-    """Return the table of stage changes at the compared percentile, with a choice of percentiles."""
     fewer = min(comparison.verdict.a_n, comparison.verdict.b_n)
     tools = _tabs(context, comparison)
     if not has_enough_samples(fewer, comparison.quantile):
@@ -60,7 +59,6 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
 
 
 def _grown_note(context: Context, comparison: PairComparison) -> Component | None:
-    """Return the functions that explain the growth of the stages, and what each side called if Dependency grew most."""
     found = [each for each in grown_at(context, comparison.pair, comparison.quantile) if each.is_cause]
     lines: list[Node] = (
         [html.B("Functions that grew"), *(html.Div(each.sentence) for each in found[:_MAX_GROWN])] if found else []
@@ -75,7 +73,6 @@ def _grown_note(context: Context, comparison: PairComparison) -> Component | Non
 
 
 def change_words(comparison: PairComparison, record: dict[str, Any]) -> str:
-    """Return the change of a stage and its share of the total as text; without a share if it is within the error."""
     change, share = float(record["delta_seconds"]), float(record["share"])
     if abs(change) <= comparison.verdict.error:
         return f"±{THIN}{duration(abs(change))}"
@@ -84,7 +81,6 @@ def change_words(comparison: PairComparison, record: dict[str, Any]) -> str:
 
 
 def total_words(found: QuantileComparison) -> str:
-    """Return the total change as text; within its error, without a sign."""
     if not found.has_changed:
         return f"±{THIN}{duration(abs(found.difference))}, within the error"
     return f"{duration(found.difference, sign=True)} · {signed_change(found.growth)}"
@@ -132,8 +128,6 @@ def _bar(stage: str, change: float, text: str, width: float, zero: float, *, mai
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Row of the signals card: a measured property of both sides that could explain a change."""
-
     name: str
     a: str
     b: str
@@ -150,7 +144,6 @@ def signals_card(context: Context, pair: Pair) -> Component:
 
 
 def signals(context: Context, pair: Pair) -> list[Signal]:
-    """Return the signals: informative ones first, then possible explanations."""
     return [
         Signal("Time compared", span(pair.a.end - pair.a.start), span(pair.b.end - pair.b.start)),
         *_load(context, pair),

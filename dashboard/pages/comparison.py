@@ -73,7 +73,6 @@ class PairComparison:
 
 
 def asked_pair(context: Context) -> Pair | None:
-    """Return the pair in the address, with a missing side filled in; None for an unknown side or without data."""
     a, b = context.view.text("a"), context.view.text("b")
     names = list(lives_of(context))
     if a and b:
@@ -101,7 +100,6 @@ def default_pair(context: Context) -> Pair | None:
 
 
 def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
-    """Return the newest version and its most recent predecessor with enough requests for p99; None with one version."""
     known = lives_of(context) if lives is None else lives
     if len(known) < 2:  # noqa: PLR2004 - a pair needs two versions
         return None
@@ -112,7 +110,6 @@ def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
 
 
 def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
-    """Return the pair A and B, each a version of the service or a window such as `2026-11-21T12:00/6h`."""
     known = lives_of(context)
     if a in known and b in known:
         return _versions(context, known, a, b)
@@ -134,7 +131,6 @@ def shifted_pair(context: Context, later: Selection, back: timedelta, b: str) ->
 
 
 def selection(context: Context, name: str) -> Selection | None:
-    """Return the requests of a version over its lifetime, or of a window; None for an unknown name."""
     known = lives_of(context)
     if name in known:
         return _lifetime(context, known, name)
@@ -150,7 +146,6 @@ def compared(context: Context, pair: Pair, quantile: float | None = None) -> Pai
 
 
 def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:
-    """Return the verdict without stages, and its quantile; needs half the queries of `compared`."""
     a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
     return compare_quantile(a, b, quantile), quantile
@@ -163,7 +158,6 @@ def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **k
 
 
 def read_newest(context: Context, services: Mapping[str, Lives]) -> None:
-    """Read the latency of the two newest versions of all *services* together, for `newest_pair` and `verdict_of`."""
     sides = [
         _lifetime(context.of(service), known, version)
         for service, known in services.items()
@@ -178,29 +172,24 @@ def _is_over(context: Context, side: Selection) -> bool:
 
 
 def grown_at(context: Context, pair: Pair, quantile: float) -> list[FunctionGrowth]:
-    """Return the functions that are slower in B, from the samples of the tail profiler; none without samples."""
     cached, read = context.source.cached, context.source.read
     before, after = (cached(read.profile, side, (quantile,)) for side in (pair.a, pair.b))
     return grown_functions(before[0], after[0]) if before and after else []
 
 
 def fewer_requests(context: Context, pair: Pair) -> int:
-    """Return the number of requests of the side with fewer requests."""
     return min(_requests(context, pair.a), _requests(context, pair.b))
 
 
 def more_requests(context: Context, pair: Pair) -> int:
-    """Return the number of requests of the side with more requests."""
     return max(_requests(context, pair.a), _requests(context, pair.b))
 
 
 def lives_of(context: Context) -> Lives:
-    """Return the serving periods of the versions of the service."""
     return lives(context.versions, context.view.past_end).get("", {})
 
 
 def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
-    """Return the serving periods of the versions of each service, oldest first."""
     found: dict[str, dict[str, ServingPeriod]] = defaultdict(dict)
     services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
     seen = ([at.to_pydatetime() for at in frame[each]] for each in ("first_seen", "last_seen"))

@@ -56,7 +56,6 @@ _WHOLE_NAME = 20
 
 
 def verdict_badge(context: Context, judgement: PairComparison) -> tuple[str, str]:
-    """Return the verdict in a few words, and its badge kind; a changed request mix is mentioned as a caveat."""
     kind = judgement.verdict.kind
     if kind in {"regression", "improvement"} and (other := confounder(context, judgement.pair)):
         return f"{'Slower' if kind == 'regression' else 'Faster'}, but {other}", "warn"
@@ -64,7 +63,6 @@ def verdict_badge(context: Context, judgement: PairComparison) -> tuple[str, str
 
 
 def verdict_sentence(judgement: PairComparison) -> str:
-    """Return the verdict as a sentence with ratio, percentile and latencies."""
     found, at = judgement.verdict, percentile(judgement.quantile)
     if found.kind == "not_enough" or found.ratio is None:
         fewer = min(found.a_n, found.b_n)
@@ -80,7 +78,6 @@ def verdict_sentence(judgement: PairComparison) -> str:
 
 
 def evidence(context: Context, judgement: PairComparison) -> list[str]:
-    """Return the evidence of the verdict: interval, number of requests, median and request mix."""
     found = judgement.verdict
     parts = [
         interval_words(judgement),
@@ -92,7 +89,6 @@ def evidence(context: Context, judgement: PairComparison) -> list[str]:
 
 
 def interval_words(judgement: PairComparison) -> str:
-    """Return the confidence interval of the ratio as text; "" without one."""
     found = judgement.verdict
     if found.ratio_low is None or found.ratio_high is None or found.kind == "not_enough":
         return ""
@@ -105,7 +101,6 @@ def interval_words(judgement: PairComparison) -> str:
 
 
 def median_words(context: Context, judgement: PairComparison) -> str:
-    """Return the change of the median as text; "" if the verdict is about the median, or the change is unknown."""
     found, _ = verdict_of(context, judgement.pair, _MEDIAN)
     if judgement.quantile <= _MEDIAN or found.ratio is None or found.kind == "not_enough":
         return ""
@@ -114,7 +109,6 @@ def median_words(context: Context, judgement: PairComparison) -> str:
 
 
 def blamed_stages(judgement: PairComparison) -> list[tuple[str, str]]:
-    """Return the stages that explain most of the change, with their shares, largest first."""
     if judgement.verdict.kind == "regression":
         shares = {each.stage: each.share for each in judgement.growth}
     elif judgement.verdict.kind == "improvement":
@@ -126,7 +120,6 @@ def blamed_stages(judgement: PairComparison) -> list[tuple[str, str]]:
 
 
 def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:
-    """Return the display name of a side and its time: a version with its serving time, or a window."""
     if name in lives_of(context):
         return short_name(name), serving_time(side, context.source.now(), context.view.zone)
     return served(side, context.view.zone), ""
@@ -142,7 +135,6 @@ def short_name(version: str) -> str:
 
 
 def side_names(context: Context, pair: Pair) -> tuple[str, str]:
-    """Return the display names of A and B."""
     return side_name(context, pair.a_name, pair.a)[0], side_name(context, pair.b_name, pair.b)[0]
 
 
@@ -155,7 +147,6 @@ def serving_time(side: Selection, now: datetime, zone: tzinfo) -> str:
 
 
 def compared_times(context: Context, pair: Pair) -> str:
-    """Return the compared times as text; "" for two windows, whose names contain their times."""
     times = served(pair.a, context.view.zone), served(pair.b, context.view.zone)
     if pair.together:
         return f"Both versions served at the same time. Only this time is compared: {times[0]}."
@@ -165,12 +156,10 @@ def compared_times(context: Context, pair: Pair) -> str:
 
 
 def report_time(side: Selection) -> str:
-    """Return the time range of a side in UTC, for readers in other time zones."""
     return f"{served(side, UTC)} UTC"
 
 
 def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
-    """Return the result of `read.mix` for both sides."""
     return ask_past_if_over(context, context.source.read.mix, pair.a, pair.b)
 
 
@@ -183,7 +172,6 @@ def confounder(context: Context, pair: Pair) -> str:
 
 
 def mix_sentence(context: Context, pair: Pair) -> str:
-    """Return the change of the request mix as text; "" if too little is known."""
     frame = request_mix(context, pair)
     parts = [
         f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
@@ -206,11 +194,9 @@ def prompt_growth(context: Context, pair: Pair) -> float | None:
 
 
 def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]:
-    """Return token counts by type (input, output), of A and of B."""
     return [ask_past_if_over(context, context.source.read.streams, side, TOKENS) for side in (pair.a, pair.b)]
 
 
 def median_value(counted: Histogram | None) -> float | None:
-    """Return the median; None without values."""
     found = counted.quantile(0.5) if counted else None
     return None if found is None else found.value

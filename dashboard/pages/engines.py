@@ -36,7 +36,6 @@ _WHY = (
 
 
 def render(context: Context) -> Page:
-    """Return the engines page: metrics reported in the window, by service and model."""
     found = context.source.cached(context.source.read.engines, context.selection)
     body: list[Node] = [_head(context, found)]
     if not found:
@@ -165,7 +164,6 @@ def _between(found: Distribution, quantile: float) -> Component:
 
 
 def _split(model: EngineModel) -> dict[str, float]:
-    """Return the mean time by stage, with the rest as unattributed; empty if the engine reports no stage."""
     split = model.mean_by_stage
     if not split:
         return {}

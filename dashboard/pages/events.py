@@ -41,7 +41,6 @@ _TELL = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
 
 
 def render(context: Context) -> Page:
-    """Return the events in the window, with the kind and the service of the address."""
     view, every = context.view, timeline_events(context)
     kind = view.choice("kind", "", *KINDS)
     shown = [each for each in every if kind in ("", each.kind)]
@@ -142,7 +141,6 @@ class TimelineEvent:
 
 
 def timeline_events(context: Context) -> list[TimelineEvent]:
-    """Return the events in the window, of the service of *context* or of all services, newest first."""
     view = context.view
     found = [*_releases(context), *_incidents(context), *_reported(context)]
     wanted = (

@@ -55,7 +55,6 @@ _OTHERS = {
 
 
 def hardware_card(context: Context) -> Component:
-    """Return the card of the utilization of the service's machines."""
     frame = hardware_frame(context)
     if frame.empty:
         return card("Hardware", _no_hardware())
@@ -131,7 +130,6 @@ def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
 
 
 def odd_one_out(shares: pd.DataFrame) -> str:
-    """Return the device whose mean utilization is farthest from the median device, the busier of two; "" if all are alike."""
     means = shares.groupby("place")["share"].mean()
     away = (means - means.median()).abs()
     if len(means) <= 2:  # noqa: PLR2004 - of two, none is closer to the middle
@@ -145,7 +143,6 @@ def _drawn(shares: pd.DataFrame, named: str) -> pd.DataFrame:
 
 
 def line_names(drawn: pd.DataFrame, named: str, kind: str) -> Component:
-    """Return the legend of the lines: the named device, and the others with the range of their mean utilization."""
     means = drawn.groupby("place")["share"].mean()
     others = means.drop(named, errors="ignore")
     entries = [("vkey", f"{named}: {percent(float(means[named]))} busy")] if named else []
@@ -196,8 +193,6 @@ def _footnotes(frame: pd.DataFrame, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlowComparison:
-    """Utilization in the slowest time steps, and in the others."""
-
     threshold_seconds: float
     slow: float
     other: float
@@ -228,7 +223,6 @@ def mean_utilization(frame: pd.DataFrame) -> float | None:
 
 
 def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparison | None:
-    """Compare the utilization in the slowest time steps with that in the others; None with too few steps that have both."""
     both = values.groupby("at")["share"].mean().to_frame().join(tail.set_index("at")["value"], how="inner").dropna()
     if len(both) < MIN_STEPS:
         return None
@@ -240,11 +234,9 @@ def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparis
 
 
 def shares_of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return columns at, place, share of the ratio *measure*."""
     own = frame[frame["measure"] == measure]
     return own[["at", "place"]].assign(share=own["mean"])
 
 
 def hardware_frame(context: Context) -> pd.DataFrame:
-    """Return the hardware metrics of the window from `Reader.hardware`."""
     return context.source.cached(context.source.read.hardware, context.selection, context.axis.step)

@@ -178,7 +178,6 @@ def _chart(context: Context, found: Incident) -> Component:
 
 
 def _evidence(context: Context, found: Incident) -> Component:
-    """Return what the incident is about, strongest first, each with a link to the page that shows it."""
     rows = [
         html.Tr(
             [

@@ -72,7 +72,6 @@ _MAX_ROWS, _ALL = 200, "now-395d"
 
 
 def render(context: Context) -> Page:
-    """Return the list of incidents and silences."""
     return Page(TITLE, [("Incidents", None)], _body(context), PLACE)
 
 
@@ -217,7 +216,6 @@ def severity_pill(found: Incident) -> Component:
 
 
 def kept_acknowledgement(source: Source, found: Incident) -> str:
-    """Return the fact that PagerDuty keeps an acknowledgement that was undone here; "" for other incidents."""
     acts = [each.event for each in found.transitions if each.event in ("acknowledged", "unacknowledged")]
     definitions = source.definitions()
     kinds = {each.name: each.kind for each in definitions.channels} if definitions else {}
@@ -238,12 +236,10 @@ def matchers_text(silence: Silence) -> str:
 
 
 def when(context: Context, at: datetime) -> str:
-    """Return the day and minute of *at* in the time zone of the reader."""
     return f"{at.astimezone(context.view.zone):%-d %b %H:%M}"
 
 
 def rules_card(found: SloStatus) -> Component:
-    """Return the card of the alert rules: both burn rates of each rule, and whether the rule fires."""
     head: Sequence[tuple[Node, str]] = (
         ("State", ""),
         ("Rule", ""),
@@ -258,7 +254,6 @@ def rules_card(found: SloStatus) -> Component:
 
 
 def history_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of the incidents of this objective, open ones first, then the newest."""
     known = sorted(
         objective_incidents(context, found.slo.name), key=lambda each: (each.state != "open", -each.since.timestamp())
     )
@@ -283,7 +278,6 @@ def objective_incidents(context: Context, name: str) -> list[Incident]:
 
 
 def record_card(context: Context, record: AlertRecord) -> Component:
-    """Return the card of the outcomes of past regression alerts, by service, and of the evidence that the next one needs."""
     title, policy = "Regression alerts", record.policy
     shown = [each for each in record.by_service if context.source.shows(*each)]
     period = f"last {policy.over // timedelta(weeks=1)} weeks"
@@ -413,7 +407,6 @@ def _state_pill(word: str, shape: str, hint: str = "") -> Component:
 
 
 def acknowledge_button(found: Incident) -> Component:
-    """Return the button that acknowledges *found*, or that undoes its acknowledgement."""
     to = f"{INCIDENTS_API}/{quote(found.id, safe='')}"
     if found.acked_by:
         return _button("Undo acknowledgement", f"{to}/unacknowledge", {})
@@ -421,7 +414,6 @@ def acknowledge_button(found: Incident) -> Component:
 
 
 def accept_button(found: Incident) -> Component | None:
-    """Return the button that accepts *found* as new baseline; None unless it is a latency regression."""
     if found.kind != "tail":
         return None
     what = "Notify again only if latency rises further"
@@ -429,7 +421,6 @@ def accept_button(found: Incident) -> Component | None:
 
 
 def silence_buttons(found: Incident) -> list[Component]:
-    """Return the buttons that silence notifications of *found* for a chosen time."""
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
     about |= {key: name for key, name in found.where.items() if key == "environment"}
     return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
@@ -456,12 +447,10 @@ def service_silence(context: Context, comment: str) -> Component | None:
 
 
 def silence_note(context: Context, silence: Silence) -> str:
-    """Return the end and the author of *silence* as text; a silence takes effect at the next evaluation."""
     return f"Silenced until {when(context, silence.ends_at)} by {silence.author}"
 
 
 def end_button(context: Context, silence: Silence) -> Component | None:
-    """Return the button that ends *silence*; None if the reader may not."""
     if not context.source.incident_actions.may_act(*silenced(silence.matchers)):
         return None
     label_text = f"End silence now: {matchers_text(silence)}"

@@ -34,22 +34,18 @@ KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
-    """Return the stage breakdown at `PERCENTILES`, from which all tiles, bars, charts and tables are derived."""
     return breakdown_with_shares(source, selection).table
 
 
 def breakdown_with_shares(source: Source, selection: Selection) -> Breakdown:
-    """Return `breakdown` with the shares of the stages and their intervals."""
     return source.cached(question, source.read, selection)
 
 
 def stalls(source: Source, selection: Selection) -> pd.DataFrame:
-    """Return the stall times at `PERCENTILES`, as parts of `breakdown`; empty without stalls."""
     return source.cached(source.read.stalls, selection, PERCENTILES)
 
 
 def measure(source: Source, selection: Selection | None) -> Measures:
-    """Return the measures of *selection*; `NO_REQUESTS` for None."""
     if selection is None:
         return NO_REQUESTS
     frame = breakdown(source, selection)
@@ -62,7 +58,6 @@ def measure(source: Source, selection: Selection | None) -> Measures:
 
 
 def generates_tokens(measures: Measures) -> bool:
-    """Return whether the requests of *measures* have the stages of a language model."""
     return _stages(measures) >= _TOKEN_STAGES
 
 
@@ -87,8 +82,6 @@ class ServiceMeasures:
 
 @dataclass(frozen=True)
 class ServiceRow:
-    """One service of the fleet with its measures and its status."""
-
     fleet: Context
     context: Context
     seen: ServiceMeasures
@@ -98,7 +91,6 @@ class ServiceRow:
 
     @property
     def slo(self) -> SloStatus | None:
-        """Most urgent objective; of equally urgent ones a latency objective, then the one that burns fastest."""
         return min(self.slos, key=lambda each: each.urgency, default=None)
 
     @cached_property
@@ -133,7 +125,6 @@ class ServiceRow:
 
     @cached_property
     def p99_compared(self) -> QuantileComparison | None:
-        """p99 beside that of the compared window; None without such a window, or with too few requests."""
         before, now = (self.fleet.once(each).get(self.service) for each in (_latency_before, _latency_now))
         return _compared(before, now, 0.99) if before and now else None
 
@@ -148,7 +139,6 @@ def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
 
 
 def compared_latency(context: Context, quantile: float) -> QuantileComparison | None:
-    """Return the latency at *quantile* beside that of the compared window; None without such a window or enough requests."""
     if context.previous is None:
         return None
     before, now = (
@@ -182,7 +172,6 @@ def _history_starts(context: Context) -> dict[str, datetime]:
 
 
 def urgent_first(context: Context) -> list[ServiceRow]:
-    """Return the services of the window, those with a burning budget first."""
     return context.once(_urgent_first)
 
 
@@ -226,7 +215,6 @@ def _by_environment(context: Context) -> list[ServiceRow]:
 
 
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:
-    """Return the measures of every service in `[start, end)`, by name, using two queries."""
     known = read.services(start, end, environment=environment).to_dict("records")
     frame = read.fleet(start, end, (0.5, 0.99), environment=environment)
     found = {str(name): rows for name, rows in frame.groupby(level=0)}

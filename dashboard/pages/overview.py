@@ -73,7 +73,6 @@ def render(context: Context) -> Page:
 
 
 def _without_requests(context: Context) -> Component | None:
-    """Return a line on the services that have only open requests, health probes or losses in the window; None without any."""
     view, source = context.view, context.source
     known = source.cached(source.read.services, view.start, view.end, environment=view.text("env"))
     names = [str(each) for each in known["service"][known["requests"] == 0]]
@@ -95,7 +94,6 @@ def _matches_filter(context: Context, row: ServiceRow) -> bool:
 
 
 def has_labels(context: Context, service: str) -> bool:
-    """Return whether *service* has the labels of the address: one of the values of each key."""
     labels = context.source.labels().get(service, {})
     wanted: dict[str, set[str]] = {}
     for key, value in context.view.attributes:
@@ -251,7 +249,6 @@ class FleetFinding:
 
 
 def findings(context: Context, rows: list[ServiceRow]) -> Component:
-    """Return the cards of the most severe findings, or one line if there are none."""
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
     found = [each for each in (_of_collector(context, rows),) if each is not None]
     for row in rows:
@@ -395,7 +392,6 @@ def _budget_title(found: SloStatus) -> str:
 
 
 def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:
-    """Return the finding for a service that stopped sending while others continue; *last* is the newest data."""
     seen = row.seen
     silence = last - seen.last_seen
     missed = missed_requests(silence, seen.last_seen - seen.first_seen, row.now.requests)
@@ -440,7 +436,6 @@ def _tail(row: ServiceRow, stage: str) -> Component:
 
 
 def _card(badge: Component, about: str, title: str, text: str, *, href: str, then: str) -> Component:
-    """Return a card that is a link to *href*; *then* names what the reader sees there. Its edge has the colour of its badge."""
     content: list[Node] = [
         html.Div([badge, html.Span(about)], className="m"),
         html.Div(title, className="t"),

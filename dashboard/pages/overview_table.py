@@ -58,7 +58,6 @@ _UNKNOWN = html.Span(UNKNOWN, className="muted")
 
 
 def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
-    """Return the table of *rows*, sorted by the column in the address, 50 rows a page."""
     grouping = chosen_grouping(context)
     if grouping == ENVIRONMENT:
         names = {row.service for row in rows}
@@ -95,7 +94,6 @@ def _without_environment(context: Context, rows: Sequence[ServiceRow]) -> str | 
 
 
 def groupings(context: Context) -> dict[str, str]:
-    """Return the names of what the services can be grouped by, by their keys in the address; empty without a choice."""
     environments = context.source.cached(context.source.read.environments)
     # Each environment takes the queries of a whole fleet.
     several = not context.view.text("env") and 1 < len(environments) <= _MAX_ENVIRONMENTS
@@ -104,13 +102,11 @@ def groupings(context: Context) -> dict[str, str]:
 
 
 def label_keys(context: Context) -> list[str]:
-    """Return the keys of the labels of services: the team first, then by name."""
     keys = {key for labels in context.source.labels().values() for key in labels}
     return sorted(keys, key=lambda key: (key != "team", key))[:_MAX_LABELS]
 
 
 def chosen_grouping(context: Context) -> str:
-    """Return what the address groups the services by; "" for nothing."""
     return context.view.choice("by", "", *groupings(context))
 
 
@@ -143,7 +139,6 @@ def _urgent_or_kind(row: ServiceRow) -> _Group:
 
 
 def table_columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
-    """Return the columns of the table of services by their key in the address."""
     promised, costs = any(row.slo for row in rows), hourly_costs(context, rows)
     columns = {
         "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),
@@ -251,7 +246,6 @@ def _states(rows: Sequence[ServiceRow]) -> Node:
 
 
 def _p99_growth(row: ServiceRow) -> Value:
-    """Return the relative change of p99; changes within the error are all equal."""
     found = row.p99_compared
     return None if found is None else found.growth if found.has_changed else 0.0
 
@@ -310,7 +304,6 @@ def _colour(row: ServiceRow) -> str:
 
 
 def hourly_costs(context: Context, rows: Sequence[ServiceRow]) -> dict[tuple[str, str], float]:
-    """Return the hourly cost of each row with a price, by service and environment."""
     costs, number = context.source.costs, Counter(row.service for row in rows)
     found: dict[tuple[str, str], float] = {}
     for row in rows if costs else ():
@@ -393,7 +386,6 @@ def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
 
 
 def events_card(context: Context, size: str) -> Component:
-    """Return the card of releases, incidents and reported events, newest first."""
     # Advice marks do not change a service and are left out.
     found = [each for each in timeline_events(context) if each.kind != "advice"]
     more = link("All events", href=context.view.link("/events"), className="link")

@@ -55,7 +55,6 @@ def traces_table(
     with_service: bool = False,
     columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Component:
-    """Return retained requests as a table, each row a link to its trace."""
     more = {**({"Service": list(map(str, frame["service"]))} if with_service else {}), **columns}
     ranked = are_ranked(frame)
     rows = [
@@ -66,12 +65,10 @@ def traces_table(
 
 
 def are_ranked(frame: pd.DataFrame) -> bool:
-    """Return whether there are enough requests for meaningful ranks."""
     return has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5)
 
 
 def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the stage times of one retained request in seconds, by stage."""
     return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
 
 
@@ -94,7 +91,6 @@ def _row(record: Mapping[str, Any], view: View, *, ranked: bool, more: Sequence[
 
 
 def status_pill(status: str) -> Component:
-    """Return the status of a request; only an error is red."""
     return components.pill(status, "bad" if status == STATUS_ERROR else "")
 
 
@@ -132,8 +128,6 @@ class Page:
 
 @dataclass(frozen=True)
 class Context:
-    """View and data source from which a page is rendered."""
-
     view: View
     source: Source
     service: str | None = None
@@ -336,7 +330,6 @@ NO_REQUEST_YET = ("No request so far", "None has ended and was counted. ")
 
 
 def no_data(context: Context) -> list[components.Node]:
-    """Return the body of the overview for an empty window: first-run instructions, or a link to the last data."""
     view, environment = context.view, context.view.text("env")
     services = context.source.all_services(environment)
     if not len(services) and not environment:
@@ -350,7 +343,6 @@ def no_data(context: Context) -> list[components.Node]:
 
 
 def clock_or_date(at: datetime, view: View) -> str:
-    """Return the time *at* for the reader's time zone, with the date unless it is today."""
     local = at.astimezone(view.zone)
     return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
 
@@ -384,7 +376,6 @@ def _waiting(text: str) -> Component:
 
 
 def first_run(source: Source) -> Component:
-    """Return the instructions for an empty store; the page refreshes when the first request arrives."""
     endpoint, note = _collector(source)
     return html.Div(
         [

@@ -50,7 +50,6 @@ _UNKNOWN_END = 1000
 
 
 def render(context: Context) -> Page:
-    """Return the page of the newest releases: slower ones, faster ones, and the others collapsed."""
     trail: list[tuple[str, str | None]] = [("Regressions", None)]
     if not len(context.source.all_services(context.view.text("env"))):
         return Page("Regressions · Stagelens", trail, no_data(context), "/regressions")
@@ -192,8 +191,6 @@ def _no_releases(context: Context) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Newest version of one service, compared with the version before."""
-
     context: Context
     comparison: PairComparison
     since: datetime
@@ -219,7 +216,6 @@ class Release:
 
 
 def regressions(context: Context) -> list[Release]:
-    """Return the services whose newest version is slower than the version before, worst first."""
     return [each for each in compare_releases(context) if each.is_regression]
 
 

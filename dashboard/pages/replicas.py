@@ -44,8 +44,6 @@ _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_ST
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Process of a service."""
-
     name: str  # host and process id, as in the card *Hardware*
     instance: str
     version: str
@@ -54,7 +52,6 @@ class Replica:
     seconds: dict[str, float]  # duration of each start phase [seconds]
 
     def sends(self, now: datetime) -> bool:
-        """Return whether the replica has sent data recently; a replica without requests sends none."""
         return self.heard is not None and now - self.heard < _SILENT
 
 
@@ -63,7 +60,6 @@ def render(context: Context) -> Page:
 
 
 def loads_of(context: Context) -> pd.DataFrame:
-    """Return the start reports of the replicas, within the scope of the address."""
     read, view = context.source.read, context.view
     found = context.source.cached(read.loads, context.service or "", view.text("env"))
     return found[found["version"] == view.scope["v"]] if "v" in view.scope else found
@@ -90,22 +86,18 @@ def _body(context: Context) -> list[Node]:
 
 
 def replica_table(context: Context) -> ReplicaTable:
-    """Return the requests by replica in the window."""
     return context.source.cached(context.source.read.replica_counts, context.selection, REPLICA_STEPS)
 
 
 def slow_replica_of(context: Context) -> ReplicaOutlier | None:
-    """Return the replica that is slower than the others; None if there is none."""
     return context.source.cached(slow_replica, context.source.read, context.selection)
 
 
 def slow_sentence(context: Context, found: ReplicaOutlier) -> str:
-    """Return the sentence about *found*, with the time of the reader's zone."""
     return outlier_sentence(found, clock_or_date(datetime.fromtimestamp(found.onset, UTC), context.view))
 
 
 def _slow_line(context: Context) -> Component | None:
-    """Return the sentence about the slow replica, with its version if it alone has it; None without a slow replica."""
     found = slow_replica_of(context)
     if found is None:
         return None
@@ -126,7 +118,6 @@ def _silence(context: Context, found: ReplicaOutlier) -> Component | None:
 
 
 def _version_note(context: Context, found: ReplicaOutlier) -> str:
-    """Return the version that the slow replica alone runs as a sentence; "" if others run it, or if it is unknown."""
     versions = _versions(loads_of(context))
     own = {version for place, version in versions.items() if found.place in (place, host_of(place))}
     counted = [each.place for each in replica_table(context).replicas]
@@ -248,7 +239,6 @@ def _started(context: Context, found: Sequence[ReplicaLatency]) -> dict[str, _St
 def _gpus(
     context: Context, found: Sequence[ReplicaLatency], measure: Measure, slow: ReplicaOutlier | None
 ) -> dict[str, _Gpus]:
-    """Return *measure* of the GPUs of each replica that has a machine of its own; the mean of a slow one is since its onset."""
     frame = hardware_frame(context)
     own = frame[frame["measure"] == measure.key]
     own = own.assign(host=[host_of(str(place)) for place in own["place"]])
@@ -267,14 +257,12 @@ def _gpus(
 
 
 def few_replicas_card(context: Context, *, is_stated: bool = False) -> Component | None:
-    """Return the card of the page of the service, without the sentence if it *is_stated*; None with a single replica."""
     if len(replica_table(context).replicas) < 2:  # noqa: PLR2004 - a comparison has two sides
         return None
     return latency_card(context, _FEW_REPLICAS, alone=False, is_stated=is_stated)
 
 
 def replicas(found: pd.DataFrame) -> list[Replica]:
-    """Return the replicas in the start reports *found*, most recently started first."""
     found_replicas = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
     return sorted(found_replicas, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
 
@@ -294,7 +282,6 @@ def _python(at: object) -> datetime | None:
 
 
 def _finding(context: Context) -> Component | None:
-    """Return the line on p99 without cold requests; None if there are no cold requests."""
     read = context.source.read
     everything, warm, cold = (
         context.source.cached(read.latency, replace(context.selection, cold=kind))

@@ -25,7 +25,6 @@ _MOST = 40
 
 
 def scope_menu(context: Context, key: str) -> Component | None:
-    """Return the menu of models (`m`) or routes (`r`) with requests in the window; None with a single value."""
     view, name = context.view, SCOPE[key]
     chosen, names = view.scope.get(key, ""), _choices(context, key)
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - a single value is no choice
@@ -39,7 +38,6 @@ def scope_menu(context: Context, key: str) -> Component | None:
 
 
 def chips(context: Context, keys: Iterable[str] = SCOPE) -> list[Node]:
-    """Return a chip for each active filter, which links to the same page without the filter."""
     return [_chip(context, key) for key in keys if key in context.view.scope]
 
 
@@ -49,7 +47,6 @@ def scope_text(view: View, keys: Iterable[str] = SCOPE) -> str:
 
 
 def blocking_filters(context: Context) -> list[str]:
-    """Return the filters that exclude all requests: each one that alone does so, else all; [] if there are requests."""
     if _requests_without(context, []):
         return []
     keys = list(context.view.scope)
@@ -58,7 +55,6 @@ def blocking_filters(context: Context) -> list[str]:
 
 
 def no_matching_request(context: Context, keys: list[str]) -> Component:
-    """Return the card shown if the filters *keys* exclude all requests, with links that remove them."""
     view = context.view
     found = {key: _requests_without(context, [key]) for key in keys}
     left = [
@@ -73,7 +69,6 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
 
 
 def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
-    """Return one link for each filter in *keys*, to the same page without that filter."""
     return [
         link(
             WAY_OUT if key == "cold" else f"All {SCOPE[key]}s",
@@ -97,7 +92,6 @@ def slo_scope_note(slo: Slo, shown: Selection) -> str:
 
 
 def matches_selection(where: Mapping[str, str], shown: Selection) -> bool:
-    """Return whether *shown* includes the requests that match *where*, which maps dimensions to values."""
     chosen = {name: getattr(shown, name) for name in where}
     return all(chosen[name] in (None, storable_name(value)) for name, value in where.items())
 
@@ -117,7 +111,6 @@ def _chip(context: Context, key: str) -> Component:
 
 
 def filter_chip(name: str, value: Node, href: str, hint: str) -> Component:
-    """Return the chip of an active filter, which links to the page without it."""
     inside: list[Node] = [html.Span(name), html.B(value, className="cut"), html.Span(TIMES, className="muted")]
     return link(inside, href=href, className="btn", title=hint, **attributes({"aria-label": hint}))
 
@@ -173,14 +166,12 @@ def field(
 
 
 def option_link(text: str, href: str, number: str = "", *, on: bool = False) -> Component:
-    """Return a link of a menu; *number* is the number of its requests."""
     current = attributes({"aria-current": "true"}) if on else {}
     inside: list[Node] = [html.Span(text, title=text), html.Span(number, className="muted num") if number else None]
     return link(inside, href=href, className="btn ghost" + (" b" if on else ""), **current)
 
 
 def leave_out_cold_link(context: Context) -> Component | None:
-    """Return the link that excludes cold requests; None without cold requests, or if they are filtered already."""
     if context.service is None or "cold" in context.view.scope:
         return None
     number = _requests(context, ONLY_COLD)
@@ -192,7 +183,6 @@ def leave_out_cold_link(context: Context) -> Component | None:
 
 
 def chip_words(context: Context) -> tuple[str, str, str]:
-    """Return name, value and tooltip of the chip for cold requests."""
     chosen = context.view.scope["cold"]
     number = _requests(context, ONLY_COLD if chosen == WITHOUT_COLD else WITHOUT_COLD)
     what = "cold" if chosen == WITHOUT_COLD else "warm"

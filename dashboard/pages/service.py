@@ -166,7 +166,6 @@ def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
 def _change_words(
     context: Context, ratio: float | None, requests: int | None = None, *, certain: bool, worse_up: bool = True
 ) -> Node:
-    """Return the change against the compared window, or the number of requests without such a window."""
     if ratio is None:
         return _requests(requests) if requests is not None else None
     return delta(ratio, certain=certain, worse_up=worse_up, after=context.view.compared_words)
@@ -177,7 +176,6 @@ def _requests(n: int) -> str:
 
 
 def _cost_tile(context: Context, now: Measures, before: Measures, *, certain: bool) -> Component | None:
-    """Return the tile of the cost of a million requests; None without a price or with a filter."""
     costs, view = context.source.costs, context.view
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
     if costs is None or per_hour is None or view.scope:
@@ -270,7 +268,6 @@ def _exemplars(context: Context, size: str) -> Component:
 
 
 def slow_of_each_cause(exemplars: pd.DataFrame) -> pd.DataFrame:
-    """Return the slowest request of each cause among slow requests; the slowest of all if none is slow."""
     first = exemplars.drop_duplicates("dominant")
     slow = first[~(first["rank"] < _SLOW_RANK)]
     return slow if len(slow) else first.head(1)
@@ -397,7 +394,6 @@ def _stages_with_time(frame: pd.DataFrame) -> list[str]:
 
 
 def mixtures(dominants: pd.DataFrame, frame: pd.DataFrame) -> list[Mixture]:
-    """Return the mixed causes at each percentile of *frame*."""
     found: dict[float, list[tuple[str, float]]] = {}
     for quantile, stage, share in zip(dominants["percentile"], dominants["stage"], dominants["share"], strict=True):
         found.setdefault(float(quantile), []).append((str(stage), float(share)))
@@ -458,7 +454,6 @@ def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
 def _stage_row(
     stage: str, seconds: tuple[float, float], scale: tuple[float, float], hidden: Collection[str], share: str | None
 ) -> Component:
-    """Return the row of a stage; a difference within the error, the first number of *scale*, has no bar."""
     (before, now), (error, widest) = seconds, scale
     added = now - before
     width = max(_MIN_BAR, min(100.0, abs(added) / widest * 100))

@@ -42,14 +42,12 @@ _RULE = (
 
 
 def grid_frame(context: Context) -> pd.DataFrame:
-    """Return the breakdown at the percentiles with enough requests in the window."""
     frame = breakdown(context.source, context.selection)
     percentiles = percentile_grid(int(frame.attrs.get("requests", 0)))
     return frame[frame["percentile"].isin(percentiles)].reset_index(drop=True)
 
 
 def percentile_card(context: Context, size: str = "c8 fill") -> Component:
-    """Return the card of the stage breakdown by percentile."""
     view, frame = context.view, grid_frame(context)
     title = "Where the time goes, by percentile"
     if not len(frame):
@@ -82,7 +80,6 @@ def percentile_chart(context: Context) -> Figure:
 
 
 def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the percentile chart with readable column names."""
     names = {
         "percentile": "percentile",
         "n": "requests there",
@@ -96,7 +93,6 @@ def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def population(frame: pd.DataFrame) -> str:
-    """Return the number of requests, the percentile without enough requests, and the precision, as text."""
     requests = int(frame.attrs.get("requests", 0))
     missing = next((each for each in MARKS if not has_enough_samples(requests, each)), None)
     if missing is not None:
@@ -108,7 +104,6 @@ def population(frame: pd.DataFrame) -> str:
 
 
 def help_button(name: str, paragraphs: tuple[str, ...]) -> Component:
-    """Return a question mark button that opens the help text *paragraphs*."""
     content: list[Node] = [html.P(each) for each in paragraphs]
     mark = html.Summary("?", className="btn icon", **attributes({"aria-label": name}))
     return html.Details([mark, html.Div(content, className="pop says")], className="menu")
@@ -149,7 +144,6 @@ def _too_few(context: Context) -> Component:
 
 
 def hidden_in(context: Context) -> frozenset[str]:
-    """Return the stages that the address hides in the charts."""
     return frozenset(each for each in (context.view.text("hide") or "").split(",") if each)
 
 
@@ -166,7 +160,6 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
 
 
 def over_time_chart(context: Context) -> Figure:
-    """Return the figure of `over_time_card`; its subtitle names the requests."""
     frame = _over_time(context)
     axis = context.axis_of(frame)
     name, quantile = OVER_TIME[context.view.choice("t", *OVER_TIME)]
@@ -185,14 +178,12 @@ def over_time_chart(context: Context) -> Figure:
 
 
 def over_time_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the breakdown over time with readable column names."""
     names = {"at": "time", "n": "requests", "value_seconds": "latency (s)"}
     stages = {each: f"{label(each)} (s)" for each in stages_of(frame, OVER_TIME_COLUMNS)}
     return frame[[*names, *stages]].rename(columns=names | stages)
 
 
 def heat_card(context: Context) -> Component:
-    """Return the card of the latency heatmap."""
     by = context.view.choice("by", "stage", "count")
     figure, cells = heat_chart(context), _cells(context)
     drag = context.view.choice("d", "zoom", "select")
@@ -235,7 +226,6 @@ def heat_chart(context: Context) -> Figure:
 
 
 def heat_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the heatmap with readable column names."""
     names = {
         "at": "time",
         "low_seconds": "from (s)",
@@ -253,7 +243,6 @@ def heat_table(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _every_stage(context: Context) -> tuple[str, ...]:
-    """Return the stages of the window in their fixed order: a chart at another percentile may have others than the drawn one."""
     found = context.source.cached(context.source.read.stage_latency, context.selection)
     return tuple(sorted(found, key=position))
 

@@ -101,7 +101,6 @@ def code_card(context: Context) -> Component | None:
 
 
 def profile_of_selection(context: Context, selected: SlowRequests) -> ProfileBand:
-    """Return the mean time of the *selected* requests of the page, from their own samples only."""
     about = context.selection
     ends = (datetime.fromtimestamp(each, UTC) for each in (selected.start, selected.end))
     start, end = context.source.whole_window(*ends)
@@ -111,7 +110,6 @@ def profile_of_selection(context: Context, selected: SlowRequests) -> ProfileBan
 
 
 def tail_percentile(context: Context) -> float | None:
-    """Return the selected tail percentile, or the highest one below it with enough requests; None without such a percentile."""
     view = context.view
     wanted = view.percentile if view.text("p") and view.percentile > _MEDIAN else _TAIL
     requests = measure(context.source, context.selection).requests
@@ -119,7 +117,6 @@ def tail_percentile(context: Context) -> float | None:
 
 
 def replaced_note(context: Context, shown: float) -> str:
-    """Return why the percentile *shown* is not the selected one, for the end of a subtitle; "" if it is."""
     asked = context.view.percentile if context.view.text("p") and context.view.percentile > _MEDIAN else _TAIL
     return f" · {percentile(asked)} needs {whole(samples_needed(asked))} requests" if shown != asked else ""
 
@@ -176,7 +173,6 @@ def _name(each: FunctionTime, context: Context | None) -> Component:
 
 
 def time_bar(ms: float | None, widest: float) -> Component:
-    """Return *ms* milliseconds as a bar, relative to *widest*, and a number; None is unknown."""
     if ms is None:
         return html.Span("–", className="muted")  # noqa: RUF001 - an en dash means unknown
     filled = html.I(style={"width": f"{ms / widest * 100:.1f}%"}) if ms else None
@@ -186,7 +182,6 @@ def time_bar(ms: float | None, widest: float) -> Component:
 
 
 def option_to_copy(text: str, name: str) -> Node:
-    """Return the option *text* with a button that copies it; nothing for "". *name* is the id of its element."""
     if not text:
         return None
     named = {"data-copies": name, "data-copied": "Option", "aria-label": f"Copy {text}"}
@@ -214,7 +209,6 @@ def _flame_part(stage: str, root: CodeNode, which: str) -> Component:
 
 
 def _flame_node(node: CodeNode, whole: float, depth: int, name: str) -> Component:
-    """Return the bar of *node* above the bars of the functions that it called, whose widths are relative to its own."""
     change = "" if node.median_ms is None else f", p50 {duration(node.median_ms / 1e3)}"
     place = f" ({node.place})" if node.place else ""
     bar = html.Div(

@@ -64,7 +64,6 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
 
 
 def _unknown(context: Context) -> Component:
-    """Return the page of a service that is unknown, or unknown in the environment of the address."""
     service, view = context.service or "", context.view
     elsewhere = context.source.versions(service, None, view.start, view.end)
     if len(elsewhere):
@@ -81,7 +80,6 @@ def _unknown(context: Context) -> Component:
 
 
 def service_tabs(context: Context, tab: str) -> Component:
-    """Return the tabs of a service with *tab* selected; `compare` and `slo` are separate pages."""
     service, view = context.service or "", context.view
     slo, part = context.slo, view.scope
     streams = context.source.cached(context.source.read.streams, context.selection, FIRST_TOKEN)
@@ -104,7 +102,6 @@ def service_tabs(context: Context, tab: str) -> Component:
 
 
 def _has_replicas(context: Context) -> bool:
-    """Return whether a replica of the service reported its start, or requests are counted by replica."""
     read = context.source.read
     reported = context.source.cached(read.loads, context.service or "", context.view.text("env"))
     return bool(len(reported)) or bool(
@@ -155,7 +152,6 @@ def _history(context: Context, tab: str) -> Component | None:
 
 
 def _models(context: Context, names: list[str]) -> list[Node]:
-    """Return the models of the service; if there are several, as links to their requests."""
     chosen = context.view.scope.get("m")
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
         return [pill(each, "out") for each in names]
@@ -200,7 +196,6 @@ def _without_data(context: Context) -> list[Node]:
 
 
 def _unserved_note(context: Context) -> Component | None:
-    """Return a line on the requests that were open at the end of the window, and on cancelled ones; None without any."""
     source, selection = context.source, context.selection
     shown, notes = source.cached(source.read.open_requests, selection), list[str]()
     if len(shown):
@@ -216,7 +211,6 @@ def _unserved_note(context: Context) -> Component | None:
 
 
 def suspect_note(context: Context) -> Component | None:
-    """Return a line on calls with invalid server timings, by dialect; None without such calls."""
     found = context.source.cached(context.source.read.streams, context.selection, SUSPECT_REPORT)
     calls = {dialect: each.count for dialect, each in found.items() if each.count}
     if not calls:
@@ -232,7 +226,6 @@ def suspect_note(context: Context) -> Component | None:
 
 
 def agent_cost(context: Context) -> Component | None:
-    """Return a line on the agent overhead per request; None without agent reports."""
     costs = _agent_streams(context, AGENT_COST)
     counted = [costs[level] for level in costs if level != AGENT_LEVELS[-1]]
     requests = sum(each.count for each in counted)
@@ -247,7 +240,6 @@ def agent_cost(context: Context) -> Component | None:
 
 
 def agent_note(context: Context) -> Component | None:
-    """Return a line on data of the window that agents dropped to stay within their budget; None if complete."""
     costs = _agent_streams(context, AGENT_COST)
     lines = [_level_line(context, level, costs) for level in _REDUCED_LEVELS if level in costs]
     if not lines:
@@ -279,7 +271,6 @@ def _overhead(context: Context, level: str, cost: Histogram) -> str:
 
 
 def _level_period(context: Context, level: str) -> str:
-    """Return the time range with requests recorded at *level*, as text."""
     view, step = context.view, context.axis.step
     series = context.source.cached(
         context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step
@@ -292,7 +283,6 @@ def _level_period(context: Context, level: str) -> str:
 
 
 def records_nothing(context: Context) -> bool:
-    """Return whether an agent reported that it recorded nothing to stay within its budget."""
     return AGENT_LEVELS[-1] in _agent_streams(context, AGENT_COST)
 
 

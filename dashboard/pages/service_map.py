@@ -31,8 +31,6 @@ _ALL = 0.995
 
 @dataclass(frozen=True, slots=True)
 class ShownEdge:
-    """Calls of one service to another, with their numbers."""
-
     edge: ServiceEdge
     rate: float | None
     is_counted: bool
@@ -42,7 +40,6 @@ class ShownEdge:
 
 
 def map_card(context: Context) -> Component | None:
-    """Return the calls between services; None if there are none."""
     edges = shown_edges(context)
     if not edges:
         return None
@@ -58,7 +55,6 @@ def map_card(context: Context) -> Component | None:
 
 
 def shown_edges(context: Context) -> list[ShownEdge]:
-    """Return the calls between services with their numbers, those first that slow requests of the caller wait for most."""
     measures = _measures(context)
     edges = [shown_edge(each, measures.get(each.called), context.seconds) for each in service_edges(context)]
     return sorted(
@@ -71,7 +67,6 @@ def _measures(context: Context) -> dict[str, Measures]:
 
 
 def shown_edge(edge: ServiceEdge, called: Measures | None, seconds: float) -> ShownEdge:
-    """Return *edge* with its numbers: counted ones, else those of all requests of the service *called* if it has no other caller."""
     if edge.latency is not None:
         requests = edge.latency.count
         p50, p99 = (
@@ -139,7 +134,6 @@ def _share(share: float | None) -> Node:
 
 
 def _drawing(context: Context, edges: Sequence[ShownEdge], measures: Mapping[str, Measures]) -> Component:
-    """Return the services in columns, callers at the left, with lines to those they call; phones show the table alone."""
     places = layout([(each.edge.caller, each.edge.called) for each in edges])
     columns = max(column for column, _ in places.values()) + 1
     height = (max(row for _, row in places.values()) + 1) * _ROW
@@ -229,7 +223,6 @@ def layout(edges: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
 
 
 def _callers_first(services: Sequence[str], called: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return *services* with each before those that it calls, as far as they do not call in a circle."""
     done: dict[str, None] = {}
     for start in services:
         path = [(start, iter(called.get(start, ())))]

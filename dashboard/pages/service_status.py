@@ -81,7 +81,6 @@ def status_of(context: Context) -> ServiceStatus:
 
 
 def slos_of(context: Context, service: str) -> tuple[SloStatus, ...]:
-    """Return the objectives of *service* that apply in the environment of the address."""
     environment = context.view.text("env")
     return tuple(
         each
@@ -91,7 +90,6 @@ def slos_of(context: Context, service: str) -> tuple[SloStatus, ...]:
 
 
 def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
-    """Return the open incidents of *service* that apply in the environment of the address."""
     environment = context.view.text("env")
     return tuple(
         each
@@ -101,7 +99,6 @@ def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
 
 
 def state_note(found: SloStatus, view: View) -> str:
-    """Return the start or the end of the state of *found* as text; "" if unknown."""
     if found.state == "stale" and found.stale_since is not None:
         return f"since {clock_or_date(found.stale_since, view)}"
     if found.state == "maintenance" and found.work is not None:
@@ -114,24 +111,20 @@ def state_note(found: SloStatus, view: View) -> str:
 
 
 def attained_words(found: SloStatus) -> str:
-    """Return the share of good requests, the time over which it is, and the target."""
     over, goal = span(min(found.covered, found.slo.window)), found.slo.objective
     return f"{attained(found.attained, goal)} good requests in {over}, target {target(goal)}"
 
 
 def budget_tile_words(found: SloStatus) -> tuple[str, str]:
-    """Return the remaining or overspent budget, and its words: with the length of the window if a part of it has no data."""
     share, word = budget_left_words(found.budget_left)
     return share, f"{word} of {span(found.slo.window)}" if found.is_young and word == "left" else word
 
 
 def young_note(found: SloStatus) -> str:
-    """Return the part of the window of *found* that has data; "" if that is the whole window."""
     return f"of {span(found.slo.window)}, {span(found.covered)} of data" if found.is_young else ""
 
 
 def maintenance_end(work: ActiveMaintenance, view: View) -> str:
-    """Return the end of the maintenance window *work* as text."""
     return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
 
 
@@ -141,19 +134,16 @@ def state_line(found: SloStatus, view: View) -> str:
 
 
 def burn_note(found: SloStatus, view: View) -> list[Node]:
-    """Return the burn rate of *found* as text, or the reason why it is unknown."""
     if found.state in ("stale", "maintenance", "no_data"):
         return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
     return [html.Span(f"burning {burn_words(found)}", className="bad" if (found.burn_1h or 0) > 1 else "muted")]
 
 
 def silence_words(found: SloStatus) -> str:
-    """Return how long an objective without data had no request."""
     return f"no request in the last {'hour' if found.burn_1h is None else '5 min'}"
 
 
 def burn_words(found: SloStatus) -> str:
-    """Return the burn rate with its window, the same everywhere."""
     return f"{times(found.burn_1h)} in 1{THIN}h"
 
 

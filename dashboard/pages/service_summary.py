@@ -69,15 +69,12 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sentences about the service, and whether they state what a card below would repeat."""
-
     sentences: tuple[Sentence, ...]
     states_cause: bool = False
     states_replica: bool = False
 
 
 def summary_line(context: Context) -> Component:
-    """Return the sentences at the start of the page."""
     first, *others = context.once(summarize).sentences
     inside = [html.Div(_parts(first), className="big"), *(html.Div(_parts(each)) for each in others)]
     return html.Div(html.Div(inside, className="say"), className="verdict")
@@ -90,7 +87,6 @@ def _parts(sentence: Sentence) -> list[Node]:
 
 
 def summarize(context: Context) -> Summary:
-    """Return what stands out in the requests of the page."""
     release, latency = _release(context), _compared(context)
     first_token = _at_highest(*_first_token_times(context))
     now, before = measure(context.source, context.selection), measure(context.source, context.previous)
@@ -152,7 +148,6 @@ def _release(context: Context) -> Release | None:
 
 
 def _compared(context: Context) -> QuantileComparison | None:
-    """Return the latency against the compared window, at the highest percentile that both support."""
     if context.previous is None:
         return None
     read = context.source.read
@@ -166,7 +161,6 @@ def _at_highest(before: Histogram, now: Histogram) -> QuantileComparison | None:
 
 
 def first_token_tile(context: Context) -> Component | None:
-    """Return the tile of the time to first token, which links to its page; None without enough streamed responses."""
     value = value_at(_first_token_times(context)[1], _TAIL)
     if value is None:
         return None
@@ -178,7 +172,6 @@ def first_token_tile(context: Context) -> Component | None:
 
 
 def _first_token_times(context: Context) -> tuple[Histogram, Histogram]:
-    """Return the time to first token of the compared window and of this one, by the definition of most requests."""
     cached, read = context.source.cached, context.source.read
     now = cached(read.streams, context.selection, FIRST_TOKEN)
     definition = max(now, key=lambda name: (now[name].count, name), default="")
@@ -193,7 +186,6 @@ def _windows(context: Context, quantile: float) -> str:
 
 
 def _traffic(rate: float, before: int, context: Context) -> str:
-    """Return the change of the request rate as a sentence; "" for a small one, or if it is unknown."""
     earlier = before / context.previous_seconds if context.previous_seconds else 0.0
     ratio = rate / earlier if earlier else 1.0
     return f" Traffic {_moved(ratio)}." if abs(ratio - 1) >= TRAFFIC_NOISE else ""
@@ -308,7 +300,6 @@ def _where(context: Context, growth: Sequence[StageGrowth], quantile: float) -> 
 
 
 def _failures(context: Context, latency: QuantileComparison | None) -> tuple[Sentence, ...]:
-    """Return the failures with their error type, route and called service; no stage is blamed."""
     source = context.source
     now, before = measure(source, context.selection), measure(source, context.previous)
     was = f", {percent(before.error_ratio, 2)} in {_compared_words(context)}" if before.requests else ""

@@ -46,14 +46,12 @@ def shared_card(context: Context, *, is_stated: bool = False) -> Component | Non
 
 
 def slow_of_side_card(context: Context, side: Selection, quantile: float, name: str) -> Component | None:
-    """Return what the slow requests of one side of a comparison share; None if no attribute was counted."""
     found = causes_of(context, side, quantile)
     title = f"What slow requests of {name} share"
     return _card(context, found, title, side)
 
 
 def causes_of(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
-    """Return the causes that slow requests of *selection* share."""
     return find_causes(context.source.cached(context.source.read.attributes, selection), slow)
 
 
@@ -85,7 +83,6 @@ def _card(
 
 
 def _uncounted(context: Context, about: Selection) -> str:
-    """Return a sentence on the requests whose attributes agents did not count to stay within their budget; "" for none."""
     # The model of a request without stages is seldom known.
     costs = context.source.cached(context.source.read.streams, replace(about, model=None), AGENT_COST)
     uncounted = sum(each.count for level, each in costs.items() if level in _LEVELS_WITHOUT_ATTRIBUTES)
@@ -170,7 +167,6 @@ def _bar(share: float) -> Component:
 
 
 def requests_path(context: Context, cause: SharedCause) -> str:
-    """Return the address of the requests with the value: a filter of the page, a tab, or retained traces; "" for none."""
     view, service = context.view, context.service or ""
     if cause.key == WHEN:
         return view.with_window(*(datetime.fromtimestamp(int(each), UTC) for each in cause.values))

@@ -45,7 +45,6 @@ _PLACE = "/slo"
 
 
 def render(context: Context, name: str | None) -> Page:
-    """Return the page of the objective *name*; the most urgent objective if *name* is None."""
     view, source = context.view, context.source
     # Links in notifications refer to a past time, and show the objectives at that time.
     found = context.slos
@@ -151,7 +150,6 @@ def _unknown_objective(context: Context, name: str) -> Component:
 
 
 def window_links(view: View, found: SloStatus) -> Component:
-    """Return the links that select the shown part of the budget's window."""
     whole = found.slo.window
     lengths = {value: length for value, length in WINDOWS.items() if length < whole}
     options = {"30d": (span(whole), view.here(w=None))}
@@ -161,7 +159,6 @@ def window_links(view: View, found: SloStatus) -> Component:
 
 
 def budget_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of the error budget over its window, with the sustainable pace and the projection."""
     slo, view = found.slo, context.view
     title = f"{slo.service}: error budget"
     since = counted_from(slo, max(view.end - slo.window, context.first_data or view.end - slo.window), view.end)
@@ -200,7 +197,6 @@ def budget_card(context: Context, found: SloStatus) -> Component:
 
 
 def burn_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of the burn rate over the window of the page, with the thresholds of the alert rules."""
     slo, axis = found.slo, context.axis
     # The step must divide five minutes; otherwise the line of five minutes would cover six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
@@ -293,7 +289,6 @@ def _burn_lines(found: SloStatus) -> tuple[BurnLine, ...]:
 
 
 def unwatched_line(context: Context) -> Component | None:
-    """Return a line with the fix if no objective is evaluated; None with objectives or without alerts."""
     source = context.source
     if not source.has_alerts:
         return None
@@ -316,7 +311,6 @@ def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
 
 
 def no_objectives(context: Context) -> Component:
-    """Return the content of the page without objectives."""
     if not context.source.has_alerts:
         return empty_page_card(
             "Alerts do not run with this dashboard", "Start both with `stagelens up` to see objectives here."
@@ -332,14 +326,12 @@ def no_objectives(context: Context) -> Component:
 
 
 def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:
-    """Return the card of all objectives, most urgent first, with *chosen* selected."""
     rows = [_objective_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
     head = (("Objective", ""), ("Budget left", ""), ("Burn 1 h", "r"))
     return components.card("Objectives", components.table(head, rows, "Objectives"), size="c4 beside", flush=True)
 
 
 def objective_words(slo: Slo) -> str:
-    """Return the target of *slo* as a short text for a table."""
     return f"{target(slo.objective)} {_condition(slo, 'under')} · {span(slo.window)}"
 
 
@@ -354,7 +346,6 @@ def time_to_exhaustion(found: SloStatus) -> timedelta | None:
 
 
 def slo_tiles(view: View, found: SloStatus) -> Component:
-    """Return the tiles of target, attainment, error budget and time to exhaustion."""
     slo = found.slo
     return components.tiles(
         [

@@ -42,7 +42,6 @@ NO_CAUSE = "No stage dominates the bad requests"
 
 
 def spent_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of bad requests in the window by stage, with the mean excess of a bad request."""
     slo, source, axis = found.slo, context.source, context.axis
     if slo.stage is not None:
         text = f"Each bad request of this objective spent too long in {label(slo.stage)}"
@@ -138,13 +137,11 @@ def _excess_row(record: dict[str, Any], widest: float) -> Component:
 
 
 def stage_budget_use(context: Context, slo: Slo) -> BudgetSplit | None:
-    """Return the use of the stage budgets of *slo* in the window, for the version, model and route of the address."""
     asked, axis = _narrowed(context, slo), context.axis
     return context.source.cached(stage_budgets, context.source.read, asked, axis.start, axis.end)
 
 
 def stages_card(context: Context, slo: Slo) -> Component:
-    """Return the card of the stage budgets and their use."""
     split, at = stage_budget_use(context, slo), percentile(slo.objective)
     tools = _versions(context, slo)
     if split is None:
@@ -320,7 +317,6 @@ def bad_sentence(blamed: StageGrowth, when: str) -> str:
 
 
 def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None, *, failed: bool = False) -> str:
-    """Return the address of the retained requests that violated *slo*, starting shortly before the violation."""
     window = {"from_": str(int((began - CALM_BEFORE).timestamp() * 1000))}
     if end is not None:
         window["to"] = str(int(end.timestamp() * 1000))

@@ -27,8 +27,6 @@ prices:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Cost of the requests of a window."""
-
     currency: str  # currency sign or code
     per_hour: float  # cost of the service [currency/hour]
     each: float | None  # cost of a request; None without requests [currency]
@@ -37,7 +35,6 @@ class Spending:
 
 
 def spending(context: Context) -> Spending | None:
-    """Return the cost of the requests in the window; None without a price."""
     costs, source = context.source.costs, context.source
     per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
     # A price covers all requests of a service, not the requests of one version, model or route.
@@ -65,7 +62,6 @@ def mean_stages(context: Context) -> dict[str, float]:
 
 
 def cost_tile(context: Context) -> Component:
-    """Return the tile of the cost of a million requests, and of a million good requests."""
     name, found = "Cost per 1 M", spending(context)
     if found is None:
         return tile(name, UNKNOWN, "", "unknown with a filter" if context.view.scope else "no price is set")
@@ -76,7 +72,6 @@ def cost_tile(context: Context) -> Component:
 
 
 def cost_card(context: Context, size: str) -> Component:
-    """Return the card of the cost by stage, and the largest possible saving of each stage."""
     found, means = spending(context), mean_stages(context)
     shares = cost_by_stage(1.0, means)
     if not shares:
@@ -96,7 +91,6 @@ def cost_card(context: Context, size: str) -> Component:
 
 
 def _idle_cost(context: Context, whole: float, currency: str) -> Component | None:
-    """Return a line that splits the cost into busy and idle machine time; None if the utilization is unknown."""
     frame = hardware_frame(context)
     share = mean_utilization(frame)
     if share is None:

@@ -84,7 +84,6 @@ def _finding(context: Context, measures: tokens_charts.TokenMeasures) -> Compone
 
 
 def headline(context: Context, measures: tokens_charts.TokenMeasures) -> str:
-    """Return a sentence about the time to first token and the dominant stage of its tail."""
     usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
     if usual is None:
         return f"{several(measures.first.count, 'first token')}: too few to evaluate"
@@ -101,7 +100,6 @@ def headline(context: Context, measures: tokens_charts.TokenMeasures) -> str:
 
 
 def _tail_growth(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the increase of each stage before the first token from the median to p99, without decreases."""
     rows = {quantile: frame[frame["percentile"] == quantile] for quantile in (0.5, 0.99)}
     if not all(len(each) for each in rows.values()):
         return {}

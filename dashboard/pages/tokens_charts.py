@@ -44,7 +44,6 @@ _SPEED_COLUMNS = {
 
 
 def first_token_frame(context: Context, measures: TokenMeasures, selection: Selection | None = None) -> pd.DataFrame:
-    """Return the stage breakdown of the time to first token, at the percentiles with enough requests."""
     source = context.source
     frame = source.cached(
         source.read.first_token_breakdown, selection or context.selection, PERCENTILES, measures.definition
@@ -54,7 +53,6 @@ def first_token_frame(context: Context, measures: TokenMeasures, selection: Sele
 
 
 def first_token_measures(context: Context, measures: TokenMeasures) -> Measures:
-    """Return p50 and p99 of the time to first token with their stages, as measures of the requests with a first token."""
     frame = first_token_frame(context, measures)
     at = {quantile: frame[frame["percentile"] == quantile].reset_index(drop=True) for quantile in (0.5, 0.99)}
     values = [float(row["value_seconds"].iloc[0]) if len(row) else 0.0 for row in at.values()]
@@ -64,13 +62,11 @@ def first_token_measures(context: Context, measures: TokenMeasures) -> Measures:
 
 
 def pace_measures(measures: TokenMeasures) -> Measures:
-    """Return p50 and p99 of the time per output token, all of it in the stage Decode."""
     p50, p99 = (value_at(measures.pace, each) or 0.0 for each in (0.5, 0.99))
     return measures_of(measures.pace.count, 0, (p50, p99), ({"decode": p50}, {"decode": p99}))
 
 
 def first_token_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the card of the stages before the first token, by percentile."""
     title, frame = "Time to first token, by percentile", first_token_frame(context, measures)
     if not len(frame):
         return card(title, _too_few_first_tokens(frame, measures), size="c6")
@@ -110,7 +106,6 @@ def _requests_needed(n: int, quantile: float) -> str:
 
 
 def speed_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the card of token speed by number of requests that decode at the same time."""
     title, source = "Token speed against load", context.source
     groups = _groups(measures.pace.count)
     frame = source.cached(
@@ -162,8 +157,6 @@ def _too_few_steps(measures: TokenMeasures, steps: int) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class TokenMeasures:
-    """Token streaming measures of a selection."""
-
     definition: str  # definition by which the times were measured; "" without measured times
     definitions: Mapping[str, int]  # number of requests by definition
     first: Histogram  # time to the first token [seconds]
@@ -182,7 +175,6 @@ class TokenMeasures:
 
 
 def token_measures(source: Source, selection: Selection | None, definition: str | None) -> TokenMeasures:
-    """Return the measures of *selection* by *definition*, or by the most frequent one; empty for None."""
     found = {
         metric: source.cached(source.read.streams, selection, metric) if selection else {}
         for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
@@ -198,37 +190,30 @@ def token_measures(source: Source, selection: Selection | None, definition: str 
 
 
 def measures_of_window(context: Context) -> TokenMeasures:
-    """Return the measures of the window, by the definition in the address."""
     return token_measures(context.source, context.selection, context.view.text("by"))
 
 
 def definition_words(definition: str) -> str:
-    """Return how *definition* measures the time to first token, as text."""
     return names.DEFINITIONS.get(definition, f"by a custom definition, {definition}")
 
 
 @dataclass(frozen=True, slots=True)
 class BandChart:
-    """Name, unit and colour token of a chart by token count bucket."""
-
     name: str
     unit: str
     colour: str
 
 
 def prompt_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the card of the time to first token by prompt length."""
     found = first_tokens_by_prompt(context, measures.definition)
     return _band_card("TTFT by prompt length", found, measures.taken_in, _PROMPTS)
 
 
 def first_tokens_by_prompt(context: Context, definition: str) -> Mapping[str, Histogram]:
-    """Return the time to first token by bucket of the prompt length."""
     return context.source.cached(context.source.read.by_band, context.selection, names.FIRST_TOKEN_BY_INPUT, definition)
 
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:
-    """Return the card of the time per output token by response length."""
     found = context.source.cached(
         context.source.read.by_band, context.selection, names.OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
@@ -271,7 +256,6 @@ def _no_lengths(counted: Histogram) -> Component:
 
 
 def length_card(measures: TokenMeasures) -> Component:
-    """Return the card of response lengths, with the cause of the tail: longer responses or slower tokens."""
     title, counted = "Response length", measures.put_out
     if not counted.count:
         return card(title, empty("No token counts", NO_COUNTS), size="c4")
@@ -328,7 +312,6 @@ def _length_summary(counted: Histogram) -> str:
 
 
 def tail_words(measures: TokenMeasures) -> str | None:
-    """Return whether the response length or the time per token grows more from p50 to p99, as text."""
     values = [value_at(each, quantile) for each in (measures.put_out, measures.pace) for quantile in (0.5, 0.99)]
     if None in values or not all(values):
         return None

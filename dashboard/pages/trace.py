@@ -39,7 +39,6 @@ _CODE_HEAD = (("Stage", ""), ("Function", ""), ("Place", "hide"), ("Time", "r"),
 
 
 def render(context: Context, trace_id: str) -> Page:
-    """Return the page of one retained request."""
     view, source = context.view, context.source
     found = source.cached(source.read.trace, trace_id) if _is_id(trace_id) else None
     trail: list[tuple[str, str | None]] = [("Traces", view.link("/traces"))]
@@ -182,7 +181,6 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
 
 
 def _process_age(found: KeptTrace) -> str:
-    """Return the age of the process at the start of the request; "" if unknown."""
     age = found.attributes.get(REPLICA_AGE)
     return span(timedelta(seconds=age / trace_timeline.NS)) if isinstance(age, int) else ""
 
@@ -209,7 +207,6 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
 
 
 def verdict(found: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
-    """Return the verdict sentence, with the request and the median request as bars to scale."""
     stages = {stage: value / trace_timeline.NS for stage, value in found.stages_ns.items()}
     seconds = found.duration_ns / trace_timeline.NS
     number, unit = split_duration(seconds)
@@ -256,7 +253,6 @@ def _causes(stages: Mapping[str, float], setting: trace_timeline.TraceBaseline) 
 
 
 def code_card(found: KeptTrace, context: Context | None = None) -> Component:
-    """Return the functions that the request was in."""
     shown = request_functions(found)[:_MAX_FUNCTIONS]
     if not shown:
         return card("Code of this request", html.P("This request has no valid samples.", className="muted"))
@@ -281,7 +277,6 @@ def code_card(found: KeptTrace, context: Context | None = None) -> Component:
 
 
 def request_functions(found: KeptTrace) -> list[FunctionTime]:
-    """Return the functions with the sampled time of the request, in descending order."""
     sampled = profile_of_request(str(found.attributes.get(PROFILE, "")))
     stages: dict[str, float] = defaultdict(float)
     for key, micros in sampled.items():

@@ -43,7 +43,6 @@ _MIDDLE = 60
 
 
 def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
-    """Return the card with a row for each recorded interval; *tools* are the controls at its right."""
     scale = Scale.of(found)
     head: list[tuple[Node, str]] = [
         ("Stage", "w-name"),
@@ -128,7 +127,6 @@ def _overlap_note(found: KeptTrace) -> Node:
 
 
 def lanes(found: KeptTrace, tools: Node) -> Component:
-    """Return the card with a lane for each device or CPU on which work ran; *tools* are the controls at its right."""
     scale = Scale.of(found)
     held: dict[str, list[dict[str, Any]]] = {}
     for span in spans_by_start(found.spans):
@@ -166,8 +164,6 @@ def _gpu_words(held: Mapping[str, list[dict[str, Any]]], scale: Scale) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceBaseline:
-    """Usual times of the service at the time of a retained request."""
-
     latency: Histogram  # latency of the requests in the hours around the retained one [seconds]
     stages: Mapping[str, Histogram]  # own time of each stage in these requests [seconds]
     median: dict[str, float]  # stage times of the median request [seconds]
@@ -185,13 +181,11 @@ class TraceBaseline:
 
 
 def requests_around(found: KeptTrace) -> Selection:
-    """Return the selection of the service's requests around the time of *found*."""
     at = datetime.fromtimestamp(found.started_ns / NS, UTC)
     return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
 
 
 def trace_baseline(context: Context, trace: KeptTrace) -> TraceBaseline:
-    """Return the baseline for the retained request *trace*."""
     source, near = context.source, requests_around(trace)
     found = source.cached(breakdown, source.read, near, (0.5,))
     median = found.stages(0.5) if has_enough_samples(found.requests, 0.5) else {}
@@ -201,7 +195,6 @@ def trace_baseline(context: Context, trace: KeptTrace) -> TraceBaseline:
 
 
 def neighbour_traces(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
-    """Return the retained requests before and after *found* in the list, slowest first."""
     source = context.source
     frame = source.cached(source.read.exemplars, requests_around(found), limit=100)
     listed = [
@@ -224,8 +217,6 @@ def rank_in(histogram: Histogram | None, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Numbers beside a row of the timeline."""
-
     seconds: float  # duration of the row [seconds]
     rank: float | None  # share of requests with at most this time in the stage; None with too few requests [ratio]
     main: bool = False  # whether this stage dominates the request
@@ -233,8 +224,6 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Time axis shared by all rows."""
-
     whole: float
 
     @classmethod

@@ -61,7 +61,6 @@ _BECAUSE = {
 
 
 def render(context: Context) -> Page:
-    """Return the list of retained requests of all services, or as a tab of one service."""
     view, service = context.view, context.service
     if view.parts and view.parts[0] == "s":
         return service_page(context, "traces", lambda: _body(context))
@@ -82,7 +81,6 @@ def _body(context: Context) -> list[Node]:
 
 
 def find_traces(context: Context) -> FoundTraces:
-    """Return the retained requests that match the filters of the address: those of its page, or of the last page."""
     view = context.view
     low, high = duration_range(view)
     found_by = TraceFilter(view.text("dom"), (low or 0.0, math.inf if high is None else high), view.attributes)
@@ -105,7 +103,6 @@ def find_traces(context: Context) -> FoundTraces:
 
 
 def _selection(context: Context) -> Selection:
-    """Return the selection of the address; a model or a route may be that of several services."""
     view = context.view
     status = _BY_CODE.get(view.text("err") or "")
     return replace(context.selection, status=status, **{SCOPE[key]: value for key, value in view.scope.items()})
@@ -118,7 +115,6 @@ def duration_range(view: View) -> tuple[float | None, float | None]:
 
 
 def latency_of(text: str | None) -> float | None:
-    """Parse `250ms`, `1.5s`, or a number of milliseconds; None for anything else."""
     if not text:
         return None
     try:
@@ -163,7 +159,6 @@ def _list(context: Context, found: FoundTraces) -> Component:
 
 
 def _columns(context: Context, found: FoundTraces) -> dict[str, list[str]]:
-    """Return the columns of routes, replicas and of the first attributes in the address, if they have values."""
     view = context.view
     values = [dict(each) for each in found.page["attributes"]]
     asked = dict.fromkeys(key for key, _ in view.attributes if key != REPLICA.key)
@@ -192,7 +187,6 @@ def _pages(view: View, found: FoundTraces) -> Node:
 
 
 def _searched_words(view: View, found: FoundTraces) -> str:
-    """Return how many requests were searched, as text; "" if all were."""
     if found.searched >= found.retained:
         return ""
     first = "newest" if view.choice("t", "slow", "new") == "new" else "slowest"
@@ -220,7 +214,6 @@ def _order(view: View) -> Component:
 
 
 def filters(context: Context, found: FoundTraces) -> Component:
-    """Return the filters, with the values that occur, and a chip for each active one."""
     view = context.view
     # Pages of a service have these filters in their header.
     on_service = view.parts[0] == "s"
@@ -256,7 +249,6 @@ def _services(context: Context) -> Component:
 
 
 def _dimension(view: View, key: str, name: str, found: FoundTraces) -> Component | None:
-    """Return the menu of the values of a dimension, which *key* of the address selects; None without a choice."""
     chosen, values = view.text(key) or "", found.dimensions[name]
     word = "stage" if key == "dom" else name
     texts = {value: label(value) if key == "dom" else value for value in values}
@@ -381,7 +373,6 @@ def _all_attributes(view: View, found: FoundTraces) -> Component:
 
 
 def _named_first(key: str) -> tuple[int, str]:
-    """Return the sort key that puts the attributes of the user first, then those of the agent, then those of protocols."""
     return (1 if key in BY_KEY else 2 if "." in key else 0), key
 
 
@@ -403,5 +394,4 @@ def _attribute_chip(view: View, pair: tuple[str, str]) -> Component:
 
 
 def _title(key: str) -> str:
-    """Return the name of an attribute as a title; the names of users and protocols are unchanged."""
     return attribute(key).label.capitalize() if key in BY_KEY else key

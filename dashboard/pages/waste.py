@@ -93,7 +93,6 @@ def waste_of(context: Context, rows: Sequence[ServiceRow]) -> list[Waste]:
 
 
 def waste_card(context: Context, rows: Sequence[ServiceRow]) -> Component | None:
-    """Return the card of the services that waste most, ranked by the kind in the address; None without any waste."""
     view, currency = context.view, context.source.costs.currency if context.source.costs else ""
     every = waste_of(context, rows)
     ranked: dict[WasteKind, list[Waste]] = {kind: found for kind in _COLUMNS if (found := most_wasteful(every, kind))}

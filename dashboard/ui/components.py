@@ -45,7 +45,6 @@ WORDS = {
 
 
 def attributes(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return `data-…` and `aria-…` attributes as component arguments; their names are not valid Python identifiers."""
     return dict(values)
 
 
@@ -55,32 +54,26 @@ def link(inside: Nodes, href: str, className: str = "", **more: Any) -> Componen
 
 
 def swatch(stage: str) -> Component:
-    """Return the colour square of *stage*; its name is always shown beside it."""
     return html.I(className=f"sw st-{hue(stage)}")
 
 
 def stage_name(stage: str, *more: Node) -> Component:
-    """Return the colour square and the name of *stage*."""
     return html.Span([swatch(stage), html.Span([label(stage), *more])], className="nm")
 
 
 def dot(state: str) -> Component:
-    """Return the symbol of a status, whose shape is distinct without colour; the word is shown beside it."""
     return html.I(className=f"dot {SHAPES[state]}")
 
 
 def status(state: str, word: str = "") -> Component:
-    """Return a status as symbol and word, by default the word of the state."""
     return html.Span([dot(state), word or WORDS[state]], className=f"pill {SHAPES[state]}")
 
 
 def pill(text: str, kind: str = "") -> Component:
-    """Return a badge; *kind* is `good`, `warn`, `bad`, `stale`, `paused`, `out` or ""."""
     return html.Span(text, className=f"pill {kind}".strip())
 
 
 def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float = 1.0) -> Component:
-    """Return the stages of a latency as one stacked bar, in their fixed order."""
     total = sum(stages.values()) or 1.0
     shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position) if stages[stage] > 0]
     largest = sorted(shown, key=lambda pair: -pair[1])[:_SPOKEN]
@@ -108,7 +101,6 @@ def _gradient(shown: Sequence[tuple[str, float]]) -> str:
 
 
 def dominating(stages: Mapping[str, float]) -> Component:
-    """Return the largest of *stages*, with its share."""
     if not stages:
         return html.Span("", className="dom")
     total = sum(stages.values()) or 1.0
@@ -117,13 +109,11 @@ def dominating(stages: Mapping[str, float]) -> Component:
 
 
 def gauge(ratio: float, kind: str = "") -> Component:
-    """Return a thin bar filled to *ratio*, between 0 and 1; the number is shown beside it."""
     filled = min(max(ratio, 0.0), 1.0)
     return html.Div(html.I(style={"width": f"{filled * 100:.0f}%"}), className=f"track {kind}".strip())
 
 
 def delta(ratio: float | None, *, certain: bool, worse_up: bool = True, after: str = "") -> Component:
-    """Return a relative change, coloured as better or worse if it is *certain*: larger than its error."""
     if ratio is None:
         return html.Span("–", className="delta flat")  # noqa: RUF001 - an en dash means unknown
     flat = abs(ratio) < SMALL_CHANGE or not certain
@@ -132,7 +122,6 @@ def delta(ratio: float | None, *, certain: bool, worse_up: bool = True, after: s
 
 
 def tile(name: Node, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
-    """Return one number of the tile strip at the top of a page."""
     big = html.Div([value, html.Small(unit) if unit else None], className="v num")
     said = below if isinstance(below, str) else None
     return html.Div(
@@ -156,7 +145,6 @@ def tiles(each: Iterable[Component | None]) -> Component:
 
 
 def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
-    """Return a sparkline of *values*; None if there are too few values."""
     known = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not equal to itself
     if len(known) < 3:  # noqa: PLR2004 - two points show no trend
         return None
@@ -207,7 +195,6 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table."""
     has_numbers = any(isinstance(each, (Chart, html.Table)) for each in _components(body))
     export = _export(title) if title and has_numbers else None
     head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
@@ -223,14 +210,10 @@ def card(
 
 
 class StageBar(html.Div):
-    """Bar of stages, with their keys for the legend."""
-
     stages: Sequence[str] = ()
 
 
 class Chart(StageBar):
-    """Chart with its figure and its numbers, for `ui.page_export`."""
-
     name: str = ""
     figure: Figure
     frame: pd.DataFrame | None = None
@@ -269,7 +252,6 @@ def _components(node: Nodes) -> Iterator[Component]:
 
 
 def missing_legend(body: Nodes) -> Component | None:
-    """Return the legend of the charts and bars in the *body* of a card; None if all of their colours have a name there."""
     inside = [*_components(body)]
     drawn = [each for each in inside if isinstance(each, StageBar)]
     stages = sorted({stage for each in drawn for stage in each.stages}, key=position)
@@ -289,7 +271,6 @@ def chart(
     frame: pd.DataFrame | None = None,
     stages: Sequence[str] = (),
 ) -> Component:
-    """Return a chart: the figure as data, and an empty box in which the browser draws it."""
     made = Chart(
         html.Div(
             className="plot",
@@ -303,7 +284,6 @@ def chart(
 
 
 def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, chart_name: str, default: str) -> Component:
-    """Return a group of buttons that set *key* of the address and redraw one chart."""
     buttons = [
         html.Button(
             text,
@@ -324,7 +304,6 @@ def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, char
 
 
 def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) -> Component:
-    """Return a group of links that look like `switch`; *options* maps a value to label and address."""
     items = [
         link(text, href=href, className="on" if value == chosen else "", **_current(value == chosen))
         for value, (text, href) in options.items()
@@ -340,7 +319,6 @@ def table(
     css: str = "",
     foot: Nodes = None,
 ) -> Component:
-    """Return a table in a box that scrolls horizontally."""
     titles = [html.Th(each[0], className=each[1], scope="col") if isinstance(each, tuple) else each for each in head]
     parts: list[Component] = [html.Caption(name, className="sr"), html.Thead(html.Tr(titles)), html.Tbody(list(rows))]
     if foot is not None:
@@ -360,7 +338,6 @@ def steady(shown: Component, texts: Sequence[str]) -> Component:
 
 
 def legend(stages: Iterable[str]) -> Component:
-    """Return the colour squares and names of *stages* in their fixed order."""
     return _legend({label(stage): hue(stage) for stage in sorted(set(stages), key=position)})
 
 
@@ -370,7 +347,6 @@ def _legend(names: Mapping[str, str]) -> Component:
 
 
 def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Component:
-    """Return the content of a card without data: the known facts, and the next step."""
     return html.Div(
         [
             html.H3(title),
@@ -382,7 +358,6 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
 
 
 def with_code(text: str) -> list[Node]:
-    """Return *text* with its parts in backquotes formatted as code; commands have a button that copies them."""
     nodes: list[Node] = []
     for place, part in enumerate(text.split("`")):
         nodes.append(html.Code(part, className="mono") if place % 2 else part)
@@ -391,7 +366,6 @@ def with_code(text: str) -> list[Node]:
 
 
 def code_block(text: str) -> Component:
-    """Return *text*, commands or a file, with a button that copies it."""
     return html.Div([html.Pre(text, className="code mono", tabIndex=0), _copy_button(text)], className="copyable")
 
 
@@ -401,12 +375,10 @@ def _copy_button(text: str, css: str = "") -> Component:
 
 
 def banner(text: Nodes, kind: str = "warn") -> Component:
-    """Return a line across the page, announced by screen readers."""
     return html.Div(text, className=f"banner {kind}", role="status")
 
 
 def ratio_of(now: float | None, before: float | None) -> float | None:
-    """Return the relative change from *before* to *now*; None unless both are known and *before* is not zero."""
     if now is None or before is None or before <= 0:
         return None
     return now / before - 1

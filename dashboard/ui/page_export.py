@@ -65,7 +65,6 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
 
 
 def html_chunks(nodes: Nodes) -> Iterator[str]:
-    """Yield *nodes* as HTML for browsers: what is before each `LazyPanel` as soon as that panel is about to be built."""
     writer, ready = _Writer(lambda address: address, "page"), list[str]()
     for each in writer.chunks(_listed(nodes)):
         if isinstance(each, LazyPanel):
@@ -134,7 +133,6 @@ class _Writer:
 
 
 def _spaced(parts: Iterable[str]) -> str:
-    """Return *parts* one after another, with a space between two words of which an inline element has one."""
     joined = ""
     for each in parts:
         is_next = bool(_FIRST_WORD.match(each)) and (each[0] == "<" or joined.endswith(">"))
@@ -186,21 +184,17 @@ class TableData:
 
 @dataclass(slots=True)
 class PageData:
-    """Data of a page: its charts by name, and its tables in order."""
-
     charts: dict[str, ChartData] = field(default_factory=dict)
     tables: list[TableData] = field(default_factory=list)
 
 
 def page_data(nodes: Nodes) -> PageData:
-    """Return the chart and table data of *nodes*, a rendered page or a part of one."""
     found = PageData()
     _collect(nodes, "", found)
     return found
 
 
 def children(node: Nodes) -> list[Component | str]:
-    """Return the direct children of *node*; numbers as Dash writes them."""
     inside = getattr(node, "children", None) if isinstance(node, Component) else node
     parts = inside if isinstance(inside, (list, tuple)) else [inside]
     return [

@@ -222,8 +222,6 @@ def _endpoint(method: str) -> str:
 
 
 def add_trace_route(server: Flask, source: Source) -> None:
-    """Add the route that exports retained requests to *server*."""
-
     def trace(name: str) -> Response:
         found = source.cached(source.read.trace, name)
         if found is None:
@@ -249,7 +247,6 @@ def _request_profile(found: KeptTrace) -> list[dict[str, Any]]:
 
 
 def as_otlp(found: KeptTrace) -> dict[str, Any]:
-    """Return *found* as one `ExportTraceServiceRequest` in the JSON mapping of OTLP 1.x."""
     series = found.series
     resource = {
         names.SERVICE_NAME: series.service,

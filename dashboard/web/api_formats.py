@@ -30,8 +30,6 @@ _MAX_PERCENTILES = 100
 
 
 class BadRequestError(StagelensError):
-    """API request with an invalid parameter."""
-
     def __init__(self, error: str, *, key: str = "", fix: str = "", status: int = BAD_REQUEST) -> None:
         super().__init__(error)
         self.key = key
@@ -40,12 +38,10 @@ class BadRequestError(StagelensError):
 
 
 def refuse(error: str, key: str = "", fix: str = "", status: int = BAD_REQUEST) -> NoReturn:
-    """Raise the error of an invalid parameter."""
     raise BadRequestError(error, key=key, fix=fix, status=status)
 
 
 def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
-    """Reject unknown parameters."""
     known = sorted(allowed)
     for key in given:
         if key not in known:
@@ -95,7 +91,6 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @singledispatch
 def to_plain(value: Any) -> Any:
-    """Return *value* as JSON types: times in ISO 8601 UTC, durations in seconds, NaN as null."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
     return str(value)
@@ -145,12 +140,10 @@ def _several(value: Iterable[Any]) -> list[Any]:
 
 
 def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the name and, if known, the unit of each column of *frame*."""
     return [_column(str(each)) for each in frame.columns]
 
 
 def rows(frame: pd.DataFrame) -> list[list[Any]]:
-    """Return the rows of *frame*, each in the order of its columns."""
     return [[to_plain(each) for each in row] for row in frame.itertuples(index=False, name=None)]
 
 
@@ -168,7 +161,6 @@ def file_name(parts: Iterable[str], kind: str) -> str:
 
 
 def table_json(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return *frame* as columns and rows, the form of API tables."""
     return {"columns": columns(frame), "rows": rows(frame)}
 
 

@@ -93,8 +93,6 @@ _WASTE = [
 
 @dataclass(frozen=True, slots=True)
 class ApiQuery:
-    """Query of `GET /api/v1/query/<name>`."""
-
     keys: tuple[str, ...]
     answer: Callable[[Context, Arguments], dict[str, Any]]
     about_one: bool = True

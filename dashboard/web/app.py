@@ -58,11 +58,9 @@ class Dashboard:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the server; before `start`, the configured ones."""
         return self._address
 
     def start(self) -> None:
-        """Start to listen, and return once connections are accepted."""
         config = self.config
         listening = open_listener(config.host, config.port, "dashboard", _PORT_FIX)
         # A proxy may send the requests of all readers over one address.
@@ -88,7 +86,6 @@ class Dashboard:
 
 
 def build(source: Source, config: DashboardConfig) -> Flask:
-    """Return the server of *source*, guarded according to *config*."""
     access = LiveAccess(config.access, lambda: datetime.now(UTC))
     # Pages, API and actions show and do what the reader may; probes and signed requests have no reader.
     own = guard.source_of_reader(source)
@@ -165,7 +162,6 @@ def _document(context: Context) -> Iterator[str]:
 
 
 def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterator[str]:
-    """Yield what differs between the page of *context* and the page that the browser has *seen*, in the order in which it becomes known."""
     try:
         now = _state(context)
         known = seen if all(seen.get(key) == now[key] for key in ("address", "stale")) else {}

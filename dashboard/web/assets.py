@@ -26,7 +26,6 @@ _VERSIONED = re.compile(r"([\w-]+(?:\.min)?)(?:\.([0-9a-f]{12}))?(\.\w+)")
 
 
 def text_of(*names: str) -> str:
-    """Return the files *names* of the folder one after another."""
     return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in names)
 
 
@@ -36,8 +35,6 @@ def url(name: str) -> str:
 
 
 def add_asset_route(server: Flask) -> None:
-    """Add the files under `PREFIX` to *server*."""
-
     def asset(name: str) -> Response:
         found = _VERSIONED.fullmatch(name)
         plain = f"{found[1]}{found[3]}" if found else ""

@@ -84,7 +84,6 @@ class AuditLog:
 
 
 def about(subject: str, service: str = "", environment: str = "") -> None:
-    """Set the subject of the action of the current request."""
     flask.g.stagelens_subject = subject, service, environment
 
 

@@ -53,8 +53,6 @@ _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Authenticated reader."""
-
     name: str = ""
     bound_to: str = ""
     by_token: bool = False
@@ -63,8 +61,6 @@ class Principal:
 
 
 class TooManyAttemptsError(Exception):
-    """Too many failed logins from one address, or too many concurrent password checks."""
-
     def __init__(self, wait_seconds: float) -> None:
         super().__init__(wait_seconds)
         self.wait_seconds = wait_seconds
@@ -98,7 +94,6 @@ class Authenticator:
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 
     def is_known(self, request: Request) -> bool:
-        """Return whether *request* is that of a reader, as far as this is known without the store and without hashing."""
         if not self._signs_in or self._of_proxy(request) or self._session(request):
             return True
         scheme = request.headers.get("Authorization", "").partition(" ")[0].lower()
@@ -114,7 +109,6 @@ class Authenticator:
         return self._access.of(principal.name, principal.groups, by_token=principal.has_token)
 
     def sign_in(self, request: Request, name: str, secret: str) -> str | None:
-        """Return a session for a correct token, or a correct password of *name*; None for a wrong secret."""
         signer = self._proved(request, name, secret)
         return session_of(name, signer, self._clock()) if signer else None
 
@@ -264,7 +258,6 @@ LENGTH_SECONDS = 30 * 86_400
 
 
 def session_of(name: str, secret: str, now: float) -> str:
-    """Return the session cookie of *name*, signed with *secret* and valid from *now* on [Unix seconds]."""
     until = str(int(now) + LENGTH_SECONDS)
     encoded_name = urlsafe_b64encode(name.encode()).decode()
     # Without this random part, two sessions of the same second would be equal, and would be revoked together.
@@ -273,7 +266,6 @@ def session_of(name: str, secret: str, now: float) -> str:
 
 
 def name_in(cookie: str) -> str | None:
-    """Return the unverified name in *cookie*, to find the secret for its signature."""
     try:
         return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
     except ValueError:
@@ -281,15 +273,12 @@ def name_in(cookie: str) -> str | None:
 
 
 def is_session(cookie: str, secret: str, now: float) -> bool:
-    """Return whether *cookie* is signed with *secret* and not expired at *now*."""
     encoded_name, until, which, signature = cookie.split(".")
     genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", encoded_name, until, which).encode())
     return genuine and is_whole_number(until) and int(until) > now
 
 
 class CsrfTokens:
-    """CSRF tokens of pages, each bound to one reader."""
-
     def __init__(self) -> None:
         self._key = secrets.token_hex(32)
 
@@ -314,7 +303,6 @@ class RevokedSessions:
         self._read_at = float("-inf")
 
     def add(self, cookie: str) -> None:
-        """Revoke *cookie*; if the store cannot be written, the revocation is known to this process only."""
         now = self._clock()
         with self._lock:
             self._known.add(lease.name_of(_PREFIX, cookie.encode()))

@@ -22,12 +22,10 @@ _GZIP_WINDOW = 31
 
 
 def accepted_encoding() -> Encoding | None:
-    """Return the encoding for the response to the current request; None if the client accepts neither."""
     return next((each for each in ("zstd", "gzip") if request.accept_encodings[each] > 0), None)
 
 
 def compressed(body: bytes, encoding: Encoding, *, small: bool = False) -> bytes:
-    """Return *body* in *encoding*; *small* takes longer, for files that are compressed once."""
     levels = _SMALL if small else _FAST
     if encoding == "zstd":
         return zstandard.ZstdCompressor(levels[0]).compress(body)

@@ -38,7 +38,6 @@ _MAX_FORM_BYTES = 8192
 def protect(
     server: Flask, config: DashboardConfig, access: LiveAccess, signed_out: RevokedSessions, *, audit_log: AuditLog
 ) -> None:
-    """Check every request to *server*, and add security headers to every response."""
     is_private = config.is_private
     server.config["MAX_CONTENT_LENGTH"] = wsgi_front.MAX_BODY_BYTES
     authenticator = Authenticator(config, access, signed_out)
@@ -84,13 +83,10 @@ def current_principal() -> Principal:
 
 
 def current_access() -> ReaderAccess:
-    """Return the rights of the reader of the current request."""
     return flask.g.stagelens_access
 
 
 def source_of_reader(source: Source) -> Source:
-    """Return a proxy of *source* that shows each request the data that its reader may see."""
-
     def current() -> Source:
         if "stagelens_source" not in flask.g:
             flask.g.stagelens_source = source.of_reader(current_access())
@@ -100,19 +96,16 @@ def source_of_reader(source: Source) -> Source:
 
 
 def dashboard_url() -> str:
-    """Return the base URL of the dashboard as the reader sees it, such as `https://stagelens.example.com`."""
     scheme = "https" if flask.current_app.extensions["stagelens authenticator"].is_https(request) else "http"
     return f"{scheme}://{request.host}"
 
 
 def requested_path() -> str:
-    """Return the undecoded path of the request; decoded, a slash in a service name would end the name."""
     path = str(request.environ.get("REQUEST_URI") or request.environ.get("RAW_URI") or "").partition("?")[0]
     return path if path.startswith("/") else quote(request.path)
 
 
 def has_session() -> bool:
-    """Return whether the reader has a session cookie, and may therefore sign out."""
     return (
         flask.has_request_context()
         and bool(current_principal().bound_to)
@@ -121,12 +114,10 @@ def has_session() -> bool:
 
 
 def csrf_token() -> str:
-    """Return the value of `CSRF_HEADER` that writes of the current reader need."""
     return _csrf_tokens().token(current_principal().bound_to)
 
 
 def is_trusted_write() -> bool:
-    """Return whether the request came from a page of this dashboard, or from a program with the token."""
     return current_principal().by_token or _csrf_tokens().accepts(
         request.headers.get(CSRF_HEADER, ""), current_principal().bound_to
     )
@@ -188,8 +179,6 @@ _WRONG_TOKEN = "Wrong token."  # noqa: S105 - a message
 def add_signin_routes(
     server: Flask, config: DashboardConfig, authenticator: Authenticator, audit_log: AuditLog
 ) -> None:
-    """Add `SIGN_IN` and `SIGN_OUT` to *server*."""
-
     def sign_in() -> AnyResponse:
         request.max_content_length = _MAX_FORM_BYTES
         try:
@@ -222,7 +211,6 @@ def add_signin_routes(
 
 
 def signin_from_url(authenticator: Authenticator, audit_log: AuditLog) -> AnyResponse | None:
-    """Sign in with a valid token in the URL, and redirect to the URL without the token."""
     offered = None if _is_cross_site() else request.args.get("token")
     session = None if offered is None else authenticator.sign_in(request, "", offered)
     if session is None:
@@ -238,7 +226,6 @@ def _is_cross_site() -> bool:
 
 
 def unauthenticated_response(config: DashboardConfig, authenticator: Authenticator) -> Response:
-    """Return the sign-in form to browsers, and a JSON error with the fix to programs."""
     if not config.takes_secrets:
         return refused_response(_WRONG, f"Not signed in: the proxy sent no {config.proxy_header}.")
     if request.path.startswith(API_PREFIX):
@@ -256,20 +243,17 @@ def unauthenticated_response(config: DashboardConfig, authenticator: Authenticat
 
 
 def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
-    """Return the page with the form for name and password, or for the token."""
     offered = {"users": bool(config.users), "token": bool(config.token)}
     return _page(status, "Sign in", action=SIGN_IN, to=to, wrong=wrong, **offered)
 
 
 def refused_response(status: int, reason: str) -> Response:
-    """Return the rejection of a request with its reason, as a page or as JSON for programs."""
     if request.path.startswith(API_PREFIX):
         return error_response(reason, "", "", status)
     return _page(status, "Not signed in" if status == _WRONG else "Refused", reason=reason)
 
 
 def too_many_response(error: TooManyAttemptsError) -> Response:
-    """Return the response to too many failed logins."""
     seconds = str(int(error.wait_seconds) + 1)
     response = refused_response(429, f"Too many failed logins. Try again in {seconds} s.")
     response.headers["Retry-After"] = seconds

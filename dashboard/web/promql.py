@@ -40,15 +40,12 @@ _WINDOW_HINT = (
 
 
 class QueryError(StagelensError):
-    """Query that cannot be answered."""
-
     def __init__(self, error: str, kind: str = "bad_data") -> None:
         super().__init__(error)
         self.kind = kind
 
 
 def refuse(error: str, kind: str = "bad_data") -> NoReturn:
-    """Raise the error of a query."""
     raise QueryError(error, kind)
 
 
@@ -58,7 +55,6 @@ class VectorSeries:
     values: Floats
 
     def key(self, names: Iterable[str] | None = None, without: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
-        """Return the sorted labels, all or those with *names*; those in *without* are left out."""
         chosen = self.labels if names is None else {name for name in names if name in self.labels}
         return tuple(sorted((name, self.labels[name]) for name in chosen if name not in without))
 
@@ -81,8 +77,6 @@ LIMITS = {
 
 
 class QueryLimits:
-    """Limits of one request, less the parts that are used."""
-
     def __init__(self, seconds: float) -> None:
         self._seconds = min(seconds, _MAX_SECONDS)
         self._until = time.monotonic() + self._seconds
@@ -104,8 +98,6 @@ class QueryLimits:
 
 
 class Matcher:
-    """Condition on a label."""
-
     def __init__(
         self, name: str, value: str, limits: QueryLimits, *, is_regex: bool = False, is_negated: bool = False
     ) -> None:
@@ -117,7 +109,6 @@ class Matcher:
         self._found = limits.expressions[value] if is_regex else value.__eq__
 
     def matches(self, value: str) -> bool:
-        """Return whether the condition is true for *value*; "" for a series without the label."""
         return self._found(value) != self._is_negated
 
 
@@ -157,7 +148,6 @@ def _expression(text: str, limits: QueryLimits) -> Callable[[str], bool]:
 
 
 def _compiled_bytes(text: str) -> int:
-    """Return an upper bound of the memory of the compiled expression *text*."""
     if len(text) > _MAX_CHARACTERS:
         return _MAX_BYTES
     # Bytes of each open group; bytes of the last part, which a count repeats; number of open classes.
@@ -209,7 +199,6 @@ _MARK = "\ue000"
 
 
 def parse(query: str) -> promql.Expr:
-    """Return the expression *query*, with `=` and a marked value in place of `=~`: the parser would compile it without a limit."""
     is_regex, texts = False, 0
 
     def rewrite(found: re.Match[str]) -> str:
@@ -237,7 +226,6 @@ def parse(query: str) -> promql.Expr:
 
 
 def matchers_of(selector: promql.VectorSelector, limits: QueryLimits) -> list[Matcher]:
-    """Return the conditions of *selector*, including that on the name of the metric."""
     # Every selector is a query to the store.
     limits.use("selectors")
     if selector.matchers.or_matchers:
@@ -256,8 +244,6 @@ def matchers_of(selector: promql.VectorSelector, limits: QueryLimits) -> list[Ma
 
 
 class QueryEvaluator:
-    """Evaluation of expressions."""
-
     def __init__(self, select: Callable[[promql.VectorSelector], Vector], times: int, limits: QueryLimits) -> None:
         self._select, self._times, self._limits = select, times, limits
 

@@ -38,7 +38,6 @@ _SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "slots_key
 
 
 def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
-    """Return a rendered page as a report file."""
     body = as_html(made.body, "report", lambda address: live + address if live else None)
     scripts = "".join(f"<script>{text}</script>" for text in _scripts())
     return (
@@ -72,7 +71,6 @@ def add_report_route(server: Flask, source: Source) -> None:
 
 @cache
 def policy() -> str:
-    """Return the Content-Security-Policy of a report: its own inline scripts, no requests."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in _scripts()]
     scripts = " ".join(f"'sha256-{each}'" for each in hashes)
     return (
@@ -115,7 +113,6 @@ _LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 
 def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:
-    """Return the report of a complete store: its services as on the dashboard, and the slowest requests by cause."""
     source = Source(store, None, time.time)
     made = Page(title, [], [html.P(note, className="sub"), *_page_body(source, start, end)])
     return report(_page_context(source, "/", start, end), made, source.now(), "")

@@ -85,7 +85,6 @@ _log = logging.getLogger(__name__)
 
 
 def view_of(source: Source, path: str | None, search: str | None) -> View:
-    """Return the view of an address, in the time zone of the reader."""
     return source.whole(parse(path, search, source.now(), browser_zone()))
 
 
@@ -95,7 +94,6 @@ def browser_zone() -> str:
 
 
 def page_state(context: Context) -> dict[str, Any]:
-    """Return the state that determines a page; equal states give equal pages."""
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
     # These pages change without new data: collectors send reports, a missing report writes nothing, and people act.
@@ -112,7 +110,6 @@ def page_state(context: Context) -> dict[str, Any]:
 
 
 def render_page(context: Context) -> Page:
-    """Return the page of an address, or an error page inside the unchanged frame."""
     try:
         found = page_of(context)
     except ForbiddenError as error:
@@ -138,12 +135,10 @@ def failed_page(error: Exception) -> Page:
 
 
 def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
-    """Return side bar and mobile navigation with the entry *place* selected."""
     return {"side": side(context, place, context.source.state()), "mobnav": mobile_nav(context.view, place)}
 
 
 def page_body(context: Context, made: Page) -> Component:
-    """Return the body of the page *made*, below the stale data warning and the invalid parameters, if there are any."""
     # The page of an unknown service says so itself.
     wrong = [each for each in parameter_errors(context, request.args) if each.key != "path"]
     notes = [banner([html.B(f"{each}. "), f"Fix: {each.fix}."]) for each in wrong]
@@ -179,7 +174,6 @@ _ON_PAGE: Mapping[str, Mapping[str, Collection[str]]] = {
 
 
 def parameter_errors(context: Context, given: Mapping[str, str]) -> Iterator[BadRequestError]:
-    """Yield an error for each invalid value among the parameters *given* of a page or a query, then for each unknown name."""
     match request.endpoint, context.view.parts:
         case "api query/<question>", _:
             page = "traces" if (request.view_args or {})["question"] == "traces" else "query"
@@ -278,7 +272,6 @@ def _known_names(context: Context, field: str, value: str) -> list[str]:
 
 
 def context_of(view: View, source: Source) -> Context:
-    """Return the context of *view*; its service comes from the path or from `svc`."""
     match view.parts:
         case (str(first), str(name), *_) if first == _SERVICE:
             return Context(view, source, storable_name(name))
@@ -289,13 +282,11 @@ def context_of(view: View, source: Source) -> Context:
 
 
 def page_of(context: Context) -> Page | None:
-    """Return the rendered page of *context*; None for an unknown address."""
     render = _renderer(context)
     return render(context) if render else None
 
 
 def page_status(context: Context) -> int:
-    """Return the HTTP status of the page of *context*, without rendering it."""
     try:
         return 404 if _renderer(context) is None else 200
     except ForbiddenError:
@@ -319,8 +310,6 @@ def _renderer(context: Context) -> Callable[[Context], Page] | None:
 
 
 def add_figure_routes(server: Flask, source: Source) -> None:
-    """Add `GET /figures/<chart>?path=<path of the page>&<its query>` to *server*."""
-
     def figure(name: str) -> Response:
         build = CHARTS.get(name)
         if build is None:

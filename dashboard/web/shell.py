@@ -70,7 +70,6 @@ _OF_ADMINS = (("Collectors", "/collectors"), ("Audit log", "/audit"), ("Settings
 
 
 def frame(view: View, content: Nodes) -> Component:
-    """Return the frame around *content*, without what needs data: the other parts follow by element id."""
     return html.Div(
         [
             html.A("Skip to content", href="#root", className="skip"),
@@ -146,7 +145,6 @@ def _button(action: str, icon: str, name: str, more: list[Node], css: str) -> Co
 
 
 def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
-    """Return the breadcrumb as links; the last entry is the page itself."""
     shown: list[Node] = []
     for text, href in steps[:-1]:
         shown += [link(text, href=href) if href else html.Span(text), html.Span("/", className="sep")]
@@ -154,7 +152,6 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
 
 
 def side(context: Context, place: str, state: StoreState) -> Component:
-    """Return the side bar: pages with counts, services with their p99, and the collector state."""
     counts = {
         "/slo": _slos_in_trouble(context),
         "/incidents": _incident_count(context),
@@ -178,7 +175,6 @@ def _pages(view: View, place: str, counts: Mapping[str, Node]) -> list[Component
 
 
 def mobile_nav(view: View, place: str) -> list[Node]:
-    """Return the bottom navigation of narrow screens."""
     return [
         link([html.I(className=f"ic ic-{icon}"), text], href=view.link(path), className="on" if path == place else "")
         # A narrow screen has space for five entries; the menu leads to the others.
@@ -203,7 +199,6 @@ def stale_banner(context: Context, state: StoreState) -> Node:
 
 
 def last_data(context: Context, state: StoreState) -> datetime | None:
-    """Return the time of the last data: the last batch, or the newest request after batches were deleted."""
     if state.last_received is not None:
         return state.last_received
     services = context.source.all_services()
@@ -319,7 +314,6 @@ def _skeleton() -> Component:
 
 
 def environment_menu(context: Context) -> Component | None:
-    """Return the environment menu with the worst objective state of each; None with a single environment, or without effect."""
     if "env" not in context.view.controls:
         return None
     chosen = context.view.text("env") or ""
@@ -339,7 +333,6 @@ def environment_menu(context: Context) -> Component | None:
 
 
 def compared_time(context: Context) -> str:
-    """Return the compared time of B if a page compares a different time than its window; else ""."""
     if context.view.path != "/compare" or context.service is None or (pair := context.once(asked_pair)) is None:
         return ""
     window = context.selection
@@ -406,13 +399,11 @@ def _worst_state(context: Context, environment: str) -> str:
 
 
 def palette(pages: Sequence[tuple[str, str]]) -> Component:
-    """Return the command palette; the browser fills it with *pages* (name, path) and requests the other entries."""
     known = {"data-pages": json.dumps(pages), "data-stages": json.dumps({each.key: each.label for each in STAGES})}
     return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", **known}))
 
 
 def help_sheet() -> Component:
-    """Return the list of keyboard shortcuts and the display preferences."""
     rows: list[Node] = [html.H2("Keys")]
     for keys, meaning in _KEYS:
         rows += [html.Span([html.Kbd(key, className="kbd") for key in keys.split(", ")]), html.Span(meaning)]

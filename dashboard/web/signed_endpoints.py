@@ -108,7 +108,6 @@ def _respond(
     *,
     content: str,
 ) -> Response:
-    """Execute *action* once, and remember it in the same transaction; *content* identifies a request without a delivery id."""
     if action is None:
         return _text_response("", 200)
     delivery = f"{action.delivery} {action.verb} {action.incident}" if action.delivery else content
@@ -175,7 +174,6 @@ class _Charts:
         self._pen, self._free = Lock(), BoundedSemaphore(_MOST_WAITING)
 
     def get(self, incident: str, finding: Finding) -> bytes | None:
-        """Return the chart of *finding* as PNG; None without data."""
         png = self._kept.known(incident, finding)
         if png is None:
             give_way(request)
@@ -193,7 +191,6 @@ class _Charts:
 
 
 def add_chart_route(server: Flask, actions: IncidentActions) -> None:
-    """Add the charts of incidents to *server*; the response is 404 for an invalid signature or without data."""
     charts = _Charts()
 
     def chart(incident: str, signature: str) -> Response:

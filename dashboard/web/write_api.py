@@ -46,8 +46,6 @@ _READ_ONLY = ("readonly", "read-only", "permission denied")
 
 
 def add_event_routes(server: Flask, source: Source) -> None:
-    """Add the write endpoint for events, `EVENTS_PATH`, to *server*."""
-
     def add() -> Response:
         check_csrf()
         event = _with_author(_read_event(source))
@@ -61,7 +59,6 @@ def add_event_routes(server: Flask, source: Source) -> None:
 
 
 def check_csrf() -> None:
-    """Reject writes without a CSRF token of a page and without the token of the dashboard."""
     if not guard.is_trusted_write():
         msg = "this request does not come from a current page of this dashboard"
         fix = f"reload the page; a program sends Authorization: Bearer, or {guard.CSRF_HEADER} as the page has it"
@@ -93,7 +90,6 @@ def _with_author(event: Event) -> Event:
 
 @contextmanager
 def storing(otherwise: str, status: int = NOT_FOUND) -> Generator[None]:
-    """Convert errors of incidents to error responses with *status*, and that of a read-only database to one with the alternative *otherwise*."""
     try:
         yield
     except IncidentError as error:
@@ -108,8 +104,6 @@ def storing(otherwise: str, status: int = NOT_FOUND) -> Generator[None]:
 
 
 def add_incident_routes(server: Flask, source: Source) -> None:
-    """Add the endpoints that change incidents and silences to *server*."""
-
     def acknowledge(name: str, *, undo: bool = False) -> Response:
         check_csrf()
         _about_incident(source, name)
@@ -179,7 +173,6 @@ def _about_incident(source: Source, name: str, note: str = "") -> None:
 
 
 def author_name() -> str:
-    """Return the name of the reader, or a generic name if readers have no names."""
     return "".join(each for each in guard.current_principal().name if each.isprintable()) or "a dashboard user"
 
 

@@ -193,8 +193,6 @@ async def _disconnect(receive: Receive) -> None:
 
 
 def add_health_routes(server: Flask, source: Source) -> None:
-    """Add the health endpoints `PROBE_PATHS` to *server*."""
-
     def readyz() -> Response:
         try:
             source.revision()
