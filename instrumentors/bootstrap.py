@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..core.import_lock import import_lock
 from . import functions, recorder, scripts
 from .config_file import apply_config_file
 from .instrumentor import Instrumentor, log_failure, when_imported
 
+# Comma-separated names of what `opentelemetry-instrument` leaves out.
+DISABLED_VARIABLE: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+
 
 class Library(NamedTuple):
     trigger: str
     module: str
     name: str
+
+    def names(self) -> set[str]:
+        """Return the names by which `OTEL_PYTHON_DISABLED_INSTRUMENTATIONS` disables the library, such as "stagelens_flask"."""
+        name = self.name.removesuffix("Instrumentor").lower()
+        return {f"stagelens_{each}" for each in (self.module, self.trigger.replace(".", "_"), name)}
 
     def load(self) -> type[Instrumentor]:
         return getattr(import_module(f".libraries.{self.module}", __package__), self.name)
@@ -131,10 +140,21 @@ def instrument() -> None:
     apply_config_file(os.environ)
     functions.FunctionInstrumentor().instrument()
     scripts.SocketInstrumentor().instrument()
+    disabled = {name.strip() for name in os.environ.get(DISABLED_VARIABLE, "").split(",")}
     for library in LIBRARIES:
-        if library not in _instrumented:
+        if library not in _instrumented and disabled.isdisjoint(library.names()):
             _instrumented.add(library)
             when_imported(library.trigger, _ImportHook(library))
+
+
+class StagelensInstrumentor(Instrumentor):
+    """The entry point by which `opentelemetry-instrument` loads Stagelens, because it replaces our `sitecustomize`."""
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        return ()
+
+    def instrument(self, **_: Any) -> None:
+        instrument()
 
 
 _instrumented: set[Library] = set()

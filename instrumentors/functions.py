@@ -2,9 +2,6 @@
 
 A named function is patched when its module is imported, so the code stays unchanged. The script itself (`python serve.py`) is
 never imported by its name: its functions are patched before the first request starts, when all of them are defined.
-
-This instrumentor has an entry point too, because `opentelemetry-instrument` replaces our `sitecustomize` and loads all entry
-points.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`Instrumentor`: the base class of all instrumented libraries, its patches, and the import hooks that apply them.
 
 A subclass declares `library` and `hooks`: for each import name the function that patches the module. A new library needs a
-file in `libraries/` (`libraries/_template.py` is a commented example), a line in `bootstrap.LIBRARIES` and an entry point. The
-classes satisfy the `opentelemetry_instrumentor` entry points by their methods (`instrument`, `uninstrument`,
-`instrumentation_dependencies`), so that package is no dependency of ours. `docs/libraries/` is generated from the declarations.
+file in `libraries/` (`libraries/_template.py` is a commented example) and a line in `bootstrap.LIBRARIES`. Any class may be an
+entry point of `opentelemetry_instrumentor` by its methods (`instrument`, `uninstrument`, `instrumentation_dependencies`), so that
+package is no dependency of ours. `docs/libraries/` is generated from the declarations.
 
 An import hook is called when its library is imported, or at once if it already is. A finder on `sys.meta_path` asks the other
 finders for the module; the loader they find then calls the hooks after `exec_module` of that one module. The loader stays the

@@ -1,7 +1,7 @@
 """Template of an instrumented library: copy this file, and replace the made-up library `tinymodel` by yours.
 
-The docstring of the module is the text of its page in `docs/libraries/`. Registration takes one line in `bootstrap.LIBRARIES`
-and one entry point in pyproject.toml; then run `make docs`, and add tests against the real library.
+The docstring of the module is the text of its page in `docs/libraries/`. Registration takes one line in `bootstrap.LIBRARIES`;
+then run `make docs`, and add tests against the real library.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from stagelens.instrumentors.bootstrap import LIBRARIES
-from stagelens.instrumentors.functions import FunctionInstrumentor
+from stagelens.instrumentors import bootstrap
 from stagelens.instrumentors.instrumentor import Instrumentor
 
 PROGRAM = """
@@ -58,11 +57,35 @@ def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> No
     assert completed.stdout == "True\n", completed.stderr
 
 
-def test_every_library_module_is_an_entry_point() -> None:
-    found = {point.load() for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value}
+def test_the_opentelemetry_launcher_leaves_out_disabled_libraries(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(PROGRAM)
+    launcher = Path(sys.executable).parent / "opentelemetry-instrument"
+    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    printed = {
+        disabled: subprocess.run(
+            [str(launcher), sys.executable, "app.py"],
+            cwd=tmp_path,
+            env={**env, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": disabled},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for disabled in ("flask, stagelens_onnxruntime", "stagelens")
+    }
 
-    assert found == {FunctionInstrumentor, *(library.load() for library in LIBRARIES)}
-    for cls in found:
-        assert issubclass(cls, Instrumentor)
+    assert printed == {"flask, stagelens_onnxruntime": "True False\n", "stagelens": "False False\n"}
+
+
+def test_stagelens_is_one_entry_point() -> None:
+    points = [point for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value]
+
+    assert [(point.name, point.load()) for point in points] == [("stagelens", bootstrap.StagelensInstrumentor)]
+
+
+def test_every_library_is_disabled_by_its_own_name() -> None:
+    for library in bootstrap.LIBRARIES:
+        assert f"stagelens_{library.module}" in library.names()
         # Of several servers, any one is enough.
+        cls = library.load()
+        assert issubclass(cls, Instrumentor)
         assert cls().instrumentation_dependencies() in ((cls.library,), ())
