@@ -1,6 +1,6 @@
 """`Instrumentor`: the base class of all instrumented libraries, its patches, and the import hooks that apply them.
 
-A subclass declares `library` and `hooks`: for each import name the function that patches the module. A new library needs a
+A subclass declares `library`, and in `targets` what it replaces. A new library needs a
 file in `libraries/` (`libraries/_template.py` is a commented example) and a line in `bootstrap.LIBRARIES`. Any class may be an
 entry point of `opentelemetry_instrumentor` by its methods (`instrument`, `uninstrument`, `instrumentation_dependencies`), so that
 package is no dependency of ours. `docs/libraries/` is generated from the declarations.
@@ -21,7 +21,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
@@ -32,7 +32,8 @@ from .probes import Probe, can_be_probed, probed, unprobed
 from .records import Marks, clock, current, has_capacity
 
 Hook: TypeAlias = Callable[[ModuleType], None]
-
+# A row of `Instrumentor.targets`.
+Target: TypeAlias = tuple[str, Callable[[Any], Any], str]
 
 # Objects around a function, each around the other.
 MAX_LAYERS: Final = 16
@@ -123,9 +124,24 @@ class Instrumentor:
         cls.stages, cls.tested = MappingProxyType(cls.stages), MappingProxyType(cls.tested)
         cls._patches, cls._probes, cls._overrides, cls._waiting = [], WeakKeyDictionary(), [], {}
 
+    def targets(self) -> Iterable[Target]:
+        """Return what is replaced: place, what makes the replacement of an original, and names separated by spaces.
+
+        The place is an import name. With ":Class" it is a class of the module, or several separated by spaces; with
+        ":Class.__mro__" also its base classes. A class or name that another version does not have is skipped.
+        """
+        return ()
+
     def hooks(self) -> Mapping[str, Hook]:
         """Return the function that patches each module of the library, by import name; it runs after the import."""
-        raise NotImplementedError
+        return dict.fromkeys((place.partition(":")[0] for place, _, _ in self.targets()), self._patch)
+
+    def _patch(self, module: ModuleType) -> None:
+        for place, make, names in self.targets():
+            name, _, paths = place.partition(":")
+            for owner in _owners(module, paths) if name == module.__name__ else ():
+                for attribute in names.split():
+                    self.replace(owner, attribute, make)
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return the library without a version constraint: missing attributes are skipped."""
@@ -324,25 +340,24 @@ class CallsInstrumentor(Instrumentor):
     """Base class of a library that needs no more than `timed_call` around its functions.
 
     Attributes:
-        calls: Functions and methods by place and stage: import name, with ":Class" for methods; stage; and names, separated by
-            spaces. A missing or inherited one is skipped.
+        calls: Rows of `targets`, with the stage instead of what makes the replacement.
     """
 
     calls: ClassVar[Sequence[tuple[str, str, str]]] = ()
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return dict.fromkeys((place.partition(":")[0] for place, _, _ in self.calls), self._patch)
-
-    def _patch(self, module: ModuleType) -> None:
-        for place, stage, names in self.calls:
-            name, _, path = place.partition(":")
-            owner = None if name != module.__name__ else getattr(module, path, None) if path else module
-            if owner is not None:
-                for attribute in names.split():
-                    self.replace(owner, attribute, self.wrapper(stage))
+    def targets(self) -> Iterable[Target]:
+        return [(place, self.wrapper(stage), names) for place, stage, names in self.calls]
 
     def wrapper(self, stage: str) -> Probed:
         return timed_call(stage)
+
+
+def _owners(module: ModuleType, paths: str) -> Iterator[Any]:
+    for path in paths.split():
+        owner = functools.reduce(lambda outer, name: getattr(outer, name, None), path.split("."), module)
+        yield from owner if isinstance(owner, tuple) else () if owner is None else (owner,)
+    if not paths:
+        yield module
 
 
 def _identity(function: Any) -> tuple[str | None, str | None]:

@@ -6,11 +6,10 @@ then run `make docs`, and add tests against the real library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Instrumentor, Target, log_failure, timed
 from ..records import clock, current, has_capacity
 
 
@@ -24,14 +23,13 @@ class TemplateInstrumentor(Instrumentor):
     not_timed = ("`Model.train`",)
     tested = {"tinymodel": "1.0"}  # distribution and version of the tests
 
-    def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch function of each module by import name; it runs when the module is imported."""
-        return {"tinymodel": self._patch}
-
-    def _patch(self, module: ModuleType) -> None:
-        # `timed` makes each call of a plain function a stage; a missing attribute (in another version) is skipped.
-        self.replace(module, "prepare", timed("preprocess"))
-        self.replace(module.Model, "predict", _predict)
+    def targets(self) -> Iterable[Target]:
+        """Return what is replaced when the module is imported: place, what makes the replacement, and names."""
+        return (
+            # `timed` makes each call of a plain function a stage; a missing attribute (in another version) is skipped.
+            ("tinymodel", timed("preprocess"), "prepare"),
+            ("tinymodel:Model", _predict, "predict"),
+        )
 
 
 def _predict(original: Any) -> Any:

@@ -7,13 +7,13 @@ If the called server reports its times, these times become stages: see [server-r
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from ..instrumentor import Hook, Instrumentor, Probed, end, log_failure
+from ..instrumentor import Instrumentor, Probed, Target, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import LineStream, RespondedCall, attach_call, call_of, record_read, record_wait, trace_headers
@@ -35,18 +35,15 @@ class AiohttpClientInstrumentor(Instrumentor):
     not_timed = ("the messages of a websocket. Stagelens times only the handshake.",)
     tested = {"aiohttp": "3.14.5"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"aiohttp.client": self._session, "aiohttp.client_proto": self._reader}
-
-    def _session(self, module: ModuleType) -> None:
-        # Its warnings name the line of its caller. It prepares headers first, before it lets another task run.
-        self.replace(module.ClientSession, "_request", Probed(Probe(_begin, _answered, end, parameters=3)))
-        self.replace(module.ClientSession, "_prepare_headers", _prepare_headers)
-        self.replace(module.ClientResponse, "read", Probed(Probe(_unread, _note_body, parameters=1)))
-
-    def _reader(self, module: ModuleType) -> None:
-        self.replace(module.StreamReader, "_wait", lambda original: _wait(original, module.ResponseHandler))
-        self.replace(module.StreamReader, "readuntil", _readuntil)
+    def targets(self) -> Iterable[Target]:
+        return (
+            # Its warnings name the line of its caller. It prepares headers first, before it lets another task run.
+            ("aiohttp.client:ClientSession", Probed(Probe(_begin, _answered, end, parameters=3)), "_request"),
+            ("aiohttp.client:ClientSession", _prepare_headers, "_prepare_headers"),
+            ("aiohttp.client:ClientResponse", Probed(Probe(_unread, _note_body, parameters=1)), "read"),
+            ("aiohttp.client_proto:StreamReader", _wait, "_wait"),
+            ("aiohttp.client_proto:StreamReader", _readuntil, "readuntil"),
+        )
 
 
 class _Begun(threading.local):
@@ -151,7 +148,9 @@ def _readuntil(original: Any) -> Any:
     return readuntil
 
 
-def _wait(original: Any, of_a_client: type) -> Any:
+def _wait(original: Any) -> Any:
+    of_a_client = sys.modules["aiohttp.client_proto"].ResponseHandler
+
     async def _wait(self: Any, func_name: str) -> Any:
         marks = current.get()
         if marks is None or not isinstance(self._protocol, of_a_client):

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from types import FunctionType, MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from ..functions import CLOUDPICKLE_HOOKS
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
 from ..recorder import finish
 from ..records import ROUTE, clock, has_capacity
@@ -162,53 +162,26 @@ class AioHttpServerInstrumentor(Instrumentor):
     )
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            # Called once for each handler, whose middlewares are cached.
+            ("aiohttp.web_app", Probed(Probe(_time_handler, parameters=1)), "_build_middlewares"),
+            ("aiohttp.web_protocol:RequestHandler", _handle_request, "_handle_request"),
+            ("aiohttp.web_request:BaseRequest", timed("serialize"), "json post"),
+            ("aiohttp.web_response:StreamResponse", _write, "write"),
+            ("aiohttp.web_response:Response StreamResponse", _write_eof, "write_eof"),
+            ("aiohttp.web_response:Response", timed("serialize"), "__init__"),
+            ("aiohttp.web_response", timed("serialize"), "json_response"),
+            ("aiohttp.web_fileresponse:FileResponse", timed("network"), "_sendfile"),
+            ("aiohttp.web_runner:BaseRunner", _setup, "setup"),
+            ("aiohttp.web_ws:WebSocketResponse", Probed(Probe(receiving, _received, None, 1)), "receive"),
+            ("aiohttp.web_ws:WebSocketResponse", SENDING, "send_str send_bytes"),
+            ("aiohttp.streams:StreamReader", _wait, "_wait"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module; `web` is last, because it imports names of the other modules."""
-        return {
-            "aiohttp.web_app": self._app,
-            "aiohttp.web_protocol": self._protocol,
-            "aiohttp.web_request": self._request,
-            "aiohttp.web_response": self._response,
-            "aiohttp.web_fileresponse": self._file_response,
-            "aiohttp.web_runner": self._runner,
-            "aiohttp.web_ws": self._websocket,
-            "aiohttp.streams": self._streams,
-            # Handlers are functions of the user.
-            **CLOUDPICKLE_HOOKS,
-        }
-
-    def _app(self, module: ModuleType) -> None:
-        # Called once for each handler, whose middlewares are cached.
-        self.replace(module, "_build_middlewares", Probed(Probe(_time_handler, parameters=1)))
-
-    def _protocol(self, module: ModuleType) -> None:
-        self.replace(module.RequestHandler, "_handle_request", _handle_request)
-
-    def _request(self, module: ModuleType) -> None:
-        self.replace(module.BaseRequest, "json", timed("serialize"))
-        self.replace(module.BaseRequest, "post", timed("serialize"))
-
-    def _response(self, module: ModuleType) -> None:
-        self.replace(module.StreamResponse, "write", _write)
-        for response in (module.Response, module.StreamResponse):
-            self.replace(response, "write_eof", _write_eof)
-        self.replace(module.Response, "__init__", timed("serialize"))
-        self.replace(module, "json_response", timed("serialize"))
-
-    def _file_response(self, module: ModuleType) -> None:
-        self.replace(module.FileResponse, "_sendfile", timed("network"))
-
-    def _runner(self, module: ModuleType) -> None:
-        self.replace(module.BaseRunner, "setup", _setup)
-
-    def _websocket(self, module: ModuleType) -> None:
-        socket = module.WebSocketResponse
-        self.replace(socket, "receive", Probed(Probe(receiving, _received, None, 1)))
-        for name in ("send_str", "send_bytes"):
-            self.replace(socket, name, SENDING)
-
-    def _streams(self, module: ModuleType) -> None:
-        self.replace(module.StreamReader, "_wait", _wait)
+        # Handlers are functions of the user.
+        return {**super().hooks(), **CLOUDPICKLE_HOOKS}
 
 
 # Exchange of the running task, because a response has no reference to its request before it is sent.

@@ -9,13 +9,12 @@ Only APIs with `batchable=True` have batches. Each stage of a batch counts for e
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Instrumentor, Target, log_failure, timed
 from ..records import SHARED, Marks, clock
 from ..tickets import BatchScope, Ticket, ticket
 from .server_common import as_handler
@@ -34,22 +33,15 @@ class BentoMLInstrumentor(Instrumentor):
     facts = ("batch",)
     tested = {"bentoml": "1.4.39"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "_bentoml_sdk.method": lambda module: self.replace(module.APIMethod, "_local_call", _local_call),
-            "_bentoml_sdk.io_models": self._io,
-            "bentoml._internal.marshal.dispatcher": self._dispatcher,
-        }
-
-    def _io(self, module: ModuleType) -> None:
-        for name in ("from_http_request", "to_http_response"):
-            self.replace(module.IOMixin, name, timed("serialize"))
-
-    def _dispatcher(self, module: ModuleType) -> None:
-        self.replace(module.CorkDispatcher, "inbound_call", _inbound)
-        self.replace(module.CorkDispatcher, "outbound_call", _outbound)
-        self.replace(module.CorkDispatcher, "split_job", _split)
-        self.replace(module.Job, "__init__", _job)
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("_bentoml_sdk.method:APIMethod", _local_call, "_local_call"),
+            ("_bentoml_sdk.io_models:IOMixin", timed("serialize"), "from_http_request to_http_response"),
+            ("bentoml._internal.marshal.dispatcher:CorkDispatcher", _inbound, "inbound_call"),
+            ("bentoml._internal.marshal.dispatcher:CorkDispatcher", _outbound, "outbound_call"),
+            ("bentoml._internal.marshal.dispatcher:CorkDispatcher", _split, "split_job"),
+            ("bentoml._internal.marshal.dispatcher:Job", _job, "__init__"),
+        )
 
 
 # Ticket of the call that is being queued; tickets of the queued calls by their future.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..instrumentor import Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe
 from ..recorder import end
 from ..records import clock, current
@@ -41,37 +40,23 @@ class DjangoInstrumentor(Instrumentor):
     )
     tested = {"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "django.core.handlers.wsgi": self._wsgi,
-            "django.core.handlers.asgi": self._asgi,
-            "django.core.handlers.base": self._base,
-            "django.core.handlers.exception": self._exception,
-            "django.http.request": self._request,
-            "django.http.response": self._response,
-        }
-
-    def _wsgi(self, module: ModuleType) -> None:
-        self.replace(module.WSGIHandler, "__call__", _wsgi_handler)
-
-    def _asgi(self, module: ModuleType) -> None:
-        self.replace(module.ASGIHandler, "__call__", asgi.recorded)
-
-    def _base(self, module: ModuleType) -> None:
-        self.replace(module.BaseHandler, "resolve_request", Probed(Probe(_resolving, _name_route, None, 2)))
-        self.replace(module.BaseHandler, "make_view_atomic", _view)
-
-    def _exception(self, module: ModuleType) -> None:
-        self.replace(module, "response_for_exception", Probed(Probe(_name_error, parameters=2)))
-
-    def _request(self, module: ModuleType) -> None:
-        self.replace(module.HttpRequest, "_load_post_and_files", timed("serialize"))
-
-    def _response(self, module: ModuleType) -> None:
-        self.replace(module.JsonResponse, "__init__", timed("serialize"))
-        self.replace(module.HttpResponseBase, "close", wsgi.close)
-        self.replace(module.StreamingHttpResponse, "streaming_content", _streaming_content)
-        self.replace(module.StreamingHttpResponse, "__iter__", Probed(Probe(_enter, _leave, _leave, 1)))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("django.core.handlers.wsgi:WSGIHandler", _wsgi_handler, "__call__"),
+            ("django.core.handlers.asgi:ASGIHandler", asgi.recorded, "__call__"),
+            (
+                "django.core.handlers.base:BaseHandler",
+                Probed(Probe(_resolving, _name_route, None, 2)),
+                "resolve_request",
+            ),
+            ("django.core.handlers.base:BaseHandler", _view, "make_view_atomic"),
+            ("django.core.handlers.exception", Probed(Probe(_name_error, parameters=2)), "response_for_exception"),
+            ("django.http.request:HttpRequest", timed("serialize"), "_load_post_and_files"),
+            ("django.http.response:JsonResponse", timed("serialize"), "__init__"),
+            ("django.http.response:HttpResponseBase", wsgi.close, "close"),
+            ("django.http.response:StreamingHttpResponse", _streaming_content, "streaming_content"),
+            ("django.http.response:StreamingHttpResponse", Probed(Probe(_enter, _leave, _leave, 1)), "__iter__"),
+        )
 
 
 def _wsgi_handler(original: Any) -> Any:

@@ -15,15 +15,15 @@ import gc
 import queue
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from threading import Thread
 from traceback import StackSummary
-from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType, ModuleType
+from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Target, log_failure
 from ..recorder import end_work, start_work
 from ..records import OPEN, SHARED, Marks, clock, current, has_capacity, untimed
 
@@ -64,39 +64,28 @@ class ExecutorInstrumentor(Instrumentor):
     )
     tested = MappingProxyType({"gevent": "26.9.0"})
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            # The method is inherited if gevent has replaced the original class.
+            ("threading:Thread.__mro__", _start, "start"),
+            ("threading:Thread.__mro__", _set_ident, "_set_ident"),
+            # `Timer` has its own `start` if another library has wrapped it.
+            ("threading:Timer", _start, "start"),
+            ("concurrent.futures._base:Future", _add_done_callback, "add_done_callback"),
+            ("concurrent.futures._base:Future", _cancel, "cancel"),
+            ("concurrent.futures.thread:ThreadPoolExecutor", _submit, "submit"),
+            # This executor overrides `submit`.
+            ("gevent.threadpool:ThreadPoolExecutor", _submit, "submit"),
+            # `apply`, `map`, `starmap` and their asynchronous variants call these methods. A process pool has the same ones.
+            ("multiprocessing.pool:Pool", _pooled, "apply_async _map_async imap imap_unordered"),
+            ("asyncio.base_events:BaseEventLoop", _run_in_executor, "run_in_executor"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
         return {
-            "threading": self._threading,
-            "concurrent.futures._base": self._futures,
-            "concurrent.futures.thread": self._executor,
-            "multiprocessing.pool": self._pool,
-            "asyncio.base_events": lambda module: self.replace(
-                module.BaseEventLoop, "run_in_executor", _run_in_executor
-            ),
+            **super().hooks(),
             "uvloop": lambda module: self.override(module.Loop, "run_in_executor", _run_in_executor),
-            # This executor overrides `submit`.
-            "gevent.threadpool": self._executor,
         }
-
-    def _threading(self, module: ModuleType) -> None:
-        # The method is inherited if gevent has replaced the original class.
-        for owner in module.Thread.__mro__:
-            self.replace(owner, "start", _start)
-            self.replace(owner, "_set_ident", _set_ident)
-        # `Timer` has its own `start` if another library has wrapped it.
-        self.replace(module.Timer, "start", _start)
-
-    def _futures(self, module: ModuleType) -> None:
-        self.replace(module.Future, "add_done_callback", _add_done_callback)
-        self.replace(module.Future, "cancel", _cancel)
-
-    def _executor(self, module: ModuleType) -> None:
-        self.replace(module.ThreadPoolExecutor, "submit", _submit)
-
-    def _pool(self, module: ModuleType) -> None:
-        # `apply`, `map`, `starmap` and their asynchronous variants call these methods. A process pool has the same ones.
-        for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-            self.replace(module.Pool, name, _pooled)
 
 
 # Nothing is put on threads and futures, which the user may inspect, copy or pickle.

@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure, timed
+from ..instrumentor import Instrumentor, Probed, Target, TimedCall, log_failure, timed
 from ..probes import Probe
 from ..records import current
 from .server_common import is_users_code
@@ -40,38 +39,22 @@ class FlaskInstrumentor(Instrumentor):
     )
     tested = {"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "flask.app": self._app,
-            "flask.json.provider": self._provider,
-            "werkzeug.wrappers.request": self._request,
-            "werkzeug.wsgi": self._bodies,
-        }
-
-    def _app(self, module: ModuleType) -> None:
-        # A server that calls `app.wsgi_app` bypasses `__call__`.
-        self.replace(module.Flask, "__call__", _application)
-        self.replace(module.Flask, "wsgi_app", _application)
-        self.replace(module.Flask, "full_dispatch_request", Probed(Probe(_dispatching)))
-        self.replace(module.Flask, "dispatch_request", Probed.until_end(_calling_view, 1))
-        self.replace(module.Flask, "handle_exception", Probed(Probe(_handling_exception)))
-        self.replace(module.Flask, "make_response", timed("serialize"))
-
-    def _provider(self, module: ModuleType) -> None:
-        # A custom provider may override either; `response` and `Request.get_json` call both.
-        self.replace(module.DefaultJSONProvider, "loads", timed("serialize"))
-        self.replace(module.DefaultJSONProvider, "dumps", timed("serialize"))
-        for provider in (module.JSONProvider, module.DefaultJSONProvider):
-            self.replace(provider, "response", timed("serialize"))
-
-    def _request(self, module: ModuleType) -> None:
-        self.replace(module.Request, "get_json", Probed.until_end(_parsing_json, 1))
-        self.replace(module.Request, "_load_form_data", timed("serialize"))
-
-    def _bodies(self, module: ModuleType) -> None:
-        for name in ("ClosingIterator", "FileWrapper", "_RangeWrapper"):
-            self.replace(getattr(module, name), "__next__", step)
-            self.replace(getattr(module, name), "close", close)
+    def targets(self) -> Iterable[Target]:
+        return (
+            # A server that calls `app.wsgi_app` bypasses `__call__`.
+            ("flask.app:Flask", _application, "__call__ wsgi_app"),
+            ("flask.app:Flask", Probed(Probe(_dispatching)), "full_dispatch_request"),
+            ("flask.app:Flask", Probed.until_end(_calling_view, 1), "dispatch_request"),
+            ("flask.app:Flask", Probed(Probe(_handling_exception)), "handle_exception"),
+            ("flask.app:Flask", timed("serialize"), "make_response"),
+            # A custom provider may override either; `response` and `Request.get_json` call both.
+            ("flask.json.provider:DefaultJSONProvider", timed("serialize"), "loads dumps"),
+            ("flask.json.provider:JSONProvider DefaultJSONProvider", timed("serialize"), "response"),
+            ("werkzeug.wrappers.request:Request", Probed.until_end(_parsing_json, 1), "get_json"),
+            ("werkzeug.wrappers.request:Request", timed("serialize"), "_load_form_data"),
+            ("werkzeug.wsgi:ClosingIterator FileWrapper _RangeWrapper", step, "__next__"),
+            ("werkzeug.wsgi:ClosingIterator FileWrapper _RangeWrapper", close, "close"),
+        )
 
 
 def _application(original: Any) -> Any:

@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Instrumentor, Target, log_failure, timed
 from ..recorder import begin, end, finish
 from ..records import ROUTE, Marks, clock, current
 
@@ -32,20 +31,15 @@ class GradioInstrumentor(Instrumentor):
     not_timed = ("the way of the result to the browser",)
     tested = {"gradio": "6.31.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"gradio.queueing": self._queueing, "gradio.route_utils": self._routes, "gradio.blocks": self._blocks}
-
-    def _queueing(self, module: ModuleType) -> None:
-        self.replace(module.Event, "__init__", _event)
-        self.replace(module.Queue, "process_events", _process_events)
-
-    def _routes(self, module: ModuleType) -> None:
-        self.replace(module, "call_process_api", _call)
-
-    def _blocks(self, module: ModuleType) -> None:
-        self.replace(module.Blocks, "preprocess_data", timed("preprocess"))
-        self.replace(module.Blocks, "call_function", timed("handler"))
-        self.replace(module.Blocks, "postprocess_data", timed("postprocess"))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("gradio.queueing:Event", _event, "__init__"),
+            ("gradio.queueing:Queue", _process_events, "process_events"),
+            ("gradio.route_utils", _call, "call_process_api"),
+            ("gradio.blocks:Blocks", timed("preprocess"), "preprocess_data"),
+            ("gradio.blocks:Blocks", timed("handler"), "call_function"),
+            ("gradio.blocks:Blocks", timed("postprocess"), "postprocess_data"),
+        )
 
 
 # Classes of the exceptions in the events that the current task processes.

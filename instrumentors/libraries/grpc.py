@@ -9,12 +9,12 @@ includes the wait for the headers.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Instrumentor, Target, log_failure
 from ..records import Marks, clock, current
 from ..trace_context import TRACESTATE, tracestate_to_target
 from .client_common import TRACEPARENT, record_read, record_wait, traceparent
@@ -30,28 +30,19 @@ class GrpcInstrumentor(Instrumentor):
     not_timed = ("the wait until a stream can send its next message", "interceptors")
     tested = {"grpcio": "1.85.1"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"grpc._channel": self._sync, "grpc.aio._call": self._aio, "grpc.aio._channel": self._aio_channel}
-
-    def _sync(self, module: ModuleType) -> None:
-        for owner in (module._UnaryUnaryMultiCallable, module._StreamUnaryMultiCallable):  # noqa: SLF001 - there is no public name for it
-            self.replace(owner, "__call__", _blocking)
-            self.replace(owner, "with_call", _blocking)
-            self.replace(owner, "future", _future)
-        for name in ("_UnaryStream", "_SingleThreadedUnaryStream", "_StreamStream"):
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("grpc._channel:_UnaryUnaryMultiCallable _StreamUnaryMultiCallable", _blocking, "__call__ with_call"),
+            ("grpc._channel:_UnaryUnaryMultiCallable _StreamUnaryMultiCallable", _future, "future"),
             # Returns immediately; each message of the response is a wait of its own.
-            self.replace(getattr(module, f"{name}MultiCallable"), "__call__", _blocking)
-        for name in ("_MultiThreadedRendezvous", "_SingleThreadedRendezvous"):
-            self.replace(getattr(module, name), "_next", _next)
-
-    def _aio(self, module: ModuleType) -> None:
-        # Base class of all four kinds of calls; created by the caller or in a task of the interceptors.
-        unary = module._UnaryResponseMixin  # noqa: SLF001 - there is no public name for it
-        self.replace(module.Call, "__init__", lambda original: _init(original, unary))
-        self.replace(module._StreamResponseMixin, "_read", _read)  # noqa: SLF001 - there is no public name for it
-
-    def _aio_channel(self, module: ModuleType) -> None:
-        self.replace(module.Channel, "__init__", _channel_init)
+            ("grpc._channel:_UnaryStreamMultiCallable _StreamStreamMultiCallable", _blocking, "__call__"),
+            ("grpc._channel:_SingleThreadedUnaryStreamMultiCallable", _blocking, "__call__"),
+            ("grpc._channel:_MultiThreadedRendezvous _SingleThreadedRendezvous", _next, "_next"),
+            # Base class of all four kinds of calls; created by the caller or in a task of the interceptors.
+            ("grpc.aio._call:Call", _init, "__init__"),
+            ("grpc.aio._call:_StreamResponseMixin", _read, "_read"),
+            ("grpc.aio._channel:Channel", _channel_init, "__init__"),
+        )
 
 
 def _blocking(original: Any) -> Any:
@@ -116,7 +107,9 @@ def _next(original: Any) -> Any:
     return _next
 
 
-def _init(original: Any, unary: type) -> Any:
+def _init(original: Any) -> Any:
+    unary = sys.modules["grpc.aio._call"]._UnaryResponseMixin  # noqa: SLF001 - there is no public name for it
+
     def __init__(self: Any, cython_call: Any, metadata: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
         marks = current.get()
         if marks is None:

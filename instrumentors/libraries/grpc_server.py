@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import named_attributes, recorder, scripts
-from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, timed_call
+from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, Target, log_failure, timed, timed_call
 from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
@@ -188,21 +188,22 @@ class GrpcServerInstrumentor(Instrumentor):
     )
     tested = {"grpcio": "1.85.1"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"grpc._server": self._sync, "grpc.aio._server": self._aio}
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("grpc._server", _find_method_handler, "_find_method_handler"),
+            ("grpc._server", _reject_rpc, "_reject_rpc"),
+            ("grpc._server", _in_pool, "_unary_response_in_pool _stream_response_in_pool"),
+            ("grpc._server", _abort, "_abort"),
+            ("grpc._server", _unary_request, "_unary_request"),
+            ("grpc._server:_RequestIterator", _next, "_next"),
+            ("grpc._server", _receive_message, "_receive_message"),
+            ("grpc._server", _serialize_response, "_serialize_response"),
+            ("grpc._server", _send_response, "_send_response"),
+            ("grpc._server:_interceptor", _service_pipeline, "service_pipeline"),
+        )
 
-    def _sync(self, module: ModuleType) -> None:
-        self.replace(module, "_find_method_handler", lambda original: _find_method_handler(original, module))
-        self.replace(module, "_reject_rpc", _reject_rpc)
-        for name in ("_unary_response_in_pool", "_stream_response_in_pool"):
-            self.replace(module, name, lambda original: _in_pool(original, module))
-        self.replace(module, "_abort", _abort)
-        self.replace(module, "_unary_request", _unary_request)
-        self.replace(module._RequestIterator, "_next", _next)  # noqa: SLF001 - there is no public name for it
-        self.replace(module, "_receive_message", _receive_message)
-        self.replace(module, "_serialize_response", _serialize_response)
-        self.replace(module, "_send_response", _send_response)
-        self.replace(module._interceptor, "service_pipeline", _service_pipeline)  # noqa: SLF001 - there is no public name for it
+    def hooks(self) -> Mapping[str, Hook]:
+        return {**super().hooks(), "grpc.aio._server": self._aio}
 
     def _aio(self, module: ModuleType) -> None:
         first = type("StagelensCall", (module.ServerInterceptor,), {"intercept_service": _intercept_call})
@@ -220,13 +221,13 @@ class GrpcServerInstrumentor(Instrumentor):
         self.replace(module.Server, "start", _start)
 
 
-def _find_method_handler(original: Any, module: Any) -> Any:
+def _find_method_handler(original: Any) -> Any:
     def _find_method_handler(rpc_event: Any, state: Any, method_with_handler: Any, *rest: Any, **named: Any) -> Any:
         exchange = None
         try:
             name = method_with_handler.name() or rpc_event.call_details.method.decode()
             exchange = state.stagelens = GrpcExchange(name, clock())
-            state.callbacks.append(lambda: _note_end(state, rpc_event, module))
+            state.callbacks.append(lambda: _note_end(state, rpc_event))
         except Exception:
             log_failure("timing a call of a gRPC server")
         try:
@@ -238,9 +239,9 @@ def _find_method_handler(original: Any, module: Any) -> Any:
     return _find_method_handler
 
 
-def _note_end(state: Any, rpc_event: Any, module: Any) -> None:
+def _note_end(state: Any, rpc_event: Any) -> None:
     exchange = vars(state).get("stagelens")
-    if exchange is None or exchange.code or state.client is not module._CANCELLED:  # noqa: SLF001 - there is no public name for it
+    if exchange is None or exchange.code or not _is_gone(state):
         return
     if rpc_event.call_details.deadline - time.time() <= DEADLINE_TOLERANCE_SECONDS:
         exchange.code = DEADLINE
@@ -266,7 +267,11 @@ def _reject_rpc(original: Any) -> Any:
     return _reject_rpc
 
 
-def _in_pool(original: Any, module: Any) -> Any:
+def _is_gone(state: Any) -> bool:
+    return state.client is sys.modules["grpc._server"]._CANCELLED  # noqa: SLF001 - there is no public name for it
+
+
+def _in_pool(original: Any) -> Any:
     def run(rpc_event: Any, state: Any, behavior: Any, *rest: Any, **named: Any) -> None:
         exchange: GrpcExchange | None = None
         if not hasattr(behavior, "experimental_non_blocking"):
@@ -288,8 +293,7 @@ def _in_pool(original: Any, module: Any) -> Any:
             end(token)
             try:
                 if not exchange.code:
-                    is_gone = state.client is module._CANCELLED  # noqa: SLF001 - there is no public name for it
-                    exchange.code = GONE if is_gone else _name(state.code)
+                    exchange.code = GONE if _is_gone(state) else _name(state.code)
                 exchange.finish(ended)
             except Exception:
                 log_failure("recording a call of a gRPC server")

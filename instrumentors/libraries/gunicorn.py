@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..instrumentor import Instrumentor, Probed, Target, log_failure
 from ..probes import Probe
 from ..records import clock
 from ..supervised import SHARED, FailedRequests, SharedRequests, Supervised, supervise
@@ -36,25 +36,16 @@ class GunicornInstrumentor(Instrumentor):
     not_timed = ("the wait in the kernel's backlog of connections", "the reading and parsing of request headers")
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "gunicorn.arbiter": self._arbiter,
-            "gunicorn.workers.base": self._worker,
-            "gunicorn.workers.gthread": self._gthread,
-        }
-
-    def _arbiter(self, module: ModuleType) -> None:
-        self.replace(module.Arbiter, "reap_workers", Probed(Probe(_workers, _reaped, parameters=1)))
-        self.replace(module.Arbiter, "spawn_worker", Probed(Probe(bool, _spawned)))
-        self.replace(module.Arbiter, "stop", Probed(Probe(_workers, _stopped, parameters=1)))
-
-    def _worker(self, module: ModuleType) -> None:
-        self.replace(module.Worker, "__init__", Probed(Probe(_share, parameters=1)))
-        self.replace(module.Worker, "load_wsgi", Probed(Probe(_supervised, _loaded, parameters=1)))
-
-    def _gthread(self, module: ModuleType) -> None:
-        self.replace(module.ThreadWorker, "enqueue_req", _enqueue_req)
-        self.replace(module.ThreadWorker, "handle", _handle)
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("gunicorn.arbiter:Arbiter", Probed(Probe(_workers, _reaped, parameters=1)), "reap_workers"),
+            ("gunicorn.arbiter:Arbiter", Probed(Probe(bool, _spawned)), "spawn_worker"),
+            ("gunicorn.arbiter:Arbiter", Probed(Probe(_workers, _stopped, parameters=1)), "stop"),
+            ("gunicorn.workers.base:Worker", Probed(Probe(_share, parameters=1)), "__init__"),
+            ("gunicorn.workers.base:Worker", Probed(Probe(_supervised, _loaded, parameters=1)), "load_wsgi"),
+            ("gunicorn.workers.gthread:ThreadWorker", _enqueue_req, "enqueue_req"),
+            ("gunicorn.workers.gthread:ThreadWorker", _handle, "handle"),
+        )
 
 
 def _enqueue_req(original: Any) -> Any:

@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import aclosing
-from types import ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, end, log_failure
+from ..instrumentor import Instrumentor, Probed, Target, TimedCall, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import (
@@ -43,20 +42,15 @@ class HttpxInstrumentor(Instrumentor):
     )
     tested = {"httpx": "0.28.1", "httpx2": "2.16.2"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"httpx._client": self._client, "httpx2._client": self._client}
-
-    def _client(self, module: ModuleType) -> None:
-        self.replace(module.Client, "send", _CALLS)
-        self.replace(module.Client, "_send_single_request", _SENDING)
-        self.replace(module.BoundSyncStream, "__iter__", _iter)
-        self.replace(module.AsyncClient, "send", _CALLS)
-        self.replace(module.AsyncClient, "_send_single_request", _SENDING)
-        self.replace(module.BoundAsyncStream, "__aiter__", _iter)
-        self.replace(module.Response, "read", body_probe(_call_of))
-        self.replace(module.Response, "iter_lines", _iter_lines)
-        self.replace(module.Response, "aread", body_probe(_call_of))
-        self.replace(module.Response, "aiter_lines", _aiter_lines)
+    def targets(self) -> Iterable[Target]:
+        for module in ("httpx._client", "httpx2._client"):
+            yield f"{module}:Client AsyncClient", _CALLS, "send"
+            yield f"{module}:Client AsyncClient", _SENDING, "_send_single_request"
+            yield f"{module}:BoundSyncStream", _iter, "__iter__"
+            yield f"{module}:BoundAsyncStream", _iter, "__aiter__"
+            yield f"{module}:Response", body_probe(_call_of), "read aread"
+            yield f"{module}:Response", _iter_lines, "iter_lines"
+            yield f"{module}:Response", _aiter_lines, "aiter_lines"
 
 
 class _Call(TimedCall):

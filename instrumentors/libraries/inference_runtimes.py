@@ -5,34 +5,26 @@ The docstring of a class is the text of its page in the documentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, timed, timed_call
+from ..instrumentor import Instrumentor, Target, timed, timed_call
 from .model_common import created_name, creation, model_call, rows_of_inputs
 
 # Methods by class of CTranslate2, and classes of results of its asynchronous calls.
 _CALLS = {
-    "Translator": ("translate_batch", "score_batch", "translate_file", "score_file"),
-    "Generator": ("generate_batch", "score_batch", "forward_batch"),
-    "Encoder": ("forward_batch",),
-    "Whisper": ("encode", "generate", "align", "detect_language"),
-    "Wav2Vec2": ("encode",),
-    "Wav2Vec2Bert": ("encode",),
+    "Translator": "translate_batch score_batch translate_file score_file",
+    "Generator": "generate_batch score_batch forward_batch",
+    "Encoder": "forward_batch",
+    "Whisper": "encode generate align detect_language",
+    "Wav2Vec2 Wav2Vec2Bert": "encode",
 }
-_RESULTS = ("AsyncTranslationResult", "AsyncGenerationResult", "AsyncScoringResult", "WhisperGenerationResultAsync")
+_RESULTS = "AsyncTranslationResult AsyncGenerationResult AsyncScoringResult WhisperGenerationResultAsync"
 # Classes of OpenVINO GenAI with a `generate`.
 _PIPELINES = (
-    "LLMPipeline",
-    "VLMPipeline",
-    "WhisperPipeline",
-    "Text2ImagePipeline",
-    "Image2ImagePipeline",
-    "InpaintingPipeline",
-    "Text2SpeechPipeline",
-    "Text2VideoPipeline",
+    "LLMPipeline VLMPipeline WhisperPipeline Text2ImagePipeline Image2ImagePipeline InpaintingPipeline "
+    "Text2SpeechPipeline Text2VideoPipeline"
 )
 # Names by compiled model, request and queue. Reading one releases the GIL, and a request would wait for it again.
 _names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -60,20 +52,11 @@ class CTranslate2Instrumentor(Instrumentor):
     )
     tested = {"ctranslate2": "4.8.5"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"ctranslate2._ext": self._extension}
-
-    def _extension(self, module: ModuleType) -> None:
+    def targets(self) -> Iterable[Target]:
         for kind, names in _CALLS.items():
-            owner = getattr(module, kind, None)
-            if owner is not None:
-                self.replace(owner, "__init__", creation)
-                for name in names:
-                    self.replace(owner, name, _ctranslate2_call)
-        for kind in _RESULTS:
-            owner = getattr(module, kind, None)
-            if owner is not None:
-                self.replace(owner, "result", timed_call("forward"))
+            yield f"ctranslate2._ext:{kind}", creation, "__init__"
+            yield f"ctranslate2._ext:{kind}", _ctranslate2_call, names
+        yield f"ctranslate2._ext:{_RESULTS}", timed_call("forward"), "result"
 
 
 def _ctranslate2_call(original: Any) -> Any:
@@ -106,27 +89,20 @@ class OpenVinoInstrumentor(Instrumentor):
     )
     tested = {"openvino": "2026.4.1", "openvino-genai": "2026.4.1.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"openvino._ov_api": self._api, "openvino_genai.py_openvino_genai": self._genai}
-
-    def _api(self, module: ModuleType) -> None:
-        for name in ("__call__", "infer_new_request"):
-            self.replace(module.CompiledModel, name, model_call(_name, rows_of_inputs))
-        self.replace(module.InferRequest, "infer", model_call(_name, rows_of_inputs))
-        # The base class in C++ has the methods that wait.
-        for owner in (*module.InferRequest.__mro__, *module.AsyncInferQueue.__mro__):
-            for name in ("wait", "wait_for", "wait_all"):
-                self.replace(owner, name, model_call(_name, is_request=False))
-        for name in ("compile_model", "read_model", "import_model"):
-            self.replace(module.Core, name, timed("load"))
-
-    def _genai(self, module: ModuleType) -> None:
-        for kind in _PIPELINES:
-            owner = getattr(module, kind, None)
-            if owner is not None:
-                self.replace(owner, "__init__", creation)
-                for name in ("__call__", "generate"):
-                    self.replace(owner, name, model_call(created_name))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("openvino._ov_api:CompiledModel", model_call(_name, rows_of_inputs), "__call__ infer_new_request"),
+            ("openvino._ov_api:InferRequest", model_call(_name, rows_of_inputs), "infer"),
+            # The base class in C++ has the methods that wait.
+            (
+                "openvino._ov_api:InferRequest.__mro__ AsyncInferQueue.__mro__",
+                model_call(_name, is_request=False),
+                "wait wait_for wait_all",
+            ),
+            ("openvino._ov_api:Core", timed("load"), "compile_model read_model import_model"),
+            (f"openvino_genai.py_openvino_genai:{_PIPELINES}", creation, "__init__"),
+            (f"openvino_genai.py_openvino_genai:{_PIPELINES}", model_call(created_name), "__call__ generate"),
+        )
 
 
 def _name(model: Any) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MethodType, ModuleType
 from typing import Any, cast
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
+from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed_call
 from ..records import clock
 from .model_common import model_call, note_compilation, preparation
 
@@ -39,28 +39,30 @@ class JaxInstrumentor(Instrumentor):
     )
     tested = {"jax": "0.10.2"}
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("jax", _jit, "jit"),
+            ("jax", timed_call("forward"), "block_until_ready"),
+            # Pickle looks it up in the module that defines it.
+            ("jax:_src.api", lambda _: sys.modules["jax"].jit, "jit"),
+            ("jax:numpy", preparation("preprocess"), "array asarray"),
+            # JAX adds it after the import of the module that defines the class.
+            ("jax:_src.array.ArrayImpl", timed_call("forward"), "item"),
+            # From Python 3.12 on, NumPy gets the buffer of an array on a CPU by the last one.
+            ("jax._src.array:ArrayImpl", timed_call("forward"), "block_until_ready _value __buffer__"),
+            ("jax._src.stages:Compiled", model_call(rows=_no_rows, is_request=False), "__call__"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        return {"jax": self._jax, "jax._src.array": self._array, "jax._src.stages": self._stages}
+        return {**super().hooks(), "jax": self._jax, "jax._src.stages": self._stages}
 
     def _jax(self, module: ModuleType) -> None:
-        self.replace(module, "jit", _jit)
-        self.replace(module, "block_until_ready", timed_call("forward"))
-        # Pickle looks it up in the module that defines it.
-        self.replace(module._src.api, "jit", lambda _: module.jit)  # noqa: SLF001
-        for name in ("array", "asarray"):
-            self.replace(module.numpy, name, preparation("preprocess"))
-        # JAX adds it after the import of the module that defines the class.
-        self.replace(module._src.array.ArrayImpl, "item", timed_call("forward"))  # noqa: SLF001
+        self._patch(module)
         # An operation comes from the code that called `jnp.array`, not from our wrapper.
         module._src.source_info_util.register_exclusion(PACKAGE)  # noqa: SLF001
 
-    def _array(self, module: ModuleType) -> None:
-        # From Python 3.12 on, NumPy gets the buffer of an array on a CPU by the last one.
-        for name in ("block_until_ready", "_value", "__buffer__"):
-            self.replace(module.ArrayImpl, name, timed_call("forward"))
-
     def _stages(self, module: ModuleType) -> None:
-        self.replace(module.Compiled, "__call__", model_call(rows=_no_rows, is_request=False))
+        self._patch(module)
         # From Python 3.12 on, a protocol does not see what `__getattr__` returns.
         if sys.version_info >= (3, 12):
             module.Wrapped.register(Jitted)

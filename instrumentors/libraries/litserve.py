@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from ...core.stages import HANDLER
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Target, log_failure
 from ..records import CLOSED, OPEN, SHARED, clock, current, has_capacity
 from ..tickets import BatchRun, TicketsById, ticket, with_run
 
@@ -55,27 +55,24 @@ class LitServeInstrumentor(Instrumentor):
     )
     tested = MappingProxyType({"litserve": "0.2.19"})
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("litserve.server:BaseRequestHandler", _waiting.wrap_queueing, "_submit_request"),
+            ("litserve.specs.base:LitSpec", _setup, "setup"),
+            ("litserve.transport.process_transport:MPQueueTransport", _receive, "areceive"),
+            ("litserve.transport.zmq_transport:ZMQTransport", _receive, "areceive"),
+            ("litserve.callbacks.base:CallbackRunner", _event, "trigger_event"),
+            ("litserve.loops.base:LitLoop", _put_response, "put_response"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "litserve.server": lambda module: self.replace(
-                module.BaseRequestHandler, "_submit_request", _waiting.wrap_queueing
-            ),
-            "litserve.specs.base": lambda module: self.replace(module.LitSpec, "setup", _setup),
-            "litserve.transport.process_transport": lambda module: self._transport(module.MPQueueTransport),
-            "litserve.transport.zmq_transport": lambda module: self._transport(module.ZMQTransport),
-            "litserve.callbacks.base": lambda module: self.replace(module.CallbackRunner, "trigger_event", _event),
-            "litserve.loops.base": lambda module: self.replace(module.LitLoop, "put_response", _put_response),
-            "litserve.loops.streaming_loops": self._batches,
-        }
+        return {**super().hooks(), "litserve.loops.streaming_loops": self._batches}
 
     def _batches(self, module: ModuleType) -> None:
         base = sys.modules[module.collate_requests.__module__]
         self.replace(base, "collate_requests", _collate)
         # Pickle looks it up by reference in the module that defines it.
         self.replace(module, "collate_requests", lambda _: base.collate_requests)
-
-    def _transport(self, transport: type) -> None:
-        self.replace(transport, "areceive", _receive)
 
 
 # Tickets of waiting requests, in the HTTP process.

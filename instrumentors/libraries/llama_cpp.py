@@ -8,19 +8,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
-from types import GeneratorType, ModuleType
+from types import GeneratorType
 from typing import Any, TypeAlias
 
 from ...core.names import BY_GENERATE
 from .. import recorder, scripts
-from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed_call
+from ..instrumentor import MIN_CALL_NS, Instrumentor, Target, log_failure, timed_call
 from ..records import OPEN, Marks, clock, current, has_capacity
 from .model_common import created_name, creation, model_call
 
-COMPLETIONS = ("__call__", "create_completion", "create_chat_completion")
-EMBEDDINGS = ("create_embedding", "embed")
 Steps: TypeAlias = Generator[Any, Any, Any]
 
 
@@ -40,21 +38,16 @@ class LlamaCppInstrumentor(Instrumentor):
     not_timed = ("`eval` and `sample` in a plain script", "functions of `llama_cpp.llama_cpp`, the interface in C")
     tested = {"llama-cpp-python": "0.3.36"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"llama_cpp.llama": self._llama}
-
-    def _llama(self, module: ModuleType) -> None:
-        patches: dict[str, Callable[[Any], Any]] = {
-            "__init__": creation,
-            "generate": _generate,
-            "eval": _eval,
-            "sample": _sample,
-            "tokenize": timed_call("tokenize"),
-            **dict.fromkeys(COMPLETIONS, _call),
-            **dict.fromkeys(EMBEDDINGS, model_call(created_name)),
-        }
-        for name, make in patches.items():
-            self.replace(module.Llama, name, make)
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("llama_cpp.llama:Llama", creation, "__init__"),
+            ("llama_cpp.llama:Llama", _generate, "generate"),
+            ("llama_cpp.llama:Llama", _eval, "eval"),
+            ("llama_cpp.llama:Llama", _sample, "sample"),
+            ("llama_cpp.llama:Llama", timed_call("tokenize"), "tokenize"),
+            ("llama_cpp.llama:Llama", _call, "__call__ create_completion create_chat_completion"),
+            ("llama_cpp.llama:Llama", model_call(created_name), "create_embedding embed"),
+        )
 
 
 class _Generation:

@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, Target, TimedCall, log_failure
 from ..records import OPEN, clock, current, has_capacity
 from .executors import attributes
 
@@ -38,29 +38,18 @@ class LockInstrumentor(Instrumentor):
         "the locks of `gevent.lock`. *Your code* names the function that waits.",
     )
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("asyncio.locks:Lock Semaphore", _of(_acquire), "acquire"),
+            ("anyio._backends._asyncio:Lock Semaphore", _of(_acquire), "acquire"),
+            ("anyio._backends._asyncio:CapacityLimiter", _of(_acquire), "acquire_on_behalf_of"),
+            ("threading:Semaphore", _of(_acquire, 2), "acquire __enter__"),
+            ("multiprocessing.synchronize:SemLock", _of(_process_lock), "__enter__"),
+            ("gevent.thread:LockType", _of(_gevent_lock, 2), "acquire"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "asyncio.locks": lambda module: self._acquire(module, ("Lock", "Semaphore")),
-            "anyio._backends._asyncio": self._anyio,
-            "threading": self._threading,
-            "multiprocessing.synchronize": lambda module: self.replace(module.SemLock, "__enter__", _of(_process_lock)),
-            "gevent.thread": lambda module: self.replace(module.LockType, "acquire", _of(_gevent_lock, 2)),
-            "filelock": self._filelock,
-            "filelock.asyncio": self._filelock,
-        }
-
-    def _acquire(self, module: ModuleType, names: Iterable[str]) -> None:
-        for name in names:
-            self.replace(getattr(module, name), "acquire", _of(_acquire))
-
-    def _anyio(self, module: ModuleType) -> None:
-        # Versions before 4.5 have their locks elsewhere.
-        self._acquire(module, [name for name in ("Lock", "Semaphore") if hasattr(module, name)])
-        self.replace(module.CapacityLimiter, "acquire_on_behalf_of", _of(_acquire))
-
-    def _threading(self, module: ModuleType) -> None:
-        for name in ("acquire", "__enter__"):
-            self.replace(module.Semaphore, name, _of(_acquire, 2))
+        return {**super().hooks(), **dict.fromkeys(("filelock", "filelock.asyncio"), self._filelock)}
 
     def _filelock(self, module: ModuleType) -> None:
         for name in ("BaseFileLock", "BaseAsyncFileLock"):

@@ -10,18 +10,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from .. import scripts
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Instrumentor, Target, log_failure, timed
 from ..loads import loads, shapes_of
 from ..records import OPEN, Marks, clock, current, has_capacity
 from . import onnxruntime_session as copies
 from .onnxruntime_session import NOTHING, KnownSession, known_of, path_name
 from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
+
+_SESSION = "onnxruntime:InferenceSession.__mro__"
 
 
 class OnnxRuntimeInstrumentor(Instrumentor):
@@ -46,34 +47,26 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     )
     tested = {"onnxruntime": "1.31.1", "magika": "1.0.3", "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"onnxruntime": self._onnxruntime}
-
-    def _onnxruntime(self, module: ModuleType) -> None:
-        self.replace(module.InferenceSession, "__init__", _creating)
-        # The methods live in a base class that training and inference sessions share.
-        for owner in module.InferenceSession.__mro__:
-            self.replace(owner, "run", _run)
-            self.replace(owner, "run_with_ort_values", _run_with_ort_values)
-            self.replace(owner, "run_with_iobinding", _run_with_iobinding)
-            self.replace(owner, "run_with_ortvaluevector", _run_with_ortvaluevector)
-            self.replace(owner, "run_async", _run_async)
-        self._values(module.OrtValue)
-        self._bindings(module.IOBinding)
-
-    def _values(self, value: type) -> None:
-        self.replace(value, "ortvalue_from_numpy", copies.ortvalue_from_numpy)
-        self.replace(value, "update_inplace", copies.copying(copies.update_inplace))
-        self.replace(value, "numpy", copies.copying(copies.numpy))
-
-    def _bindings(self, binding: type) -> None:
-        self.replace(binding, "__init__", copies.creating_binding)
-        self.replace(binding, "bind_cpu_input", copies.bind_cpu_input)
-        self.replace(binding, "bind_input", copies.bind_input)
-        self.replace(binding, "bind_ortvalue_input", copies.bind_ortvalue_input)
-        self.replace(binding, "synchronize_inputs", copies.copying(copies.synchronize_inputs))
-        self.replace(binding, "synchronize_outputs", copies.copying(copies.synchronize_outputs))
-        self.replace(binding, "copy_outputs_to_cpu", copies.copying(copies.copy_outputs_to_cpu))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("onnxruntime:InferenceSession", _creating, "__init__"),
+            # The methods live in a base class that training and inference sessions share.
+            (_SESSION, _run, "run"),
+            (_SESSION, _run_with_ort_values, "run_with_ort_values"),
+            (_SESSION, _run_with_iobinding, "run_with_iobinding"),
+            (_SESSION, _run_with_ortvaluevector, "run_with_ortvaluevector"),
+            (_SESSION, _run_async, "run_async"),
+            ("onnxruntime:OrtValue", copies.ortvalue_from_numpy, "ortvalue_from_numpy"),
+            ("onnxruntime:OrtValue", copies.copying(copies.update_inplace), "update_inplace"),
+            ("onnxruntime:OrtValue", copies.copying(copies.numpy), "numpy"),
+            ("onnxruntime:IOBinding", copies.creating_binding, "__init__"),
+            ("onnxruntime:IOBinding", copies.bind_cpu_input, "bind_cpu_input"),
+            ("onnxruntime:IOBinding", copies.bind_input, "bind_input"),
+            ("onnxruntime:IOBinding", copies.bind_ortvalue_input, "bind_ortvalue_input"),
+            ("onnxruntime:IOBinding", copies.copying(copies.synchronize_inputs), "synchronize_inputs"),
+            ("onnxruntime:IOBinding", copies.copying(copies.synchronize_outputs), "synchronize_outputs"),
+            ("onnxruntime:IOBinding", copies.copying(copies.copy_outputs_to_cpu), "copy_outputs_to_cpu"),
+        )
 
 
 def _creating(original: Any) -> Any:

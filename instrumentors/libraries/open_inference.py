@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ...core.stages import HANDLER
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed
 from ..records import SHARED, clock, current
 from ..tickets import BatchRun, BatchScope, Ticket, TicketsById, ticket, with_run
 from .server_common import is_users_code
@@ -43,11 +43,8 @@ class KServeInstrumentor(Instrumentor):
     }
     tested = {"kserve": "0.21.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"kserve.model": self._model}
-
-    def _model(self, module: ModuleType) -> None:
-        self.replace(module.Model, "__init__", self._init)
+    def targets(self) -> Iterable[Target]:
+        return (("kserve.model:Model", self._init, "__init__"),)
 
     def _init(self, original: Any) -> Any:
         def __init__(model: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
@@ -87,26 +84,24 @@ class MLServerInstrumentor(Instrumentor):
     )
     tested = {"mlserver": "1.7.1"}
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("mlserver.handlers.dataplane:DataPlane", _infer, "_infer_contextmanager"),
+            ("mlserver.batching.adaptive:AdaptiveBatcher", _waiting.wrap_queueing, "_queue_request"),
+            ("mlserver.parallel.dispatcher:Dispatcher", _dispatch, "dispatch_request"),
+            ("mlserver.parallel.dispatcher:AsyncResponses", _resolve, "resolve"),
+            ("mlserver.parallel.worker:Worker", _process, "_process_request"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "mlserver.handlers.dataplane": lambda module: self.replace(
-                module.DataPlane, "_infer_contextmanager", _infer
-            ),
-            "mlserver.batching.adaptive": self._batching,
-            "mlserver.parallel.dispatcher": self._dispatching,
-            "mlserver.parallel.worker": lambda module: self.replace(module.Worker, "_process_request", _process),
-        }
+        return {**super().hooks(), "mlserver.batching.adaptive": self._batching}
 
     def _batching(self, module: ModuleType) -> None:
-        self.replace(module.AdaptiveBatcher, "_queue_request", _waiting.wrap_queueing)
+        self._patch(module)
         defined_in = sys.modules[module.schedule_with_callback.__module__]
         self.replace(defined_in, "schedule_with_callback", _schedule)
         # Pickle looks it up by reference in the module that defines it.
         self.replace(module, "schedule_with_callback", lambda _: defined_in.schedule_with_callback)
-
-    def _dispatching(self, module: ModuleType) -> None:
-        self.replace(module.Dispatcher, "dispatch_request", _dispatch)
-        self.replace(module.AsyncResponses, "resolve", _resolve)
 
 
 _waiting = TicketsById("MLServer")

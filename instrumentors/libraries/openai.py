@@ -10,12 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Instrumentor, Target, log_failure
 from ..records import Marks, current
 from .client_common import TokenStream, call_of
 from .server_common import ENDED, relayed
@@ -39,13 +38,11 @@ class OpenAIInstrumentor(Instrumentor):
     )
     tested = {"openai": "3.54.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"openai._streaming": self._streaming}
-
-    def _streaming(self, module: ModuleType) -> None:
-        # Called once by the constructor, in the context of the call.
-        self.replace(module.Stream, "__stream__", _parts)
-        self.replace(module.AsyncStream, "__stream__", _parts)
+    def targets(self) -> Iterable[Target]:
+        return (
+            # Called once by the constructor, in the context of the call.
+            ("openai._streaming:Stream AsyncStream", _parts, "__stream__"),
+        )
 
 
 def _parts(original: Any) -> Any:

@@ -19,14 +19,14 @@ A job with a `contextvars.Context` runs in the context of its request, as those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, Final
 from weakref import ref
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure, was_watched
+from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, was_watched
 from ..probes import Probe
 from ..records import OPEN, SHARED, Marks, clock, current, has_capacity
 from ..tickets import request_tickets
@@ -83,22 +83,28 @@ class QueueInstrumentor(Instrumentor):
         "requests that use `stagelens.ticket` themselves: only their tickets count",
     )
 
+    def targets(self) -> Iterable[Target]:
+        queues = (
+            ("queue:Queue", _PUT, "put"),
+            ("queue:Queue", _GET, "get"),
+            ("threading:Event", _AWAIT, "wait"),
+            ("asyncio.tasks", Probed.until_end(_sleep), "sleep"),
+        )
+        return (*queues, *(("asyncio.base_events:BaseEventLoop", make, name) for name, make in _LOOP.items()))
+
     def hooks(self) -> Mapping[str, Hook]:
         return {
-            "queue": self._queue,
-            "threading": lambda module: self.replace(module.Event, "wait", _AWAIT),
+            **super().hooks(),
             "concurrent.futures._base": self._futures,
             "asyncio.futures": lambda module: add_type(FUTURES, module.Future),
             "asyncio.locks": self._events,
             "asyncio.queues": self._asyncio,
-            "asyncio.tasks": lambda module: self.replace(module, "sleep", Probed.until_end(_sleep)),
             "anyio._backends._asyncio": lambda module: add_part(EVENTS, module.Event, "_event"),
             "anyio.streams.memory": self._anyio,
             "janus": self._janus,
             "gevent.event": self._gevent_events,
             "gevent.queue": self._gevent,
-            "asyncio.base_events": lambda module: self._loop(self.replace, module.BaseEventLoop),
-            "uvloop": lambda module: self._loop(self.override, module.Loop),
+            "uvloop": self._uvloop,
         }
 
     def _futures(self, module: ModuleType) -> None:
@@ -108,10 +114,6 @@ class QueueInstrumentor(Instrumentor):
     def _events(self, module: ModuleType) -> None:
         add_type(EVENTS, module.Event)
         self.replace(module.Event, "wait", _AWAIT)
-
-    def _queue(self, module: ModuleType) -> None:
-        self.replace(module.Queue, "put", _PUT)
-        self.replace(module.Queue, "get", _GET)
 
     def _anyio(self, module: ModuleType) -> None:
         # What both ends have; older versions name it without the underscore.
@@ -166,9 +168,9 @@ class QueueInstrumentor(Instrumentor):
         self.replace(module.Queue, "get", Probed.until_end(_get_later, 1))
         self.replace(module.Queue, "get_nowait", _GET_NOWAIT)
 
-    def _loop(self, replace: Callable[[type, str, Any], None], loop: type) -> None:
+    def _uvloop(self, module: ModuleType) -> None:
         for name, patch in _LOOP.items():
-            replace(loop, name, patch)
+            self.override(module.Loop, name, patch)
 
 
 def _is_own_work(marks: Marks) -> bool:

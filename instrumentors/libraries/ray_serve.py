@@ -16,13 +16,13 @@ import contextlib
 import inspect
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import ROUTE, clock, current
 from ..tickets import BatchScope, Ticket, ticket
@@ -58,27 +58,22 @@ class RayServeInstrumentor(Instrumentor):
     )
     tested = {"ray": "2.60.0"}
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("ray.serve._private.proxy:HTTPProxy", _proxy, "__call__"),
+            ("ray.serve.handle:_DeploymentHandleBase", _metadata, "_init_router_and_get_metadata"),
+            ("ray.serve.handle:DeploymentResponse", _await, "__await__"),
+            ("ray.serve.handle:DeploymentResponse", timed(DEPENDENCY), "result"),
+            ("ray.serve.handle:DeploymentResponseGenerator", timed(DEPENDENCY), "__anext__ __next__"),
+            ("ray.serve._private.replica:Replica", _call, "_wrap_request"),
+            ("ray.serve._private.replica:Replica", _shutdown, "perform_graceful_shutdown"),
+            ("ray.serve._private.replica:UserCallableWrapper", _http, "_call_http_entrypoint"),
+            ("ray.serve._private.replica:UserCallableWrapper", timed("handler"), "_call_func_or_gen"),
+            ("ray.serve._private.replica:UserCallableWrapper", _result, "_handle_user_method_result"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "ray.serve._private.proxy": lambda module: self.replace(module.HTTPProxy, "__call__", _proxy),
-            "ray.serve.handle": self._handle,
-            "ray.serve._private.replica": self._replica,
-            "ray.serve.batching": self._batching,
-        }
-
-    def _handle(self, module: ModuleType) -> None:
-        self.replace(module._DeploymentHandleBase, "_init_router_and_get_metadata", _metadata)  # noqa: SLF001
-        self.replace(module.DeploymentResponse, "__await__", _await)
-        self.replace(module.DeploymentResponse, "result", timed(DEPENDENCY))
-        self.replace(module.DeploymentResponseGenerator, "__anext__", timed(DEPENDENCY))
-        self.replace(module.DeploymentResponseGenerator, "__next__", timed(DEPENDENCY))
-
-    def _replica(self, module: ModuleType) -> None:
-        self.replace(module.Replica, "_wrap_request", _call)
-        self.replace(module.Replica, "perform_graceful_shutdown", _shutdown)
-        self.replace(module.UserCallableWrapper, "_call_http_entrypoint", _http)
-        self.replace(module.UserCallableWrapper, "_call_func_or_gen", timed("handler"))
-        self.replace(module.UserCallableWrapper, "_handle_user_method_result", _result)
+        return {**super().hooks(), "ray.serve.batching": self._batching}
 
     def _batching(self, module: ModuleType) -> None:
         batches = getattr(module, "_BatchQueue", None)

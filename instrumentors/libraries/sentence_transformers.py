@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
 from .. import scripts
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Instrumentor, Target, log_failure
 from ..records import OPEN, Marks, clock, current, has_capacity
 from . import transformers
 
@@ -27,7 +26,7 @@ MODULES = (
     "sentence_transformers.sparse_encoder.SparseEncoder",
     "sentence_transformers.cross_encoder.CrossEncoder",
 )
-CLASSES = ("BaseModel", "SentenceTransformer", "SparseEncoder", "CrossEncoder", "MultiVectorEncoder")
+CLASSES = "BaseModel SentenceTransformer SparseEncoder CrossEncoder MultiVectorEncoder"
 
 
 class SentenceTransformersInstrumentor(Instrumentor):
@@ -44,18 +43,11 @@ class SentenceTransformersInstrumentor(Instrumentor):
     not_timed = ("encoding in a pool of processes",)
     tested = {"sentence-transformers": "6.2.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return dict.fromkeys(MODULES, self._models)
-
-    def _models(self, module: ModuleType) -> None:
-        for name in CLASSES:
-            owner = getattr(module, name, None)
-            if isinstance(owner, type):
-                self.replace(owner, "__init__", transformers.wrap_load)
-                self.replace(owner, "encode", _inference)
-                self.replace(owner, "predict", _inference)
-                self.replace(owner, "preprocess", _preparation)
-                self.replace(owner, "tokenize", _preparation)
+    def targets(self) -> Iterable[Target]:
+        for module in MODULES:
+            yield f"{module}:{CLASSES}", transformers.wrap_load, "__init__"
+            yield f"{module}:{CLASSES}", _inference, "encode predict"
+            yield f"{module}:{CLASSES}", _preparation, "preprocess tokenize"
 
 
 class _Thread(threading.local):

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..instrumentor import Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe
 from ..recorder import end_work, start_work
 from ..records import clock, current, has_capacity
@@ -43,52 +42,28 @@ class StarletteInstrumentor(Instrumentor):
     )
     tested = {"starlette": "1.10.0", "fastapi": "0.165.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "starlette.applications": self._starlette_application,
-            "starlette.routing": self._starlette_routing,
-            "starlette.requests": self._starlette_requests,
-            "starlette.responses": self._starlette_responses,
-            "fastapi.routing": self._fastapi_routing,
-            "fastapi.dependencies.utils": self._fastapi_dependencies,
-            # Looked up by name at every call, so that earlier imports of run_in_threadpool are covered.
-            "anyio.to_thread": self._anyio,
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("starlette.applications:Starlette", recorded, "__call__"),
+            ("starlette.routing:Route", _as_handler(_routing), "handle"),
+            ("starlette.routing:Mount", _as_handler(_mounting), "handle"),
+            ("starlette.routing", _request_response, "request_response"),
+            ("starlette.requests:Request", timed("serialize"), "json _get_form"),
+            # Renders the body in all subclasses; streaming responses do not call it.
+            ("starlette.responses:Response", timed("serialize"), "__init__"),
+            ("starlette.responses:StreamingResponse", _as_handler(_streaming), "__call__"),
+            # A response by any other code, such as that of `sse_starlette`, is the work of the handler.
+            ("starlette.responses:Response FileResponse", Probed(Probe(_responding, parameters=2)), "__call__"),
+            ("fastapi.routing:APIRoute", _as_handler(_routing), "handle"),
+            ("fastapi.routing", _run_endpoint, "run_endpoint_function"),
+            ("fastapi.routing", timed("serialize"), "serialize_response"),
+            ("fastapi.dependencies.utils", timed("serialize"), "request_body_to_args"),
+            # Looked up by name at every call, so that earlier imports of run_in_threadpool are covered. Not `run_sync` itself,
+            # whose warnings name the line of its caller. The second name is that of anyio 3.
+            ("anyio.to_thread", _get_backend, "get_async_backend get_asynclib"),
             # Also if anyio was loaded without our import hook, as pytest does to rewrite assertions.
-            "starlette.concurrency": lambda module: self._anyio(module.anyio.to_thread),
-        }
-
-    def _starlette_application(self, module: ModuleType) -> None:
-        self.replace(module.Starlette, "__call__", recorded)
-
-    def _starlette_routing(self, module: ModuleType) -> None:
-        self.replace(module.Route, "handle", _as_handler(_routing))
-        self.replace(module.Mount, "handle", _as_handler(_mounting))
-        self.replace(module, "request_response", _request_response)
-
-    def _starlette_requests(self, module: ModuleType) -> None:
-        self.replace(module.Request, "json", timed("serialize"))
-        self.replace(module.Request, "_get_form", timed("serialize"))
-
-    def _starlette_responses(self, module: ModuleType) -> None:
-        # Renders the body in all subclasses; streaming responses do not call it.
-        self.replace(module.Response, "__init__", timed("serialize"))
-        self.replace(module.StreamingResponse, "__call__", _as_handler(_streaming))
-        # A response by any other code, such as that of `sse_starlette`, is the work of the handler.
-        for response in (module.Response, module.FileResponse):
-            self.replace(response, "__call__", Probed(Probe(_responding, parameters=2)))
-
-    def _fastapi_routing(self, module: ModuleType) -> None:
-        self.replace(module.APIRoute, "handle", _as_handler(_routing))
-        self.replace(module, "run_endpoint_function", _run_endpoint)
-        self.replace(module, "serialize_response", timed("serialize"))
-
-    def _fastapi_dependencies(self, module: ModuleType) -> None:
-        self.replace(module, "request_body_to_args", timed("serialize"))
-
-    def _anyio(self, module: ModuleType) -> None:
-        # Not `run_sync` itself, whose warnings name the line of its caller. The second name is that of anyio 3.
-        for name in ("get_async_backend", "get_asynclib"):
-            self.replace(module, name, _get_backend)
+            ("starlette.concurrency:anyio.to_thread", _get_backend, "get_async_backend get_asynclib"),
+        )
 
 
 def _as_handler(starting: Callable[[Any, Any, Scope], bool]) -> Probed:

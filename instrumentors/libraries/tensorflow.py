@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed
 from ..records import clock
 from .model_common import folder_name, model_call, note_compilation, rows_of_inputs, without_calls
 from .torch.models import thread_state
@@ -20,7 +20,8 @@ from .torch.models import thread_state
 # Of Keras: its backends, and its functions by what they do.
 _BACKENDS = ("tensorflow", "jax", "torch", "numpy", "openvino")
 _PREDICTIONS = ("predict", "predict_on_batch")
-_LOADING = ("load_model", "load_weights_only", "load_model_from_hdf5", "load_weights_from_hdf5_group")
+_LOADERS = ("saving.saving_lib", "legacy.saving.legacy_h5_format")
+_LOADING = "load_model load_weights_only load_model_from_hdf5 load_weights_from_hdf5_group"
 _TRAINING = ("fit", "evaluate", "train_on_batch", "test_on_batch")
 # Whether a function uses variables, by function; known as soon as the function has been traced.
 _uses_variables: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
@@ -48,14 +49,13 @@ class KerasInstrumentor(Instrumentor):
     )
     tested = {"keras": "3.15.1"}
 
+    def targets(self) -> Iterable[Target]:
+        # The public functions are names of many modules; these are called by all of them.
+        return [(f"keras.src.{module}", timed("load"), _LOADING) for module in _LOADERS]
+
     def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "keras.src.models.model": self._model,
-            # The public functions are names of many modules; these are called by all of them.
-            "keras.src.saving.saving_lib": self._loading,
-            "keras.src.legacy.saving.legacy_h5_format": self._loading,
-            **{f"keras.src.backend.{backend}.trainer": self._trainer for backend in _BACKENDS},
-        }
+        trainers = dict.fromkeys((f"keras.src.backend.{backend}.trainer" for backend in _BACKENDS), self._trainer)
+        return {"keras.src.models.model": self._model, **super().hooks(), **trainers}
 
     def _model(self, module: ModuleType) -> None:
         # The layers of PyTorch's backend are modules of PyTorch, which are timed as such.
@@ -69,9 +69,8 @@ class KerasInstrumentor(Instrumentor):
             for name in _TRAINING:
                 self.replace(owner, name, _training)
 
-    def _loading(self, module: ModuleType) -> None:
-        for name in _LOADING:
-            self.replace(module, name, timed("load"))
+
+_EAGER = "tensorflow.python.eager.polymorphic_function"
 
 
 class TensorFlowInstrumentor(Instrumentor):
@@ -95,26 +94,14 @@ class TensorFlowInstrumentor(Instrumentor):
     )
     tested = {"tensorflow-cpu": "2.21.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "tensorflow.python.eager.polymorphic_function.polymorphic_function": self._functions,
-            "tensorflow.python.eager.polymorphic_function.concrete_function": self._concrete,
-            "tensorflow.python.saved_model.load": self._saved,
-            "tensorflow.lite.python.interpreter": self._lite,
-        }
-
-    def _functions(self, module: ModuleType) -> None:
-        self.replace(module.Function, "__call__", _function_call)
-
-    def _concrete(self, module: ModuleType) -> None:
-        self.replace(module.ConcreteFunction, "__call__", model_call(_function_name, rows_of_inputs))
-
-    def _saved(self, module: ModuleType) -> None:
-        # What `tf.saved_model.load`, a name of many modules, calls.
-        self.replace(module, "load_partial", _loading)
-
-    def _lite(self, module: ModuleType) -> None:
-        self.replace(module.Interpreter, "invoke", model_call())
+    def targets(self) -> Iterable[Target]:
+        return (
+            (f"{_EAGER}.polymorphic_function:Function", _function_call, "__call__"),
+            (f"{_EAGER}.concrete_function:ConcreteFunction", model_call(_function_name, rows_of_inputs), "__call__"),
+            # What `tf.saved_model.load`, a name of many modules, calls.
+            ("tensorflow.python.saved_model.load", _loading, "load_partial"),
+            ("tensorflow.lite.python.interpreter:Interpreter", model_call(), "invoke"),
+        )
 
 
 def _training(original: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import Token
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from ...core.names import BY_GENERATE
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from .. import scripts
-from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure, timed_call
+from ..instrumentor import Hook, Instrumentor, Probed, Target, TimedCall, log_failure, timed_call
 from ..loads import loads, shapes_of
 from ..probes import Probe
 from ..recorder import end
@@ -420,6 +420,9 @@ ENCODERS = ("__call__", "encode", "encode_plus", "batch_encode_plus", "apply_cha
 DECODERS = ("decode", "batch_decode")
 
 
+_GENERATION = "transformers.generation.utils:GenerationMixin"
+
+
 class TransformersInstrumentor(Instrumentor):
     """Instrumentor of `Pipeline`, `GenerationMixin`, `PreTrainedTokenizerBase` and every `from_pretrained`."""
 
@@ -447,36 +450,32 @@ class TransformersInstrumentor(Instrumentor):
     )
     tested = {"transformers": "5.23.0"}
 
+    def targets(self) -> Iterable[Target]:
+        return (
+            (_GENERATION, wrap_has_unfinished_sequences, "_has_unfinished_sequences"),
+            (_GENERATION, wrap_validate_generated_length, "_validate_generated_length"),
+            (_GENERATION, wrap_generate, "generate"),
+            ("transformers.pipelines.base:Pipeline", wrap_load, "__init__"),
+            ("transformers.pipelines.base:Pipeline", wrap_pipeline, "__call__"),
+            ("transformers.pipelines.base:Pipeline", wrap_forward, "forward"),
+            ("transformers.pipelines.base:Pipeline ChunkPipeline", wrap_item, "run_single"),
+            ("transformers.pipelines.base:Pipeline ChunkPipeline", wrap_get_iterator, "get_iterator"),
+            (
+                "transformers.pipelines.pt_utils:PipelineIterator",
+                lambda original: wrap_pipeline(wrap_item(original)),
+                "__next__",
+            ),
+            ("transformers.cli.serving.utils:InferenceThread", _submit, "submit async_submit"),
+        )
+
     def hooks(self) -> Mapping[str, Hook]:
-        hooks: dict[str, Hook] = {
-            "transformers.generation.utils": self._generation,
-            "transformers.pipelines.base": self._pipelines,
-            "transformers.pipelines.pt_utils": self._iterators,
+        return {
+            **super().hooks(),
             "transformers.models.auto.modeling_auto": self._auto_models,
             "transformers.tokenization_mistral_common": self._mistral,
-            "transformers.cli.serving.utils": self._serving,
+            **dict.fromkeys(LOADERS, self._loaders),
+            "transformers.tokenization_utils_base": self._tokenizers,
         }
-        for name in LOADERS:
-            hooks[name] = self._loaders
-        hooks["transformers.tokenization_utils_base"] = self._tokenizers
-        return hooks
-
-    def _generation(self, module: ModuleType) -> None:
-        mixin = module.GenerationMixin
-        self.replace(mixin, "_has_unfinished_sequences", wrap_has_unfinished_sequences)
-        self.replace(mixin, "_validate_generated_length", wrap_validate_generated_length)
-        self.replace(mixin, "generate", wrap_generate)
-
-    def _pipelines(self, module: ModuleType) -> None:
-        self.replace(module.Pipeline, "__init__", wrap_load)
-        self.replace(module.Pipeline, "__call__", wrap_pipeline)
-        self.replace(module.Pipeline, "forward", wrap_forward)
-        for owner in (module.Pipeline, module.ChunkPipeline):
-            self.replace(owner, "run_single", wrap_item)
-            self.replace(owner, "get_iterator", wrap_get_iterator)
-
-    def _iterators(self, module: ModuleType) -> None:
-        self.replace(module.PipelineIterator, "__next__", lambda original: wrap_pipeline(wrap_item(original)))
 
     def _tokenizers(self, module: ModuleType) -> None:
         self._loaders(module)
@@ -488,10 +487,6 @@ class TransformersInstrumentor(Instrumentor):
             if isinstance(owner, type) and owner.__module__ == module.__name__:
                 self.replace(owner, "from_pretrained", wrap_load)
                 self._tokenizer(owner)
-
-    def _serving(self, module: ModuleType) -> None:
-        for name in ("submit", "async_submit"):
-            self.replace(module.InferenceThread, name, _submit)
 
     def _tokenizer(self, owner: type) -> None:
         for name in ENCODERS:

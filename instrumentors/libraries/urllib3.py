@@ -8,13 +8,12 @@ The docstring of a class is the text of its page in the documentation.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..instrumentor import Hook, Instrumentor, timed
+from ..instrumentor import Instrumentor, Target, timed
 from ..records import Marks, clock, current
 from .client_common import (
     DEPENDENCY,
@@ -44,17 +43,12 @@ class Urllib3Instrumentor(Instrumentor):
     }
     tested = {"urllib3": "2.8.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"urllib3.connectionpool": self._pool, "urllib3.response": self._response}
-
-    def _pool(self, module: ModuleType) -> None:
-        self.replace(module.HTTPConnectionPool, "urlopen", _urlopen)
-
-    def _response(self, module: ModuleType) -> None:
-        self.replace(module.HTTPResponse, "_fp_read", _read)
-        self.replace(module.HTTPResponse, "_update_chunk_length", _read)
-        self.replace(module.HTTPResponse, "_handle_chunk", _read)
-        self.replace(module.HTTPResponse, "data", body_probe(call_of))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("urllib3.connectionpool:HTTPConnectionPool", _urlopen, "urlopen"),
+            ("urllib3.response:HTTPResponse", _read, "_fp_read _update_chunk_length _handle_chunk"),
+            ("urllib3.response:HTTPResponse", body_probe(call_of), "data"),
+        )
 
 
 class RequestsInstrumentor(Instrumentor):
@@ -71,16 +65,13 @@ class RequestsInstrumentor(Instrumentor):
     }
     tested = {"requests": "2.34.2"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"requests.sessions": self._sessions, "requests.models": self._models}
-
-    def _sessions(self, module: ModuleType) -> None:
-        # `resolve_redirects` calls this method for each further hop: those intervals lie inside this one.
-        self.replace(module.Session, "send", timed(DEPENDENCY))
-
-    def _models(self, module: ModuleType) -> None:
-        self.replace(module.Response, "content", body_probe(_call_of))
-        self.replace(module.Response, "iter_lines", _iter_lines)
+    def targets(self) -> Iterable[Target]:
+        return (
+            # `resolve_redirects` calls this method for each further hop: those intervals lie inside this one.
+            ("requests.sessions:Session", timed(DEPENDENCY), "send"),
+            ("requests.models:Response", body_probe(_call_of), "content"),
+            ("requests.models:Response", _iter_lines, "iter_lines"),
+        )
 
 
 # Whether this context is already inside a call. Not a thread local, which greenlets of a thread would share.

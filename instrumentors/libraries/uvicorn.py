@@ -10,13 +10,12 @@ If a worker of `--workers` is killed, its open requests [count as failed](../rel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..instrumentor import Instrumentor, Probed, Target, log_failure
 from ..probes import Probe
 from ..stalls import watch_loop
 
@@ -29,12 +28,11 @@ class UvicornInstrumentor(Instrumentor):
     not_timed = ("the work of uvicorn, such as the parsing of HTTP",)
     tested = {"uvicorn": "0.54.0", "gunicorn": "27.0.1"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"uvicorn.server": self._server}
-
-    def _server(self, module: ModuleType) -> None:
-        self.replace(module.Server, "startup", Probed(Probe(watch_loop)))
-        self.replace(module.Server, "shutdown", _shutdown)
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("uvicorn.server:Server", Probed(Probe(watch_loop)), "startup"),
+            ("uvicorn.server:Server", _shutdown, "shutdown"),
+        )
 
 
 def _shutdown(original: Any) -> Any:

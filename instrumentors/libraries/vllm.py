@@ -7,18 +7,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any
 
 from ...core.names import BY_ENGINE
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Instrumentor, Target, log_failure
 from ..records import Marks, clock, current, has_capacity
 from . import transformers
 from .model_common import model_call
 from .torch.models import thread_state
 
-CALLS = ("generate", "chat", "beam_search", "encode", "embed", "classify", "score")
+CALLS = "generate chat beam_search encode embed classify score"
 
 
 class VllmInstrumentor(Instrumentor):
@@ -36,15 +35,12 @@ class VllmInstrumentor(Instrumentor):
     not_timed = ("`queue`, `prefill` and `decode` of a call with several prompts, which share the steps of the engine",)
     tested = {"vllm": "0.32.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"vllm.entrypoints.llm": self._llm}
-
-    def _llm(self, module: ModuleType) -> None:
-        self.replace(module.LLM, "__init__", transformers.wrap_load)
-        # Some methods live in base classes.
-        for owner in module.LLM.__mro__:
-            for name in CALLS:
-                self.replace(owner, name, lambda original: model_call(_name)(_recording(original)))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("vllm.entrypoints.llm:LLM", transformers.wrap_load, "__init__"),
+            # Some methods live in base classes.
+            ("vllm.entrypoints.llm:LLM.__mro__", lambda original: model_call(_name)(_recording(original)), CALLS),
+        )
 
 
 def _recording(original: Any) -> Any:

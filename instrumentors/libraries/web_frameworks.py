@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar, Token
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, Self
 
 from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..instrumentor import Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe, itself
 from ..recorder import abandon, begin, end, finish
 from ..records import Marks, clock
@@ -255,14 +255,11 @@ class LitestarInstrumentor(Instrumentor):
     not_timed = ("background tasks",)
     tested = MappingProxyType({"litestar": "2.25.0"})
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"litestar.app": self._app, "litestar.routes.http": self._routes}
-
-    def _app(self, module: ModuleType) -> None:
-        self.replace(module.Litestar, "__call__", recorded)
-
-    def _routes(self, module: ModuleType) -> None:
-        self.replace(module.HTTPRoute, "_call_handler_function", timed("handler"))
+    def targets(self) -> Iterable[Target]:
+        return (
+            ("litestar.app:Litestar", recorded, "__call__"),
+            ("litestar.routes.http:HTTPRoute", timed("handler"), "_call_handler_function"),
+        )
 
 
 class HttpServerInstrumentor(Instrumentor):
@@ -278,14 +275,16 @@ class HttpServerInstrumentor(Instrumentor):
     facts = ("method",)
     not_timed = ("a handler that overrides `handle_one_request`",)
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"http.server": self._patch}
-
-    def _patch(self, module: ModuleType) -> None:
-        handler = module.BaseHTTPRequestHandler
-        self.replace(handler, "handle_one_request", Probed(Probe(_Turn, _Turn.leave, _Turn.leave, 1)))
-        self.replace(handler, "parse_request", Probed(Probe(itself, _parsed, None, 1)))
-        self.replace(handler, "send_response_only", Probed(Probe(_responding, None, None, 2)))
+    def targets(self) -> Iterable[Target]:
+        return (
+            (
+                "http.server:BaseHTTPRequestHandler",
+                Probed(Probe(_Turn, _Turn.leave, _Turn.leave, 1)),
+                "handle_one_request",
+            ),
+            ("http.server:BaseHTTPRequestHandler", Probed(Probe(itself, _parsed, None, 1)), "parse_request"),
+            ("http.server:BaseHTTPRequestHandler", Probed(Probe(_responding, None, None, 2)), "send_response_only"),
+        )
 
 
 class _Turn:
@@ -346,41 +345,29 @@ class SanicInstrumentor(Instrumentor):
     )
     tested = MappingProxyType({"sanic": "25.12.1"})
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "sanic.app": self._app,
-            "sanic.server.protocols.http_protocol": self._protocol,
-            "sanic.router": self._router,
-            "sanic.handlers.error": self._errors,
-            "sanic.server.websockets.impl": self._websocket,
-        }
-
-    def _app(self, module: ModuleType) -> None:
+    def targets(self) -> Iterable[Target]:
         connecting = Probe(
             lambda _, __, request: _connect(request, lambda: f"/{request.route.path}"), _disconnect, _disconnect, 3
         )
-        self.replace(module.Sanic, "_websocket_handler", Probed(connecting))
-
-    def _protocol(self, module: ModuleType) -> None:
-        # Sanic compiles most of its own methods again at the start, without our patches.
-        self.replace(module.HttpProtocolMixin, "_setup", Probed(Probe(itself, _set_up, None, 1)))
-
-    def _router(self, module: ModuleType) -> None:
-        self.replace(module.Router, "get", _router_get)
-
-    def _errors(self, module: ModuleType) -> None:
-        errors = module.ErrorHandler
-        self.replace(errors, "response", Probed(Probe(lambda _, __, error: _note_error(error), parameters=3)))
-        # What the handler of a websocket has raised is only logged.
-        self.replace(errors, "log", Probed(Probe(_disconnect, parameters=2)))
-
-    def _websocket(self, module: ModuleType) -> None:
-        socket = module.WebsocketImplProtocol
-        self.replace(socket, "recv", Probed(Probe(receiving, _received, None, 1)))
-        self.replace(socket, "send", SENDING)
-        # After a cancellation, because the client has gone.
         cancelled = Probe(lambda socket: _disconnect(socket, asyncio.CancelledError()), parameters=1)
-        self.replace(socket, "end_connection", Probed(cancelled))
+        protocol, socket = "sanic.server.protocols.http_protocol", "sanic.server.websockets.impl:WebsocketImplProtocol"
+        return (
+            ("sanic.app:Sanic", Probed(connecting), "_websocket_handler"),
+            # Sanic compiles most of its own methods again at the start, without our patches.
+            (f"{protocol}:HttpProtocolMixin", Probed(Probe(itself, _set_up, None, 1)), "_setup"),
+            ("sanic.router:Router", _router_get, "get"),
+            (
+                "sanic.handlers.error:ErrorHandler",
+                Probed(Probe(lambda _, __, error: _note_error(error), parameters=3)),
+                "response",
+            ),
+            # What the handler of a websocket has raised is only logged.
+            ("sanic.handlers.error:ErrorHandler", Probed(Probe(_disconnect, parameters=2)), "log"),
+            (socket, Probed(Probe(receiving, _received, None, 1)), "recv"),
+            (socket, SENDING, "send"),
+            # After a cancellation, because the client has gone.
+            (socket, Probed(cancelled), "end_connection"),
+        )
 
 
 def _received(opened: Messages | None, message: Any) -> None:
@@ -445,22 +432,20 @@ class TornadoInstrumentor(Instrumentor):
     not_timed = ("a callback that is given to `HTTPServer` instead of an application or a `WSGIContainer`",)
     tested = MappingProxyType({"tornado": "6.6.1"})
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {"tornado.web": self._web, "tornado.routing": self._routing, "tornado.websocket": self._websocket}
-
-    def _web(self, module: ModuleType) -> None:
-        handler = module.RequestHandler
-        self.replace(handler, "_execute", _execute)
-        self.replace(handler, "flush", Probed(Probe(_flushing, None, None, 2)))
-        self.replace(handler, "_handle_request_exception", Probed(Probe(_handle_exception, None, None, 2)))
-
-    def _routing(self, module: ModuleType) -> None:
-        self.replace(module.PathMatches, "match", Probed(Probe(_matching, _matched, None, 2)))
-
-    def _websocket(self, module: ModuleType) -> None:
-        self.replace(module.WebSocketProtocol, "_run_callback", _run_callback)
+    def targets(self) -> Iterable[Target]:
         failed = Probe(lambda _: _note_error(sys.exc_info()[1]), parameters=1)
-        self.replace(module.WebSocketProtocol, "_abort", Probed(failed))
+        return (
+            ("tornado.web:RequestHandler", _execute, "_execute"),
+            ("tornado.web:RequestHandler", Probed(Probe(_flushing, None, None, 2)), "flush"),
+            (
+                "tornado.web:RequestHandler",
+                Probed(Probe(_handle_exception, None, None, 2)),
+                "_handle_request_exception",
+            ),
+            ("tornado.routing:PathMatches", Probed(Probe(_matching, _matched, None, 2)), "match"),
+            ("tornado.websocket:WebSocketProtocol", _run_callback, "_run_callback"),
+            ("tornado.websocket:WebSocketProtocol", Probed(failed), "_abort"),
+        )
 
 
 # Attribute of a request of Tornado: the pattern that its path has matched last, that of the innermost router.

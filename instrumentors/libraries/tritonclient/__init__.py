@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from ....core.names import BY_TRITON_RESPONSE
-from ...instrumentor import Hook, Instrumentor, log_failure, timed
+from ...instrumentor import Instrumentor, Target, log_failure, timed
 from ...records import OPEN, Marks, clock, current, has_capacity
 from . import calls, statistics
 from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, Sending, enter, headers_for, leave
@@ -50,65 +49,30 @@ class TritonClientInstrumentor(Instrumentor):
     )
     tested = {"tritonclient": "2.73.0"}
 
-    def hooks(self) -> Mapping[str, Hook]:
-        return {
-            "tritonclient.http._client": self._http,
-            "tritonclient.http.aio": self._http_aio,
-            "tritonclient.grpc._client": self._grpc,
-            "tritonclient.grpc.aio": self._grpc_aio,
-            "tritonclient.http._infer_input": self._input,
-            "tritonclient.grpc._infer_input": self._input,
-            "tritonclient.http._infer_result": self._result,
-            "tritonclient.grpc._infer_result": self._result,
-            "tritonclient.utils.shared_memory": self._shared_memory,
-        }
+    def targets(self) -> Iterable[Target]:
+        for protocol, place in (("http", HTTP_HEADERS), ("grpc", GRPC_HEADERS)):
+            threads, tasks = f"tritonclient.{protocol}._client", f"tritonclient.{protocol}.aio"
+            yield f"{threads}:InferenceServerClient", partial(calls.infer, place=place), "infer"
+            yield f"{tasks}:InferenceServerClient", partial(calls.infer_aio, place=place), "infer"
+            for module in (threads, tasks):
+                yield f"{module}:InferenceServerClient", partial(calls.init, protocol=protocol), "__init__"
+                yield module, calls.building, "_get_inference_request"
+            yield f"tritonclient.{protocol}._infer_input:InferInput", timed("serialize"), "set_data_from_numpy"
+            yield f"tritonclient.{protocol}._infer_result:InferResult", timed("serialize"), "as_numpy"
+        yield "tritonclient.http._client:InferenceServerClient", calls.async_infer_http, "async_infer"
+        yield "tritonclient.http._client:InferenceServerClient", calls.post, "_post"
+        yield "tritonclient.http._client:InferAsyncRequest", calls.get_result, "get_result"
+        yield "tritonclient.grpc._client:InferenceServerClient", calls.async_infer_grpc, "async_infer"
+        yield "tritonclient.grpc._client:InferenceServerClient", start_stream, "start_stream"
+        yield "tritonclient.grpc._client:InferenceServerClient", async_stream_infer, "async_stream_infer"
+        yield "tritonclient.grpc._client:InferenceServerClient", stop_stream, "stop_stream"
+        yield "tritonclient.grpc.aio:InferenceServerClient", stream_infer, "stream_infer"
+        yield "tritonclient.utils.shared_memory", timed("serialize"), "set_shared_memory_region get_contents_as_numpy"
 
     def uninstrument(self, **options: Any) -> None:
         super().uninstrument(**options)
         statistics.known = statistics.KnownModels()
         statistics.close_channels()
-
-    def _http(self, module: ModuleType) -> None:
-        client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(calls.init, protocol="http"))
-        self.replace(client, "infer", partial(calls.infer, place=HTTP_HEADERS))
-        self.replace(client, "async_infer", calls.async_infer_http)
-        self.replace(client, "_post", calls.post)
-        self.replace(module.InferAsyncRequest, "get_result", calls.get_result)
-        self.replace(module, "_get_inference_request", calls.building)
-
-    def _http_aio(self, module: ModuleType) -> None:
-        client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(calls.init, protocol="http"))
-        self.replace(client, "infer", partial(calls.infer_aio, place=HTTP_HEADERS))
-        self.replace(module, "_get_inference_request", calls.building)
-
-    def _grpc(self, module: ModuleType) -> None:
-        client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(calls.init, protocol="grpc"))
-        self.replace(client, "infer", partial(calls.infer, place=GRPC_HEADERS))
-        self.replace(client, "async_infer", calls.async_infer_grpc)
-        self.replace(client, "start_stream", start_stream)
-        self.replace(client, "async_stream_infer", async_stream_infer)
-        self.replace(client, "stop_stream", stop_stream)
-        self.replace(module, "_get_inference_request", calls.building)
-
-    def _grpc_aio(self, module: ModuleType) -> None:
-        client = module.InferenceServerClient
-        self.replace(client, "__init__", partial(calls.init, protocol="grpc"))
-        self.replace(client, "infer", partial(calls.infer_aio, place=GRPC_HEADERS))
-        self.replace(client, "stream_infer", stream_infer)
-        self.replace(module, "_get_inference_request", calls.building)
-
-    def _input(self, module: ModuleType) -> None:
-        self.replace(module.InferInput, "set_data_from_numpy", timed("serialize"))
-
-    def _result(self, module: ModuleType) -> None:
-        self.replace(module.InferResult, "as_numpy", timed("serialize"))
-
-    def _shared_memory(self, module: ModuleType) -> None:
-        self.replace(module, "set_shared_memory_region", timed("serialize"))
-        self.replace(module, "get_contents_as_numpy", timed("serialize"))
 
 
 # Streams of the gRPC clients, for threads and for asyncio, and calls with several responses (decoupled models).
