@@ -484,15 +484,6 @@ def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     assert sum(record.name == "stagelens" for record in caplog.records) == 2
 
 
-def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
-    instrumented.instrument()
-    ExecutorInstrumentor().instrument()
-    with ThreadPoolExecutor(1) as pool, request("once"):
-        pool.submit(work).result()
-
-    assert finished.stages() == ["queue", "forward"]
-
-
 def test_subclasses_work_unchanged(finished: Finished) -> None:
     class Counting(ThreadPoolExecutor):
         submitted = 0
@@ -540,28 +531,6 @@ def test_opentelemetry_and_stagelens_both_propagate_context(
 
     assert seen == ["value"] * 3
     assert finished.stages() == ["queue", "forward", "forward", "forward"]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        "INSTRUMENT; import concurrent.futures; Pool = concurrent.futures.ThreadPoolExecutor",
-        "import concurrent.futures; Pool = concurrent.futures.ThreadPoolExecutor; INSTRUMENT",
-        "from concurrent.futures import ThreadPoolExecutor as Pool; INSTRUMENT",
-    ],
-)
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    instrument = "from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor as I; I().instrument()"
-    script = f"""
-{order.replace("INSTRUMENT", instrument)}
-from stagelens.instrumentors import recorder
-marks, token = recorder.begin()
-with Pool(1) as pool: pool.submit(int).result()
-print([key for key in marks[3::3] if key[0] != "@"])
-"""
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert completed.stdout == "['queue']\n"
 
 
 @pytest.mark.parametrize("order", ["PATCH; INSTRUMENT", "INSTRUMENT; PATCH"])

@@ -594,12 +594,3 @@ def test_no_failure_of_ours_reaches_a_call(
 
     assert responses == [b"abc"] * 2
     assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
-
-
-def test_uninstrumenting_restores_the_servers(instrumented: Any, finished: Finished) -> None:
-    instrumented.uninstrument()
-    for run in KINDS.values():
-        with run() as server:
-            assert server.call("Unary", b"abc") == b"abc"
-
-    assert list(finished) == []

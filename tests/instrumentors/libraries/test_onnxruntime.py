@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import gc
-import logging
 import pickle
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,8 +19,6 @@ from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.api import request
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import onnxruntime_session
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 
@@ -36,16 +31,6 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 FACTS = {"@model": MODEL.parent.name, "@device": "cpu", "@provider": "CPUExecutionProvider", "@batch": 1}
 SESSION: Any = onnxruntime.InferenceSession.__mro__[1]
-RUNS = ("run", "run_with_ort_values", "run_with_iobinding", "run_with_ortvaluevector", "run_async")
-VALUE = ("ortvalue_from_numpy", "update_inplace", "numpy")
-BINDING = (
-    "bind_cpu_input",
-    "bind_input",
-    "bind_ortvalue_input",
-    "synchronize_inputs",
-    "synchronize_outputs",
-    "copy_outputs_to_cpu",
-)
 
 
 class Owned(onnxruntime.InferenceSession):
@@ -339,39 +324,6 @@ def test_an_invalid_callback_is_refused_by_the_library(in_a_request: Finished, w
     assert in_a_request.stages() == []
 
 
-def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    warm.run(None, feed)
-
-    assert records.current.get() is None
-    assert list(finished) == []
-
-
-def test_a_run_after_the_request_is_not_recorded(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    with request("answers"):
-        task = contextvars.copy_context()
-    task.run(warm.run, None, feed)
-
-    assert finished.stages() == []
-    assert "@model" not in finished.facts()
-
-
-def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
-    in_a_request: Finished,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(onnxruntime_session, "describe")
-    session = load()
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        results = [session.run(None, feed_of(session)) for _ in range(3)]
-
-    assert len(results) == 3
-    assert in_a_request.stages() == ["load", "forward", "forward"]
-    assert in_a_request.facts() == {}
-    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
-
-
 def test_an_unreadable_input_is_still_run(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
@@ -451,33 +403,6 @@ def test_sessions_can_be_subclassed_and_pickled(in_a_request: Finished, feed: di
     np.testing.assert_array_equal(again.run(None, feed)[0], expected)
     assert in_a_request.stages() == ["load", "load", "load", "load"]
     assert [name for name in vars(session) if "stagelens" in name] == []
-
-
-def test_instrumenting_twice_patches_once(
-    in_a_request: Finished, instrumented: Instrumentor, warm: Any, feed: dict[str, Any]
-) -> None:
-    instrumented.instrument()
-    OnnxRuntimeInstrumentor().instrument(skip_dep_check=True)
-    warm.run(None, feed)
-
-    assert in_a_request.stages() == ["forward"]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        "import onnxruntime; stagelens.instrument()",
-        "from onnxruntime import InferenceSession; stagelens.instrument(); import onnxruntime",
-        "stagelens.instrument(); import onnxruntime",
-        "stagelens.instrument(); import onnxruntime.capi.onnxruntime_inference_collection; import onnxruntime",
-    ],
-)
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    code = f"import stagelens; {order}; print(onnxruntime.InferenceSession.run.__wrapped__.__qualname__)"
-
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert completed.stdout == "Session.run\n"
 
 
 @pytest.mark.parametrize(

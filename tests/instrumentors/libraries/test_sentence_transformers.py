@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
-import logging
-import os
 import pickle
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +15,11 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import sentence_transformers as module
 from stagelens.instrumentors.libraries.sentence_transformers import SentenceTransformersInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from tests.instrumentors.libraries.tiny_models import bert, tokenizer
-
-HERE = Path(__file__).parent
-
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -146,71 +134,6 @@ def test_an_exception_of_the_library_is_unchanged(embedder: SentenceTransformer,
     assert sorted(in_a_request.stages()) == sorted(STAGES)
 
 
-def test_outside_a_request_nothing_is_recorded(embedder: SentenceTransformer, finished: Finished) -> None:
-    embedder.encode("word1")
-
-    assert list(finished) == []
-
-
-def test_calls_after_the_request_are_not_recorded(embedder: SentenceTransformer, finished: Finished) -> None:
-    with request("answers"):
-        task = contextvars.copy_context()
-    task.run(embedder.encode, "word1")
-
-    assert {"@model", "@batch"}.isdisjoint(finished.facts())
-
-
-def test_parallel_requests_do_not_mix(embedder: SentenceTransformer, finished: Finished) -> None:
-    together = threading.Barrier(3)
-
-    def serve(sentences: int) -> None:
-        opened = recorder.begin()
-        assert opened is not None
-        marks, token = opened
-        together.wait()
-        embedder.encode(["word1"] * sentences, batch_size=1)
-        recorder.end(token)
-        recorder.finish(marks, marks[1], records.clock(), f"/{sentences}")
-
-    threads = [threading.Thread(target=serve, args=(sentences,)) for sentences in (5, 10, 15)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(finished) == 3
-    for marks, _, _, route, *_ in finished:
-        sentences = int(route[1:])
-        assert marks[::3].count("forward") == marks[::3].count("tokenize") == sentences
-        assert marks[marks.index("@batch") + 1] == sentences
-
-
-def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
-    embedder: SentenceTransformer,
-    in_a_request: Finished,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(module, "describe")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        embeddings = [embedder.encode("word1") for _ in range(2)]
-
-    assert np.array_equal(embeddings[0], embeddings[1])
-    assert in_a_request.stages().count("forward") == 2
-    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
-
-
-def test_instrumenting_twice_patches_once(
-    embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor
-) -> None:
-    instrumented.instrument()
-    SentenceTransformersInstrumentor().instrument(skip_dep_check=True)
-    embedder.encode("word1")
-
-    assert sorted(in_a_request.stages()) == sorted(STAGES)
-
-
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_a_span_around_encode_causes_no_duplicates(
     embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor, first: str
@@ -244,26 +167,3 @@ def test_models_can_be_pickled_and_subclassed(embedder: SentenceTransformer, in_
 
     assert mine.encode("word1").shape == (32,)
     assert sorted(in_a_request.stages()) == sorted(STAGES)
-
-
-def test_classes_imported_later_are_timed(saved: Path) -> None:
-    code = f"""
-import stagelens
-stagelens.instrument()
-from sentence_transformers import SentenceTransformer
-from stagelens.instrumentors import recorder
-model = SentenceTransformer({str(saved)!r})
-model.encode("word1")
-marks, token = recorder.begin()
-model.encode("word1")
-print(*sorted(mark for mark in marks[3::3] if not mark.startswith("@")))
-"""
-    completed = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-
-    assert completed.stdout.split() == sorted(STAGES)

@@ -6,12 +6,10 @@ import contextvars
 import copy
 import gc
 import io
-import logging
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +21,6 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor, models
 from stagelens.instrumentors.stalls import stalls
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
 
 INSTRUMENTOR = TorchInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
-
-MODULE = ("__call__", "to", "cuda", "cpu", "xpu", "to_empty", "load_state_dict")
 
 
 class Block(nn.Module):
@@ -124,22 +119,6 @@ def test_threads_of_a_request_are_distinguished(in_a_request: Finished, net: Net
     Outer()(X)
 
     assert in_a_request.stages() == ["forward", "forward"]
-
-
-def test_outside_a_request_nothing_is_recorded(finished: Finished, net: Net) -> None:
-    net(X)
-
-    assert list(finished) == []
-
-
-def test_a_model_called_after_the_request_is_not_recorded(finished: Finished, net: Net) -> None:
-    with request("answers"):
-        net(X)
-        task = contextvars.copy_context()
-    task.run(warm(nn.Linear(4, 4)), X)
-
-    assert finished.stages() == ["forward"]
-    assert finished.facts()["@model"] == "Net"
 
 
 def test_an_exception_of_the_model_is_unchanged(in_a_request: Finished, net: Net) -> None:
@@ -356,51 +335,6 @@ def test_models_can_be_copied_pickled_and_subclassed(net: Net) -> None:
     assert vars(net).keys() == vars(copied).keys() == vars(Net()).keys()
     assert net.state_dict().keys() == copied.state_dict().keys() == Net().state_dict().keys()
     torch.testing.assert_close(copied(X), net(X))
-
-
-def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
-    in_a_request: Finished,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(models, "describe")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        new = Net()
-        results = [new(X) for _ in range(3)]
-
-    torch.testing.assert_close(results, [results[0]] * 3)
-    assert in_a_request.stages() == ["forward"] * 3
-    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
-
-
-def test_instrumenting_twice_patches_once(in_a_request: Finished, instrumented: Instrumentor, net: Net) -> None:
-    instrumented.instrument()
-    TorchInstrumentor().instrument(skip_dep_check=True)
-    net(X)
-
-    assert in_a_request.stages() == ["forward"]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        "from torch.nn import Module, Linear; stagelens.instrument(); import torch",
-        "stagelens.instrument(); import torch",
-    ],
-)
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    code = f"""
-import sys, stagelens
-{order}
-from stagelens.instrumentors import recorder
-marks, token = recorder.begin()
-torch.nn.Linear(2, 2)(torch.ones(1, 2))
-print(*[mark for mark in marks[::3]])
-"""
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert completed.stdout.split() == ["@open", "@arrival", "load", "@model", "@device"]
 
 
 def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:

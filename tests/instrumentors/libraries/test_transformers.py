@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextvars
 import copy
-import logging
 import pickle
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,16 +27,11 @@ from transformers import (
 )
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import instrumentor, recorder, records
-from stagelens.instrumentors.api import request
+from stagelens.instrumentors import instrumentor, records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import transformers
 from stagelens.instrumentors.libraries.preprocessing import TokenizersInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, repository_name
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
-
-HERE = Path(__file__).parent
-
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -252,12 +244,6 @@ def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> N
     assert records.current.get() is in_a_request[0][0]
 
 
-def test_outside_a_request_nothing_is_recorded(classify: Any, finished: Finished) -> None:
-    classify(["word1"])
-
-    assert list(finished) == []
-
-
 def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
     owners: list[Any] = [AutoModelForCausalLM, AutoTokenizer, AutoConfig, LlamaForCausalLM]
     _, words, config, model = [owner.from_pretrained(saved) for owner in owners]
@@ -290,62 +276,6 @@ def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> N
 )
 def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
     assert repository_name(path) == name
-
-
-def test_calls_after_the_request_are_not_recorded(classify: Any, finished: Finished) -> None:
-    with request("answers"):
-        task = contextvars.copy_context()
-    task.run(classify, ["word1"])
-
-    assert {"@model", "@batch"}.isdisjoint(finished.facts())
-
-
-def test_parallel_requests_do_not_mix(lengths: Lengths, finished: Finished) -> None:
-    together = threading.Barrier(3)
-
-    def serve(items: int) -> None:
-        opened = recorder.begin()
-        assert opened is not None
-        marks, token = opened
-        together.wait()
-        lengths(["word"] * items)
-        recorder.end(token)
-        recorder.finish(marks, marks[1], records.clock(), f"/{items}")
-
-    threads = [threading.Thread(target=serve, args=(items,)) for items in (10, 20, 30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(finished) == 3
-    for marks, _, _, route, *_ in finished:
-        items = int(route[1:])
-        assert marks[::3].count("forward") == marks[::3].count("preprocess") == marks[::3].count("postprocess") == items
-
-
-def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
-    lengths: Lengths,
-    in_a_request: Finished,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(transformers, "describe")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        results = lengths(["a", "bc"])
-
-    assert results == [1, 2]
-    assert in_a_request.stages().count("forward") == 2
-    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
-
-
-def test_instrumenting_twice_patches_once(lengths: Lengths, in_a_request: Finished, instrumented: Instrumentor) -> None:
-    instrumented.instrument()
-    TransformersInstrumentor().instrument(skip_dep_check=True)
-    lengths("a")
-
-    assert sorted(in_a_request.stages()) == ["forward", "postprocess", "preprocess"]
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
@@ -382,31 +312,6 @@ def test_patched_classes_can_be_copied_pickled_and_subclassed(in_a_request: Fini
     assert model.can_generate()
     assert pickle.loads(pickle.dumps(Pipeline.forward)) is Pipeline.forward  # noqa: S301 - our own bytes
     assert in_a_request.stages() == ["tokenize", "tokenize"]
-
-
-@pytest.mark.stacks
-def test_classes_imported_later_are_timed() -> None:
-    code = """
-import stagelens
-stagelens.instrument()
-from stagelens.instrumentors import recorder
-from tests.instrumentors.libraries.tiny_models import llama, tokenizer
-model, words = llama(), tokenizer()
-model.generate(**words("word1", return_tensors="pt"), max_new_tokens=2)
-marks, token = recorder.begin()
-ids = words("word1", return_tensors="pt")
-model.generate(**ids, max_new_tokens=2)
-print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
-"""
-    completed = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=HERE.parents[2],
-    )
-
-    assert completed.stdout.split() == ["tokenize", "prefill", "decode"]
 
 
 def test_instrumentation_imports_no_further_modules() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
 import copy
-import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +12,8 @@ import torch
 import torch._dynamo
 from transformers import GenerationMixin, LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 
-from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.api import request
+from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import transformers
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from tests.instrumentors.libraries.tiny_models import bert, llama, t5, tokenizer
@@ -261,59 +257,6 @@ def test_a_call_that_is_refused_is_prefill(in_a_request: Finished) -> None:
         llama().generate(PROMPT, not_an_argument=1)
 
     assert in_a_request.stages() == ["prefill"]
-
-
-def test_outside_a_request_nothing_is_recorded(finished: Finished) -> None:
-    run(llama(), "greedy")
-
-    assert list(finished) == []
-
-
-def test_calls_after_the_request_are_not_recorded(finished: Finished) -> None:
-    with request("answers"):
-        task = contextvars.copy_context()
-    task.run(run, llama(), "greedy")
-
-    assert {"@model", "@batch", "@first_token", "@tokens_out"}.isdisjoint(finished.facts())
-
-
-def test_parallel_requests_do_not_mix(finished: Finished) -> None:
-    together = threading.Barrier(3)
-
-    def serve(tokens: int) -> None:
-        opened = recorder.begin()
-        assert opened is not None
-        marks, token = opened
-        together.wait()
-        for _ in range(3):
-            run(llama(), "greedy", max_new_tokens=tokens)
-        recorder.end(token)
-        recorder.finish(marks, marks[1], records.clock(), f"/{tokens}")
-
-    threads = [threading.Thread(target=serve, args=(tokens,)) for tokens in (4, 8, 12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    for marks, _, _, route, *_ in finished:
-        assert [value for key, value in zip(marks[::3], marks[1::3], strict=True) if key == "@tokens_out"] == [
-            int(route[1:])
-        ] * 3
-        assert marks[::3].count("prefill") == marks[::3].count("decode") == 3
-    assert len(finished) == 3
-
-
-def test_an_agent_failure_is_logged_once_and_the_tokens_are_returned(
-    in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    make_fail(transformers, "_count_tokens")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        outputs = [run(llama(), "greedy") for _ in range(2)]
-
-    assert torch.equal(*outputs)
-    assert in_a_request.stages() == ["prefill", "decode"] * 2
-    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
 def test_models_without_generation_are_not_patched(in_a_request: Finished) -> None:

@@ -89,20 +89,6 @@ def test_an_agent_failure_is_logged_once_and_the_server_exits(
     assert len(reported) == 1
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        "from uvicorn import Server; stagelens.instrument()",
-        "stagelens.instrument(); from uvicorn import Server",
-    ],
-)
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    code = f"import stagelens; {order}; print(hasattr(Server.shutdown, '__wrapped__'))"
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert completed.stdout.strip() == "True"
-
-
 def test_a_server_in_a_thread_that_outlives_the_program_shuts_down_silently() -> None:
     code = """
 import asyncio, concurrent.futures.thread, threading, time

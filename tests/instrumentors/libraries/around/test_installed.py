@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import pickle
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -22,7 +21,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors import instrumentor
 from stagelens.instrumentors.bootstrap import LIBRARIES
 
 INSTALLED = ("json", "numpy", "PIL", "cv2", "pydantic", "psycopg", "sqlalchemy", "tokenizers")
@@ -123,29 +122,6 @@ def test_a_short_call_is_not_recorded(stages: Callable[[], list[str]], monkeypat
     json.loads("{}")
 
     assert stages() == []
-
-
-def test_threads_do_not_mix_requests() -> None:
-    found: list[list[Any]] = []
-    both = threading.Barrier(2)
-
-    def serve(calls: int) -> None:
-        opened = recorder.begin()
-        assert opened is not None
-        marks, token = opened
-        both.wait(60)
-        for _ in range(calls):
-            json.loads("{}", object_hook=lambda read: read)
-        recorder.end(token)
-        found.append([calls, marks.count("serialize")])
-
-    threads = [threading.Thread(target=serve, args=(calls,)) for calls in (3, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(found) == [[3, 3], [5, 5]]
 
 
 @pytest.mark.stacks

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import socket
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextvars import copy_context
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import aiohttp
-import httpx
-import httpx2
 import pytest
-import requests
-import urllib3
 from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
 from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
 from opentelemetry.instrumentation.requests import RequestsInstrumentor as OtelRequestsInstrumentor
@@ -36,49 +26,14 @@ from stagelens.instrumentors.libraries.transformers import suppress
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.records import CALLED
 from stagelens.instrumentors.trace_context import traceparent, tracestate_to
+from tests.instrumentors.libraries import drivers
+from tests.instrumentors.libraries.drivers import NO_HEADERS
 
 if TYPE_CHECKING:
     from conftest import Running, Upstream
 
 Get = Callable[[str, Mapping[str, str]], bytes]
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def _urllib3(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    with urllib3.PoolManager() as pool:
-        return pool.request("GET", url, headers=dict(headers), retries=False).data
-
-
-def _requests(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    with requests.Session() as session:
-        return session.get(url, headers=dict(headers)).content
-
-
-def _httpx(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    with httpx.Client(timeout=60) as client:
-        return client.get(url, headers=headers).content
-
-
-def _httpx2(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    with httpx2.Client(timeout=60) as client:
-        return client.get(url, headers=headers).content
-
-
-def _httpx_async(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    async def get() -> bytes:
-        async with httpx.AsyncClient(timeout=60) as client:
-            return (await client.get(url, headers=headers)).content
-
-    return asyncio.run(get())
-
-
-def _aiohttp(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    async def get() -> bytes:
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
-            return await response.read()
-
-    return asyncio.run(get())
 
 
 class Client(NamedTuple):
@@ -89,12 +44,12 @@ class Client(NamedTuple):
 
 
 CLIENTS = {
-    "urllib3": Client(_urllib3, URLLib3Instrumentor),
-    "requests": Client(_requests, OtelRequestsInstrumentor),
-    "httpx": Client(_httpx, HTTPXClientInstrumentor),
-    "httpx async": Client(_httpx_async, HTTPXClientInstrumentor),
-    "httpx2": Client(_httpx2, None),
-    "aiohttp": Client(_aiohttp, AioHttpClientInstrumentor),
+    "urllib3": Client(drivers.get_by_urllib3, URLLib3Instrumentor),
+    "requests": Client(drivers.get_by_requests, OtelRequestsInstrumentor),
+    "httpx": Client(drivers.get_by_httpx, HTTPXClientInstrumentor),
+    "httpx async": Client(drivers.get_by_async_httpx, HTTPXClientInstrumentor),
+    "httpx2": Client(drivers.get_by_httpx2, None),
+    "aiohttp": Client(drivers.get_by_aiohttp, AioHttpClientInstrumentor),
 }
 OURS = (Urllib3Instrumentor, RequestsInstrumentor, HttpxInstrumentor, AiohttpClientInstrumentor)
 
@@ -218,23 +173,6 @@ def test_an_error_is_unchanged_and_its_time_is_recorded(client: Client, in_a_req
     assert set(in_a_request.names()) == {"dependency"}
 
 
-def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: PLR0917 - fixtures
-    client: Client,
-    in_a_request: Running,
-    upstream: Upstream,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(trace_context, "traceparent")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        bodies = [client.get(f"{upstream.address}/plain", NO_HEADERS) for _ in range(2)]
-
-    assert bodies == [b"answer"] * 2
-    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
-    assert set(in_a_request.names()) == {"dependency"}
-
-
 def test_a_redirect_is_part_of_the_call(client: Client, in_a_request: Running, upstream: Upstream) -> None:
     client.get(f"{upstream.address}/redirect", NO_HEADERS)
     trace = in_a_request.trace()
@@ -253,16 +191,6 @@ def test_calls_below_an_instrumented_library_record_nothing(
     assert in_a_request.names() == []
     assert upstream.traces() == []
     assert records.current.get() is in_a_request.marks
-
-
-def test_instrumenting_twice_patches_once(client: Client, in_a_request: Running, upstream: Upstream) -> None:
-    client.get(f"{upstream.address}/plain", NO_HEADERS)
-    once = in_a_request.calls()
-    instrument()
-    client.get(f"{upstream.address}/plain", NO_HEADERS)
-
-    assert in_a_request.calls() == 2 * once
-    assert len(upstream.traces()) == 1
 
 
 def test_two_concurrent_requests_never_mix(client: Client, finished: deque[records.Record], upstream: Upstream) -> None:
@@ -350,35 +278,6 @@ def test_opentelemetry_causes_no_duplicate_spans_or_stages(
     assert [trace[:-3] for trace in upstream.traces()] == [
         f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"
     ]
-
-
-# With a probe or a wrapper.
-PATCHED = """
-import sys, stagelens
-from stagelens.instrumentors.probes import unprobed
-{order}
-assert hasattr({attribute}, "__wrapped__") or unprobed({attribute}.__code__) is not {attribute}.__code__
-"""
-
-
-@pytest.mark.parametrize(
-    ("library", "attribute"),
-    [
-        ("urllib3", "urllib3.HTTPConnectionPool.urlopen"),
-        ("requests", "requests.Session.send"),
-        ("httpx", "httpx.Client.send"),
-        ("httpx2", "httpx2.Client.send"),
-        ("aiohttp", "aiohttp.ClientSession._request"),
-    ],
-)
-def test_the_order_of_imports_does_not_matter(library: str, attribute: str) -> None:
-    client = attribute.split(".")[1]
-    for order in (
-        f"import {library}; stagelens.instrument()",
-        f"from {library} import {client}; stagelens.instrument(); import {library}",
-        f"stagelens.instrument(); assert {library!r} not in sys.modules; import {library}",
-    ):
-        subprocess.run([sys.executable, "-c", PATCHED.format(order=order, attribute=attribute)], check=True)
 
 
 @pytest.fixture

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import subprocess
-import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +26,7 @@ from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
 from stagelens.instrumentors.libraries.transformers import suppress
-from stagelens.instrumentors.trace_context import traceparent, tracestate_to, tracestate_to_target
+from stagelens.instrumentors.trace_context import tracestate_to, tracestate_to_target
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -357,25 +353,6 @@ def test_metadata_of_interceptors_is_used(in_a_request: Running, server: Server)
     assert in_a_request.names() == ["dependency"]
 
 
-def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: PLR0917 - fixtures
-    in_a_request: Running,
-    channel: grpc.Channel,
-    server: Server,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(trace_context, "traceparent")
-    call = channel.unary_unary(f"{SERVICE}/Unary")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        responses = [call(b"abc", metadata=(("x-own", "1"),)) for _ in range(2)]
-
-    assert responses == [b"abc"] * 2
-    assert ("x-own", "1") in server.metadata[-1]
-    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
-    assert in_a_request.names() == ["dependency"] * 2
-
-
 def test_a_future_without_callbacks_still_returns_its_result(
     channel: grpc.Channel, in_a_request: Running, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
@@ -385,34 +362,6 @@ def test_a_future_without_callbacks_still_returns_its_result(
     assert call.result(30) == b"abc"
     assert len(reported) == 1
     assert in_a_request.names() == []
-
-
-def test_two_concurrent_requests_never_mix(
-    finished: deque[records.Record], channel: grpc.Channel, server: Server
-) -> None:
-    together = threading.Barrier(2, timeout=30)
-    call = channel.unary_unary(f"{SERVICE}/Unary")
-
-    def serve() -> None:
-        opened = recorder.begin()
-        assert opened is not None
-        marks, token = opened
-        together.wait()
-        call(b"", metadata=(("x-whose", traceparent(marks)),), timeout=30)
-        recorder.end(token)
-        recorder.finish(marks, marks[1], records.clock())
-
-    threads = [threading.Thread(target=copy_context().run, args=(serve,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-
-    assert [dict(pairs)["traceparent"] for pairs in server.metadata] == [
-        dict(pairs)["x-whose"] for pairs in server.metadata
-    ]
-    assert len({dict(pairs)["x-whose"] for pairs in server.metadata}) == 2
-    assert [marks[3::3].count("dependency") for marks, *_ in finished] == [1, 1]
 
 
 def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: Any) -> Any:
@@ -589,33 +538,3 @@ def test_opentelemetry_causes_no_duplicate_spans_or_stages(
     span: Any
     (span,) = exporter.get_finished_spans()
     assert [trace[:-3] for trace in server.traces()] == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"]
-
-
-def test_instrumenting_twice_patches_once(
-    in_a_request: Running, channel: grpc.Channel, server: Server, instrumented: Instrumentor
-) -> None:
-    instrumented.instrument()
-    GrpcInstrumentor().instrument()
-    channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
-
-    assert in_a_request.names() == ["dependency"]
-    assert len(server.traces()) == 1
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        "import grpc._channel, grpc.aio; stagelens.instrument()",
-        "from grpc import insecure_channel; stagelens.instrument(); import grpc._channel, grpc.aio",
-        "stagelens.instrument(); assert 'grpc' not in sys.modules; import grpc._channel, grpc.aio",
-    ],
-)
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    code = (
-        f"import sys, stagelens; {order}; print(grpc._channel._UnaryUnaryMultiCallable.__call__.__wrapped__.__module__,"
-        " grpc.aio._call.Call.__init__.__wrapped__.__module__)"
-    )
-
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert completed.stdout.split() == ["grpc._channel", "grpc.aio._call"]

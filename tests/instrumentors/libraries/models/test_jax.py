@@ -147,13 +147,3 @@ def test_an_exception_is_unchanged(jax: Any, finished: Finished) -> None:
         jitted(X).block_until_ready()
 
     assert "forward" in finished.stages()
-
-
-def test_uninstrumenting_restores_the_originals(jax: Any, finished: Finished) -> None:
-    JaxInstrumentor().uninstrument()
-    jitted = jax.jit(network)
-    with request("predict"):
-        jitted(X).block_until_ready()
-
-    assert type(jitted).__name__ == "PjitFunction"
-    assert finished.stages() == []

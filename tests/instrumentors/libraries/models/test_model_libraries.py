@@ -180,14 +180,6 @@ def test_an_exception_of_the_library_is_unchanged(model: Model, finished: Finish
     assert finished.stages()[-1] == "forward"
 
 
-def test_uninstrumenting_restores_the_originals(model: Model, finished: Finished) -> None:
-    model.instrumentor().uninstrument()
-    with request("predict"):
-        model.predict(X)
-
-    assert finished.stages() == []
-
-
 def test_the_wait_for_openvino_is_a_forward(finished: Finished) -> None:
     compiled, openvino = _compiled("graph"), _library("openvino")
     instrumentor = OpenVinoInstrumentor()
