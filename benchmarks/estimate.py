@@ -26,6 +26,7 @@ from costs.table import Table
 import stagelens
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.agent.govern import PathCost
+from stagelens.instrumentors.recorder_state import state
 
 SECONDS = 30.0
 STAGES = (0, 6, 24, 200)
@@ -75,7 +76,6 @@ def measure(table: Table, name: str, count: int, *, before: bool, between: bool,
         steps(step)
 
     path, estimates = PathCost(), list[float]()
-    recorder.calibrate = path.calibrate
     took: dict[bool, deque[int]] = {True: deque(), False: deque()}
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -86,7 +86,7 @@ def measure(table: Table, name: str, count: int, *, before: bool, between: bool,
         if len(took[True]) % REHEARSE_EVERY == 0:
             if before:
                 sweep()
-            recorder.spare = recorder.CALIBRATION
+            state.calibrate_next(0, path.calibrate)
             request(nothing)
             estimates.append(path.of_ns(count))
         recorder.pending.clear()

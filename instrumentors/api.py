@@ -26,7 +26,7 @@ from . import scripts
 from .instrumentor import log_failure
 from .named_attributes import attribute_name, record_attribute
 from .recorder import begin, end, finish
-from .records import MAX_MARKS, ROUTE, Marks, clock, current, has_capacity
+from .records import MAX_MARKS, ROUTE, START, Marks, clock, current, has_capacity
 
 # Returns the context manager of one step.
 Step: TypeAlias = Callable[[], AbstractContextManager[object]]
@@ -253,7 +253,7 @@ class Request:
         self.detach()
         # A consumer that stops iterating a generator is no error.
         error_type = "" if error_class is None or issubclass(error_class, GeneratorExit) else error_class.__qualname__
-        finish(marks, marks[1], t1, self._name, error_type, 0, "internal")
+        finish(marks, marks[START], t1, self._name, error_type, 0, "internal")
 
     def _end_inside(self) -> None:
         """Record a nested request: a span in the trace of the outer request, not counted separately."""

@@ -22,6 +22,7 @@ from ..core.errors import ConfigError
 from . import recorder
 from .instrumentor import Hook, Instrumentor, timed
 from .probes import unprobed
+from .recorder_state import state
 
 # Comma-separated stage=module:function, as `--stage` writes it.
 VARIABLE = "STAGELENS_STAGES"
@@ -86,7 +87,7 @@ class FunctionInstrumentor(Instrumentor):
             by_module[entry.module].append(entry)
         if by_module:
             self._unmatched.update(by_module)
-            recorder.before_first_request(self._patch_script)
+            state.before_first_request(self._patch_script)
             atexit.register(self._report_unmatched)
         hooks = {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
         return hooks | (CLOUDPICKLE_HOOKS if hooks else {})

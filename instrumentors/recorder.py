@@ -7,7 +7,7 @@ that is counted; stages and facts are then added to the outer request:
       if scope is None:
           return await app(...)
       marks, token = scope
-      t0 = marks[1]
+      t0 = marks[START]
       try:
           ...
       finally:
@@ -37,8 +37,9 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Final, NamedTuple
 
-from . import exits, records, trace_context
-from .records import ARRIVAL, CLOSED, OPEN, ROUTE, UNTIMED, Kind, Marks, Record, clock
+from . import exits, records
+from .recorder_state import CALIBRATION, NOTHING, WITHOUT_STAGES, state
+from .records import ARRIVAL, CLOSED, OPEN, ROUTE, START, STATE, UNTIMED, Kind, Marks, Record, clock
 
 # Assigned, not imported: CPython compiles a method call on an imported name without its fast path, which costs the request
 # path 90 ns.
@@ -51,14 +52,6 @@ MAX_STARTED: Final = 2 * MAX_PENDING
 # A backlog of at most this many lists causes no garbage collection of an older generation.
 WAKE_AT: Final = 256
 
-# Recording mode that `agent/govern.py` sets for `begin`. Before the first change it costs the request path one test for zero.
-# After that a request that started without stages may still be running, whatever the mode is by then.
-NEVER, TIMED_AGAIN, WITHOUT_STAGES, NOTHING = range(4)
-# Flag in `spare`: before the next request starts, `calibrate` is called on its thread. The first one starts the background thread.
-CALIBRATION = 4
-spare = CALIBRATION
-calibrate: Callable[[], object] = bool
-_before_first: Callable[[], object] | None = None
 # Time for the first request of a process before the agent is loaded. [seconds]
 FIRST_WAIT_SECONDS: Final = 2.0
 # One in this many requests without stages records its stages, only to estimate what they would cost.
@@ -70,8 +63,6 @@ pending: deque[Record] = deque()
 # Marks in the order of their start, of which the background thread removes those of finished requests: the cheapest list of the
 # running ones. A dictionary costs a request 200 ns, one more `append` 30 ns.
 started: deque[Marks] = deque(maxlen=MAX_STARTED)
-# Called by a request with its marks and its route as far as known, while `agent/profile.py` samples; never raises.
-opened: Callable[[Marks, str], None] | None = None
 # Marks of the request for which a thread of a pool works now, by `threading.get_ident`.
 working: dict[int, Marks] = {}
 # When this process was forked, 0 if it was not. The parent reports the requests from before, even if the child also runs
@@ -103,23 +94,22 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     A finished request does not count as running: a worker that an early request started opens its own requests.
     """
     outer = current.get()
-    if outer is not None and outer[0] == OPEN:
+    if outer is not None and outer[STATE] == OPEN:
         return None
-    if spare:
-        if spare >= CALIBRATION:
+    if state.mode:
+        if state.mode >= CALIBRATION:
             _calibrate()
         outer = untimed.get()
-        if spare == NOTHING or (outer is not None and outer[0] == OPEN):
+        if state.mode == NOTHING or (outer is not None and outer[STATE] == OPEN):
             return None
-        if spare == WITHOUT_STAGES:
+        if state.mode == WITHOUT_STAGES:
             return begin_untimed(untimed if next(_turns) % SCOUTS else current)
     marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(arrivals), 0]
     started.append(marks)
-    span_of_theirs = trace_context.span_of_theirs
-    if span_of_theirs is not None:
-        _join(marks, span_of_theirs)
-    if opened is not None:
-        opened(marks, "")
+    if state.user_span is not None:
+        _join(marks, state.user_span)
+    if state.register is not None:
+        state.register(marks, "")
     return marks, current.set(marks)
 
 
@@ -129,24 +119,12 @@ def begun() -> int:
     return int(repr(arrivals)[len("count(") : -1])
 
 
-def before_first_request(call: Callable[[], object]) -> None:
-    """Register *call*, which runs once on the thread of the first request before it starts; replaces an earlier *call*."""
-    global spare, _before_first  # noqa: PLW0603 - like `calibrate`
-    _before_first = call
-    spare |= CALIBRATION
-
-
 def _calibrate() -> None:
-    global spare, _before_first  # noqa: PLW0603 - the first request of a mode makes the call
-    # If the governor sets the mode at the same moment, its change is lost and repeated a second later.
-    spare &= CALIBRATION - 1
-    first, _before_first = _before_first, None
     try:
-        if first is not None:
-            first()
         if background.wake_at == 1:
             background.wake()
-        calibrate()
+        for call in state.take_calls():
+            call()
     except Exception:
         logging.getLogger("stagelens").debug("the overhead of a request could not be measured", exc_info=True)
 
@@ -155,20 +133,19 @@ def begin_untimed(variable: ContextVar[Marks | None]) -> tuple[Marks, Token[Mark
     """Start a request that is counted without stages; they are still recorded if *variable* is `current`, not if `untimed`."""
     marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(arrivals), 0, UNTIMED, int(variable is current), 0]
     started.append(marks)
-    span_of_theirs = trace_context.span_of_theirs
-    if span_of_theirs is not None:
-        _join(marks, span_of_theirs)
+    if state.user_span is not None:
+        _join(marks, state.user_span)
     return marks, variable.set(marks)
 
 
-def _join(marks: Marks, span_of_theirs: Callable[[], trace_context.Parent | None]) -> None:
+def _join(marks: Marks, user_span: Callable[[], object]) -> None:
     try:
-        theirs = span_of_theirs()
+        parent = user_span()
     except Exception:
         logging.getLogger("stagelens").debug("the span around a request is not known", exc_info=True)
         return
-    if theirs is not None:
-        marks.extend(("@parent", theirs, 0))
+    if parent is not None:
+        marks.extend(("@parent", parent, 0))
 
 
 def end(token: Token[Marks | None]) -> None:
@@ -193,7 +170,7 @@ def abandon(token: Token[Marks | None]) -> None:
 
 def discard(marks: Marks) -> None:
     """Close the marks of a request that will not be finished."""
-    marks[0] = CLOSED
+    marks[STATE] = CLOSED
     abandoned.add()
 
 
@@ -211,13 +188,13 @@ class OpenRequest(NamedTuple):
 
 def open_requests() -> list[OpenRequest]:
     """Return the running requests of this process, oldest first; takes no lock, so that a signal handler may call it."""
-    return sorted(OpenRequest(marks[1], route_of(marks)) for marks in open_marks())
+    return sorted(OpenRequest(marks[START], route_of(marks)) for marks in open_marks())
 
 
 def open_marks() -> list[Marks]:
     """Return the marks of the running requests of this process."""
     # A calibration request starts at -1.
-    return [marks for marks in started.copy() if marks[0] == OPEN and marks[1] > 0]
+    return [marks for marks in started.copy() if marks[STATE] == OPEN and marks[START] > 0]
 
 
 def route_of(marks: Marks) -> str:
@@ -234,7 +211,7 @@ def forget_finished() -> None:
     """Remove from `started` what is no longer open, or can never be finished; only the background thread calls this."""
     for _ in range(len(started)):
         # Not popped and appended again: `open_requests` would miss it meanwhile.
-        if started[0][0] == OPEN and sys.getrefcount(started[0]) > _UNREFERENCED:
+        if started[0][STATE] == OPEN and sys.getrefcount(started[0]) > _UNREFERENCED:
             started.rotate(-1)
         else:
             started.popleft()
@@ -258,7 +235,7 @@ def finish(  # noqa: PLR0917 - positional, because keywords cost the request pat
         http_status: HTTP status of the response, 0 for none. From 500 up the request counts as an error.
         kind: "server" for a request from the network, "internal" for a manual one.
     """
-    marks[0] = CLOSED
+    marks[STATE] = CLOSED
     if len(pending) < MAX_PENDING:
         pending.append((marks, t0, t1, route, error_type, http_status, kind))
     else:
@@ -388,7 +365,7 @@ def flush_at_end() -> None:
     # The kernel does not end the first process of a container by a signal without a handler.
     if opened and background.started and os.getpid() != 1:
         for marks in opened:
-            finish(marks, marks[1], clock(), route_of(marks), ENDED)
+            finish(marks, marks[START], clock(), route_of(marks), ENDED)
     # Also those that have ended meanwhile: a client may send the signal as soon as it has its response.
     if pending:
         flush()
@@ -396,16 +373,14 @@ def flush_at_end() -> None:
 
 def _reset() -> None:
     """Clear all state in a forked child, because the parent reports its own requests."""
-    global abandoned, arrivals, dropped, background, forked_at, spare, opened  # noqa: PLW0603 - the child may have inherited half-changed objects
+    global abandoned, arrivals, dropped, background, forked_at  # noqa: PLW0603 - the child may have inherited half-changed objects
     forked_at = clock()
-    spare = CALIBRATION
+    state.reset()
     current.set(None)
     untimed.set(None)
     pending.clear()
     started.clear()
-    opened = None
     working.clear()
-    records.compacting = threading.Lock()
     dropped, abandoned = Counter(), Counter()
     arrivals = itertools.count()
     background = Background(_run)

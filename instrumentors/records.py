@@ -48,11 +48,11 @@ The list is held by the context variable `current` and consists of triples `key,
       @called           host or address that the call before it was made to, 0; every one counts
       @failed           outcome of an outgoing call, such as "triton:timeout", and its duration in nanoseconds; every one counts
       @late             a `Late`, 0
-      @untimed          1 if the stages were still recorded, else 0, and 0: only the request is counted (`recorder.spare`)
+      @untimed          1 if the stages were still recorded, else 0, and 0: only the request is counted (`RecorderState.mode`)
       @shared           0 or the run of a worker with a queue (`libraries/queue_jobs.py`), 0: the marks of a batch, not of one request
       @full             0, 0: the list accepts no more marks, because it has thousands of facts that each count
 
-- The first triple holds the state of the request: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place belongs to
+- The first triple holds the state of the request: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last position belongs to
   `libraries/executors.py`: the jobs of the request in thread pools.
 
 Measured: a list subclass, an object per stage or aggregation per request cost 3 to 10 times as much once a model has run in
@@ -65,6 +65,7 @@ import functools
 import itertools
 import logging
 import operator
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -86,13 +87,19 @@ OPEN: Final = "@open"
 CLOSED: Final = "@closed"
 FULL: Final = "@full"
 ARRIVAL: Final = "@arrival"
-# Place of the route of a running request in its marks.
-ROUTE: Final = 5
 ATTRIBUTE: Final = "@attribute"
 CALLED: Final = "@called"
 UNTIMED: Final = "@untimed"
 # Fact of marks that belong to several requests at once, or to none (`tickets.py`).
 SHARED: Final = "@shared"
+# Positions in marks: the triple of the state, and the first fact, which is `ARRIVAL` for a request and `SHARED` for a batch.
+STATE: Final = 0
+START: Final = 1
+JOBS: Final = 2
+FIRST_FACT: Final = 3
+NUMBER: Final = 4
+RUN: Final = 4
+ROUTE: Final = 5
 # Facts whose repetition adds no information; that are added up; and of which one counts. Of all others each occurrence counts.
 _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch", ATTRIBUTE})
 _ADDED: Final = frozenset({"@tokens_in", "@tokens_out", "@per_token"})
@@ -110,7 +117,7 @@ REST: Final = "rest"
 MAX_MARKS: Final = 3 * 4096
 # Intervals that stay as they are, the first and the newest; of those between, how many are left, and of how many stages.
 FIRST, RECENT, MERGED, MAX_STAGES = 128, 256, 1024, 32
-compacting = threading.Lock()
+_compacting = threading.Lock()
 _logger = logging.getLogger("stagelens")
 
 current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
@@ -131,6 +138,21 @@ class Late(Protocol):
         ...
 
 
+def is_shared(marks: Marks) -> bool:
+    """Return whether *marks* are those of a batch, not of one request."""
+    return len(marks) > FIRST_FACT and marks[FIRST_FACT] == SHARED
+
+
+def run_of(marks: Marks | None) -> Any:
+    """Return the run of a worker with a queue (`libraries/queue_jobs.py`) to which *marks* belong, None for those of a request."""
+    return marks[RUN] or None if marks is not None and is_shared(marks) else None
+
+
+def triples_of(marks: Marks) -> Iterator[tuple[str, Any, Any]]:
+    """Return the state, stages and facts of *marks*, of which another thread may write the last one meanwhile."""
+    return zip(marks[::3], marks[1::3], marks[2::3], strict=False)
+
+
 def has_capacity(marks: Marks) -> bool:
     """Return whether another stage can be recorded. Called for stages that a request may run thousands of times."""
     return len(marks) < MAX_MARKS or _compact(marks)
@@ -138,10 +160,10 @@ def has_capacity(marks: Marks) -> bool:
 
 def _compact(marks: Marks) -> bool:
     """Replace a full record by a shorter one with the same total of each stage; return whether more can be recorded."""
-    if marks[0] == CLOSED or marks[-3] == FULL:
+    if marks[STATE] == CLOSED or marks[-3] == FULL:
         return False
     # Another thread compacts it, or the code that a signal handler interrupts: a few more do no harm.
-    if not compacting.acquire(blocking=False):
+    if not _compacting.acquire(blocking=False):
         return True
     try:
         size = len(marks)
@@ -154,7 +176,7 @@ def _compact(marks: Marks) -> bool:
     except Exception:
         _logger.warning("stagelens: the records of a request could not be merged", exc_info=True)
     finally:
-        compacting.release()
+        _compacting.release()
     # Do not compact again for every further mark.
     marks.extend((FULL, 0, 0))
     return False
@@ -250,3 +272,11 @@ def _sum_tokens(before: Any, second: Any) -> Any:
     if isinstance(second, tuple) and isinstance(before, tuple):
         return before[0] + second[0], second[1]
     return before + second
+
+
+def _reset_lock() -> None:
+    global _compacting  # noqa: PLW0603 - a thread of the parent may have held it
+    _compacting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_lock)

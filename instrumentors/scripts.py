@@ -30,7 +30,7 @@ from typing import Any, Final, TypeAlias
 from . import recorder
 from .instrumentor import Hook, Instrumentor, Probed
 from .probes import Probe
-from .records import ROUTE, Marks, clock
+from .records import NUMBER, ROUTE, START, Marks, clock
 
 # Modules that are imported in processes that serve requests. Clients import `grpc` too, and `grpc.aio` with it.
 SERVERS: Final = (
@@ -115,9 +115,9 @@ def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
         recorder.discard(marks)
     else:
         # Its number in this process: a child has its own warm-up.
-        if marks[4] < MAX_WARM_UPS:
+        if marks[NUMBER] < MAX_WARM_UPS:
             marks.extend(("@late", _WarmUp(marks, ended), 0))
-        recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
+        recorder.finish(marks, marks[START], ended, name, error_type, 0, "internal")
 
 
 # The first requests of a process wait so long for the start of a server. [seconds]
@@ -150,7 +150,7 @@ class _WarmUp:
                 turn_off()
         if _is_service():
             # As a calibration request, which is not counted.
-            marks[1] = -1
+            marks[START] = -1
         return []
 
 

@@ -24,10 +24,25 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from . import recorder, records
+from . import records
 from .instrumentor import log_failure
 from .recorder import end
-from .records import ATTRIBUTE, CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current, has_capacity
+from .recorder_state import state
+from .records import (
+    ATTRIBUTE,
+    CLOSED,
+    FULL,
+    MAX_MARKS,
+    OPEN,
+    SHARED,
+    START,
+    STATE,
+    Marks,
+    clock,
+    current,
+    has_capacity,
+    triples_of,
+)
 from .request_marks import complete, is_ready
 
 # Per request; work for further tickets is not recorded.
@@ -77,7 +92,7 @@ class BatchRun:
         except Exception:
             log_failure("serializing a batch for another process")
             known = []
-        return BatchRun, ([CLOSED, self.marks[1], 0, *known], self.ended or clock())
+        return BatchRun, ([CLOSED, self.marks[START], 0, *known], self.ended or clock())
 
     def ready(self) -> bool:
         return self.ended > 0 and (self._completed or is_ready(self.marks))
@@ -90,8 +105,7 @@ class BatchRun:
         if self._shared_length != len(self.marks):
             marks = self.marks[:]
             self._shared_length = len(marks)
-            triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
-            self._shared = [triple for triple in triples if triple[0] not in NOT_SHARED]
+            self._shared = [triple for triple in triples_of(marks) if triple[0] not in NOT_SHARED]
         return self._shared
 
 
@@ -114,7 +128,7 @@ class Ticket:
 
     def done(self, run: Any) -> None:
         """Add a *run* from another process, the value of `with stagelens.batch(…) as run`; other objects are ignored."""
-        if isinstance(run, BatchRun) and self.since <= run.marks[1] <= run.ended <= clock():
+        if isinstance(run, BatchRun) and self.since <= run.marks[START] <= run.ended <= clock():
             self._runs.append(run)
 
     def enter(self, run: BatchRun) -> None:
@@ -175,13 +189,13 @@ class Tickets:
             taken = ticket.runs()
             runs.update((id(run), run) for run in taken)
             # From one worker to the next it waits, too. A ticket that no worker has taken still waits.
-            started = max((run.marks[1] for run in taken), default=ticket.gone or now)
+            started = max((run.marks[START] for run in taken), default=ticket.gone or now)
             waits.append((ticket.since, started))
         if len(waits) == 1 and len(runs) <= 1:
             # No run can work for the request before the only run of its only ticket.
             marks: Marks = ["queue", *waits[0]] if waits[0][0] < waits[0][1] else []
         else:
-            marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
+            marks = _queue(waits, [(run.marks[START], run.ended or now) for run in runs.values()])
         for run in runs.values():
             for triple in run.stage_facts():
                 marks += triple
@@ -199,7 +213,7 @@ def ticket() -> Ticket:
         jobs.put_nowait((image, future, stagelens.ticket()))
     """
     marks = current.get()
-    if marks is None or marks[0] != OPEN:
+    if marks is None or marks[STATE] != OPEN:
         return Ticket(clock())
     tickets = request_tickets(marks, create=True)
     return Ticket(clock()) if tickets is None else tickets.draw()
@@ -232,8 +246,8 @@ class BatchScope:
         run = self._run = BatchRun([OPEN, clock(), 0, *self._facts])
         for ticket in self._tickets:
             ticket.enter(run)
-        if recorder.opened is not None:
-            recorder.opened(run.marks, "")
+        if state.register is not None:
+            state.register(run.marks, "")
         self._token = current.set(run.marks)
         return run
 
@@ -243,7 +257,7 @@ class BatchScope:
             return
         if self._token is not None:
             end(self._token)
-        run.marks[0] = CLOSED
+        run.marks[STATE] = CLOSED
         run.ended = clock()
 
     async def __aenter__(self) -> BatchRun:

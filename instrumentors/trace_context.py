@@ -15,13 +15,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from ..core.addresses import parse_ip
-from .records import OPEN, SHARED
+from .recorder_state import state
+from .records import OPEN, SHARED, STATE
 
 SAMPLED = 1
 # Secret value of the header X-Force-Trace that retains the trace of the request; without this setting the header is ignored.
@@ -63,12 +63,12 @@ def parse(traceparent: str) -> Parent | None:
 
 def traceparent(marks: list[Any]) -> str:
     """Return the `traceparent` header for an outgoing call of the request of *marks*; "" if propagation is disabled."""
-    if not _propagates or marks[0] != OPEN:
+    if not _propagates or marks[STATE] != OPEN:
         # A worker that a finished request has started runs outside of any request.
         return ""
-    theirs = span_of_theirs() if span_of_theirs is not None else None
-    if theirs is not None:
-        return f"00-{theirs.trace_id}-{theirs.span_id}-{theirs.flags:02x}"
+    span: Parent | None = state.user_span() if state.user_span is not None else None
+    if span is not None:
+        return f"00-{span.trace_id}-{span.span_id}-{span.flags:02x}"
     keys = marks[::3]
     if SHARED in keys:
         # A batch is shared by several requests with different traces.
@@ -195,6 +195,3 @@ def caller_of(header: str) -> str:
 _propagates = "false" not in os.environ.get("STAGELENS_PROPAGATE", "").lower() and (
     "true" not in os.environ.get("OTEL_SDK_DISABLED", "").lower()
 )
-
-# Returns the current valid span of the user's own OpenTelemetry SDK; None if that SDK is not loaded.
-span_of_theirs: Callable[[], Parent | None] | None = None

@@ -21,7 +21,7 @@ from ...core.request_histograms import AttributeHistograms, AttributeLimits, Req
 from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, STALL_LOOP, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
-from ..records import ARRIVAL, Marks, Record, clock
+from ..records import ARRIVAL, START, Marks, Record, clock
 from ..records import UNTIMED as WITHOUT_STAGES
 from ..request_marks import RequestFacts, read_marks, read_request
 from ..stalls import IDLE_SECONDS, MIN_LATE_NS, by_stage, loop_lag, stalls
@@ -187,7 +187,7 @@ class Aggregator:
         if level < NO_FACTS:
             _add_facts(delta.counts, facts, intervals, own, (start, end))
             number = facts.get(ARRIVAL)
-            running = None if number is None else self.arrivals.running(number, marks[1])
+            running = None if number is None else self.arrivals.running(number, marks[START])
             is_held_up = _add_stalls(delta.counts, intervals, start, end)
             self._held_up = max(0, self._held_up - 1) + is_held_up * RARELY
             if (running is not None and running > 1) or end - start >= ALONE_NS or self._held_up > RARELY:
@@ -214,7 +214,7 @@ class Aggregator:
         """Add to *deltas* a request that has not ended, seen for the time *seen*; in nanoseconds."""
         series = self._series(read_marks(marks[:]).facts, route, names.STATUS_OK)
         delta = deltas.get(series.dimensions) or deltas.setdefault(series.dimensions, self.nothing())
-        delta.counts.add_open(max(1, clock() - marks[1]), seen)
+        delta.counts.add_open(max(1, clock() - marks[START]), seen)
 
     def _profile(
         self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int

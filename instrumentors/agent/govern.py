@@ -29,10 +29,11 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...core import names
-from .. import recorder, records
+from .. import recorder, recorder_state, records
 from ..api import Request, stage
 from ..config import OverheadBudget, SamplingLimits
-from ..records import Record, clock
+from ..recorder_state import state
+from ..records import START, Record, clock
 from ..request_marks import read_request
 from .aggregate import ALL, NO_FACTS, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
@@ -97,7 +98,7 @@ def _calibration_request() -> bool:
     marks = timed or records.untimed.get()
     if marks is not None:
         # The start lies before the fork of this process: such requests are not counted.
-        marks[1] = -1
+        marks[START] = -1
     for _ in range(USUAL_STAGES):
         _timed_empty_stage()
     return timed is not None
@@ -296,7 +297,7 @@ class CostController:
         self._path, self._counting = PathCost(), AggregationCost()
         self._sampled_at = self._exported_at = time.monotonic()
         self._calibrated_at = -math.inf
-        self._spare = recorder.NEVER
+        self._mode = recorder_state.WITH_STAGES
         self._before = RequestTotals()
         self._spent_before = self._added_before = self._exported_before = cpu.spent_ns()
         # Mean number of stages of a request that is recorded with them. Facts cost little: most are recorded with a stage.
@@ -317,8 +318,7 @@ class CostController:
         has_capacity = self.level < NOTHING and len(recorder.pending) < recorder.MAX_PENDING // 2
         if has_capacity and now - self._calibrated_at >= SAMPLE_EVERY_SECONDS:
             self._calibrated_at = now
-            recorder.calibrate = self._path.calibrate
-            recorder.spare = self._spare | recorder.CALIBRATION
+            state.calibrate_next(self._mode, self._path.calibrate)
 
     def adjust(self) -> None:
         """Once a second, if there were requests: measure their cost and adjust the level to the budget."""
@@ -411,10 +411,9 @@ class CostController:
     def _apply(self, why: str) -> None:
         level = self.level
         self._aggregator.level = min(level, REQUESTS_ONLY)
-        self._spare = {REQUESTS_ONLY: recorder.WITHOUT_STAGES, NOTHING: recorder.NOTHING}.get(
-            level, recorder.TIMED_AGAIN
-        )
-        recorder.spare = self._spare
+        modes = {REQUESTS_ONLY: recorder_state.WITHOUT_STAGES, NOTHING: recorder_state.NOTHING}
+        self._mode = modes.get(level, recorder_state.TIMED_AGAIN)
+        state.set_mode(self._mode)
         logger.warning("stagelens: from now on %s: %s", _LEVEL_TEXTS[level], why)
 
 

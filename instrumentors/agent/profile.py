@@ -30,7 +30,8 @@ from ...core.partition import Interval, segments
 from ...core.stages import FRAMEWORK, UNEXPLAINED
 from .. import recorder
 from ..instrumentor import log_failure, unpatched
-from ..records import OPEN, SHARED, Marks, clock
+from ..recorder_state import state
+from ..records import OPEN, START, STATE, Marks, clock, is_shared
 from ..stalls import overlapping
 from ..tickets import Tickets
 from .frames import RequestTasks, current_frames, is_lock_wait, no_collection, thread_frames, wait_at
@@ -142,7 +143,7 @@ class _Request:
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
-        self.is_batch = marks[3:4] == [SHARED]
+        self.is_batch = is_shared(marks)
         self.places: list[Place] = []
         self.route = ""
 
@@ -205,7 +206,7 @@ class Profiler:
                 return
             self._started = True
         self._enabled = enabled
-        recorder.opened = _registrar(self._running, self._threads) if enabled else None
+        state.set_register(_registrar(self._running, self._threads) if enabled else None)
 
     def _run(self) -> None:
         seconds, credit_ns, first_ns = IDLE_SECONDS, MAX_CREDIT_NS, FIRST_NS
@@ -241,7 +242,7 @@ class Profiler:
                     seconds = max(seconds, extra_ns / SLOW_SHARE / 1e9, 2 * (spent - extra_ns) / share / 1e9)
         except Exception:
             self._failed, self._enabled = True, False
-            recorder.opened = None
+            state.set_register(None)
             self._clear()
             log_failure("profiling slow requests")
 
@@ -292,9 +293,9 @@ class Profiler:
         began = held_since = clock()
         self._register()
         held_since = self._pause(held_since)
-        requests = [request for request in self._open.values() if request.marks[1] > 0 and not request.is_batch]
+        requests = [request for request in self._open.values() if request.marks[START] > 0 and not request.is_batch]
         slow_before = now - (shortest or 0)
-        slow = [request for request in requests if request.marks[1] < slow_before and self._is_slow(request, now)]
+        slow = [request for request in requests if request.marks[START] < slow_before and self._is_slow(request, now)]
         chosen = self._rng.sample(slow, min(len(slow), STACKS_AT_ONCE))
         if requests and (baseline if not slow else self._rng.random() * BASELINE_EVERY < 1):
             chosen = list({*chosen, self._rng.choice(requests)})
@@ -318,7 +319,7 @@ class Profiler:
             while chosen:
                 request = chosen.pop()
                 stack = self._stack(request, frames, jobs)
-                if stack and request.marks[0] == OPEN:
+                if stack and request.marks[STATE] == OPEN:
                     self.samples_of(request.marks).add(now + offset, stack)
                 if clock() - held_since >= PAUSE_AFTER_NS:
                     return
@@ -340,7 +341,7 @@ class Profiler:
     def _requests_at_locks(self) -> list[Marks]:
         """Return the requests that wait for a lock in a thread, also in that of the worker of their batch."""
         working = recorder.working.copy()
-        threads = {thread: marks for thread, marks in {**self._threads, **working}.items() if marks[0] == OPEN}
+        threads = {thread: marks for thread, marks in {**self._threads, **working}.items() if marks[STATE] == OPEN}
         if not threads:
             return []
         with no_collection():
@@ -353,11 +354,11 @@ class Profiler:
         # A request whose other job in a pool works does not wait.
         busy = {id(marks) for thread, marks in working.items() if thread not in waiting}
         found = {id(threads[thread]): threads[thread] for thread in waiting if id(threads[thread]) not in busy}
-        if any(marks[3:4] == [SHARED] for marks in found.values()):
+        if any(map(is_shared, found.values())):
             self._register()
             workers = [(request.marks, self._worker(request.marks)) for request in self._open.values()]
             found |= {id(marks): marks for marks, worker in workers if worker is not None and id(worker.marks) in found}
-        return [marks for marks in found.values() if marks[3:4] != [SHARED]]
+        return [marks for marks in found.values() if not is_shared(marks)]
 
     def lock_waits(self, marks: Marks, intervals: Collection[Interval], start: int, end: int) -> list[tuple[int, int]]:
         """Return when a finished request waited for locks that no instrumentor can time, in the time of no other stage."""
@@ -425,23 +426,23 @@ class Profiler:
     def _has_request_from_before(self, then: int) -> bool:
         running = self._running
         # In the order of their start.
-        while running and running[0][0][0] != OPEN:
+        while running and running[0][0][STATE] != OPEN:
             running.popleft()
-        if running and running[0][0][1] < then:
+        if running and running[0][0][START] < then:
             return True
-        found = any(request.marks[1] < then and request.marks[0] == OPEN for request in self._open.values())
+        found = any(request.marks[START] < then and request.marks[STATE] == OPEN for request in self._open.values())
         for thread, marks in list(self._threads.items()):
-            if marks[0] != OPEN:
+            if marks[STATE] != OPEN:
                 # A server may have a thread for each request.
                 self._threads.pop(thread, None)
-            elif marks[1] < then:
+            elif marks[START] < then:
                 found = True
         return found
 
     def _register(self) -> None:
         oldest = self._running.popleft
         # Most requests that began since the last look have ended.
-        still_open = [place for place in [oldest() for _ in range(len(self._running))] if place[0][0] == OPEN]
+        still_open = [place for place in [oldest() for _ in range(len(self._running))] if place[0][STATE] == OPEN]
         for place in [*still_open, *self._threads_at_work()]:
             marks, route = place[0], place[3]
             request = self._open.get(id(marks))
@@ -449,7 +450,7 @@ class Profiler:
                 request = self._open[id(marks)] = _Request(marks)
             request.places = [*request.places[-3:], place]
             request.route = route or request.route
-        for key in [key for key, request in self._open.items() if request.marks[0] != OPEN]:
+        for key in [key for key, request in self._open.items() if request.marks[STATE] != OPEN]:
             del self._open[key]
         while len(self._open) > MAX_RUNNING:
             del self._open[next(iter(self._open))]
@@ -458,7 +459,7 @@ class Profiler:
         """Return where requests began to run in a thread, and forget the threads of those that have ended."""
         places: list[Place] = []
         for thread, marks in list(self._threads.items()):
-            if marks[0] != OPEN:
+            if marks[STATE] != OPEN:
                 self._threads.pop(thread, None)
                 continue
             request = self._open.get(id(marks))
@@ -469,7 +470,7 @@ class Profiler:
 
     def _is_slow(self, request: _Request, now: int) -> bool:
         threshold = self.recent.threshold(request.route)
-        return threshold is not None and now - request.marks[1] > threshold
+        return threshold is not None and now - request.marks[START] > threshold
 
     def _stack(self, request: _Request, frames: Mapping[int, FrameType], jobs: Mapping[int, int]) -> Stack:
         marks = request.marks

@@ -20,7 +20,7 @@ from ...core.stages import LOAD_START, OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
 from ..loads import LoadRecord
-from ..records import ATTRIBUTE, CALLED, TIMINGS, Kind, Marks, Record
+from ..records import ATTRIBUTE, CALLED, TIMINGS, Kind, Marks, Record, triples_of
 from ..request_marks import RequestFacts, read_request, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import caller_of, parent_of
@@ -125,10 +125,9 @@ def _request_attributes(facts: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def _children(marks: Marks, root: Span, end: int) -> list[Span]:
-    triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
     return [
         _span(to_text(key.removeprefix(CHILD)) or "request", t0, min(t1, end), {})
-        for key, t0, t1 in triples
+        for key, t0, t1 in triples_of(marks)
         if key.startswith(CHILD) and root.start <= t0 <= t1 and t0 <= end
     ]
 
@@ -136,7 +135,7 @@ def _children(marks: Marks, root: Span, end: int) -> list[Span]:
 def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
     spans: list[Span] = []
     latest: Span | None = None
-    for key, first, second in zip(marks[::3], marks[1::3], marks[2::3], strict=False):
+    for key, first, second in triples_of(marks):
         stage, _, timing = key.partition("@")
         if stage:
             name = known_stage(stage, own_stages)

@@ -32,6 +32,7 @@ from ..export import user_spans
 from ..export.exporter import ExportBatch, Exporter
 from ..export.otlp import POINTS_A_BODY, SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval, Point, chunks
 from ..recorder import park_if_inherited
+from ..records import FIRST_FACT, NUMBER, START
 from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
 from .aggregate import Aggregator, Delta, Dimensions
@@ -57,8 +58,6 @@ BUCKET_SECONDS = 10.0
 _SECOND_NS = 1_000_000_000
 # Greater than the time of a few exports at once; beyond it, the wall clock was set back.
 _MAX_AHEAD_NS = 10 * _SECOND_NS
-# Place of the first fact in the marks of a request.
-_FIRST_FACT = 3
 
 
 class Schedule:
@@ -214,15 +213,15 @@ class Agent:
 
     def _note_end(self, record: records.Record) -> None:
         marks, _, end, *_ = record
-        if len(marks) <= _FIRST_FACT or marks[_FIRST_FACT] != records.ARRIVAL:
+        if len(marks) <= FIRST_FACT or marks[FIRST_FACT] != records.ARRIVAL:
             return
         # The numbers of requests of the parent are from another count; -1 is the start of a calibration request.
-        if marks[1] >= recorder.forked_at or marks[1] == -1:
-            self._aggregator.arrivals.end(marks[4], end)
+        if marks[START] >= recorder.forked_at or marks[START] == -1:
+            self._aggregator.arrivals.end(marks[NUMBER], end)
 
     def _count(self, record: records.Record) -> None:
         try:
-            if record[0][1] >= recorder.forked_at:
+            if record[0][START] >= recorder.forked_at:
                 self._aggregator.add(record)
                 if self._first_request is None:
                     self._first_request = record[1]

@@ -20,7 +20,7 @@ from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
 from ..recorder import finish
-from ..records import ROUTE, clock, has_capacity
+from ..records import ROUTE, START, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import transport_peer
 from .server_common import (
@@ -93,7 +93,7 @@ class AiohttpExchange(NativeExchange):
         transport = self._request.transport
         self.is_gone = transport is None or (
             # The event loop may not have run since.
-            now - self._marks[1] > MIN_LOOK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
+            now - self._marks[START] > MIN_LOOK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
         )
 
     def last_byte(self, started: int, size: int) -> None:
@@ -119,7 +119,7 @@ class AiohttpExchange(NativeExchange):
                 self._marks.extend(("@response_size", response.headers.get("Content-Length", self._size), 0))
         except Exception:
             log_failure("describing a request")
-        self._marks.extend(("framework", self._marks[1], ended))
+        self._marks.extend(("framework", self._marks[START], ended))
         finish(self._marks, self._start, ended, route, error_type, status)
         self.leave()
 

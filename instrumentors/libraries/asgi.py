@@ -17,7 +17,8 @@ from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes, recorder
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
-from ..records import ROUTE, Marks, clock, has_capacity
+from ..recorder_state import state
+from ..records import ROUTE, START, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import own_wait_ns, transport_peer, trusted_wait_ns
 from .server_common import (
@@ -145,8 +146,8 @@ class AsgiExchange(Exchange):
     def name(self, template: str) -> None:
         """Set the route to the prefixes of the mounts followed by *template*; the current task runs the handler."""
         self.route = self._marks[ROUTE] = self.mounts + template
-        if recorder.opened is not None:
-            recorder.opened(self._marks, self.route)
+        if state.register is not None:
+            state.register(self._marks, self.route)
 
     def end_handler(self) -> None:
         started, self.handling = self.handling, 0
@@ -181,7 +182,7 @@ class AsgiExchange(Exchange):
 
         async def send(message: Message) -> None:
             started = clock()
-            if started - self._marks[1] > MIN_LOOK_NS:
+            if started - self._marks[START] > MIN_LOOK_NS:
                 self._look_for_client(message)
             if sends_server_timing and message["type"] == "http.response.start":
                 message = with_timing(message, self._marks, self._start, started)
@@ -276,7 +277,7 @@ class AsgiExchange(Exchange):
             marks.extend(CANCELLED)
         if self.handling:
             self.end_handler()
-        marks.extend((self.rest, marks[1], ended, "@response_size", self._size, 0))
+        marks.extend((self.rest, marks[START], ended, "@response_size", self._size, 0))
         finish(marks, self._start, ended, route, error_type, self._status)
 
     def _resume_handler(self) -> None:
@@ -392,8 +393,8 @@ class MessageExchange(Exchange):
         except Exception:
             log_failure("describing a message of a websocket")
         end(token)
-        marks.extend((HANDLER, marks[1], ended))
-        finish(marks, marks[1], ended, route, error_type)
+        marks.extend((HANDLER, marks[START], ended))
+        finish(marks, marks[START], ended, route, error_type)
 
     def _open(self) -> None:
         opened = begin()

@@ -30,7 +30,7 @@ from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
 from ..instrumentor import Probed, log_failure
 from ..probes import Probe
-from ..records import CALLED, OPEN, Marks, clock, has_capacity
+from ..records import CALLED, OPEN, STATE, Marks, clock, has_capacity
 from ..trace_context import TRACESTATE, tracestate_to
 from .server_common import ENDED, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, parse_server_timing, record_report
@@ -76,7 +76,7 @@ class RespondedCall:
     def read(self, body: Any) -> None:
         """Record the server's report in the complete *body*, at most once; never raises."""
         try:
-            if self._is_reported or not body or self.marks[0] != OPEN or not has_report(body):
+            if self._is_reported or not body or self.marks[STATE] != OPEN or not has_report(body):
                 return
             # Recorded once, even if the body is read again.
             self._is_reported = True
@@ -291,7 +291,7 @@ class TokenStream:
             self._call.streamed(report, self._first, self._last)
 
     def _has_capacity(self) -> bool:
-        return has_capacity(self._marks) and self._marks[0] == OPEN
+        return has_capacity(self._marks) and self._marks[STATE] == OPEN
 
     def _is_delta(self, event: Any) -> bool:
         kind = getattr(event, "type", None) or getattr(event, "event", None)
@@ -410,7 +410,7 @@ class LineStream:
             report, self._report = self._report, ""
             part = parse_object(_decode_line(report).removeprefix(_EVENT)) if report else None
             marks = self._call.marks
-            if any(reports_in_body(part)) and has_capacity(marks) and marks[0] == OPEN:
+            if any(reports_in_body(part)) and has_capacity(marks) and marks[STATE] == OPEN:
                 self._call.streamed(part, self._first, self._reported_at)
                 self._count(part)
         except Exception:

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from ..instrumentor import Hook, Instrumentor, Target, log_failure
 from ..recorder import end_work, start_work
-from ..records import OPEN, SHARED, Marks, clock, current, has_capacity, untimed
+from ..records import JOBS, OPEN, STATE, Marks, clock, current, has_capacity, run_of, untimed
 
 # Modules, and packages with all of their modules, whose threads are shared by requests and set the context of each request.
 SERVING_ALL = frozenset(
@@ -105,7 +105,7 @@ def _start(original: Any) -> Any:
         try:
             # A context that the user has passed is that of the thread.
             given = OWN_CONTEXT and getattr(self, "_context", None) is not None
-            if marks is not None and marks[0] == OPEN and not given and not serves_all(self):
+            if marks is not None and marks[STATE] == OPEN and not given and not serves_all(self):
                 _starting[id(self)] = marks
                 note_child(marks, self)
         except Exception:
@@ -125,7 +125,7 @@ def _set_ident(original: Any) -> Any:
         original(self)
         marks = _starting.pop(id(self), None)
         try:
-            if marks is not None and marks[0] == OPEN:
+            if marks is not None and marks[STATE] == OPEN:
                 context = getattr(self, "_context", None) if OWN_CONTEXT else None
                 current.set(marks) if context is None else context.run(current.set, marks)
         except Exception:
@@ -136,8 +136,9 @@ def _set_ident(original: Any) -> Any:
 
 def note_child(marks: Marks, child: Any) -> None:
     """Add a thread, task or job to the work of the run (`queue_jobs.py`) that started it, if *marks* are those of a run."""
-    if marks[3:4] == [SHARED] and marks[4]:
-        marks[4].add_child(child)
+    run = run_of(marks)
+    if run is not None:
+        run.add_child(child)
 
 
 def serves_all(thread: Thread) -> bool:
@@ -150,7 +151,7 @@ def serves_all(thread: Thread) -> bool:
 def _add_done_callback(original: Any) -> Any:
     def add_done_callback(self: Any, fn: Any) -> Any:
         marks = current.get() or untimed.get()
-        return original(self, fn if marks is None or marks[0] != OPEN else _Callback(fn, marks))
+        return original(self, fn if marks is None or marks[STATE] != OPEN else _Callback(fn, marks))
 
     return add_done_callback
 
@@ -159,10 +160,10 @@ def _submit(original: Any) -> Any:
     # The `submit` of gevent also accepts the function by keyword; such a call is passed on unchanged.
     def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
         marks = current.get() or untimed.get()
-        if marks is None or marks[0] != OPEN or not job_and_args or not _runs_here(self):
+        if marks is None or marks[STATE] != OPEN or not job_and_args or not _runs_here(self):
             return original(self, *job_and_args, **options)
         fn, *args = job_and_args
-        if not marks[2]:
+        if not marks[JOBS]:
             _record_length(self, marks)
         waiting: list[Any] = [marks, clock()]
         job = _Job(fn, waiting)
@@ -230,11 +231,11 @@ def _run_in_executor(original: Any) -> Any:
         marks = current.get()
         submitted = clock()
         future = hide_caller(self, original(self, executor, func, *args), __file__)
-        if marks is None or marks[0] != OPEN:
+        if marks is None or marks[STATE] != OPEN:
             return future
         pools = sys.modules.get("concurrent.futures.thread")
         # Jobs of other executors run in processes.
-        if marks[2] and pools is not None and (executor is None or isinstance(executor, pools.ThreadPoolExecutor)):
+        if marks[JOBS] and pools is not None and (executor is None or isinstance(executor, pools.ThreadPoolExecutor)):
             # Called just before the task that waits for the job continues.
             future.add_done_callback(partial(_record_way_back, marks, submitted))
         return future
@@ -265,9 +266,9 @@ def hide_caller(loop: Any, created: Any, file: str) -> Any:
 
 
 def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
-    jobs: list[int] = marks[2]
+    jobs: list[int] = marks[JOBS]
     is_last = len(jobs) == 1 and jobs[0] > submitted and not future.cancelled()
-    if is_last and marks[0] == OPEN and has_capacity(marks):
+    if is_last and marks[STATE] == OPEN and has_capacity(marks):
         marks.extend(("queue@loop", jobs[0], clock()))
 
 
@@ -297,7 +298,7 @@ def _pooled(original: Any) -> Any:
 def as_job(function: Any) -> Any:
     """Return *function* wrapped for a shared thread, so that it runs in the current request, if any."""
     marks = current.get() or untimed.get()
-    return function if marks is None or marks[0] != OPEN else _Job(function, [marks, clock()])
+    return function if marks is None or marks[STATE] != OPEN else _Job(function, [marks, clock()])
 
 
 class _Wrapped:
@@ -322,7 +323,7 @@ class _Callback(_Wrapped):
     def __call__(self, future: Any) -> Any:
         # A retained future retains its callbacks, which must not retain the request.
         function, marks, self._marks = self._function, self._marks, None
-        token = current.set(marks) if marks is not None and marks[0] == OPEN else None
+        token = current.set(marks) if marks is not None and marks[STATE] == OPEN else None
         try:
             return function(future)
         finally:
@@ -343,14 +344,14 @@ class _Job(_Wrapped):
         self._marks, self._submitted = waiting
         # End of the request's last job, then a 0 for each running job. Stored in the first triple, which has a fixed position and
         # is freed with the request. `append` and `pop` are atomic.
-        self._jobs: list[int] = self._marks[2] or [0]
-        self._marks[2] = self._jobs
+        self._jobs: list[int] = self._marks[JOBS] or [0]
+        self._marks[JOBS] = self._jobs
 
     def __call__(self, /, *args: Any, **options: Any) -> Any:
         function, jobs, marks = self._function, self._jobs, self._marks
         self._waiting.clear()
         token = before = None
-        if marks[0] == OPEN:
+        if marks[STATE] == OPEN:
             _record_queue(marks, self._submitted)
             jobs.append(0)
             before = start_work(marks)
@@ -368,8 +369,8 @@ class _Job(_Wrapped):
 
 def _record_queue(marks: Marks, submitted: int) -> None:
     try:
-        jobs: list[int] = marks[2]
-        if len(jobs) == 1 and marks[0] == OPEN and has_capacity(marks):
+        jobs: list[int] = marks[JOBS]
+        if len(jobs) == 1 and marks[STATE] == OPEN and has_capacity(marks):
             marks.extend(("queue", max(submitted, jobs[0]), clock()))
     except Exception:
         log_failure("timing the wait for a thread")

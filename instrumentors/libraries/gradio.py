@@ -13,7 +13,7 @@ from typing import Any
 from .. import recorder
 from ..instrumentor import Instrumentor, Target, log_failure, timed
 from ..recorder import begin, end, finish
-from ..records import ROUTE, Marks, clock, current
+from ..records import FIRST_FACT, ROUTE, START, Marks, clock, current, triples_of
 
 
 class GradioInstrumentor(Instrumentor):
@@ -79,7 +79,7 @@ def _process_events(original: Any) -> Any:
             return await original(self, events, batch, begin_time, fn, **options)
         marks, token = opened
         marks[ROUTE] = _route(fn)
-        queued = [getattr(event, "stagelens_queued", marks[1]) for event in events if getattr(event, "alive", True)]
+        queued = [getattr(event, "stagelens_queued", marks[START]) for event in events if getattr(event, "alive", True)]
         errors: list[str] = []
         noted = _errors.set(errors)
         try:
@@ -100,14 +100,13 @@ def _process_events(original: Any) -> Any:
 
 
 def _finish(marks: Marks, queued: Sequence[int], ended: int, route: str, error_type: str) -> None:
-    started = marks[1]
+    started = marks[START]
     if len(queued) > 1:
         marks.extend(("@batch", len(queued), 0))
     # Facts of the first event, such as its trace, are no facts of the others.
-    triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=True)
-    shared = [mark for triple in triples if triple[0] == "@batch" or triple[0][0] != "@" for mark in triple]
+    shared = [mark for triple in triples_of(marks) if triple[0] == "@batch" or triple[0][0] != "@" for mark in triple]
     for number, since in enumerate(queued):
-        own = [*marks[:3], *shared] if number else marks
+        own = [*marks[:FIRST_FACT], *shared] if number else marks
         own.extend(("queue", since, started, "framework", started, ended))
         finish(own, since, ended, route, error_type)
 

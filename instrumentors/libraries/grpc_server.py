@@ -25,10 +25,11 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from .. import named_attributes, recorder, scripts
+from .. import named_attributes, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, Target, log_failure, timed, timed_call
 from ..recorder import abandon, begin, end, finish
-from ..records import ROUTE, Marks, clock, has_capacity
+from ..recorder_state import state
+from ..records import ROUTE, START, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import trusted_wait_ns
 from .server_common import (
@@ -94,20 +95,20 @@ class GrpcExchange:
         self.marks = marks
         pairs = tuple(metadata or ())
         head = {pair[0]: pair[1] for pair in pairs if pair[0] in _READ and isinstance(pair[1], str)}
-        opened, marks[1] = marks[1], self._arrived
+        opened, marks[START] = marks[START], self._arrived
         # The address of the peer is not known here, so only `*` trusts it.
         waited = trusted_wait_ns(head.get("x-request-start", ""), tuple)
         forced = head.get("x-force-trace", "")
-        state = head.get("tracestate", "")
-        self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, state)
+        tracestate = head.get("tracestate", "")
+        self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, tracestate)
         if named_attributes.sources:
             given = {pair[0]: pair[1] for pair in pairs if isinstance(pair[1], str)}
             named_attributes.record_headers(marks, given.get)
         if opened > self.submitted:
             marks.extend(("queue", self.submitted, opened))
         marks[ROUTE] = self._route()
-        if recorder.opened is not None:
-            recorder.opened(marks, marks[ROUTE])
+        if state.register is not None:
+            state.register(marks, marks[ROUTE])
 
     def mark(self, stage: str, started: int, shortest: int = MIN_CALL_NS) -> None:
         now = clock()
@@ -153,7 +154,7 @@ class GrpcExchange:
             self.marks.extend(self._stream.facts())
         elif self.sending:
             self.marks.extend(("network", self.sending, ended))
-        self.marks.extend(("framework", self.marks[1], ended))
+        self.marks.extend(("framework", self.marks[START], ended))
         error_type = self.error or self.code if self.code in FAILURES else ""
         if self.code == GONE:
             self.marks.extend(CANCELLED)
@@ -486,7 +487,7 @@ def _opened(details: Any) -> GrpcExchange | None:
         return None
     marks, token = opened
     try:
-        exchange = GrpcExchange(details.method, marks[1])
+        exchange = GrpcExchange(details.method, marks[START])
         exchange.open(marks, details.invocation_metadata)
         task = exchange.owner = asyncio.current_task()
         # Ends the request: the task also sends the response.

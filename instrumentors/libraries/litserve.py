@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ...core.stages import HANDLER
 from ..instrumentor import Hook, Instrumentor, Target, log_failure
-from ..records import CLOSED, OPEN, SHARED, clock, current, has_capacity
+from ..records import CLOSED, OPEN, SHARED, STATE, clock, current, has_capacity
 from ..tickets import BatchRun, TicketsById, ticket, with_run
 
 # `litserve.utils.LitAPIStatus`: the worker has started a request; more responses follow.
@@ -143,7 +143,7 @@ class _Work:
     def end(self) -> BatchRun:
         if not self.run.ended:
             self.end_stage()
-            self.run.marks[0] = CLOSED
+            self.run.marks[STATE] = CLOSED
             self.run.ended = clock()
         return self.run
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from ...core.names import BY_GENERATE
 from .. import recorder, scripts
 from ..instrumentor import MIN_CALL_NS, Instrumentor, Target, log_failure, timed_call
-from ..records import OPEN, Marks, clock, current, has_capacity
+from ..records import OPEN, START, STATE, Marks, clock, current, has_capacity
 from .model_common import created_name, creation, model_call
 
 Steps: TypeAlias = Generator[Any, Any, Any]
@@ -169,7 +169,7 @@ def _stream(name: str, generation: _Generation, steps: Steps) -> Steps:
         steps.close()
         if generation.request is not None:
             marks = generation.request[0]
-            recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
+            recorder.finish(marks, marks[START], ended, name, error_type, 0, "internal")
 
 
 def _counted(model: Any, prompt: Any, steps: Steps) -> Steps:
@@ -193,7 +193,7 @@ def _counted(model: Any, prompt: Any, steps: Steps) -> Steps:
     finally:
         steps.close()
         # A stream may be closed long after its request, in any context.
-        if marks is not None and marks[0] == OPEN and count and has_capacity(marks):
+        if marks is not None and marks[STATE] == OPEN and count and has_capacity(marks):
             marks.extend(("@tokens_out", count, 0))
             if count > 1:
                 marks.extend(("@per_token", last - first, count - 1))

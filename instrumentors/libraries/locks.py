@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from ..instrumentor import Hook, Instrumentor, Probed, Target, TimedCall, log_failure
-from ..records import OPEN, clock, current, has_capacity
+from ..records import OPEN, STATE, clock, current, has_capacity
 from .executors import attributes
 
 # Shorter waits are not recorded: of a lock of this process, and of a file, which takes some time to open. [nanoseconds]
@@ -96,12 +96,12 @@ def _gevent_lock(lock: Any, blocking: Any) -> _Wait | None:
 
 def _file_lock(_: Any) -> _Wait | None:
     marks = current.get()
-    return None if marks is None or marks[0] != OPEN else _FileWait(marks, "queue")
+    return None if marks is None or marks[STATE] != OPEN else _FileWait(marks, "queue")
 
 
 def _wait(lock: Any, is_taken: Callable[[Any], object]) -> _Wait | None:
     marks = current.get()
-    if marks is None or marks[0] != OPEN:
+    if marks is None or marks[STATE] != OPEN:
         return None
     try:
         # A lock that is free is no wait, however long the thread is suspended meanwhile.

@@ -17,7 +17,7 @@ from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from .. import scripts
 from ..instrumentor import Instrumentor, Target, log_failure, timed
 from ..loads import loads, shapes_of
-from ..records import OPEN, Marks, clock, current, has_capacity
+from ..records import OPEN, START, STATE, Marks, clock, current, has_capacity
 from . import onnxruntime_session as copies
 from .onnxruntime_session import NOTHING, KnownSession, known_of, path_name
 from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
@@ -89,7 +89,7 @@ def _run(original: Any) -> Any:
         known = known_of(self)
         if not known.warm or run_options is not None or scripts.on:
             return _time(marks, known, input_feed, run_options, original, self, output_names, input_feed, run_options)
-        if marks is None or marks[0] != OPEN:
+        if marks is None or marks[STATE] != OPEN:
             return original(self, output_names, input_feed)
         # As in `_time`, whose call would cost most runs 2 µs.
         started = clock()
@@ -150,7 +150,7 @@ def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any,
         return scripts.call(scope, model, _time, current.get(), known, feed, run_options, original, *args)
     unseen = None if known.warm else known.unseen(feed)
     stage = "forward" if unseen is None and run_options is None else known.stage(unseen, run_options)
-    if marks is not None and marks[0] != OPEN:
+    if marks is not None and marks[STATE] != OPEN:
         # A task that outlives its request: its model runs do not count for the request.
         marks = None
     started = clock()
@@ -219,8 +219,8 @@ def _mark(marks: Marks | None, stage: str, started: int, known: KnownSession, fe
     try:
         batch = known.batch(feed)
         request, session, size = _last_recorded[0]
-        if request is not marks[1] or session is not known or size != batch:
-            _last_recorded[0] = marks[1], known, batch
+        if request is not marks[START] or session is not known or size != batch:
+            _last_recorded[0] = marks[START], known, batch
             marks.extend(known.facts)
             if batch:
                 marks.extend(("@batch", batch, 0))

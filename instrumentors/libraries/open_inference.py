@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ...core.stages import HANDLER
 from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed
-from ..records import SHARED, clock, current
+from ..records import SHARED, START, clock, current
 from ..tickets import BatchRun, BatchScope, Ticket, TicketsById, ticket, with_run
 from .server_common import is_users_code
 
@@ -144,7 +144,7 @@ async def _handled(work: Awaitable[Any], run: BatchRun) -> Any:
     try:
         return await work
     finally:
-        run.marks.extend((HANDLER, run.marks[1], clock()))
+        run.marks.extend((HANDLER, run.marks[START], clock()))
 
 
 def _dispatch(original: Any) -> Any:

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from ...core.names import COUNTED
-from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, log_failure
-from ..records import OPEN, current, has_capacity, untimed
+from ..recorder_state import state
+from ..records import OPEN, STATE, current, has_capacity, untimed
 from ..trace_context import Parent
 
 
@@ -29,19 +29,19 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
         return {"opentelemetry.sdk.trace": self._trace}
 
     def uninstrument(self, **options: Any) -> None:
-        trace_context.span_of_theirs = None
+        state.set_user_span(None)
         super().uninstrument(**options)
 
     def _trace(self, module: ModuleType) -> None:
         self.replace(module.Span, "start", _start)
-        trace_context.span_of_theirs = _current
+        state.set_user_span(_current)
 
 
 def _start(original: Any) -> Any:
     def start(self: Any, start_time: Any = None, parent_context: Any = None) -> None:
         original(self, start_time, parent_context)
         marks = current.get() or untimed.get()
-        if marks is not None and marks[0] == OPEN:
+        if marks is not None and marks[STATE] == OPEN:
             try:
                 if self.parent is None or self.parent.is_remote:
                     self.set_attribute(COUNTED, True)
@@ -65,7 +65,7 @@ def _current() -> Parent | None:
     span = get_current_span()
     context = span.get_span_context()
     marks = current.get() or untimed.get()
-    if (marks is None or marks[0] != OPEN) and span.is_recording():
+    if (marks is None or marks[STATE] != OPEN) and span.is_recording():
         # A request starts inside this span. Later calls of this function are for outgoing calls of the request.
         span.set_attribute(COUNTED, True)
     return _parent(context) if context.is_valid else None

@@ -17,7 +17,7 @@ from weakref import ref
 from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe, itself
-from ..records import OPEN, Marks, clock, current
+from ..records import OPEN, STATE, Marks, clock, current
 from ..supervised import child_ended, look_for_killed, started_child, starting_child
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
@@ -81,7 +81,7 @@ _under_way: set[Ticket] = set()
 def _submit(original: Any) -> Any:
     def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or marks[0] != OPEN or not job_and_args or not _is_known(self):
+        if marks is None or marks[STATE] != OPEN or not job_and_args or not _is_known(self):
             return original(self, *job_and_args, **options)
         drawn = ticket()
         # The ticket stays in this process with the arguments, where `_receive` finds it; the worker gets a copy without requests.

@@ -15,8 +15,8 @@ from itertools import islice, takewhile
 from typing import Any, Final
 from weakref import WeakValueDictionary, ref
 
-from .. import recorder
-from ..records import CLOSED, OPEN, SHARED, Marks, clock, current
+from ..recorder_state import state
+from ..records import CLOSED, OPEN, RUN, SHARED, START, STATE, Marks, clock, current
 from ..tickets import BatchRun, Ticket, Triple, request_tickets
 from .executors import length
 from .queue_replies import (
@@ -62,11 +62,11 @@ class QueueRun(BatchRun):
         self.waits = False
 
     def take(self, job: Job, now: int) -> None:
-        if self.marks[0] != OPEN:
-            self.marks[0], self.marks[1] = OPEN, self.marks[1] or now
+        if self.marks[STATE] != OPEN:
+            self.marks[STATE], self.marks[START] = OPEN, self.marks[START] or now
             self.ended, self._completed, self.size, self.began = 0, False, 0, now
-            if recorder.opened is not None:
-                recorder.opened(self.marks, "")
+            if state.register is not None:
+                state.register(self.marks, "")
         self.size += not any(part[0] is self and part[1] >= self.began for part in job.parts)
         if not self.jobs or self.jobs[-1] is not job:
             self.jobs.append(job)
@@ -162,9 +162,9 @@ class QueueRun(BatchRun):
 
     def close(self, now: int) -> None:
         if not self.ended:
-            self.marks[0] = CLOSED
+            self.marks[STATE] = CLOSED
             if not self.waits:
-                self.marks[4] = 0
+                self.marks[RUN] = 0
             self.ended = now
             self.children.clear()
             self.jobs = deque()
@@ -446,7 +446,7 @@ class _RunPart(BatchRun):
         self._run, self._length, self._size = run, length, size
 
     def stage_facts(self) -> list[Triple]:
-        start, end = self.marks[1], self.ended
+        start, end = self.marks[START], self.ended
         found: list[Triple] = [("@batch", self._size, 0)] if self._size else []
         if self._length is not None:
             found.append(("@queue_length", self._length, 0))
@@ -467,13 +467,6 @@ loose_jobs: WeakValueDictionary[int, Loose] = WeakValueDictionary()
 any_loose: Final[dict[Any, Any]] = vars(loose_jobs)["data"]
 # What a thread or task of a request with such a job waited for last.
 last_awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
-
-
-def run_of(marks: Marks | None) -> QueueRun | None:
-    """Return the run of a worker to which *marks* belong, None for those of a request."""
-    if marks is not None and marks[3:4] == [SHARED] and type(marks[4]) is QueueRun:
-        return marks[4]
-    return None
 
 
 def _release(job: ref[Job], reply: Any) -> None:

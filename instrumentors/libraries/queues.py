@@ -28,10 +28,10 @@ from weakref import ref
 
 from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, was_watched
 from ..probes import Probe
-from ..records import OPEN, SHARED, Marks, clock, current, has_capacity
+from ..records import OPEN, RUN, START, STATE, Marks, clock, current, has_capacity, is_shared, run_of
 from ..tickets import request_tickets
 from .executors import SIMPLE_QUEUES, hide_caller, length
-from .queue_jobs import Job, Loose, QueueRun, Stream, any_loose, jobs_by_reply, last_awaited, loose_jobs, run_of
+from .queue_jobs import Job, Loose, QueueRun, Stream, any_loose, jobs_by_reply, last_awaited, loose_jobs
 from .queue_replies import (
     DICT,
     EVENTS,
@@ -186,7 +186,7 @@ def _next_run() -> tuple[QueueRun | None, bool]:
     owner = thread_or_task()
     run = run_of(marks)
     if run is None:
-        if marks is not None and marks[0] == OPEN:
+        if marks is not None and marks[STATE] == OPEN:
             return None, False
     elif run.jobs or run.ended:
         if run.forms(clock()):
@@ -204,7 +204,7 @@ def _next_run() -> tuple[QueueRun | None, bool]:
 def _run_for(jobs: Collection[Job]) -> QueueRun | None:
     """Return the run of a worker that a request has started and that took the *jobs* of others while it lasts; else None."""
     marks = current.get()
-    if marks is None or marks[3:4] == [SHARED] or all(job.request is marks for job in jobs) or _is_own_work(marks):
+    if marks is None or is_shared(marks) or all(job.request is marks for job in jobs) or _is_own_work(marks):
         return None
     run = QueueRun(thread_or_task())
     # A job of the request that started the worker was not counted.
@@ -247,7 +247,7 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
 
 def _put(into: Any, item: Any) -> None:
     marks = current.get()
-    if jobs_by_reply or any_loose or (marks is not None and marks[0] == OPEN):
+    if jobs_by_reply or any_loose or (marks is not None and marks[STATE] == OPEN):
         _send(marks, item, into)
 
 
@@ -260,7 +260,7 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
             answered.answer(run_of(marks))
             if answered.confirmed:
                 return
-        request = marks if marks is not None and marks[0] == OPEN and marks[3:4] != [SHARED] else None
+        request = marks if marks is not None and marks[STATE] == OPEN and not is_shared(marks) else None
         found = replies(item)
         if any_loose:
             # Of an item that was dropped, or that this one is again.
@@ -337,7 +337,7 @@ class _Get:
 
 def _get(waited: Any) -> _Get | bool:
     marks = current.get()
-    if not jobs_by_reply and not any_loose and (marks is None or marks[3:4] != [SHARED] or not marks[1]):
+    if not jobs_by_reply and not any_loose and (marks is None or not is_shared(marks) or not marks[START]):
         # The call is observed, but its item decides who works for whom.
         return False
     return _start_get(waited)
@@ -363,9 +363,9 @@ def _get_later(waited: Any) -> _Get | None:
     marks = current.get()
     if marks is not None and (
         # A run without jobs, or a request.
-        marks[4].owner == thread_or_task()
-        if not marks[1]
-        else not jobs_by_reply and not any_loose and marks[0] == OPEN and run_of(marks) is None
+        marks[RUN].owner == thread_or_task()
+        if not marks[START]
+        else not jobs_by_reply and not any_loose and marks[STATE] == OPEN and run_of(marks) is None
     ):
         return None
     run, forms, awaited = _before(waited)
@@ -396,7 +396,7 @@ def _before(waited: Any) -> tuple[QueueRun | None, bool, Job | None]:
 def _confirm(waited: Any) -> Job | None:
     """Return the job whose request, which is the current one, starts to wait for *waited*."""
     marks = current.get()
-    if marks is None or marks[0] != OPEN:
+    if marks is None or marks[STATE] != OPEN:
         return None
     reply = whole(waited)
     job = jobs_by_reply.get(id(reply))
@@ -474,7 +474,7 @@ def _create_task(original: Any) -> Any:
 def _call_soon_threadsafe(original: Any) -> Any:
     def call_soon_threadsafe(self: Any, callback: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if jobs_by_reply and marks is not None and marks[3:4] == [SHARED]:
+        if jobs_by_reply and marks is not None and is_shared(marks):
             try:
                 _answer(marks, callback, args)
             except Exception:

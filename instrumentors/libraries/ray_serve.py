@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
-from ..records import ROUTE, clock, current
+from ..records import ROUTE, START, clock, current
 from ..tickets import BatchScope, Ticket, ticket
 from .asgi import ARRIVED as SCOPE_ARRIVED
 from .asgi import KEY, Receive, Scope, Send, forwarding, recorded
@@ -144,12 +144,12 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
             yield value
         return
     marks, token = opened
-    start: int = marks[1]
+    start: int = marks[START]
     route = error_type = ""
     try:
         caller, sent = getattr(metadata, SENT, ("", 0.0))
         start -= own_wait_ns(f"{sent:.6f}")
-        marks.extend(("@traceparent", caller, 0, "queue", start, marks[1]))
+        marks.extend(("@traceparent", caller, 0, "queue", start, marks[START]))
         method = metadata.call_method
         route = marks[ROUTE] = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - there is no public name for it
     except Exception:
@@ -163,7 +163,7 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
     finally:
         end(token)
         ended = clock()
-        marks.extend(("framework", marks[1], ended))
+        marks.extend(("framework", marks[START], ended))
         finish(marks, start, ended, route, error_type)
 
 

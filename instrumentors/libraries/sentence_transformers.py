@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import scripts
 from ..instrumentor import Instrumentor, Target, log_failure
-from ..records import OPEN, Marks, clock, current, has_capacity
+from ..records import OPEN, STATE, Marks, clock, current, has_capacity
 from . import transformers
 
 # Modules of the classes: since version 5.4, and before it.
@@ -66,7 +66,7 @@ def _inference(original: Any) -> Any:
         scope = scripts.begin() if marks is None and scripts.on else None
         if scope is not None:
             return scripts.call(scope, describe(self)[1], call, self, *args, **options)
-        if marks is None or marks[0] != OPEN or _thread.inside or _is_elsewhere(options):
+        if marks is None or marks[STATE] != OPEN or _thread.inside or _is_elsewhere(options):
             return original(self, *args, **options)
         _thread.inside = True
         _thread.prepared = 0

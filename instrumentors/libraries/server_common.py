@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ...core import health_probes
 from ..instrumentor import timed, timed_async, unpatched
-from ..records import ROUTE, Marks, clock, current, has_capacity, untimed
+from ..records import ROUTE, START, Marks, clock, current, has_capacity, untimed
 from ..trace_context import OWN_ENTRY, is_forced
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
@@ -374,7 +374,7 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
     agent: str = "",
 ) -> int:
     """Record the method and headers of a request, and return its start."""
-    arrived: int = marks[1]
+    arrived: int = marks[START]
     if method is not None:
         marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))
     if traceparent:

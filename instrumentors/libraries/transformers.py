@@ -25,7 +25,7 @@ from ..instrumentor import Hook, Instrumentor, Probed, Target, TimedCall, log_fa
 from ..loads import loads, shapes_of
 from ..probes import Probe
 from ..recorder import end
-from ..records import OPEN, Marks, clock, current, has_capacity
+from ..records import OPEN, STATE, Marks, clock, current, has_capacity
 from .executors import as_job
 from .onnxruntime import model_name
 from .torch.models import known_models, register_model, thread_state
@@ -140,7 +140,7 @@ def wrap_item(original: Any) -> Any:
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or marks[0] != OPEN or _item_state.inside_item:
+        if marks is None or marks[STATE] != OPEN or _item_state.inside_item:
             return original(self, *args, **options)
         _item_state.inside_item = True
         _item_state.started = _item_state.ended = 0
@@ -178,7 +178,7 @@ def wrap_forward(original: Any) -> Any:
 
     def forward(self: Any, model_inputs: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or marks[0] != OPEN or _item_state.inside_forward:
+        if marks is None or marks[STATE] != OPEN or _item_state.inside_forward:
             return original(self, model_inputs, **options)
         _item_state.inside_forward = True
         started = _item_state.started = clock()
@@ -199,7 +199,7 @@ def wrap_get_iterator(original: Any) -> Any:
 
     def get_iterator(self: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is not None and marks[0] == OPEN and isinstance(inputs, list) and has_capacity(marks):
+        if marks is not None and marks[STATE] == OPEN and isinstance(inputs, list) and has_capacity(marks):
             marks.extend(("@batch", len(inputs), 0))
         return original(self, inputs, *args, **options)
 
@@ -273,7 +273,7 @@ def wrap_generate(original: Any) -> Any:
         scope = scripts.begin() if marks is None and scripts.on else None
         if scope is not None:
             return scripts.call(scope, name_of(self), generate, self, *args, **options)
-        if marks is None or marks[0] != OPEN:
+        if marks is None or marks[STATE] != OPEN:
             return original(self, *args, **options)
         run = _generate_state.run = GenerateCall()
         outside, thread_state.inside = thread_state.inside, True

@@ -18,7 +18,7 @@ from .. import named_attributes
 from ..instrumentor import Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe, itself
 from ..recorder import abandon, begin, end, finish
-from ..records import Marks, clock
+from ..records import START, Marks, clock
 from .asgi import MessageExchange, recorded
 from .proxy_waits import socket_peer, transport_peer, trusted_wait_ns
 from .server_common import (
@@ -50,7 +50,7 @@ class NativeExchange(Exchange):
     def __init__(self, marks: Marks, token: Token[Marks | None]) -> None:
         self._marks = marks
         self._token: Token[Marks | None] | None = token
-        self._start: int = marks[1]
+        self._start: int = marks[START]
         self._stream: ResponseStream | None = None
         # Class of an exception for which the server has sent the response.
         self.error_type = ""
@@ -103,7 +103,7 @@ class NativeExchange(Exchange):
 
     def look(self, connection: Any) -> None:
         """Note whether the client of *connection*, a socket or None for a closed one, has gone; it may go when it has the response."""
-        if not self.is_gone and clock() - self._marks[1] > MIN_LOOK_NS:
+        if not self.is_gone and clock() - self._marks[START] > MIN_LOOK_NS:
             self.is_gone = connection is None or bool(has_hung_up(connection))
 
     def leave(self) -> None:
@@ -126,7 +126,7 @@ class NativeExchange(Exchange):
         error_type = type(error).__qualname__ if error else "" if 0 < status < FAILED else self.error_type
         if self.is_gone and is_cancelled(error_type, status):
             self._marks.extend(CANCELLED)
-        self._marks.extend((rest, self._marks[1], ended))
+        self._marks.extend((rest, self._marks[START], ended))
         finish(self._marks, self._start, ended, route, error_type, status)
 
 

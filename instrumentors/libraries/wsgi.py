@@ -26,7 +26,7 @@ from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
-from ..records import ROUTE, Marks, clock, current, has_capacity
+from ..records import ROUTE, START, Marks, clock, current, has_capacity
 from .proxy_waits import UNIX_PEER, socket_peer, trusted_wait_ns
 from .server_common import (
     CANCELLED,
@@ -93,7 +93,7 @@ class WsgiExchange(Exchange):
         if self._connection is None:
             self._connection = environ.get("waitress.client_disconnected")
         # Whether the client has gone, and the time of the last look.
-        self._gone, self._looked = False, marks[1]
+        self._gone, self._looked = False, marks[START]
         self._status = 0
         self._headers: Iterable[tuple[str, str]] = ()
         self._stream: ResponseStream | None = None
@@ -251,7 +251,7 @@ class WsgiExchange(Exchange):
                 self.marks.extend(self._stream.facts())
         except Exception:
             log_failure("describing a request")
-        self.marks.extend((self.rest, self.marks[1], ended, "@response_size", self._size, 0))
+        self.marks.extend((self.rest, self.marks[START], ended, "@response_size", self._size, 0))
         # The server sends an error response for an application that sends none.
         status = self._status or FAILED
         if not error_type and status >= FAILED:

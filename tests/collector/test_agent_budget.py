@@ -25,8 +25,9 @@ SERVICE = """
 {before}
 import os, time
 import stagelens
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, recorder_state
 from stagelens.instrumentors.agent import govern
+from stagelens.instrumentors.recorder_state import state
 
 govern.OVER_BUDGET_SECONDS = 0.5
 govern.PathCost.of_ns = lambda self, marks, *, timed=True: marks * (10_000 if timed else 10)
@@ -60,14 +61,14 @@ while not calibrations:
     first()
     before += 1
     time.sleep(0.02)
-while recorder.spare != recorder.WITHOUT_STAGES:
+while state.mode != recorder_state.WITHOUT_STAGES:
     assert time.monotonic() < until, "it was not over its budget"
     served += some()
 for _ in range(20):
     served += some()
 child = os.fork()
 if child == 0:
-    assert recorder.spare & ~recorder.CALIBRATION == recorder.NEVER
+    assert state.mode & ~recorder_state.CALIBRATION == recorder_state.WITH_STAGES
     with stagelens.request("child"), stagelens.stage("postprocess"):
         pass
     recorder.flush(30)

@@ -17,11 +17,12 @@ from stagelens.collector.ingest.validation import IngestResult, TimeWindow
 from stagelens.collector.otlp.model import PROTOBUF
 from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
-from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors import recorder, recorder_state, records
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.export import user_spans
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
+from stagelens.instrumentors.recorder_state import state
 from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
     return dict(zip(names, (spans.rows["flags"] & Flag.COUNTED != 0).tolist(), strict=True))
 
 
-@pytest.fixture(params=[recorder.NEVER, recorder.WITHOUT_STAGES], ids=["timed", "without stages"])
+@pytest.fixture(params=[recorder_state.WITH_STAGES, recorder_state.WITHOUT_STAGES], ids=["timed", "without stages"])
 def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is recorded of requests."""
-    monkeypatch.setattr(recorder, "spare", request.param)
+    monkeypatch.setattr(state, "mode", request.param)
     monkeypatch.setattr(recorder, "_turns", iter([1]))
 
 

@@ -20,11 +20,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 import stagelens
-from stagelens.instrumentors import records, trace_context
+from stagelens.instrumentors import records
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.export import user_spans
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
+from stagelens.instrumentors.recorder_state import state
 from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
 
@@ -295,7 +296,7 @@ def test_uninstrumentation_restores_the_method() -> None:
 
     assert patched is not before
     assert vars(api_span())["start"] is before
-    assert trace_context.span_of_theirs is None
+    assert state.user_span is None
 
 
 def api_span() -> type:

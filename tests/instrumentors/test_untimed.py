@@ -14,11 +14,12 @@ import pytest
 
 from stagelens.core import names
 from stagelens.core.stages import OVERHEAD, UNTIMED
-from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors import recorder, recorder_state, records
 from stagelens.instrumentors.agent.aggregate import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Aggregator, Dimensions
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.recorder_state import state
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def spared(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
     """The records of requests without stages, none of them a scout."""
-    monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
+    monkeypatch.setattr(state, "mode", recorder_state.WITHOUT_STAGES)
     monkeypatch.setattr(recorder, "_turns", iter([1] * 1000))
     return finished
 
@@ -94,7 +95,7 @@ def test_a_worker_outliving_its_request_starts_new_requests(spared: Finished) ->
 
 def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     with request("outer"):
-        monkeypatch.setattr(recorder, "spare", recorder.TIMED_AGAIN)
+        monkeypatch.setattr(state, "mode", recorder_state.TIMED_AGAIN)
         with request("inner"), stage("forward"):
             pass
     with request("next"), stage("forward"):
@@ -105,7 +106,7 @@ def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pyt
 
 def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     with request("outer"):
-        monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
+        monkeypatch.setattr(state, "mode", recorder_state.WITHOUT_STAGES)
         with request("inner"), stage("forward"):
             pass
 
@@ -128,7 +129,7 @@ def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
 
 
 def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
+    monkeypatch.setattr(state, "mode", recorder_state.WITHOUT_STAGES)
     fold = Aggregator(SamplingLimits(), random.Random(1))
     for _ in range(2 * recorder.SCOUTS):
         with request("predict"), stage("forward"):
@@ -143,7 +144,7 @@ def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monk
 
 
 def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "spare", recorder.NOTHING)
+    monkeypatch.setattr(state, "mode", recorder_state.NOTHING)
     with request("outer"), stage("forward"), request("inner"):
         assert records.current.get() is None
 

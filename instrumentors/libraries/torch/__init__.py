@@ -28,7 +28,7 @@ from ... import instrumentor, scripts
 from ...instrumentor import Hook, Instrumentor, Probed, log_failure
 from ...loads import loads, shapes_of
 from ...probes import unprobed
-from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_capacity
+from ...records import MAX_MARKS, OPEN, STATE, Marks, clock, current, has_capacity
 from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
@@ -221,7 +221,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
         scope = scripts.begin() if scripts.on and _is_inference(module) else None
         if scope is not None:
             return scripts.call(scope, describe(module)[0], _outermost, original, module, args, options)
-    elif marks[0] != OPEN:
+    elif marks[STATE] != OPEN:
         # A task that outlives its request: its model calls do not count for the request.
         marks = None
     # Also outside of requests: a warm-up at the start avoids cold requests.

@@ -30,7 +30,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from ...instrumentor import log_failure
-from ...records import OPEN, Marks, clock, has_capacity, report_limit
+from ...records import OPEN, START, STATE, Marks, clock, has_capacity, report_limit
 
 # cudaStreamCaptureModeRelaxed. https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html
 RELAXED = 2
@@ -378,7 +378,7 @@ class Devices:
     def begin(self, device: Any, marks: Marks) -> Begun:
         """Record the start of work of a request on *device*, and return it; None if device times are not available."""
         self.in_use = True
-        if marks[0] != OPEN:
+        if marks[STATE] != OPEN:
             # The events of a finished request would never be read.
             return None
         try:
@@ -391,7 +391,7 @@ class Devices:
             timeline = self.timelines.get(stream.device)
             if timeline is None:
                 timeline = self.timelines.setdefault(stream.device, Timeline(source, stream.device))
-            return DeviceWork(timeline, stream, marks[1])
+            return DeviceWork(timeline, stream, marks[START])
         except Exception:
             log_failure("recording an event before work of a device")
             return None

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from ....core.names import BY_TRITON_RESPONSE
-from ...instrumentor import Instrumentor, Target, log_failure, timed
-from ...records import OPEN, Marks, clock, current, has_capacity
+from ...instrumentor import Hook, Instrumentor, Target, log_failure, timed
+from ...records import OPEN, STATE, Marks, clock, current, has_capacity
 from . import calls, statistics
 from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, Sending, enter, headers_for, leave
 
@@ -210,7 +210,11 @@ class CallStream:
             earlier = self._calls.pop(request_id, None)
             if earlier is not None:
                 earlier.end(None)
-                if earlier.marks is not call.marks and earlier.marks[0] == OPEN and len(self._ambiguous) < MAX_CALLS:
+                if (
+                    earlier.marks is not call.marks
+                    and earlier.marks[STATE] == OPEN
+                    and len(self._ambiguous) < MAX_CALLS
+                ):
                     self._ambiguous.add(request_id)
             if request_id in self._ambiguous:
                 return

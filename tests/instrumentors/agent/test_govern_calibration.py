@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors import recorder_state, records
 from stagelens.instrumentors.agent.govern import PathCost
 from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.recorder_state import state
 
 if TYPE_CHECKING:
     from conftest import Finished
 
-LEVELS = [recorder.NEVER, recorder.TIMED_AGAIN, recorder.WITHOUT_STAGES, recorder.NOTHING]
+LEVELS = [recorder_state.WITH_STAGES, recorder_state.TIMED_AGAIN, recorder_state.WITHOUT_STAGES, recorder_state.NOTHING]
 own: contextvars.ContextVar[str] = contextvars.ContextVar("own")
 
 
@@ -23,21 +24,21 @@ def test_calibration_runs_once_and_changes_no_record(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
     began: list[int] = []
-    monkeypatch.setattr(recorder, "calibrate", lambda: began.append(records.clock()))
-    monkeypatch.setattr(recorder, "spare", level | recorder.CALIBRATION)
+    monkeypatch.setattr(state, "_calibrate", lambda: began.append(records.clock()))
+    monkeypatch.setattr(state, "mode", level | recorder_state.CALIBRATION)
     for _ in range(2):
         with request("predict"), stage("forward"):
             pass
 
     assert len(began) == 1
-    assert recorder.spare == level
+    assert state.mode == level
     assert all(record[1] > began[0] for record in finished)
-    assert len(finished) == (0 if level == recorder.NOTHING else 2)
+    assert len(finished) == (0 if level == recorder_state.NOTHING else 2)
 
 
 def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "calibrate", lambda: 1 / 0)
-    monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)
+    monkeypatch.setattr(state, "_calibrate", lambda: 1 / 0)
+    monkeypatch.setattr(state, "mode", recorder_state.CALIBRATION)
     with request("predict"):
         pass
 
@@ -46,8 +47,8 @@ def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, mo
 
 def test_a_calibration_request_is_not_counted(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     path = PathCost()
-    monkeypatch.setattr(recorder, "calibrate", path.calibrate)
-    monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)
+    monkeypatch.setattr(state, "_calibrate", path.calibrate)
+    monkeypatch.setattr(state, "mode", recorder_state.CALIBRATION)
     own.set("mine")
     with request("predict"):
         assert own.get() == "mine"

@@ -35,6 +35,7 @@ from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.config import AgentConfig, SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
+from stagelens.instrumentors.recorder_state import state
 
 LATER = 3600 * 10**9
 
@@ -71,12 +72,12 @@ def test_a_profiler_whose_thread_cannot_start_tries_again(monkeypatch: pytest.Mo
         monkeypatch.setattr(profile, "_registrar", lambda *_: bool)
         profiler.allow(1.0)
 
-        assert (recorder.opened is not None) == bool(started)
+        assert (state.register is not None) == bool(started)
 
     profiler.allow(0.0)
 
     assert len(started) == 1
-    assert recorder.opened is None
+    assert state.register is None
 
 
 def functions(profiler: Profiler, marks: records.Marks) -> list[str]:
@@ -603,11 +604,11 @@ def test_only_a_long_look_lets_other_threads_run(
 
 
 def test_without_a_share_of_a_core_requests_do_not_register(profiler: Profiler) -> None:
-    assert recorder.opened is not None
+    assert state.register is not None
     profiler.allow(0.0)
-    assert recorder.opened is None
+    assert state.register is None
     profiler.allow(0.001)
-    assert recorder.opened is not None
+    assert state.register is not None
 
 
 def test_a_request_that_is_not_slow_is_the_baseline(profiler: Profiler) -> None:
@@ -834,7 +835,7 @@ def test_off() -> None:
     assert AgentConfig.from_env({}).profile
     assert not AgentConfig.from_env({"STAGELENS_PROFILE": "off"}).profile
     assert AgentConfig.from_env({"STAGELENS_PROFILE": "perhaps"}).profile
-    assert recorder.opened is None
+    assert state.register is None
 
 
 FORK = """
@@ -843,9 +844,9 @@ from stagelens.instrumentors import recorder
 from stagelens.instrumentors.agent.profile import Profiler
 profiler = Profiler(random.Random(1))
 profiler.allow(1.0)
-assert recorder.opened is not None
+assert recorder.state.register is not None
 if os.fork() == 0:
-    os._exit(0 if recorder.opened is None and not recorder.working else 1)
+    os._exit(0 if recorder.state.register is None and not recorder.working else 1)
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 

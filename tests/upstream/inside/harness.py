@@ -117,7 +117,7 @@ def _start_agent() -> None:
     with request():
         pass
     recorder = importlib.import_module("stagelens.instrumentors.recorder")
-    while recorder.opened is None:
+    while recorder.state.register is None:
         time.sleep(0.01)
     # This starts the thread that exports, too: some tests compare the threads.
     recorder.flush()
