@@ -11,20 +11,7 @@ import sys
 
 # Marker before the result, which separates it from other output at the start.
 MARK = "stagelens-doctor:"
-SHOWN = (
-    "DD_",
-    "ELASTIC_APM_",
-    "GUNICORN_",
-    "NEW_RELIC_",
-    "OTEL_",
-    "PROMETHEUS_",
-    "PYTHON",
-    "SENTRY_",
-    "STAGELENS_",
-    "TMPDIR",
-    "UVICORN_",
-    "WEB_CONCURRENCY",
-)
+SHOWN = ("OTEL_", "PYTHON", "STAGELENS_", "TMPDIR")
 
 
 def _distributions():
@@ -38,17 +25,6 @@ def _distributions():
         name = distribution.metadata["Name"]
         if name:
             found.setdefault(name.lower().replace("_", "-"), distribution.version)
-    return found
-
-
-def _places(*names: str):
-    from importlib.machinery import PathFinder
-
-    found = {}
-    for name in names:
-        spec = PathFinder.find_spec(name, None)
-        if spec is not None and spec.submodule_search_locations:
-            found[name] = next(iter(spec.submodule_search_locations))
     return found
 
 
@@ -91,7 +67,6 @@ def _facts():
         "stagelens": _stagelens(),
         "thread_error": _thread_error(),
         "distributions": _distributions(),
-        "places": _places("vllm"),
         "environment": {name: value for name, value in os.environ.items() if name.startswith(SHOWN)},
     }
 

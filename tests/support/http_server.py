@@ -47,7 +47,7 @@ def http_server(
             request = Request(self.command, self.path, headers, body)
             recorded.requests.append(request)
             status, named, content = respond(request)
-            self.send_response(status)
+            (self.send_response_only if "Date" in named else self.send_response)(status)
             for name, value in {"Content-Length": str(len(content)), **named}.items():
                 self.send_header(name, value)
             self.end_headers()

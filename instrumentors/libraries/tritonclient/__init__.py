@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from ....core.names import BY_TRITON_RESPONSE
-from ...instrumentor import Hook, Instrumentor, Target, log_failure, timed
+from ...instrumentor import Instrumentor, Target, log_failure, timed
 from ...records import OPEN, STATE, Marks, clock, current, has_capacity
 from . import calls, statistics
 from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, Sending, enter, headers_for, leave

@@ -1,4 +1,4 @@
-"""`stagelens doctor` on real commands: inspection of interpreter and modules, and a test export to a collector."""
+"""`stagelens doctor` on real commands: inspection of the interpreter, and a test export to a collector."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors import doctor as doctor_command
-from stagelens.instrumentors.doctor import checks, inspection
+from stagelens.instrumentors.doctor import delivery, live_run
 from stagelens.instrumentors.doctor.probe import MARK
 from stagelens.instrumentors.run import SOURCE
 from stagelens.instrumentors.session import Sink
+from tests.support.http_server import Recorded, http_server
 
 if TYPE_CHECKING:
     from tests.support.certificate_authority import Authorities
@@ -50,7 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "checkout")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")
-    monkeypatch.setattr(checks, "MAX_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(delivery, "MAX_TIMEOUT_SECONDS", 60.0)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     with Sink() as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
@@ -82,7 +82,6 @@ def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
     assert f"onnxruntime {version('onnxruntime')}" in output
     assert f"starlette {version('starlette')}, fastapi {version('fastapi')}" in output
     assert f"gunicorn {version('gunicorn')}" in output
-    assert len(output) < 1000
 
 
 @pytest.mark.parametrize(
@@ -176,43 +175,12 @@ def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, p
     assert "cannot be queried: SystemExit: no license" in output
 
 
-@contextmanager
-def answering(
-    status: int = 200, headers: dict[str, str] | None = None, context: ssl.SSLContext | None = None
-) -> Generator[str]:
-    """Server with this response to every request."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response_only(status)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(b"because")
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-            """Log nothing."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that does not trust it goes away."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    if context:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"{'https' if context else 'http'}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def responding(status: int, headers: dict[str, str] | None = None) -> AbstractContextManager[Recorded]:
+    return http_server(lambda _: (status, headers or {}, b"because"))
 
 
 @contextmanager
-def silent_in_http() -> Generator[str]:
+def silent_in_http() -> Generator[Recorded]:
     """Server that responds like gRPC: with an HTTP/2 settings frame."""
 
     def serve() -> None:
@@ -224,7 +192,7 @@ def silent_in_http() -> Generator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield Recorded(f"http://127.0.0.1:{listening.getsockname()[1]}")
         thread.join()
 
 
@@ -232,17 +200,17 @@ def silent_in_http() -> Generator[str]:
     ("server", "text", "fix"),
     [
         (
-            lambda: answering(401),
+            lambda: responding(401),
             "requires a token (HTTP 401 because)",
             "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>",
         ),
         (
-            lambda: answering(404),
+            lambda: responding(404),
             "is not an OTLP receiver: POST /v1/metrics returned HTTP 404 because",
             "OTEL_EXPORTER_OTLP_ENDPOINT=",
         ),
-        (lambda: answering(503), "does not accept data at present: POST /v1/metrics returned HTTP 503 because", ""),
-        (lambda: answering(200, {"Date": formatdate(time.time() - 7200)}), "7,2", "timedatectl"),
+        (lambda: responding(503), "does not accept data at present: POST /v1/metrics returned HTTP 503 because", ""),
+        (lambda: responding(200, {"Date": formatdate(time.time() - 7200)}), "7,2", "timedatectl"),
         (silent_in_http, "it may be the OTLP/gRPC port", ":4318"),
     ],
     ids=["token", "path", "busy", "clock", "grpc"],
@@ -250,11 +218,10 @@ def silent_in_http() -> Generator[str]:
 def test_a_refusing_collector_is_reported_with_its_response(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], text: str, fix: str
 ) -> None:
-    with server() as address:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-        code, output = doctor("--", "tritonserver", "--trace-config=mode=opentelemetry")
+    with server() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        _, output = doctor("--", "true")
 
-    assert code == 1
     assert text in output
     assert fix in output
 
@@ -274,15 +241,17 @@ def test_an_unknown_certificate_authority_is_reported_with_the_setting(
     own = authority("servers").sign("collector")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
-    with answering(context=context) as address:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    with http_server(context=context) as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.replace("localhost", "127.0.0.1"))
 
         assert "OTEL_EXPORTER_OTLP_CERTIFICATE=/path/of" in doctor("--", "true")[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority("servers").file))
         assert "TLS verification failed" not in doctor("--", "true")[1]
-    with answering() as address:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address.replace("http:", "https:"))
-        assert f"OTEL_EXPORTER_OTLP_ENDPOINT={address} # the collector does not use TLS" in doctor("--", "true")[1]
+    with http_server() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.replace("http:", "https:"))
+        assert (
+            f"OTEL_EXPORTER_OTLP_ENDPOINT={collector.url} # the collector does not use TLS" in doctor("--", "true")[1]
+        )
 
 
 # What no other test runs at the same time.
@@ -312,8 +281,8 @@ def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
     doctor: Doctor, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "parent.py").write_text(PARENT)
-    monkeypatch.setattr(inspection, "BEGIN_SECONDS", 0.3)
-    monkeypatch.setattr(inspection, "time", Clock())
+    monkeypatch.setattr(live_run, "BEGIN_SECONDS", 0.3)
+    monkeypatch.setattr(live_run, "time", Clock())
     code, output = doctor("--run", "2", "--", sys.executable, "parent.py")
 
     assert code == 1
