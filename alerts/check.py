@@ -1,35 +1,26 @@
-"""`stagelens check slo.yaml`: validate an SLO file, and print its objectives with the alert tiers of each.
-
-With a store, the command also replays the last 30 days and prints when each SLO would have alerted.
-"""
+"""Summary of an SLO file: its objectives with the alert tiers of each, and when each would have alerted in the last 30 days."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
 from ..analysis.burn_rate import AlertTier, is_reachable, policy_tiers, time_to_fire
 from ..analysis.policies import BurnRatePolicy, default_burn_rate_policy
-from ..core.errors import ConfigError, StoreError
+from ..core.errors import StoreError
 from ..core.settings.yaml_config import meant
 from ..store import Reader, Store
 from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
-from .config import DEFAULT_FILE
 from .evaluation.backtest import PastIncident, Preview, backtest
 from .objectives.slo import Slo
-from .objectives.slo_file import Definitions, read_slo_file
+from .objectives.slo_file import Definitions
 
 LOOK_BACK = timedelta(days=30)
 # Number of incidents shown, the worst first.
 _SHOWN = 5
-DEFAULT_STORE = "STAGELENS_DATABASE, or stagelens.db in this directory if it exists"
 
 
 class Seen:
@@ -109,36 +100,8 @@ def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
         yield f"First tokens have several definitions ({', '.join(sorted(found))}): select one with `definition`."
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `stagelens check`: validate the SLO file named in *argv*.
-
-    Returns:
-        Exit code: 0 after a summary on standard output, or 1 after all errors on standard error.
-    """
-    parser = argparse.ArgumentParser(
-        prog="stagelens check",
-        description="Validate an SLO file. Print its objectives and exit 0, or print all errors and exit 1. "
-        "With a store, also list the alerts of the last 30 days.",
-    )
-    parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, help="the SLO file (default: %(default)s)")
-    parser.add_argument("--store", metavar="URL", help=f"sqlite:///FILE or postgresql://… (default: {DEFAULT_STORE})")
-    options = parser.parse_args(argv)
-    try:
-        definitions = read_slo_file(options.file, os.environ)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 1
-    with ExitStack() as stack:
-        store = _store(options.store, os.environ)
-        if isinstance(store, Store):
-            stack.callback(store.close)
-        # The replay takes seconds per SLO, so each line is printed as soon as it is known.
-        for line in summary(options.file, definitions, store, _note):
-            print(line, flush=True)
-    return 0
-
-
-def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
+def open_store(url: str | None, env: Mapping[str, str]) -> Store | str:
+    """Return the store at *url*, by default that of *env*; without one, the reason."""
     config = StoreConfig.from_env(env)
     try:
         return open_existing(config.model_copy(update={"database": url}) if url else config)
@@ -146,12 +109,6 @@ def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
         if url:
             raise
         return f"{str(error).partition(';')[0]}; name one with --store"
-
-
-def _note(text: str) -> None:
-    if sys.stderr.isatty():
-        # Carriage return, and "erase to the end of the line" of ECMA-48.
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def summary(

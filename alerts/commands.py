@@ -1,28 +1,20 @@
-"""`stagelens alerts`: list, show, acknowledge, accept and silence incidents, and test channels.
-
-`stagelens alerts test` sends a sample incident to one channel, opened and resolved, and reports the responses.
-"""
+"""Work of `stagelens alerts COMMAND`: list, show, acknowledge, accept and silence incidents, and test channels."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import getpass
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..analysis.comparison import StageGrowth
-from ..core.errors import ChannelError, ConfigError, StagelensError
+from ..core.errors import ChannelError, ConfigError
 from ..core.settings.values import parse_duration
 from ..store import Store
 from ..store.audit import AuditEntry, Origin
-from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .config import AlertsConfig
 from .delivery.channel import Channel, HeartbeatReceiver, OutcomeUnknownError, find_hint
@@ -30,15 +22,13 @@ from .delivery.channels import KINDS, ChannelEntry
 from .delivery.message import Burn, Finding, Message, Trend
 from .delivery.message_text import headline
 from .incidents.journal import IncidentError, acknowledge
-from .incidents.silences import MATCHERS, Silence, create_silence, end_silence
+from .incidents.silences import Silence, create_silence, end_silence
 from .objectives.slo_file import LiveSloFile, read_slo_file
 from .reader import AlertsReader, Delivery, Incident, Transition
 from .regression.acceptance import accept_regression
 
-_LENGTH = "2h"
 # Origin of actions in the audit log.
 _HERE: Origin = "command line"
-_LIMIT = 50
 _LONGEST = timedelta(days=395)
 
 
@@ -143,84 +133,8 @@ def _format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | None = None) -> int:
-    options = _parser(environment).parse_args(words)
-    given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
-    settings = {**environment, **given}
-    if options.command == "test":
-        return _test_channel(options.channel, AlertsConfig.from_env(settings))
-    with ExitStack() as stack:
-        store = open_existing(StoreConfig.from_env(settings))
-        stack.callback(store.close)
-        run: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]] = options.run
-        found, text = run(store, options, now or datetime.now(UTC))
-    print(json.dumps(found, default=_json_value, indent=2) if options.json else text)
-    return 0
-
-
-def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("stagelens alerts", description="List, acknowledge and silence incidents.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listed = _add_command(commands, "list", "list open incidents, newest first", _list_incidents)
-    listed.add_argument("--all", action="store_true", help="include resolved incidents")
-    listed.add_argument("--limit", type=int, default=_LIMIT, help="maximum number (default %(default)s)")
-    shown = _add_command(commands, "show", "show one incident with its history and deliveries", _show_incident)
-    shown.add_argument("id", metavar="ID")
-    acked = _add_command(commands, "ack", "acknowledge an incident and notify its channels", _acknowledge_incident)
-    acked.add_argument("id", metavar="ID")
-    acked.add_argument("--undo", action="store_true", help="undo the acknowledgement")
-    _add_author_option(acked, environment)
-    normal = "accept as new baseline; notify again only if latency rises further"
-    accepted = _add_command(commands, "accept", normal, _accept_regression)
-    accepted.add_argument("id", metavar="ID")
-    accepted.add_argument("--why", metavar="TEXT", default="", help="reason, sent to the channels")
-    _add_author_option(accepted, environment)
-    _add_silence_options(_add_command(commands, "silence", "silence matching incidents", _create_silence), environment)
-    every = _add_command(commands, "silences", "list active and future silences", _list_silences)
-    every.add_argument("--all", action="store_true", help="include ended silences")
-    ended = _add_command(commands, "unsilence", "end a silence now", _end_silence)
-    ended.add_argument("id", metavar="ID")
-    _add_author_option(ended, environment)
-    tested = commands.add_parser(
-        "test",
-        help="send a sample incident to a channel",
-        description="Send a sample incident to a channel and print the result.",
-    )
-    tested.add_argument("channel", metavar="NAME", help="name of the channel in the SLO file")
-    file = "the SLO file (default slo.yaml) [STAGELENS_SLO_FILE]"
-    tested.add_argument("--slo", dest="STAGELENS_SLO_FILE", metavar="X", help=file)
-    return parser
-
-
-def _add_command(
-    commands: Any, name: str, meaning: str, run: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]]
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
-    )
-    where = "URL of the store (default sqlite:///stagelens.db) [STAGELENS_DATABASE]"
-    command.add_argument("--database", dest="STAGELENS_DATABASE", metavar="X", help=where)
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-    for key, meaning in MATCHERS.items():
-        command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (the default)")
-    length = f"duration, such as 30m (default {_LENGTH})"
-    command.add_argument("--for", dest="length", metavar="TIME", default=_LENGTH, help=length)
-    command.add_argument("--from", dest="start", metavar="TIME", help="start, as ISO 8601 (default now)")
-    command.add_argument("--comment", metavar="TEXT", default="", help="reason, shown with the silence")
-    _add_author_option(command, environment)
-
-
-def _add_author_option(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-    name = environment.get("USER") or environment.get("LOGNAME") or ""
-    command.add_argument("--by", metavar="NAME", default=name, help="name of the acting person (default: login name)")
-
-
-def _test_channel(name: str, config: AlertsConfig) -> int:
+def test_channel(name: str, config: AlertsConfig) -> int:
+    """Send a sample incident to the channel *name* of the SLO file, print the responses, and return the exit code."""
     if config.slo_file is None:
         msg = "no slo.yaml in this directory; name the file that defines the channels with --slo or STAGELENS_SLO_FILE"
         raise ConfigError(msg)
@@ -234,70 +148,71 @@ def _test_channel(name: str, config: AlertsConfig) -> int:
     return 1 if line.startswith("failed") else 0
 
 
-def _list_incidents(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
-    found = _reader(store).incidents(max(1, options.limit), open_only=not options.all)
-    return [_incident_json(each) for each in found], format_incidents(found, everything=options.all)
+# Result of a command: what it prints as JSON, and as text.
+Result: TypeAlias = tuple[Any, str]
 
 
-def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
-    found = _reader(store).incident(options.id)
-    if found is None:
-        msg = f"there is no incident {options.id!r}; `stagelens alerts list --all` lists all incidents"
+def list_incidents(store: Store, limit: int, *, everything: bool) -> Result:
+    incidents = _reader(store).incidents(max(1, limit), open_only=not everything)
+    return [_incident_json(incident) for incident in incidents], format_incidents(incidents, everything=everything)
+
+
+def show_incident(store: Store, name: str) -> Result:
+    incident = _reader(store).incident(name)
+    if incident is None:
+        msg = f"there is no incident {name!r}; `stagelens alerts list --all` lists all incidents"
         raise IncidentError(msg)
-    return dataclasses.asdict(found), format_incident(found)
+    return dataclasses.asdict(incident), format_incident(incident)
 
 
-def _acknowledge_incident(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    by, undo = _author_name(options), options.undo
-    found = acknowledge(store, options.id, by, now, undo=undo)
-    about = ("undo acknowledgement" if undo else "acknowledge", found.id, found.finding.service)
-    _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), found.finding.where)
-    result = {"id": found.id, "acked_by": found.acked_by, "acked_at": None if undo else now}
-    did = f"{by} undid the acknowledgement of" if undo else f"{found.acked_by} acknowledged"
-    return result, f"{did} {found.id}: {found.finding.name} of {found.finding.service}"
+def acknowledge_incident(store: Store, name: str, by: str, now: datetime, *, undo: bool) -> Result:
+    incident = acknowledge(store, name, by, now, undo=undo)
+    action = "undo acknowledgement" if undo else "acknowledge"
+    _audit(store, AuditEntry(now, by, _HERE, action, incident.id, incident.finding.service), incident.finding.where)
+    result = {"id": incident.id, "acked_by": incident.acked_by, "acked_at": None if undo else now}
+    did = f"{by} undid the acknowledgement of" if undo else f"{incident.acked_by} acknowledged"
+    return result, f"{did} {incident.id}: {incident.finding.name} of {incident.finding.service}"
 
 
-def _accept_regression(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    found = accept_regression(store, options.id, _author_name(options), now, options.why)
-    about = ("accept as baseline", found.id, found.finding.service)
-    _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), found.finding.where)
-    ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
-    result = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
-    normal = f"{found.acked_by} accepted {found.id} as the new baseline of {found.finding.service}"
-    return result, f"{normal}; a new notification is sent only if latency rises further"
+def accept_incident(store: Store, name: str, by: str, now: datetime, *, why: str) -> Result:
+    incident = accept_regression(store, name, by, now, why)
+    service = incident.finding.service
+    _audit(store, AuditEntry(now, by, _HERE, "accept as baseline", incident.id, service), incident.finding.where)
+    ended = now if incident.resolved_at is None else datetime.fromtimestamp(incident.resolved_at, UTC)
+    result = {"id": incident.id, "acked_by": incident.acked_by, "resolved_at": ended}
+    text = f"{incident.acked_by} accepted {incident.id} as the new baseline of {service}"
+    return result, f"{text}; a new notification is sent only if latency rises further"
 
 
-def _create_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    length = parse_duration(options.length, "--for")
-    if length > _LONGEST:
-        msg = f"--for is {options.length!r}; the longest silence is {_LONGEST.days}d"
+def add_silence(
+    store: Store, matchers: Mapping[str, str], by: str, now: datetime, *, start: str | None, length: str, comment: str
+) -> Result:
+    duration = parse_duration(length, "--for")
+    if duration > _LONGEST:
+        msg = f"--for is {length!r}; the longest silence is {_LONGEST.days}d"
         raise IncidentError(msg)
-    start = _parse_time(options.start) if options.start else now
+    starts_at = _parse_time(start) if start else now
     with store.transaction() as connection:
-        made = create_silence(
-            connection,
-            {key: getattr(options, key) for key in MATCHERS},
-            starts_at=start,
-            ends_at=start + length,
-            author=_author_name(options),
-            comment=options.comment,
+        silence = create_silence(
+            connection, matchers, starts_at=starts_at, ends_at=starts_at + duration, author=by, comment=comment
         )
-    about = ("silence", made.id, made.matchers.get("service", ""))
-    _audit(store, AuditEntry(now, made.author, _HERE, *about), made.matchers)
-    return dataclasses.asdict(made), f"{made.id}: {format_matchers(made)} is {made.in_words()}"
+    entry = AuditEntry(now, by, _HERE, "silence", silence.id, silence.matchers.get("service", ""))
+    _audit(store, entry, silence.matchers)
+    return dataclasses.asdict(silence), f"{silence.id}: {format_matchers(silence)} is {silence.in_words()}"
 
 
-def _list_silences(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    found = _reader(store).silences(now, over=options.all)
-    return [dataclasses.asdict(each) for each in found], format_silences(found, now)
+def list_silences(store: Store, now: datetime, *, everything: bool) -> Result:
+    silences = _reader(store).silences(now, over=everything)
+    return [dataclasses.asdict(silence) for silence in silences], format_silences(silences, now)
 
 
-def _end_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+def remove_silence(store: Store, name: str, by: str, now: datetime) -> Result:
     with store.transaction() as connection:
-        ended = end_silence(connection, options.id, now)
-    about = ("end silence", ended.id, ended.matchers.get("service", ""))
-    _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), ended.matchers)
-    return {"id": ended.id, "ended_at": now}, f"{ended.id} has ended: notifications for {format_matchers(ended)} resume"
+        silence = end_silence(connection, name, now)
+    entry = AuditEntry(now, by, _HERE, "end silence", silence.id, silence.matchers.get("service", ""))
+    _audit(store, entry, silence.matchers)
+    text = f"{silence.id} has ended: notifications for {format_matchers(silence)} resume"
+    return {"id": silence.id, "ended_at": now}, text
 
 
 def _audit(store: Store, entry: AuditEntry, where: Mapping[str, str]) -> None:
@@ -313,16 +228,6 @@ def _incident_json(incident: Incident) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if key not in ("deliveries", "transitions", "stages")}
 
 
-def _author_name(options: argparse.Namespace) -> str:
-    if options.by:
-        return options.by
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError) as error:
-        msg = "no login name found; name yourself with --by NAME"
-        raise StagelensError(msg) from error
-
-
 def _parse_time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
@@ -330,13 +235,6 @@ def _parse_time(text: str) -> datetime:
         msg = f"--from is {text!r}; write a time such as 2026-11-28T02:00Z"
         raise IncidentError(msg) from error
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-def _json_value(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    msg = f"{type(value).__name__} cannot be written as JSON"
-    raise TypeError(msg)
 
 
 DAY_SECONDS = 86_400.0

@@ -28,6 +28,7 @@ from ..core.stages import BY_KEY
 from ..core.text import is_whole_number
 from ..store import Reader, Retention, Selection, Store
 from ..store.store_factory import open_existing
+from .commands import add_settings
 from .compare_output import json_text, junit_text, markdown, print_comparison
 from .comparison import RunComparison, Side, Threshold, compare_sides, read_percentile, read_thresholds
 from .files import check_writable, open_atomic, temporary_folder
@@ -173,57 +174,35 @@ exit codes: 0 no threshold is exceeded, 1 a threshold is exceeded, 2 wrong usage
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "stagelens compare",
-        usage="stagelens compare [options] (A.json B.json | --versions A B | --windows FROM/TO FROM/TO)",
-        description="Compare the latency of A and B, stage by stage, with a confidence interval for each difference.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "stagelens compare [options] (A.json B.json | --versions A B | --windows FROM/TO FROM/TO)"
+    parser.description = (
+        "Compare the latency of A and B, stage by stage, with a confidence interval for each difference."
     )
-    made.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="saved runs, or files that `stagelens import` reads"
-    )
-    made.add_argument("--versions", nargs=2, metavar=("A", "B"), help="two versions of a service in the store")
-    made.add_argument("--window", metavar="TIME", default="1h", help="time window per version (default 1h)")
-    made.add_argument(
-        "--windows", nargs=2, metavar="FROM/TO", help="two time windows of a service in the store, ISO 8601"
-    )
-    made.add_argument("--service", metavar="NAME", help="service; required if there are several")
-    made.add_argument("--environment", metavar="NAME", help="environment in the store")
-    made.add_argument("--route", metavar="ROUTE", help="only requests of this route")
-    made.add_argument(
-        "--percentile",
-        metavar="PNN",
-        help="percentile of the stages (default: the highest of p50, p90 and p99 with enough requests)",
-    )
-    made.add_argument(
-        "--fail-on",
-        action="append",
-        default=[],
-        metavar="LIMITS",
-        help="thresholds for exit code 1, such as p99:+10%%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%%",
-    )
-    made.add_argument(
-        "--min-requests",
-        type=_count,
-        default=0,
-        metavar="N",
-        help="minimum number of requests on each side; exit code 3 below it",
-    )
-    made.add_argument("--strict", action="store_true", help="fail on the point estimate; ignore confidence intervals")
-    made.add_argument("--markdown", metavar="FILE", help="write a Markdown report for a pull request; - for stdout")
-    made.add_argument("--junit", metavar="FILE", help="write a JUnit test case for each threshold")
-    made.add_argument("--json", metavar="FILE", help="write all numbers as JSON; - for stdout")
-    for setting in STORE:
-        if setting.option:
-            made.add_argument(setting.option, dest=setting.variable, metavar="X", help=setting.help.replace("%", "%%"))
-    return made
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("files", nargs="*", type=Path, metavar="FILE", help="saved runs, or files that `stagelens import` reads")
+    add("--versions", nargs=2, metavar=("A", "B"), help="two versions of a service in the store")
+    add("--window", metavar="TIME", default="1h", help="time window per version (default 1h)")
+    add("--windows", nargs=2, metavar="FROM/TO", help="two time windows of a service in the store, ISO 8601")
+    add("--service", metavar="NAME", help="service; required if there are several")
+    add("--environment", metavar="NAME", help="environment in the store")
+    add("--route", metavar="ROUTE", help="only requests of this route")
+    percentile = "percentile of the stages (default: the highest of p50, p90 and p99 with enough requests)"
+    add("--percentile", metavar="PNN", help=percentile)
+    limits = "thresholds for exit code 1, such as p99:+10%%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%%"
+    add("--fail-on", action="append", default=[], metavar="LIMITS", help=limits)
+    least = "minimum number of requests on each side; exit code 3 below it"
+    add("--min-requests", type=_count, default=0, metavar="N", help=least)
+    add("--strict", action="store_true", help="fail on the point estimate; ignore confidence intervals")
+    add("--markdown", metavar="FILE", help="write a Markdown report for a pull request; - for stdout")
+    add("--junit", metavar="FILE", help="write a JUnit test case for each threshold")
+    add("--json", metavar="FILE", help="write all numbers as JSON; - for stdout")
+    add_settings(parser, STORE)
+    parser.set_defaults(run=_run)
 
 
-def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run `stagelens compare` and return its exit code."""
-    options = parser().parse_args(words)
+def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     try:
         return _compare(options, environment)
     except NoRequestsError as error:
@@ -273,8 +252,7 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
             yield found
         return
     window = parse_duration(options.window, "--window")
-    given = {setting.variable: value for setting in STORE if (value := getattr(options, setting.variable, None))}
-    with closing(open_existing(CollectorConfig.from_env({**environment, **given}))) as store:
+    with closing(open_existing(CollectorConfig.from_env(environment))) as store:
         read = store.read
         sides = (
             sides_from_versions(read, selection, options.versions, window)

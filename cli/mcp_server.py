@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 from mcp.server.mcpserver import MCPServer
@@ -35,30 +35,26 @@ _BEARER = "bearer "
 _UNAUTHORIZED = 401
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the command with the arguments *words*, and return its exit code."""
-    options = _parser().parse_args(words)
+def mcp(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Serve assistants over MCP: on stdio, or over HTTP with the token of each caller."
+    url = "address of the dashboard (default http://127.0.0.1:8600) [STAGELENS_DASHBOARD_URL]"
+    parser.add_argument("--url", help=url)
+    http = "serve HTTP at this address, path /mcp"
+    parser.add_argument("--http", type=_address, metavar="HOST:PORT", help=http)
+    parser.add_argument("--write", action="store_true", help="add tools that acknowledge and silence incidents")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace, _environment: Mapping[str, str]) -> int:
     try:
-        asked = connect(options.url, timeout=_TIMEOUT_SECONDS)
+        client = connect(options.url, timeout=_TIMEOUT_SECONDS)
         if options.http is None:
-            server(Tools(lambda _headers: nullcontext(asked)), write=options.write).run()
-            return 0
-        _serve(asked.url, options.http, write=options.write)
+            server(Tools(lambda _headers: nullcontext(client)), write=options.write).run()
+        else:
+            _serve(client.url, options.http, write=options.write)
     except ApiError as error:
         raise StagelensError(str(error)) from error
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "stagelens mcp", description="Serve assistants over MCP: on stdio, or over HTTP with the token of each caller."
-    )
-    made.add_argument(
-        "--url", help="address of the dashboard (default http://127.0.0.1:8600) [STAGELENS_DASHBOARD_URL]"
-    )
-    made.add_argument("--http", type=_address, metavar="HOST:PORT", help="serve HTTP at this address, path /mcp")
-    made.add_argument("--write", action="store_true", help="add tools that acknowledge and silence incidents")
-    return made
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -1,18 +1,16 @@
-"""`stagelens storage`, `backup`, `restore` and `migrate`: maintenance of the store from the command line."""
+"""Maintenance of the store: its size, deletion of services, backup, restore and migration."""
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import StoreError
 from ..core.settings.values import format_size
@@ -24,8 +22,6 @@ from ..store.store_factory import open_existing
 from .config import CollectorConfig
 
 _PROGRESS_SECONDS = 0.2
-# Exit code of shells after Ctrl-C.
-_INTERRUPTED = 130
 _TIERS = {10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 21_600: "6 h", 86_400: "1 d"}
 # The widest tier whose size matters to the projection. [seconds]
 _LARGE_TIER = 3600
@@ -37,34 +33,7 @@ _SHOWN = 10
 _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
-def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> int:
-    # Hide the informational messages of alembic.
-    logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
-    logging.getLogger(copy_store.__module__).setLevel(logging.INFO)
-    try:
-        _run(command, CollectorConfig.from_env(environment), arguments)
-    except KeyboardInterrupt:
-        print("\nstagelens: interrupted; run a restore or migrate again to continue", file=sys.stderr)
-        return _INTERRUPTED
-    return 0
-
-
-def _run(command: str, config: CollectorConfig, arguments: Mapping[str, Any]) -> None:
-    if command == "storage":
-        word, *services = arguments["what"] or ("",)
-        if word:
-            _forget(config, word, services)
-        else:
-            _storage(config)
-    elif command == "backup":
-        _backup(config, Path(arguments["file"] or ""))
-    elif command == "restore":
-        _restore(config, Path(arguments["file"] or ""))
-    else:
-        _migrate(config, arguments["to"] or "", arguments["to_points"])
-
-
-def _storage(config: CollectorConfig) -> None:
+def print_storage(config: CollectorConfig) -> None:
     with ExitStack() as stack:
         store = open_existing(config)
         stack.callback(store.close)
@@ -73,10 +42,8 @@ def _storage(config: CollectorConfig) -> None:
     print("\n".join((*_described(where, storage), *(f"{fold}: new ones count as __other__." for fold in folds))))
 
 
-def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None:
-    if word != "forget" or not patterns:
-        msg = f"`stagelens storage {word}` is not a command; write `stagelens storage forget SERVICE …`"
-        raise StoreError(msg)
+def forget(config: CollectorConfig, patterns: Sequence[str]) -> None:
+    """Delete all data of the services that *patterns* name; `*` matches any characters."""
     with closing(open_existing(config)) as store:
         known = store.services()
         by_pattern = {pattern: _matching(known, pattern) for pattern in patterns}
@@ -153,7 +120,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "   ".join((first, *rest)).rstrip()
 
 
-def _backup(config: CollectorConfig, file: Path) -> None:
+def backup(config: CollectorConfig, file: Path) -> None:
     _check_name(file)
     if file.exists():
         msg = f"{file} already exists; name another file, or move it"
@@ -193,7 +160,7 @@ def _remove(file: Path) -> None:
         file.with_name(f"{file.name}{ending}").unlink(missing_ok=True)
 
 
-def _restore(config: CollectorConfig, file: Path) -> None:
+def restore(config: CollectorConfig, file: Path) -> None:
     _check_name(file)
     if not file.is_file():
         msg = f"there is no backup {file}"
@@ -221,7 +188,7 @@ def _check_tables(file: Path) -> None:
             raise StoreError(msg)
 
 
-def _migrate(config: CollectorConfig, to: str, to_points: str | None) -> None:
+def migrate(config: CollectorConfig, to: str, to_points: str | None) -> None:
     _move(config, config.model_copy(update={"database": to, "points": to_points}))
     print("Now stop all writers to the old store, and set STAGELENS_DATABASE (and STAGELENS_POINTS) to the new one.")
 

@@ -1,4 +1,4 @@
-"""The command `stagelens event`: sends an event, such as a deployment, to the collector."""
+"""Events, such as a deployment, that `stagelens event` sends to the collector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .export.exporter import OK_STATUSES
 from .export.http_post import explain, post
 
 
-def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
+def send_event(event: Mapping[str, str | None], env: Mapping[str, str]) -> None:
     """Send *event* to the collector at OTEL_EXPORTER_OTLP_ENDPOINT.
 
     Args:
@@ -39,7 +39,6 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     if response.status not in OK_STATUSES:
         msg = f"the collector at {base} rejected the event ({response.status}): {_reason(response.body)}"
         raise StagelensError(msg)
-    return 0
 
 
 def _reason(body: bytes) -> str:

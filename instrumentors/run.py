@@ -1,8 +1,7 @@
-"""The command `stagelens run -- COMMAND …`: starts any program with all of its Python processes instrumented.
+"""Start of any program with all of its Python processes instrumented, as `stagelens run` does.
 
 The command replaces this process (`exec`), so its exit code and its signals are its own. A `sitecustomize` on PYTHONPATH does
-the instrumentation, and every interpreter that the command starts inherits it: workers, reloaders, scripts. A run that is to be
-saved or summarized here is passed to `reports`, which needs the server extra.
+the instrumentation, and every interpreter that the command starts inherits it: workers, reloaders, scripts.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import shlex
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from ..core.errors import ConfigError
 from . import functions
@@ -30,26 +28,6 @@ _ROOT = Path(__file__).parents[1]
 SOURCE = str(_ROOT) if (_ROOT / "pyproject.toml").exists() else "stagelens"
 # Id of the process that becomes the command by `exec`; only this process reports that it cannot be instrumented.
 PID_VARIABLE = "STAGELENS_RUN_PID"
-
-USAGE = """\
-usage: stagelens run [OPTION ...] -- COMMAND [ARGUMENT ...]
-
-Start COMMAND and time every request of its Python processes by stage; its code stays unchanged.
-
-  stagelens run -- uvicorn app:app --workers 2
-  stagelens run --stage preprocess=app:resize -- python serve.py
-  stagelens run --save run.json --report run.html -- python batch.py
-
-options:
-  --stage STAGE=MODULE:FUNCTION  time that function, or MODULE:CLASS.METHOD, as STAGE; can be repeated
-                                 [STAGELENS_STAGES, separated by commas]
-  --summary                      print a summary on stderr when COMMAND exits; the run is not sent
-  --report FILE                  like --summary; also write the run as one self-contained HTML page
-  --save FILE                    like --summary; also write the run as OTLP/JSON, for `stagelens import` and `stagelens compare`
-
-Data is sent to OTEL_EXPORTER_OTLP_ENDPOINT (default http://127.0.0.1:4318, where `stagelens up` listens). The name of
-the service is OTEL_SERVICE_NAME. In a terminal, --summary is implied if no endpoint is set and no collector responds.
-"""
 
 # Exit codes as in shells.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -75,32 +53,6 @@ class RunOutputs:
     requested: bool = False
     report: Path | None = None
     save: Path | None = None
-
-
-# Function that runs the command in this environment and saves the run; returns the exit code.
-RunSaver: TypeAlias = Callable[[list[str], dict[str, str], RunOutputs], int]
-
-
-def main(argv: list[str], find_saver: Callable[[], RunSaver] | None = None) -> int:
-    """Execute the command in *argv*, or pass the command to the saver of runs; return only on failure or after a saved run."""
-    if argv[:1] in (["-h"], ["--help"]):
-        print(USAGE, end="")
-        return 0
-    stages, outputs, rest = split(argv)
-    command = rest[1:] if rest[:1] == ["--"] else rest
-    if not command or (command is rest and rest[0].startswith("-")):
-        wrong = f"unknown option {rest[0]}" if command else "the command is missing"
-        print(f"stagelens run: {wrong}\n\n{USAGE}", end="", file=sys.stderr)
-        return 2
-    env = environment(os.environ, stages)
-    if (reason := explain_untimed(command)) is not None:
-        # The interpreter that starts a bundle needs no Stagelens.
-        env.pop(PID_VARIABLE)
-        print(f"stagelens run: {reason}\n" * bool(reason), end="", file=sys.stderr)
-    saver = choose_saver(find_saver, outputs) if find_saver else None
-    if saver is not None:
-        return saver(command, env, outputs)
-    return become(command, env)
 
 
 # Programs that contain their Python, by what their files contain.
@@ -172,19 +124,7 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def choose_saver(find_saver: Callable[[], RunSaver], outputs: RunOutputs) -> RunSaver | None:
-    """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested."""
-    if not outputs.requested and not _lacks_collector_in_terminal(os.environ):
-        return None
-    try:
-        return find_saver()
-    except ModuleNotFoundError:
-        if outputs.requested:
-            raise
-        return None
-
-
-def _lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
+def lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
     if not (sys.stderr and sys.stderr.isatty()) or any(env.get(name, "").strip() for name in _ENDPOINTS):
         return False
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":

@@ -1,9 +1,7 @@
-"""`stagelens import`: import files with measurements into the store."""
+"""Import of files with measurements into the store, and the summary that `stagelens import` prints."""
 
 from __future__ import annotations
 
-import argparse
-import logging
 import shlex
 import sys
 import time
@@ -13,13 +11,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...core.settings.schema import COLLECTOR, STORE
 from ...store.schema import FINEST
 from ...store.store_factory import open_store
 from ..config import CollectorConfig, read_collector_file
 from ..ingest.validation import TimeWindow
 from ..traces.sampling import SamplingPolicy
-from .importer import FORMATS, ImportResult, import_file
+from .importer import ImportResult, import_file
 from .source import ImportFileError
 
 # Maximum time that the clock of the file's writer may be ahead. [seconds]
@@ -28,41 +25,37 @@ _INTERRUPTED = 130
 # Live spans are aggregated every two seconds, a file only once or a few times, so each run retains more traces.
 _KEEP = SamplingPolicy(errors=50, slow=50, uniform=20)
 _SERVICES_SHOWN = 8
-_SETTINGS = ("STAGELENS_DATABASE", "STAGELENS_POINTS", "STAGELENS_COLLECTOR_CONFIG")
 
 
-def parser() -> argparse.ArgumentParser:
-    read = "\n".join(f"  {each.title}" for each in FORMATS)
-    made = argparse.ArgumentParser(
-        "stagelens import",
-        description="Import the requests of files. A file that is imported again is not counted again. gzip is supported.",
-        epilog=f"formats, detected from the content of the file:\n{read}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    made.add_argument("--service", metavar="NAME", help="service of the requests (default: from the file)")
-    made.add_argument("--environment", metavar="NAME", help="environment of the requests (default: from the file)")
-    for setting in (*STORE, *COLLECTOR):
-        if setting.variable in _SETTINGS:
-            made.add_argument(setting.option, dest=setting.variable, metavar="X", help=setting.help.replace("%", "%%"))
-    return made
+def import_files(
+    paths: Sequence[Path],
+    settings: Mapping[str, str],
+    service: str | None = None,
+    environment: str | None = None,
+    dashboard_options: Sequence[str] = (),
+) -> int:
+    """Import the files at *paths* and print what was counted.
 
+    Args:
+        paths: The files.
+        settings: Settings of the store and the collector, by environment variable.
+        service: Service of the requests; None for that of the file.
+        environment: Environment of the requests; None for that of the file.
+        dashboard_options: Options with which `stagelens dashboard` shows the data.
 
-def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Import the files that *words* name; return 0 if each was counted completely, 1 with skipped records, 2 for invalid *words*."""
-    options = parser().parse_args(words)
-    logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
-    given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
-    config = CollectorConfig.from_env(dict(environment) | given)
-    rules = read_collector_file(config.config_file, environment).rules if config.config_file else ()
+    Returns:
+        The exit code: 0 if each file was counted completely, 1 with skipped records.
+    """
+    config = CollectorConfig.from_env(settings)
+    rules = read_collector_file(config.config_file, settings).rules if config.config_file else ()
     failed, imported = False, list[ImportResult]()
     with closing(open_store(config)) as store:
         now = int(time.time())
         window = TimeWindow(now - int(config.retention.hours.total_seconds()), now + _AHEAD_SECONDS)
         keep = replace(_KEEP, everything=config.keeps_all_traces)
-        for path in options.files:
+        for path in paths:
             try:
-                found = import_file(path, store, window, rules, keep, options.service, options.environment)
+                found = import_file(path, store, window, rules, keep, service, environment)
             except ImportFileError as error:
                 print(f"stagelens: {error}", file=sys.stderr)
                 failed = True
@@ -74,7 +67,9 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
                 print("\n".join(_summary(found, config, now)), flush=True)
                 failed = failed or found.broken_count > 0
         store.maintain()
-    print("\n".join(_next_steps(imported, given)))
+    if any(each.requests or each.known for each in imported):
+        command = shlex.join(["stagelens", "dashboard", *dashboard_options])
+        print(f"view the data: {command}, and select the time above")
     return int(failed)
 
 
@@ -112,13 +107,6 @@ def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> 
     ):
         if found.first < now - retention.total_seconds():
             yield f"some data is older than the retention of {what} ({retention.days} days): {lost}"
-
-
-def _next_steps(imported: Sequence[ImportResult], given: Mapping[str, str]) -> Iterator[str]:
-    if any(each.requests or each.known for each in imported):
-        options = {"STAGELENS_DATABASE": "--database", "STAGELENS_POINTS": "--points"}
-        words = [word for key, option in options.items() if key in given for word in (option, given[key])]
-        yield f"view the data: {shlex.join(['stagelens', 'dashboard', *words])}, and select the time above"
 
 
 def _utc(seconds: int) -> str:

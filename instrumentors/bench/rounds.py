@@ -95,7 +95,6 @@ Both: TypeAlias = tuple[Turn, Turn]
 @dataclass(frozen=True, slots=True)
 class Plan:
     command: Sequence[str]
-    environments: tuple[Mapping[str, str], Mapping[str, str]]
     asking: RequestSpec | None
     load: str
     requests: int
@@ -103,6 +102,8 @@ class Plan:
     rounds: int
     warm_up: int
     start_timeout_seconds: float
+    # Without and with Stagelens.
+    environments: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
 
 def environments(

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from stagelens.__main__ import main
-from stagelens.alerts import commands
 from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.journal import IncidentError
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.store import Store
+from tests.support import command_line
 
 NAME = "sl-0123456789abcdef0123"
 
@@ -40,12 +40,15 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
 
 
 @pytest.fixture
-def run_command(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask:
+def run_command(
+    database: str, now: datetime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Ask:
     """Run one command and return its output."""
 
     def run(*words: str, later: timedelta = timedelta(minutes=1)) -> str:
         environment = {"STAGELENS_DATABASE": database, "USER": "ann"}
-        commands.main(words, environment, now + later)
+        monkeypatch.setattr("stagelens.cli.incidents._now", lambda: now + later)
+        command_line.run("alerts", *words, environment=environment)
         return capsys.readouterr().out
 
     return run

@@ -18,7 +18,7 @@ from tests.support.long_flush_path import LONG_FLUSH
 RUN = (sys.executable, "-m", "stagelens", "run")
 TIMEOUT_SECONDS = 120
 # The same with a longer wait for child processes of the command than the default of ten seconds.
-_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.cli import run; run._CHILDREN_SECONDS = {TIMEOUT_SECONDS}"
+_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.cli import supervisor; supervisor._CHILDREN_SECONDS = {TIMEOUT_SECONDS}"
 LONG_WAIT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 

@@ -24,6 +24,7 @@ from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, Series, Store
+from tests.support import command_line
 
 MS = 10**6
 NOW = int(time.time()) - 3600
@@ -90,7 +91,7 @@ def varied_file(path: Path, *, queue_ms: int, count: int = 500) -> Path:
 
 
 def compare(*words: str | Path, **environment: str) -> int:
-    return compare_command.main(list(map(str, words)), environment)
+    return command_line.run("compare", *words, environment=environment)
 
 
 LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")

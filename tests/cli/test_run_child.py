@@ -16,7 +16,7 @@ from tests.cli.programs import TIMEOUT_SECONDS, Terminal, script
 PARENT = script(
     """
     import os, sys
-    from stagelens.cli.run import Child, exit_like
+    from stagelens.cli.supervisor import Child, exit_like
 
     child = Child(lambda endpoint: os.execvp(sys.argv[1], sys.argv[1:]))
     child.start("http://127.0.0.1:1")

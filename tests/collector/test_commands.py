@@ -300,9 +300,9 @@ def test_a_backup_without_disk_space_does_not_start(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 1024))
-    environment = {"STAGELENS_DATABASE": str(store.engine.url)}
+    config = CollectorConfig(database=str(store.engine.url))
     with pytest.raises(StoreError, match=rf"needs about \d+ KiB, and the disk of {tmp_path} has 3 KiB left; free some"):
-        commands.main("backup", environment, {"file": str(tmp_path / "b.db")})
+        commands.backup(config, tmp_path / "b.db")
 
     assert not list(tmp_path.glob("b.db*"))
 

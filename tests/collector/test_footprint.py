@@ -8,7 +8,7 @@ from pathlib import Path
 
 _LIFE = """
 import sys
-from stagelens.__main__ import _parts
+from stagelens.cli.servers import server_parts
 from stagelens.collector.config import CollectorConfig
 from stagelens.store.store_factory import open_store
 
@@ -16,7 +16,7 @@ environment = {
     "STAGELENS_DATABASE": sys.argv[1], "STAGELENS_COLLECTOR_PORT": "0", "STAGELENS_COLLECTOR_GRPC_PORT": "0"
 }
 store = open_store(CollectorConfig.from_env(environment))
-[(collector, _)] = _parts("collector", environment, store)
+[(collector, _)] = server_parts("collector", environment, store)
 collector.start()
 collector.stop()  # folds and maintains once
 assert collector.metrics.samples()["store_bytes", ()]
@@ -36,7 +36,6 @@ def test_a_collector_loads_no_modules_of_pages_or_alerts(tmp_path: Path) -> None
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == [
-        "stagelens.__main__",
         "stagelens.analysis",
         "stagelens.cli",
         "stagelens.collector",

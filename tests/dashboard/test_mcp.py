@@ -26,7 +26,7 @@ from mcp_types import TextContent
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.cli.mcp_server import main, server
+from stagelens.cli.mcp_server import server
 from stagelens.cli.mcp_text import MAX_CHARS, paged
 from stagelens.cli.mcp_tools import Tools
 from stagelens.client import connect
@@ -38,6 +38,7 @@ from tests.dashboard import slow_replica
 from tests.dashboard.burning_slos import ENV
 from tests.dashboard.conftest import ROOT
 from tests.dashboard.served_versions import NOW
+from tests.support import command_line
 
 TOKEN = "a token of this test, long enough"  # noqa: S105
 
@@ -326,12 +327,12 @@ def test_over_http_the_token_of_the_caller_counts(over_http: str) -> None:
 
 def test_an_open_dashboard_is_not_served_to_the_network(base: str) -> None:
     with pytest.raises(StagelensError, match="responds without a token"):
-        main(["--url", base, "--http", "0.0.0.0:0"])
+        command_line.run("mcp", "--url", base, "--http", "0.0.0.0:0")
 
 
 def test_an_address_without_a_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--http", "localhost"])
+        command_line.run("mcp", "--http", "localhost")
     assert "such as 127.0.0.1:8700" in capsys.readouterr().err
 
 

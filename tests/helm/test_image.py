@@ -22,7 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from stagelens.cli.arguments import SERVERS
+from stagelens.cli.servers import SERVERS
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Selection, Store
 from tests.support.long_flush_path import LONG_FLUSH

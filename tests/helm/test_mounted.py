@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts import check as slo_check
 from stagelens.alerts.config import AlertsConfig
 from stagelens.analysis.costs import Costs
 from stagelens.collector import check as collector_check
 from stagelens.collector.config import CollectorConfig
 from stagelens.dashboard.config import DashboardConfig
 from tests.helm.given_values import EXAMPLES, Manifest, Manifests
+from tests.support import command_line
 from tests.support.certificate_authority import Authorities
 
 pytestmark = pytest.mark.stacks
@@ -50,7 +50,7 @@ def test_pod_settings_are_accepted_by_their_readers(  # noqa: PLR0917 - fixtures
             assert config.trusted_proxies or not [each for each in made if each["kind"] == "Ingress"]
             assert config.prices is None or Costs(config.prices, lambda: NOW).prices
         if (config := AlertsConfig.from_env(environment)).slo_file:
-            assert slo_check.main([str(config.slo_file)]) == 0, capsys.readouterr().out
+            assert command_line.run("check", config.slo_file) == 0, capsys.readouterr().out
         assert CollectorConfig.from_env(environment).retention.budget_bytes
 
 

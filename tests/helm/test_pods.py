@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.cli.arguments import SERVERS
+from stagelens.cli.servers import SERVERS
 from tests.helm.given_values import CHOICES, EXAMPLES, Manifest, Manifests, Values, merged
 
 pytestmark = pytest.mark.stacks

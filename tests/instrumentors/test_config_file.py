@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.cli.run import child_environment
+from stagelens.cli.supervisor import child_environment
 from stagelens.instrumentors.config import DEFAULT_ENDPOINT, AgentConfig, ClientTlsFiles
 from stagelens.instrumentors.config_file import apply_config_file
 from tests.instrumentors.conftest import Sink, plain

@@ -25,6 +25,7 @@ from stagelens.analysis import burn_rate
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.core.errors import StoreError
 from stagelens.store import Store
+from tests.support import command_line
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 FAST = {"forward": 0.020, "preprocess": 0.010}
@@ -273,9 +274,9 @@ def test_check_without_a_store_explains_the_missing_preview(
     (tmp_path / "slo.yaml").write_text(
         "slos: [{name: a, service: a, objective: 0.99, threshold: 1s, window: 30d}]", encoding="utf-8"
     )
-    status = check.main([])
+    status = command_line.run("check")
     with pytest.raises(StoreError, match="there is no store in"):
-        check.main(["--store", "sqlite:///none.db"])
+        command_line.run("check", "--store", "sqlite:///none.db")
 
     assert status == 0
     assert "Past alerts are not shown: there is no store in" in capsys.readouterr().out

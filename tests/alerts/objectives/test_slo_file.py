@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts import check
 from stagelens.alerts.delivery.channels import KINDS
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack import SlackWebhook
 from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.core.errors import ConfigError
+from tests.support import command_line
 
 GOOD = """\
 slos:
@@ -173,7 +173,7 @@ def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.C
     slo_yaml.write_text(
         unreachable + "channels: [{kind: slack, webhook_url_env: NOT_SET_ANYWHERE}]\n", encoding="utf-8"
     )
-    status = check.main([str(slo_yaml)])
+    status = command_line.run("check", slo_yaml)
     output = capsys.readouterr().out
 
     assert status == 0
@@ -184,7 +184,7 @@ def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.C
 
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slo_yaml.write_text(GOOD.replace("0.99", "99"), encoding="utf-8")
-    status = check.main([str(slo_yaml)])
+    status = command_line.run("check", slo_yaml)
 
     assert (status, capsys.readouterr().err) == (
         1,
@@ -193,7 +193,7 @@ def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.Capture
 
 
 def test_check_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = check.main([str(tmp_path / "none.yaml")])
+    status = command_line.run("check", tmp_path / "none.yaml")
 
     assert status == 1
     assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err

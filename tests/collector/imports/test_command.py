@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.imports import command
 from stagelens.core import names
 from stagelens.core.errors import StagelensError
 from stagelens.core.histogram import Histogram
+from tests.support import command_line
 
 TRITON = Path(__file__).parent / "files" / "triton.json"
 
@@ -27,7 +27,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(database: str, *words: str | Path) -> int:
-    return command.main(["--database", database, *map(str, words)], {})
+    return command_line.run("import", "--database", database, *words, environment={})
 
 
 def test_the_output_lists_requests_and_the_next_command(database: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,12 +129,12 @@ def test_the_event_command_sends_an_event(served: Any) -> None:
 
 def test_the_event_command_prints_the_refusal(served: Any) -> None:
     with pytest.raises(StagelensError, match=r"rejected the event \(400\): kind is 'party'; write one of"):
-        sending.main({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+        sending.send_event({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
 
 def test_the_event_command_reports_a_missing_collector() -> None:
     with pytest.raises(StagelensError, match=r"no collector at http://127\.0\.0\.1:1 .*[\s\S]*stagelens up"):
-        sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
+        sending.send_event({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
 
 
 def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
 
     monkeypatch.setattr(sending, "post", noted)
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=abc"}
-    sending.main({"text": "x"}, env)
+    sending.send_event({"text": "x"}, env)
 
     assert seen == [{"x-api-key": "abc", "Content-Type": "application/json"}]
     assert json.dumps(stored_events(served)[0]["text"]) == '"x"'
@@ -164,9 +164,9 @@ def test_an_event_uses_the_proxy_of_the_environment(served: Any, monkeypatch: py
     monkeypatch.setattr(sending, "post", noted)
     monkeypatch.setenv("http_proxy", "proxy.example:3128")
     monkeypatch.setenv("no_proxy", "")
-    sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+    sending.send_event({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+    sending.send_event({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
     assert seen == ["http://proxy.example:3128", ""]
 
@@ -202,7 +202,7 @@ def test_a_redirected_event_is_not_sent() -> None:
             with pytest.raises(
                 StagelensError, match=r"rejected the event \(302\): .*check that it is a Stagelens collector"
             ):
-                sending.main({"text": "x"}, env)
+                sending.send_event({"text": "x"}, env)
         finally:
             server.shutdown()
             thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +16,6 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import Connection
 
-from stagelens.alerts import commands
 from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
@@ -34,6 +32,7 @@ from stagelens.dashboard.web.prometheus_api import METRICS
 from stagelens.store import Store
 from stagelens.store.audit import AuditEntry
 from tests.dashboard import notified_store
+from tests.support import command_line
 from tests.support.environments import fill, first_trace
 from tests.support.raw_requests import NOON, Site
 
@@ -524,14 +523,15 @@ def test_sign_ins_are_audited(tmp_path: Path) -> None:
     one.close()
 
 
-def test_the_command_line_is_audited(tmp_path: Path) -> None:
+def test_the_command_line_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = acting_site(tmp_path)
     now = datetime.fromtimestamp(one.clock.now, UTC)
     where = ["--database", one.url, "--by", "joe"]
-    commands.main(["ack", OWN_INCIDENT, *where], os.environ, now)
-    commands.main(["silence", "--service", "shop", "--environment", "prod", "--comment", "x", *where], os.environ, now)
+    monkeypatch.setattr("stagelens.cli.incidents._now", lambda: now)
+    command_line.run("alerts", "ack", OWN_INCIDENT, *where)
+    command_line.run("alerts", "silence", "--service", "shop", "--environment", "prod", "--comment", "x", *where)
     made = next(each.subject for each in audited(one) if each.action == "silence")
-    commands.main(["unsilence", made, *where], os.environ, now)
+    command_line.run("alerts", "unsilence", made, *where)
     found = [(each.person, each.origin, each.action, each.service, each.environment) for each in audited(one)]
 
     assert found == [

@@ -18,6 +18,7 @@ from stagelens.instrumentors import session
 from stagelens.instrumentors.bench import rounds
 from stagelens.instrumentors.bench.rounds import Both, environments
 from stagelens.instrumentors.run import AUTOLOAD
+from tests.support import command_line
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
 
@@ -58,7 +59,9 @@ def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
 
     def measure(*words: str) -> str:
         assert (
-            bench_command.main(["--rounds", "2", "--requests", "20", "--concurrency", "2", "--warm-up", "1", *words])
+            command_line.run(
+                "bench", "--rounds", "2", "--requests", "20", "--concurrency", "2", "--warm-up", "1", *words
+            )
             == 0
         )
         return capsys.readouterr().out
@@ -122,7 +125,7 @@ def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None
 def test_a_failing_command_is_reported_with_its_last_output(place: Path, words: list[str], why: str) -> None:
     (place / "bad").write_text("bad")
     with pytest.raises(StagelensError) as raised:
-        bench_command.main(["--rounds", "1", *words])
+        command_line.run("bench", "--rounds", "1", *words)
 
     assert why in str(raised.value)
     assert _left(place) == []
@@ -132,7 +135,7 @@ def test_a_port_in_use_by_another_service_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
         with pytest.raises(StagelensError, match="another process already listens on"):
-            bench_command.main(["--url", url, "--", "true"])
+            command_line.run("bench", "--url", url, "--", "true")
 
 
 def test_an_unused_port_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +161,7 @@ def test_an_unused_port_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_wrong_usage_exits_with_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        bench_command.main(words)
+        command_line.run("bench", *words)
 
     assert ended.value.code == 2
 
@@ -173,7 +176,7 @@ def test_ctrl_c_prints_the_measured_rounds(
 
     monkeypatch.setattr(bench_command, "measure_rounds", interrupted)
 
-    assert bench_command.main(["--", "true"]) == code
+    assert command_line.run("bench", "--", "true") == code
     assert ("+50.0 %" in capsys.readouterr().out) == bool(done)
 
 

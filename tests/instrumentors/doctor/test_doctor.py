@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.instrumentors import doctor as doctor_command
 from stagelens.instrumentors.doctor import delivery, live_run
 from stagelens.instrumentors.doctor.probe import MARK
 from stagelens.instrumentors.run import SOURCE
 from stagelens.instrumentors.session import Sink
+from tests.support import command_line
 from tests.support.http_server import Recorded, http_server
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
 
     def run(*words: str) -> tuple[int, str]:
         assert Path.cwd() == place
-        code = doctor_command.main(list(words))
+        code = command_line.run("doctor", *words)
         captured = capsys.readouterr()
         # But for what is to be copied, and for names that are as long as they are.
         wide = [line for line in captured.out.splitlines() if len(line) > 80 and line[:6].strip()]
