@@ -182,7 +182,7 @@ def read_metrics(body: bytes) -> list[model.ResourceMetrics]:
     """Decode an ExportMetricsServiceRequest.
 
     Raises:
-        TooLargeError: The export has more than `MAX_OBJECTS` messages, or a point of more than `MAX_POINT_BYTES`.
+        BodyTooLargeError: The export has more than `MAX_OBJECTS` messages, or a point of more than `MAX_POINT_BYTES`.
         WireError: *body* is malformed.
     """
     if len(body) > WALKED_BYTES:

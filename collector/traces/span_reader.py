@@ -169,7 +169,7 @@ def decode_together(parsed: Sequence[ParsedSpans]) -> None:
     """Decode the serialized spans of all exports.
 
     Raises:
-        TooLargeError: An export has too many attributes and events; each export may be decoded alone.
+        BodyTooLargeError: An export has too many attributes and events; each export may be decoded alone.
         WireError: An export is malformed; each export may be decoded alone.
     """
     with _wire_errors(sum(each.size_bytes for each in parsed)):
