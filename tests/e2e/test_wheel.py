@@ -46,7 +46,10 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     data += [*ROOT.glob("analysis/**/*.yaml"), *ROOT.glob("store/migrations/versions/0*.py")]
     data += [*ROOT.glob("alerts/**/*.html"), *ROOT.glob("dashboard/web/*.html")]
 
-    assert not parts & {"tests", "examples", "benchmarks", "helm", "docs"}
+    modules = {path.relative_to(ROOT) for part in parts for path in (ROOT / part).rglob("*.py")}
+
+    assert {f"stagelens/{path}" for path in modules} <= set(names)
+    assert not parts & {"setup.py", "tests", "examples", "benchmarks", "helm", "docs"}
     assert {f"stagelens/{path.relative_to(ROOT)}" for path in data} <= set(names)
     licenses = {path.name for path in ROOT.glob("dashboard/assets/licenses/*")}
     assert licenses <= {Path(name).name for name in names if ".dist-info/licenses/" in name}
