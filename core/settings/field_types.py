@@ -5,15 +5,13 @@ Each parses what YAML or an environment variable has. A wrong value is rejected 
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler, ValidationInfo
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from ..errors import ConfigError
@@ -26,9 +24,9 @@ def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
     raise PydanticCustomError("form", "{fix}", {"fix": fix, "why": why, "example": example})  # noqa: EM101 - its type
 
 
-def reject(text: str, *, key: str = "") -> NoReturn:
+def reject(text: str) -> NoReturn:
     """Fail in a validator with the message "<place> <text>", which does not repeat the value."""
-    raise PydanticCustomError("text", "{text}", {"text": text, "key": key})  # noqa: EM101 - its type
+    raise PydanticCustomError("text", "{text}", {"text": text})  # noqa: EM101 - its type
 
 
 MAX_PORT = 65_535
@@ -67,10 +65,10 @@ class Secret:
         key, here = next(iter(given.items()))
         named = [source for source, value in given.items() if value is not None and source != key]
         if len(named) + (here is not None) > 1:
-            reject(f"is set twice; keep only {named[0]}", key=named[1] if len(named) > 1 else named[0])
+            reject(f"is set twice; keep only {named[0]}")
         source = named[0] if named else key
         if not _is_text(given[source]):
-            reject(f"is {show(given[source])}; write a text", key=source)
+            reject(f"is {show(given[source])}; write a text")
         text = str(given[source]).strip()
         context = info.context or {}
         if source == key:
@@ -165,18 +163,6 @@ def _from_percent(value: object) -> float | None:
     return round(number / 100, 10) if 1 < number < 100 else None  # noqa: PLR2004 - percent
 
 
-def _amount(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        reject_value("write a number above 0")
-    return float(value)
-
-
-def _whole_amount(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        reject_value("write a whole number above 0")
-    return value
-
-
 def _duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
@@ -197,13 +183,6 @@ def _size(value: object) -> int:
     if size <= 0:
         reject_value("it must be greater than zero")
     return size
-
-
-def _port(value: object) -> int:
-    number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}", value) else value
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_PORT:
-        reject_value(f"write a port between 0 and {MAX_PORT}")
-    return number
 
 
 def _moment(value: object) -> datetime:
@@ -251,14 +230,14 @@ Entries: TypeAlias = Annotated[dict[str, T], BeforeValidator(_entries)]
 # 0 < x < 1
 Ratio = Annotated[float, BeforeValidator(_ratio)]
 # Above 0.
-Amount = Annotated[float, BeforeValidator(_amount)]
-WholeAmount = Annotated[int, BeforeValidator(_whole_amount)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+WholeAmount = Annotated[int, Field(gt=0, strict=True)]
 # A number and a unit, such as 250ms.
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 # A number and a unit, such as 16MiB. [bytes]
 Size = Annotated[int, BeforeValidator(_size)]
 # 0 is any free port.
-Port = Annotated[int, BeforeValidator(_port)]
+Port = Annotated[int, Field(ge=0, le=MAX_PORT)]
 # A time with a zone, in UTC.
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 # Path of a file that exists.

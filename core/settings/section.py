@@ -1,4 +1,4 @@
-"""Sections of YAML files and settings of the environment as pydantic models; each error names the place, the value and the fix.
+"""Sections of YAML files and settings of the environment as pydantic models; each error names the key, the value and the fix.
 
 A section declares its keys as fields. `Field(examples=[...])` gives the example of error messages, as a user would write it:
 
@@ -13,19 +13,35 @@ A section declares its keys as fields. `Field(examples=[...])` gives the example
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Self, TypeVar
 
-from annotated_types import Ge, Le
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from ..errors import ConfigError
 from .field_types import Secret
 from .yaml_config import Document, Place, Problem, meant, show, spell
+
+# What to write instead, by the type of pydantic's error; with the values of its context.
+_FIXES = {
+    "bool_parsing": "write true or false",
+    "bool_type": "write true or false",
+    "finite_number": "write a number",
+    "float_type": "write a number",
+    "greater_than": "write a number above {gt:g}",
+    "greater_than_equal": "write at least {ge}",
+    "int_from_float": "write a whole number",
+    "int_parsing": "write a whole number",
+    "int_type": "write a whole number",
+    "less_than_equal": "write at most {le}",
+    "list_type": "write a list: one `- ` for each",
+    "tuple_type": "write a list: one `- ` for each",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +75,31 @@ class Section(BaseModel):
         """Yield the errors and warnings of values in combination; called for a section whose values are valid."""
         yield from ()
 
-    @model_validator(mode="after")
-    def _without_faults(self) -> Self:
-        errors = [
-            InitErrorDetails(
-                type=PydanticCustomError("text", "{text}", {"text": fault.text, "key": ""}), loc=fault.loc, input=None
-            )
-            for fault in self.faults()
-            if not fault.is_warning
-        ]
-        if errors:
-            raise ValidationError.from_exception_data(type(self).__name__, errors)
-        return self
-
     def secrets(self) -> list[Secret]:
         return [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Secret)]
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _from_yaml(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        given = {str(key): item for key, item in value.items()}
-        for key, named in _sources(cls).items():
-            if named:
-                sources = {each: given.pop(each, None) for each in (key, *named)}
-                if any(item is not None for item in sources.values()):
-                    given[key] = sources
-            elif key in given and given[key] is None:
-                del given[key]
-        return given
+    def _explain_errors(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            section = handler(_without_empty(cls, value) if isinstance(value, dict) else value)
+        except ValidationError as error:
+            errors = [_explained(*explain(cls, each)) for each in error.errors(include_url=False)]
+        else:
+            errors = [_explained(fault.loc, fault.text) for fault in section.faults() if not fault.is_warning]
+            if not errors:
+                return section
+        raise ValidationError.from_exception_data(cls.__name__, errors)
+
+
+def _without_empty(model: type[Section], value: dict[Any, Any]) -> dict[str, Any]:
+    """Return *value* without empty values, with the sources of each secret under its key."""
+    given = {str(key): item for key, item in value.items()}
+    for key, others in _sources(model).items():
+        found = {source: given.pop(source, None) for source in (key, *others)}
+        if any(item is not None for item in found.values()):
+            given[key] = found if others else found[key]
+    return given
 
 
 S = TypeVar("S", bound=Section)
@@ -103,14 +114,25 @@ def read_section(
         The section; None if it is invalid.
     """
     try:
-        found = model.model_validate(value, context=context)
+        section = model.model_validate(value, context=context)
     except ValidationError as error:
-        document.problems.extend(_problem(model, document, place, each) for each in error.errors(include_url=False))
+        for each in error.errors(include_url=False):
+            document.problems.append(_problem(document, (*place, *each["loc"]), each["msg"]))
         return None
-    for inner, text in _warnings(found, place):
-        at = _written(document, (), inner)
-        document.warnings.append(Problem(document.line(at), f"{spell(at) or 'the file'} {text}"))
-    return found
+    document.warnings += (_problem(document, at, text) for at, text in _warnings(section, place))
+    return section
+
+
+def _problem(document: Document, place: Place, text: str) -> Problem:
+    # Without the position of a value that is written alone instead of in a list.
+    written: Place = ()
+    for step in place:
+        if isinstance(step, str) or (*written, step) in document.lines:
+            written = (*written, step)
+    # A secret may be at another key than its own.
+    sources = ((*written[:-1], f"{written[-1]}{suffix}") for suffix in ("_env", "_file")) if written else ()
+    line = document.line(next((source for source in sources if source in document.lines), written))
+    return Problem(line, f"{spell(written) or 'the file'} {text}")
 
 
 def _warnings(value: object, place: Place) -> Iterator[tuple[Place, str]]:
@@ -144,77 +166,45 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            lines = dict.fromkeys(_text(cls, (), each)[1] for each in error.errors(include_url=False))
-            raise ConfigError("\n".join(lines)) from error
+            problems = [explain(cls, each) for each in error.errors(include_url=False)]
+            raise ConfigError("\n".join(dict.fromkeys(f"{spell(at)} {text}" for at, text in problems))) from error
 
 
-_FIXES = {
-    "list_type": "write a list: one `- ` for each",
-    "tuple_type": "write a list: one `- ` for each",
-    "bool_type": "write true or false",
-    "bool_parsing": "write true or false",
-}
-
-
-def _problem(model: type[Section], document: Document, place: Place, error: ErrorDetails) -> Problem:
-    at, text = _text(model, place, {**error, "loc": _written(document, place, error["loc"])})
-    return Problem(document.line(at), text)
-
-
-def _written(document: Document, place: Place, loc: Place) -> Place:
-    """Return *loc*, which is below *place*, without the position of a value that is written alone instead of in a list."""
-    found: Place = ()
-    for step in loc:
-        if isinstance(step, str) or (*place, *found, step) in document.lines:
-            found = (*found, step)
-    return found
-
-
-def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Place, str]:
-    loc, given, context = tuple(error["loc"]), error["input"], error.get("ctx", {})
-    owner, field = _field(model, loc)
-    at = (*place, *loc)
-    annotation, example = field and field.annotation, context.get("example") or _example(field)
-    if loc and field is not _keys(owner).get(str(loc[-1])):  # a value of a mapping, whose example has key and value
+def explain(model: type[BaseModel], error: ErrorDetails) -> tuple[Place, str]:
+    """Return the place of *error* in *model*, and a text with the value and the fix, to be read after the place."""
+    at, kind, value, context = tuple(error["loc"]), error["type"], error["input"], error.get("ctx", {})
+    key = str(at[-1]) if at else ""
+    field = _keys(model).get(str(at[0])) if at else None
+    example = context.get("example") or _example(model, field)
+    if len(at) > 1:  # a value of a mapping, whose example has key and value
         example = example.rpartition(": ")[2]
     such_as = f", such as {example}" if example else ""
-    match error["type"]:
+    match kind:
+        case "explained" | "text":
+            return at, error["msg"]
         case "missing":
-            key = str(loc[-1]) + ("_env" if _holds(annotation, Secret) else "")
-            return at[:-1], f"{spell((*at[:-1], key))} is missing; add `{key}: {example}`"
-        case "text":
-            text = context["text"]
-            at = (*at[:-1], context["key"]) if context["key"] else at
+            key += "_env" if _is_secret(field) else ""
+            return (*at[:-1], key), f"is missing; add `{key}: {example}`"
         case "extra_forbidden":
-            known = [each for key, named in _sources(owner).items() for each in (key, *named)]
-            text = "is not known" + (meant(str(loc[-1]), known) or f"; known keys are {', '.join(known)}")
+            known = [each for key, named in _sources(model).items() for each in (key, *named)]
+            return at, "is not known" + (meant(key, known) or f"; known keys are {', '.join(known)}")
+        case "string_too_long":
+            return at, f"has {len(value)} characters; use at most {context['max_length']}"
         case "form":
-            text = f"is {show(given)}{context['why']}; {context['fix']}{such_as}"
+            text = f"{context['fix']}{such_as}"
         case "literal_error":
-            allowed = _choices(annotation)
-            text = f"is {show(given)}; write one of {', '.join(allowed)}{meant(str(given), allowed)}"
+            allowed = re.findall(r"'(.*?)'", context["expected"])
+            text = f"write one of {', '.join(allowed)}{meant(str(value), allowed)}"
         case "model_type" | "dict_type":
-            section = _section_in(annotation) if field else model
-            example = (error["type"] == "model_type" and getattr(section, "example", "")) or example
-            text = f"is {show(given)}; write keys and values, such as `{example}`"
-        case kind if kind in _FIXES:
-            text = f"is {show(given)}; {_FIXES[kind]}"
+            text = f"write keys and values, such as `{example}`"
         case _:
-            text = _limit_text(error, field, such_as)
-    return at, f"{spell((*place, *loc)) or 'the file'} {text}"
+            fix = _FIXES.get(kind) or f"{error['msg'][:1].lower()}{error['msg'][1:]}"
+            text = f"{fix.format(**context)}{such_as}"
+    return at, f"is {show(value)}{context.get('why', '')}; {text}"
 
 
-def _field(model: type[BaseModel], loc: Place) -> tuple[type[BaseModel], FieldInfo | None]:
-    """Return the model of the last key of *loc*, and its field; None for an unknown key and for the whole model."""
-    owner, field = model, None
-    inner: type[BaseModel] | None = model
-    for step in loc:
-        if isinstance(step, str) and inner is not None:
-            owner, field = inner, _keys(inner).get(step)
-            inner = None
-        if field is not None:
-            inner = _section_in(field.annotation) or inner
-    return owner, field
+def _explained(place: Place, text: str) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError("explained", "{text}", {"text": text}), loc=place, input=None)
 
 
 @cache
@@ -225,43 +215,16 @@ def _keys(model: type[BaseModel]) -> dict[str, FieldInfo]:
 @cache
 def _sources(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
     """Return the other keys that name the source of a secret, by key; empty for another value."""
-    return {
-        key: (f"{key}_env", f"{key}_file") if _holds(field.annotation, Secret) else ()
-        for key, field in _keys(model).items()
-    }
+    return {key: (f"{key}_env", f"{key}_file") if _is_secret(field) else () for key, field in _keys(model).items()}
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
-    """Return the section that *annotation*, such as `tuple[Section, ...] | None`, holds."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next((found for each in get_args(annotation) if (found := _section_in(each))), None)
+def _is_secret(field: FieldInfo | None) -> bool:
+    return field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, Secret)
 
 
-def _holds(annotation: Any, kind: type) -> bool:
-    if isinstance(annotation, type) and get_origin(annotation) is None:
-        return issubclass(annotation, kind)
-    return any(_holds(each, kind) for each in get_args(annotation))
-
-
-def _choices(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal:
-        return [str(each) for each in get_args(annotation)]
-    return [choice for each in get_args(annotation) for choice in _choices(each)]
-
-
-def _limit_text(error: ErrorDetails, field: FieldInfo | None, such_as: str) -> str:
-    given, metadata = error["input"], field.metadata if field else []
-    if error["type"] == "string_too_long":
-        return f"has {len(given)} characters; use at most {error.get('ctx', {})['max_length']}"
-    low, high = (
-        [each.ge for each in metadata if isinstance(each, Ge)],
-        [each.le for each in metadata if isinstance(each, Le)],
-    )
-    if low and high:
-        return f"is {show(given)}; write a whole number from {low[0]} to {high[0]}{such_as}"
-    return f"is {show(given)}; {error['msg'][:1].lower()}{error['msg'][1:]}{such_as}"
-
-
-def _example(field: FieldInfo | None) -> str:
-    return str(field.examples[0]) if field and field.examples else ""
+def _example(model: type[BaseModel], field: FieldInfo | None) -> str:
+    """Return the example of *field*; without a field, one of the whole *model*."""
+    if field is not None:
+        return str(field.examples[0]) if field.examples else ""
+    first = ((key, each) for key, each in _keys(model).items() if each.examples)
+    return getattr(model, "example", "") or next((f"{key}: {_example(model, each)}" for key, each in first), "")

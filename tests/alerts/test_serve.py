@@ -277,10 +277,10 @@ def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pyt
         ({"STAGELENS_SLO_FILE": "/none.yaml"}, "STAGELENS_SLO_FILE is '/none.yaml', which is not a file"),
         ({"STAGELENS_ALERT_INTERVAL": "10"}, "STAGELENS_ALERT_INTERVAL is '10'; write a number and a unit"),
         ({"STAGELENS_ALERT_INTERVAL": "1ms"}, "STAGELENS_ALERT_INTERVAL is 0.001s; write at least 1s"),
-        ({"STAGELENS_ALERTS_METRICS_PORT": "many"}, "STAGELENS_ALERTS_METRICS_PORT is 'many'; write a port between 0"),
+        ({"STAGELENS_ALERTS_METRICS_PORT": "many"}, "STAGELENS_ALERTS_METRICS_PORT is 'many'; write a whole number"),
         (
             {"STAGELENS_ALERTS_METRICS_PORT": "70000"},
-            "STAGELENS_ALERTS_METRICS_PORT is '70000'; write a port between 0",
+            "STAGELENS_ALERTS_METRICS_PORT is '70000'; write at most 65535",
         ),
         ({"STAGELENS_DASHBOARD_URL": "localhost"}, "STAGELENS_DASHBOARD_URL is 'localhost'; write a web address"),
     ],

@@ -79,7 +79,7 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
         ('currency: "$"\nprices:\n  - {service: a, per_replica_hour: 2}\n', "3: prices[0].replicas is missing"),
         (
             'currency: "$"\nprices:\n  - {service: a, per_replica_hour: 2, replicas: 1.5}\n',
-            "3: prices[0].replicas is 1.5; write a whole number above 0, such as 4",
+            "3: prices[0].replicas is 1.5; write a whole number, such as 4",
         ),
         (
             'currency: "$"\nprices:\n  - {service: a, per_huor: 2}\n',

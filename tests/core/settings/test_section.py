@@ -108,7 +108,7 @@ def test_values_of_all_types_are_parsed() -> None:
         ("{name: x, objective: 99.9}", "it.objective is 99.9; write a ratio between 0 and 1, such as 0.999"),
         ("{name: x, objective: 7000}", "it.objective is 7000; write a ratio between 0 and 1, such as 0.99"),
         ("{name: x, price: -1}", "it.price is -1; write a number above 0, such as 12.4"),
-        ("{name: x, replicas: 1.5}", "it.replicas is 1.5; write a whole number above 0, such as 4"),
+        ("{name: x, replicas: 1.5}", "it.replicas is 1.5; write a whole number, such as 4"),
         ("{name: x, size: 5}", None),
         ("{name: x, size: 0}", "it.size is 0; it must be greater than zero, such as 5MiB"),
         (
@@ -232,8 +232,8 @@ def test_all_wrong_settings_are_reported() -> None:
         )
 
     assert str(caught.value).splitlines() == [
-        "STAGELENS_TEST_PORT is '70000'; write a port between 0 and 65535, such as 4318",
-        "STAGELENS_TEST_MOST is '0'; write a whole number from 1 to 99, such as 10",
+        "STAGELENS_TEST_PORT is '70000'; write at most 65535, such as 4318",
+        "STAGELENS_TEST_MOST is '0'; write at least 1, such as 10",
         "STAGELENS_TEST_ENABLED is 'perhaps'; write true or false",
         "STAGELENS_TEST_LIMIT is 'much'; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 8MiB",
     ]

@@ -117,7 +117,7 @@ def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -
         ),
         (
             "kind: email, host: h, from: a@b.example, to: a@b.example, port: 70000",
-            "channels[0].port is 70000; write a whole number from 1 to 65535, such as 587",
+            "channels[0].port is 70000; write at most 65535, such as 587",
         ),
         (
             "kind: email, host: h, from: a@b.example, to: a@b.example, user: u, password_env: UMLAUT",
