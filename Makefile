@@ -160,15 +160,14 @@ programs:
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver torchserve models ray around servers vllm oldest oldest-sdk found
+stacks: programs triton kserve bentoml litserve mlserver torchserve models ray around servers vllm oldest oldest-sdk gradio
 
 # What the tests of KServe, BentoML, LitServe, MLServer, TorchServe, Ray, vLLM, libraries of models, and clients such as redis-py
-# run, beside what the tests have anyway; the oldest supported versions of libraries and of
-# the OpenTelemetry SDK; and what `benchmarks/accuracy.py as-found` runs. TensorFlow, of 280 MB, is only for `make soak` and
-# these; llama-cpp-python, which pip compiles in 15 minutes, the router of vLLM, and guidellm (truth) only for `make soak`.
-PINNED = $(wildcard tests/*/$@.txt tests/*/*/$@.txt tests/*/*/*/$@.txt benchmarks/*/$@.txt)
-.PHONY: kserve bentoml litserve mlserver torchserve models ray around servers vllm oldest oldest-sdk found tensorflow llama router truth
-kserve bentoml litserve mlserver torchserve models ray around servers vllm oldest oldest-sdk found tensorflow llama router truth: | $(VENV)/bin/python
+# run, beside what the tests have anyway; the oldest supported versions of libraries and of the OpenTelemetry SDK. Only for
+# `make soak`: TensorFlow (280 MB), llama-cpp-python, which pip compiles in 15 minutes, the router of vLLM, and guidellm (truth).
+PINNED = $(wildcard tests/*/$@.txt tests/*/*/$@.txt tests/*/*/*/$@.txt benchmarks/$@.txt)
+.PHONY: kserve bentoml litserve mlserver torchserve models ray around servers vllm oldest oldest-sdk gradio tensorflow llama router truth
+kserve bentoml litserve mlserver torchserve models ray around servers vllm oldest oldest-sdk gradio tensorflow llama router truth: | $(VENV)/bin/python
 	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
 	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
 	&& cp $(PINNED) $(VENV)/$@/installed; } \

@@ -1,19 +1,16 @@
-"""Is any alert lost, or told twice? Receivers that fail, and the process that delivers killed again and again.
+"""Lost and duplicate notifications while receivers fail and the delivering processes are killed.
 
     python benchmarks/delivery.py [--incidents N] [--kills K] [--failing F] [--seed S] [--database URL]
 
-Six receivers enforce their vendors' documented rules over real HTTP and SMTP (those of the tests). Each fails that share of
+Six receivers enforce their vendors' documented rules over real HTTP and SMTP (those of the tests). Each fails a share of
 its requests: cut connections, 408, 425, 429 with `Retry-After`, 5xx, pages of HTML with a 200, silence; three tenths of the
-failures come *after* the message was taken. Two processes deliver to all six from one database, and one of them, at
-random, is killed (SIGKILL) at a random moment, K times, while N incidents are opened and, once all have heard, resolved.
+failures come *after* the message was accepted. Two processes deliver to all six from one database, and one of them, at
+random, is killed (SIGKILL) at a random moment, K times, while N incidents are opened and resolved.
 
 - opened, resolved: incidents the receiver shows as opened, and as resolved, of N.
-- twice: messages that people see a second time. Not seen are repeats that a receiver recognises: PagerDuty by the dedup
-  key, Alertmanager by the labels, the webhook by the idempotency key, mail programs by the Message-ID. The bot looks for
-  its message before it sends it again. Slack's incoming webhook recognises nothing: there a repeat is posted and says
-  that it may be one.
+- twice: messages that people see a second time, because the receiver does not recognize the repeat.
 - lost, disorder: incidents that were not opened or not resolved; those resolved before they were opened.
-- requests, failed: what came, and how much of it the receiver failed.
+- requests, failed: requests to the receiver, and those that it failed.
 """
 
 from __future__ import annotations
@@ -30,19 +27,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costs.table import Table
 from sqlalchemy import select
+from tables import Table
 
 # The tests use the same receivers.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stagelens.alerts import commands
-from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.schema import incidents
-from stagelens.alerts.schema import outbox as deliveries
+from stagelens.alerts.schema import outbox
 from stagelens.store import Store
 from tests.alerts.alert_processes import AlertProcesses
+from tests.alerts.delivery.test_delivery import later, open_incident, put
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.slack_workspace import SlackWorkspace
@@ -61,21 +57,13 @@ DEADLINE_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessages:
-    """What a receiver knows in the end.
-
-    Args:
-        names: Each message people see, in order, as incident and sequence.
-    """
-
     names: list[tuple[str, int]]
 
     def seen(self, sequence: int) -> Counter[str]:
-        """Return how often each incident's message was seen."""
         return Counter(incident for incident, number in self.names if number == sequence)
 
 
 def main() -> None:
-    """Break everything, and count."""
     options = _options()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -115,7 +103,6 @@ def _receivers(seed: int, failing: float) -> dict[str, Receiver | MailServer]:
 
 
 def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer], options: argparse.Namespace) -> int:
-    """Tell all incidents to all receivers while senders die; return how many died."""
     addresses = {kind: receiver.url for kind, receiver in receivers.items()}
     processes = AlertProcesses(quiet=True)
     senders = [processes.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS) for _ in range(SENDERS)]
@@ -137,21 +124,18 @@ def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer
 
 
 def _open_incidents(store: Store, channels: Sequence[str], number: int, done: threading.Event) -> None:
-    """Open incidents and resolve each when all have heard of it, a few at a time."""
     waiting = [_first(index) for index in range(number)]
     going: dict[str, Message] = {}
     while waiting or going:
         while waiting and len(going) < AT_ONCE:
             message = waiting.pop()
-            _open(store, message)
-            _put(store, message, channels)
-            going[message.incident] = message
+            going[message.incident] = open_incident(store, message, message.incident)
+            put(store, message, channels)
         for incident in _settled(store, going):
             message = going.pop(incident)
             if not message.resolved:
-                at = time.time()
-                going[incident] = replace(message, sequence=2, transition="resolved", at=at, ending="recovered")
-                _put(store, going[incident], channels)
+                going[incident] = replace(later(message, "resolved"), at=time.time())
+                put(store, going[incident], channels)
         time.sleep(0.05)
     done.set()
 
@@ -162,40 +146,15 @@ def _first(index: int) -> Message:
     return replace(message, incident=f"sl-{index:04}", finding=finding)
 
 
-def _open(store: Store, message: Message) -> None:
-    row = {
-        "id": message.incident,
-        "cause": message.incident,
-        "service": message.finding.service,
-        "severity": message.finding.severity,
-        "opened_at": message.at,
-        "since": message.finding.since,
-        "seen_at": message.at,
-        "told_at": message.at,
-        "ending": "",
-        "sequence": 1,
-        "peak": 1.0,
-        "finding": message.finding.to_json(),
-    }
-    with store.transaction() as connection:
-        connection.execute(incidents.insert().values(**row))
-
-
-def _put(store: Store, message: Message, channels: Sequence[str]) -> None:
-    with store.transaction() as connection:
-        outbox.record_transition(connection, message, channels)
-
-
 def _settled(store: Store, going: dict[str, Message]) -> list[str]:
     """Return the incidents of which every channel took the last message."""
-    unsettled = select(deliveries.c.incident).where(deliveries.c.state.in_(("waiting", "sending")))
+    unsettled = select(outbox.c.incident).where(outbox.c.state.in_(("waiting", "sending")))
     with store.engine.connect() as connection:
         open_ones = set(connection.scalars(unsettled))
     return [incident for incident in going if incident not in open_ones]
 
 
 def _received(receiver: Receiver | MailServer) -> ReceivedMessages:
-    """Return what people see at *receiver*."""
     match receiver:
         case SlackHook() | SignedHook():
             names = list(receiver.accepted)

@@ -2,11 +2,10 @@
 
     python benchmarks/fleet.py FOLDER [--services N] [--days D] [--fine-days F] [--present]
 
-FOLDER gets `fleet.db`, an SQLite store that ends at `NOW` or at the present time, and `slo.yaml`, with an objective for each service. D days are in the
-tiers of hours and coarser, F of them in those of minutes, and an eighth of F in steps of 10 s. Each service has a new version every ten
-days, and failed requests on one day of four. All buckets are drawn from one pool of histograms, in which the coarser ones are sums of
-the finer ones. SQLite joins the pool with the buckets and inserts the rows in the order of their key, without a Python object
-for each row.
+FOLDER gets `fleet.db`, an SQLite store that ends at `NOW` or at the present time, and `slo.yaml`, with an objective for each service.
+D days are in the tiers of hours and coarser, F of them in those of minutes, and an eighth of F in steps of 10 s. Each service has a
+new version every ten days, and failed requests on one day of four. All buckets are drawn from one pool of histograms. SQLite joins the
+pool with the buckets and inserts the rows in the order of their key, without a Python object for each row.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
+from pool import KINDS, Pool, pools
 from sqlalchemy import insert, update
-from storage.dataset import DAY, HOUR, MINUTE, NOW
-from storage.pool import KINDS, Pool, pools
 
 from stagelens.core.histogram import SCALE
 from stagelens.store import Batch, Event, Series, SeriesCaps, Store, schema
@@ -34,8 +32,12 @@ from stagelens.store.points import Ints
 from stagelens.store.schema import SLOT_SECONDS, TIERS, floor_to, tier_code
 from stagelens.store.series import SeriesIndex, SeriesNumbers
 
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+# 2026-11-20 13:37:40 UTC: the end of no hour.
+NOW = 1_795_181_860
 _RELEASE_DAYS, _ERROR_DAYS = 10, 4
 _PART = 1_300_000
+_FIRST_ROUTE = "/predict"
 _KINDS_OF_SERVICES = ("ranking", "vision", "speech", "search", "chat", "fraud", "pricing", "embedding")
 _POOL = """CREATE TEMP TABLE pool (tier INTEGER, metric INTEGER, draw INTEGER, stage TEXT, count INTEGER, sum REAL, histogram BLOB,
     PRIMARY KEY (tier, metric, draw, stage)) WITHOUT ROWID"""
@@ -45,53 +47,45 @@ _DRAWS = """CREATE TEMP TABLE draws (tier INTEGER, bucket INTEGER, series_id INT
 _INSERT = """INSERT INTO points
     SELECT :code, :service, :metric, draws.bucket, {owner}, pool.stage, :part, :scale, 0, pool.count, pool.sum, pool.histogram
     FROM draws CROSS JOIN pool ON pool.tier = draws.tier AND pool.metric = abs(:metric) AND pool.draw = draws.draw
-    WHERE draws.tier = :tier"""
+    WHERE draws.tier = :tier AND {owner} > 0"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Size of a fleet.
-
-    Args:
-        services: Number of services.
-        days: Number of whole days with data, before the day of *end*.
-        fine_days: Number of days in the tiers of minutes; an eighth of it is in the finest tier.
-        end: End of the data. [Unix seconds]
-    """
+    """Size of a fleet; *end* in Unix seconds."""
 
     services: int = 40
     days: int = 30
     fine_days: int = 8
     end: int = NOW
+    routes: int = 1
 
     @property
     def start(self) -> int:
-        """Start of the first day, in Unix seconds."""
         return floor_to(self.end, DAY) - self.days * DAY
 
     def name(self, service: int) -> str:
-        """Return the name of the service number *service*."""
         kind = _KINDS_OF_SERVICES[service % len(_KINDS_OF_SERVICES)]
         return f"{kind}-{service // len(_KINDS_OF_SERVICES) + 1}"
 
     def kept_from(self, tier: int) -> int:
-        """Return the start of the first bucket of *tier*, in Unix seconds."""
         if tier >= HOUR:
             return self.start
         kept = self.fine_days * DAY if tier >= MINUTE else self.fine_days * DAY // 8
         return max(self.start, floor_to(self.end - kept, HOUR))
 
     def series_by_day(self, service: int) -> Iterator[tuple[int, Series]]:
-        """Yield each day, by its start in Unix seconds, and the series with requests on it."""
         for day in range(self.days + 1):
             version = f"v{1 + (day + service) // _RELEASE_DAYS}"
             for status in ("ok", "error") if (day + service) % _ERROR_DAYS == 0 else ("ok",):
-                series = Series(self.name(service), version, "production", "model", "1", "/predict", "cuda:0", status)
-                yield self.start + day * DAY, series
+                for route in range(self.routes):
+                    path = f"/predict/{route}" if route else _FIRST_ROUTE
+                    series = Series(self.name(service), version, "production", "model", "1", path, "cuda:0", status)
+                    yield self.start + day * DAY, series
 
 
 def make(folder: Path, fleet: Fleet) -> Store:
-    """Make the store and the SLO file of *fleet* in *folder*, in place of an earlier one; return the store."""
+    """Make the store and the SLO file of *fleet* in *folder*, in place of an earlier one."""
     path = folder / "fleet.db"
     for suffix in ("", "-wal", "-shm", ".lock"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
@@ -111,7 +105,6 @@ def make(folder: Path, fleet: Fleet) -> Store:
 
 
 def open_store(folder: Path, now: int = NOW) -> Store:
-    """Open the store in *folder*; its time is *now*."""
     return Store.open(f"sqlite:///{folder / 'fleet.db'}", clock=lambda: now)
 
 
@@ -125,20 +118,17 @@ def _objectives(fleet: Fleet) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Day:
-    """Requests of one series on one day: the start of the day in Unix seconds, the series, and its ids."""
-
     start: int
     series: Series
     ids: SeriesNumbers
 
+    @property
+    def total_id(self) -> int:
+        """Id of the total, for one of the routes that share it; 0 for the others."""
+        return self.ids.total_id if self.series.route == _FIRST_ROUTE else 0
+
 
 class _Filling:
-    """Filling of a store with the rows of a fleet.
-
-    Args:
-        fleet: The fleet.
-    """
-
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._pools = pools()
@@ -147,7 +137,6 @@ class _Filling:
         self._bytes: Counter[tuple[int, int]] = Counter()
 
     def add_series(self, store: Store) -> list[_Day]:
-        """Add the series, as the store numbers them; return their days, by service."""
         index, days = SeriesIndex(SeriesCaps()), list[_Day]()
         with store.transaction() as connection:
             index.refresh(connection, database.generation(connection))
@@ -158,7 +147,6 @@ class _Filling:
         return days
 
     def insert(self, path: Path, days: list[_Day]) -> None:
-        """Insert the rows of all services."""
         connection = sqlite3.connect(path, isolation_level=None)
         # No journal: it would write everything twice.
         for statement in (
@@ -185,8 +173,8 @@ class _Filling:
                     max(day.start, self._fleet.kept_from(tier)), _end(tier, day.start, self._fleet.end), tier
                 )
                 draws = self._draws(tier, buckets, crc32(repr((day.series, day.start)).encode()))
-                self._count(tier, buckets, draws)
-                ids = (day.ids.series_id, day.ids.total_id)
+                self._count(tier, buckets, draws, copies=2 if day.total_id and tier > TIERS[0] else 1)
+                ids = (day.ids.series_id, day.total_id)
                 rows += [
                     (tier, bucket, *ids, draw) for bucket, draw in zip(buckets.tolist(), draws.tolist(), strict=True)
                 ]
@@ -209,8 +197,7 @@ class _Filling:
                 found = self._pools[coarse].parts[found, buckets % coarse // fine]
         return found
 
-    def _count(self, tier: int, buckets: Ints, draws: Ints) -> None:
-        copies = 1 if tier == TIERS[0] else 2
+    def _count(self, tier: int, buckets: Ints, draws: Ints, *, copies: int) -> None:
         slots, slot = np.unique(buckets - buckets % SLOT_SECONDS[tier], return_inverse=True)
         rows, size = np.bincount(slot), np.bincount(slot, self._sizes[tier][draws])
         for at, n, held in zip(slots.tolist(), rows.tolist(), size.tolist(), strict=True):

@@ -1,9 +1,8 @@
-"""How often `stagelens compare --fail-on p99:+10%` fails, where the truth is known.
+"""How often `stagelens compare --fail-on p99:+10%` fails for a known difference.
 
     python benchmarks/gate.py [COMPARISONS]
 
-Both sides are drawn from one distribution, B's times so many per cent. A gate that fails at +0 % is a false alarm; one that
-passes at +20 % has missed it.
+Both sides are drawn from one distribution, those of B slower by a factor.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _RANDOM = np.random.default_rng(20261122)
 
 
 def main(comparisons: int = COMPARISONS) -> None:
-    """Print how many of 100 comparisons fail: a row for each distribution and number of requests."""
     print(f"{LIMIT}, of 100 ({comparisons} each)   " + "".join(f"{f'B +{each} %':>24}" for each in SLOWER))
     for name, draw in (("exponential", _exponential), ("a service with 5 % outliers", _service)):
         for requests in REQUESTS:
@@ -51,7 +49,6 @@ def _exponential(requests: int) -> np.ndarray:
 
 
 def _service(requests: int) -> np.ndarray:
-    """Some 40 ms, and in one of twenty 50 ms more, exponentially."""
     usual = 0.02 + _RANDOM.gamma(4, 0.005, requests)
     return usual + np.where(_RANDOM.random(requests) < 0.05, _RANDOM.exponential(0.05, requests), 0)
 

@@ -1,18 +1,17 @@
-"""Is what we say of a GPU true, and what does it cost to know it?
+"""Compare reported times of GPU calls with synchronized times, and measure the cost.
 
     python benchmarks/gpu.py [--requests N] [--width W] [--device cuda:0]
 
 A request copies its input to the device, runs a model and copies the answer back: PyTorch eager, by `torch.compile`, as a
 CUDA graph; and ONNX Runtime with an `IOBinding`, where its CUDA provider is installed (`pip install onnxruntime-gpu`).
 
-- ours: nothing of ours waits. The times are of the device's own events, asked for once the request is over.
-- truth: the same calls outside of any request, the device synchronized after each, the host's clock around both.
-- added: what the host takes for a forward of one small layer, in a request and with us, more than without us.
+- ours: times of the device's own events, read after the request.
+- truth: the same calls outside of any request, with the device synchronized after each, by the host's clock.
+- added: additional host time of a forward of one small layer in a request.
 
 Each is the median of runs that take turns. Goals: every stage within 2 % of the truth, at most 3 us added to a forward.
 
-Without a CUDA device it says so and exits with 3; `--device cpu` only tries the program itself: there are no copies there.
-`docs/gpu.md` and `docs/design/gpu.md` have its results on one NVIDIA H200.
+Without a CUDA device it exits with 3; `--device cpu` only tries the program itself.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from costs.table import Table
+from tables import Table
 from torch import nn
 
 import stagelens
@@ -75,14 +74,12 @@ class Graphed(nn.Module):
         print(f"captured in a request: {'MISS, events of ours are in the graph' if recorded else 'no event of ours'}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Replay it."""
         self.x.copy_(x)
         self.graph.replay()
         return self.y
 
 
 def torch_ways(device: torch.device, width: int) -> Iterator[Way]:
-    """Yield each way to run a net."""
     net = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS))).to(device).eval()
     x = torch.randn(width, width)
     yield "torch eager", x, lambda: _steps(net, device)
@@ -96,7 +93,6 @@ def _steps(module: Any, device: torch.device) -> Sequence[Step]:
 
 
 def onnx_ways() -> Iterator[Way]:
-    """Yield the same of ONNX Runtime, where it has its CUDA provider."""
     found = find_spec("silero_vad")
     if find_spec("onnxruntime") is None or found is None or found.origin is None:
         return
@@ -125,7 +121,6 @@ def onnx_ways() -> Iterator[Way]:
 
 
 def ours(steps: Sequence[Step], x: Any) -> dict[str, float]:
-    """Return what each stage of a request takes, as it is reported, in ms."""
     with stagelens.request("gpu"):
         for _, call in steps:
             x = call(x)
@@ -143,7 +138,6 @@ def device_stages() -> dict[str, float]:
 
 
 def truth(steps: Sequence[Step], x: Any) -> dict[str, float]:
-    """Return what each step takes until the device is done with it, in ms."""
     took: dict[str, float] = {}
     synchronize()
     for stage, call in steps:
@@ -155,13 +149,11 @@ def truth(steps: Sequence[Step], x: Any) -> dict[str, float]:
 
 
 def synchronize() -> None:
-    """Wait until the device has done everything."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def compare(name: str, steps: Sequence[Step], x: Any, requests: int, table: Table) -> None:
-    """Add a row for each stage."""
     for _ in range(WARM):
         ours(steps, x)
         truth(steps, x)
@@ -193,14 +185,12 @@ def forward_us(device: torch.device) -> tuple[float, float]:
 
 
 def machine() -> str:
-    """Name the devices, their driver and torch."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     asked = shutil.which(command[0]) and subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return f"{(asked or 'no nvidia-smi').strip()}; torch {torch.__version__}, CUDA {torch.version.cuda}"
 
 
 def main() -> int:
-    """Print the tables; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"of each kind and way (default: {REQUESTS})")
     parser.add_argument("--width", type=int, default=WIDTH, help=f"of the net's {LAYERS} layers (default: {WIDTH})")

@@ -261,7 +261,7 @@ def _installed(distribution: str) -> str:
         path.read_text()
         for folder in ("tests", "benchmarks")
         for path in (ROOT / folder).rglob("*.txt")
-        if path.stem in {distribution, "around", "models", "found", "llama", "servers", "tensorflow"}
+        if path.stem in {distribution, "around", "models", "gradio", "llama", "servers", "tensorflow"}
     ]
     pinned = re.findall(rf"^{distribution}(?:-cpu)?==(\S+)", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)

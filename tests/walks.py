@@ -9,9 +9,9 @@ counts when one of its functions is called in the thread that handles the reques
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -94,9 +94,8 @@ def post_metrics(url: str, number: int) -> None:
     """Send what an agent sends for ten seconds; the answer comes when it is committed."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     # Only here: it loads the product.
-    body = importlib.import_module("scale").body
-    now = int(time.time()) // 10 * 10
-    data = gzip.compress(body(0, 0, number, now))
+    agent_body = importlib.import_module("ingesting.traffic").agent_body
+    data = agent_body(random.Random(number), "service-0", number, time.time_ns())
     headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
     urllib.request.urlopen(urllib.request.Request(f"{url}/v1/metrics", data, headers), timeout=30).read()
 

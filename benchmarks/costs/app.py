@@ -19,46 +19,37 @@ model = MODELS[os.environ.get("BENCHMARK_MODEL", "none")]()
 
 
 class Item(BaseModel):
-    """What is asked."""
-
     name: str
     values: list[float]
 
 
 def check(item: Item) -> list[float]:
-    """Take the values."""
     return item.values
 
 
 def preprocess(values: list[float]) -> list[float]:
-    """Scale them."""
     most = max(values)
     return [value / most for value in values]
 
 
 def tokenize(values: list[float]) -> list[int]:
-    """Round them."""
     return [int(value * 255) for value in values]
 
 
 def forward(_: list[int]) -> object:
-    """Run the model."""
     return model()
 
 
 def postprocess(_: object, tokens: list[int]) -> float:
-    """Add them up."""
     return sum(tokens) / len(tokens)
 
 
 def answer(item: Item, score: float) -> dict[str, Any]:
-    """Say so."""
     return {"name": item.name, "score": score}
 
 
 @api.post("/predict")
 async def predict(item: Item) -> dict[str, Any]:
-    """Answer one request."""
     values = preprocess(check(item))
     tokens = tokenize(values)
     return answer(item, postprocess(forward(tokens), tokens))

@@ -22,7 +22,7 @@ from stagelens.collector.otlp.model import BodyTooLargeError
 from stagelens.collector.server.body_reader import inflate
 
 from . import micro, service
-from .paced import TAIL_SECONDS, Process
+from .paced import older_collections
 from .peers import BARE, OURS, SPANS, set_up
 from .server import NONE, OPENTELEMETRY
 from .server import OURS as OUR_SERVER
@@ -61,7 +61,7 @@ def failures(sink: str) -> Iterator[str]:
     print(f"service, with pauses: OpenTelemetry costs {whole:.1f} times as much as we do (at least {MIN_WHOLE_RATIO})")
     if whole < MIN_WHOLE_RATIO:
         yield f"service, with pauses: OpenTelemetry costs {whole:.1f} times as much as we do; {MIN_WHOLE_RATIO} is held"
-    bare, ours = (_older_collections(name, sink) for name in (BARE, OURS))
+    bare, ours = (older_collections(name, sink, REQUESTS, RATE) for name in (BARE, OURS))
     print(f"garbage collections of generation 1 and 2 in {REQUESTS:,} requests: {ours}, bare {bare}")
     if ours > bare:
         yield f"{REQUESTS:,} requests caused {ours - bare} garbage collections of generation 1 or 2; none is held"
@@ -86,7 +86,6 @@ def _window_ratio() -> float:
 
 
 def _service_ratios(sink: str) -> tuple[float, float]:
-    """Return how many times our CPU time for a request OpenTelemetry takes in a service: in bursts, and with the pauses between."""
     rows, whole = service.measure((NONE, OUR_SERVER, OPENTELEMETRY), SERVICE_MODEL, sink, SERVICE_ROUNDS)
     theirs, ours = (
         statistics.median(row[name].cpu_ns - row[NONE].cpu_ns for row in rows) for name in (OPENTELEMETRY, OUR_SERVER)
@@ -103,13 +102,3 @@ def _peak_bytes(body: bytes, encoding: str, limit: int) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-def _older_collections(name: str, sink: str) -> int:
-    process = Process(name, sink, "none", {})
-    process.serve(RATE, 1 + TAIL_SECONDS)
-    before = process.state().older_collections
-    process.serve(RATE, REQUESTS / RATE + TAIL_SECONDS)
-    after = process.state().older_collections
-    process.stop()
-    return after - before

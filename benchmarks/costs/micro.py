@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
+from tables import Table
 
-from .peers import AGAIN, BARE, OURS, STAGES, Call, Peer, set_up
-from .table import Table
+from .peers import BARE, OURS, PEERS, STAGES, Call, Peer, set_up
 
 HOT_REQUESTS = 200
 COLD_REQUESTS = 12
@@ -21,7 +21,6 @@ Measure = Callable[[Call], float]
 
 
 def hot(serve: Call) -> float:
-    """Return nanoseconds a request, of the thread's CPU time, in a tight loop."""
     started = time.thread_time_ns()
     for _ in range(HOT_REQUESTS):
         serve()
@@ -47,26 +46,19 @@ def cold(serve: Call) -> float:
 
 
 class Compared:
-    """What some variants took over the bare calls, round by round.
-
-    Args:
-        rounds: By variant, nanoseconds a request.
-    """
+    """Nanoseconds per request of each variant over the bare calls, by round."""
 
     def __init__(self, rounds: list[dict[str, float]]) -> None:
         self._rounds = rounds
 
     def nanoseconds(self, name: str) -> float:
-        """Return the median of what a request of *name* took."""
         return statistics.median(row[name] for row in self._rounds)
 
     def ratio(self, name: str) -> float:
-        """Return the median of how many times ours that is, within a round."""
         return statistics.median(row[name] / row[OURS] for row in self._rounds)
 
 
 def compare(measure: Measure, peers: Mapping[str, Peer], rounds: int) -> Compared:
-    """Have *peers* take turns in random order, the bare calls among them."""
     rows: list[dict[str, float]] = []
     for _ in range(rounds):
         took: dict[str, float] = {}
@@ -78,9 +70,8 @@ def compare(measure: Measure, peers: Mapping[str, Peer], rounds: int) -> Compare
     return Compared(rows)
 
 
-def run(names: tuple[str, ...], address: str, rounds: int) -> None:
-    """Measure *names* hot and cold, and print a table."""
-    found = {name: set_up(name, address) for name in names if name != AGAIN}
+def run(address: str, rounds: int) -> None:
+    found = {name: set_up(name, address) for name in PEERS}
     peers = {name: peer for name, peer in found.items() if peer is not None}
     for measure in (hot, cold):
         compare(measure, peers, 2)

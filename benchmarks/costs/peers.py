@@ -1,31 +1,21 @@
 """The same request of six stages, recorded by us and by what people use today, each as its documentation says.
 
-Three attributes go with each of OpenTelemetry's and the others' spans; ours are facts of the request. Exporters are the
-default ones and post to the sink. Whoever is imported by one process only is imported when it is set up.
+Three attributes go with each span of the others; ours are facts of the request. Exporters are the default ones and post to the sink.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 STAGES = ("serialize", "preprocess", "tokenize", "forward", "postprocess", "network")
 ATTRIBUTES = {"model": "resnet50", "device": "cpu", "provider": "CPUExecutionProvider"}
 
 BARE = "bare"
-AGAIN = "bare, again (A/A)"
 OURS = "stagelens"
-OURS_WITH = "stagelens, with blocks"
 SPANS = "opentelemetry-sdk spans"
-SAMPLED_OUT = "opentelemetry-sdk spans, sampled out"
-EXPLICIT = "opentelemetry-sdk histogram"
-EXPONENTIAL = "opentelemetry-sdk histogram, exponential"
 DDTRACE = "ddtrace"
-SENTRY = "sentry-sdk"
-PROMETHEUS = "prometheus-client"
 
 Call = Callable[[], object]
 
@@ -78,29 +68,12 @@ def _ours(address: str) -> Peer:
     return Peer(serve, recorder.flush)
 
 
-def _ours_with(address: str) -> Peer:
-    settle = _ours(address).settle
-    from stagelens import request, stage  # noqa: PLC0415
-
-    def serve() -> None:
-        with request("predict", **ATTRIBUTES_OF_OURS):
-            for name in STAGES:
-                with stage(name):
-                    work()
-
-    return Peer(serve, settle)
-
-
-ATTRIBUTES_OF_OURS: Any = {key: ATTRIBUTES[key] for key in ("model", "device")}
-
-
-def _spans(address: str, *, sampled: bool = True) -> Peer:
+def _spans(address: str) -> Peer:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON, TraceIdRatioBased  # noqa: PLC0415
 
-    provider = TracerProvider(sampler=ALWAYS_ON if sampled else TraceIdRatioBased(0), shutdown_on_exit=False)
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{address}/v1/traces")))
     span = provider.get_tracer("benchmark").start_as_current_span
 
@@ -111,36 +84,6 @@ def _spans(address: str, *, sampled: bool = True) -> Peer:
                     work()
 
     return Peer(serve, provider.force_flush)
-
-
-def _sampled_out(address: str) -> Peer:
-    return _spans(address, sampled=False)
-
-
-def _histogram(address: str, *, exponential: bool = False) -> Peer:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
-    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View  # noqa: PLC0415
-
-    view = View(instrument_name="*", aggregation=ExponentialBucketHistogramAggregation())
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{address}/v1/metrics"))
-    provider = MeterProvider([reader], shutdown_on_exit=False, views=[view] if exponential else [])
-    record = provider.get_meter("benchmark").create_histogram("stage", "s").record
-    clock = time.perf_counter_ns
-    series = [{**ATTRIBUTES, "stage": name} for name in STAGES]
-
-    def serve() -> None:
-        for attributes in series:
-            started = clock()
-            work()
-            record((clock() - started) / 1e9, attributes)
-
-    return Peer(serve, provider.force_flush)
-
-
-def _exponential(address: str) -> Peer:
-    return _histogram(address, exponential=True)
 
 
 def _ddtrace(address: str) -> Peer:
@@ -163,67 +106,16 @@ def _ddtrace(address: str) -> Peer:
     return Peer(serve, tracer.flush)
 
 
-def _sentry(address: str) -> Peer:
-    import sentry_sdk  # noqa: PLC0415
-
-    sentry_sdk.init(
-        dsn=f"http://key@{urlsplit(address).netloc}/1",
-        traces_sample_rate=1.0,
-        # They would patch the exporters of the others.
-        default_integrations=False,
-        auto_enabling_integrations=False,
-    )
-
-    def serve() -> None:
-        with sentry_sdk.start_transaction(op="http.server", name="request"):
-            for name in STAGES:
-                with sentry_sdk.start_span(op=name, name=name) as span:
-                    for key, value in ATTRIBUTES.items():
-                        span.set_data(key, value)
-                    work()
-
-    return Peer(serve, sentry_sdk.flush)
-
-
-def _prometheus(_: str) -> Peer:
-    from prometheus_client import CollectorRegistry, Histogram  # noqa: PLC0415
-
-    histogram = Histogram("stage", "By stage.", ["stage", *ATTRIBUTES], registry=CollectorRegistry())
-    observers = [histogram.labels(name, *ATTRIBUTES.values()).observe for name in STAGES]
-    clock = time.perf_counter_ns
-
-    def serve() -> None:
-        for observe in observers:
-            started = clock()
-            work()
-            observe((clock() - started) / 1e9)
-
-    return Peer(serve, work)
-
-
 # How each is set up, given the address of the sink.
 PEERS: dict[str, Callable[[str], Peer]] = {
     BARE: _bare,
-    AGAIN: _bare,
     OURS: _ours,
-    OURS_WITH: _ours_with,
     SPANS: _spans,
-    SAMPLED_OUT: _sampled_out,
-    EXPLICIT: _histogram,
-    EXPONENTIAL: _exponential,
     DDTRACE: _ddtrace,
-    SENTRY: _sentry,
-    PROMETHEUS: _prometheus,
 }
 
 
 def set_up(name: str, address: str) -> Peer | None:
-    """Return the peer called *name*, None where it is not installed.
-
-    Args:
-        name: A key of `PEERS`.
-        address: Of the sink.
-    """
     try:
         return PEERS[name](address)
     except ImportError:

@@ -33,19 +33,11 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """How a command is started so that it is recorded.
-
-    Args:
-        launcher: What stands before the command.
-        env: Environment variables.
-    """
-
     launcher: tuple[str, ...]
     env: Mapping[str, str]
 
     @property
     def installed(self) -> bool:
-        """Whether the launcher is there."""
         return not self.launcher or Path(self.launcher[0]).exists()
 
 
@@ -71,15 +63,6 @@ def recorder(name: str, sink: str) -> Recorder:
 
 
 class Server:
-    """The service of `app.py` around *model*, recorded by *name*, with a connection that is kept.
-
-    Args:
-        name: One of `SERVERS`.
-        model: A key of `models.MODELS`.
-        sink: The address of the sink.
-        core: The core it runs on, None for any.
-    """
-
     def __init__(self, name: str, model: str, sink: str, core: int | None) -> None:
         self.name = name
         how = recorder(name, sink)
@@ -112,7 +95,6 @@ class Server:
                 return
 
     def ask(self) -> None:
-        """Send one request and wait for the answer."""
         self._connection.request("POST", "/predict", BODY, HEADERS)
         response = self._connection.getresponse()
         body = response.read()
@@ -126,12 +108,10 @@ class Server:
         return time.clock_gettime_ns(~self._process.pid << 3 | 2)
 
     def stop(self) -> None:
-        """End it at once."""
         self._connection.close()
         self._process.kill()
         self._process.wait()
 
 
 def pinned(core: int | None) -> tuple[str, ...]:
-    """Return what stands before a command that is to run on *core*."""
     return () if core is None else ("taskset", "--cpu-list", str(core))

@@ -11,25 +11,17 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from tables import Table
+
 from .server import BASE, BASE_VARIABLE, NONE, SERVERS, Server, recorder
-from .table import Table
 
 # Requests in a burst, by model.
-BURSTS = {"none": 60, "onnx 1 ms": 60, "onnx 5 ms": 30, "torch, 100 modules": 60}
+BURSTS = {"none": 60, "onnx 1 ms": 60}
 WARM_UP = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What a burst of requests took.
-
-    Args:
-        cpu_ns: CPU time of the server for a request. [nanoseconds]
-        wall_ns: Time for a request; one follows the other. [nanoseconds]
-        p50_ns: Of the latencies. [nanoseconds]
-        p99_ns: The same.
-    """
-
     cpu_ns: float
     wall_ns: float
     p50_ns: float
@@ -37,7 +29,6 @@ class Burst:
 
 
 def burst(server: Server, requests: int) -> Burst:
-    """Send *requests*, one after the other."""
     latencies: list[int] = []
     cpu_before, started = server.cpu_ns(), time.perf_counter_ns()
     for _ in range(requests):
@@ -64,7 +55,6 @@ def cores() -> Generator[int | None]:
 
 
 def run(sink: str, models: Sequence[str], rounds: int) -> None:
-    """Measure and print a table for each of *models*."""
     there = [
         name for name in SERVERS if recorder(name, sink).installed and (name != BASE or BASE_VARIABLE in os.environ)
     ]
@@ -75,14 +65,7 @@ def run(sink: str, models: Sequence[str], rounds: int) -> None:
 def measure(
     names: Sequence[str], model: str, sink: str, rounds: int
 ) -> tuple[list[dict[str, Burst]], dict[str, float]]:
-    """Return each round, and by server the CPU time for a request over the whole of it: in between, exports go on.
-
-    Args:
-        names: Of `server.SERVERS`.
-        model: A key of `BURSTS`.
-        sink: The address of the sink.
-        rounds: How often the servers take turns.
-    """
+    """Return each round, and by server the CPU time per request with the pauses, in which exports go on. [nanoseconds]."""
     requests = BURSTS[model]
     with ExitStack() as stack:
         core = stack.enter_context(cores())

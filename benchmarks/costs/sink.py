@@ -19,21 +19,16 @@ received: Counter[str] = Counter()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers `{}` to everything."""
-
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Take a body."""
         received[self.path] += self._read_body()
         self._respond(b"{}")
 
     def do_PUT(self) -> None:
-        """The same: what Datadog's library does."""
         self.do_POST()
 
     def do_GET(self) -> None:
-        """Tell what came; to whom asks for anything else, nothing."""
         self._respond(json.dumps(received).encode() if self.path == "/" else b"{}")
 
     def _read_body(self) -> int:
@@ -54,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name http.server gives it
-        """Say nothing."""
+        ...
 
 
 class Sink:
@@ -69,13 +64,11 @@ class Sink:
         self.address = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
 
     def received(self) -> dict[str, int]:
-        """Return how many bytes came to which path."""
         with urllib.request.urlopen(f"{self.address}/", timeout=10) as response:  # noqa: S310 - on this machine
             return json.load(response)
 
 
 def main() -> None:
-    """Serve until standard input ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A load generator: some connections that each send one export after the other, and note how long it took until it was taken."""
+"""A load generator: connections that send one export after the other, and measure the time until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -20,50 +21,26 @@ _TIMEOUT_SECONDS = 300
 
 @dataclass
 class Sent:
-    """What came of a load.
+    """Result of a load: its duration, the time of each export from its first attempt to its acknowledgement, and retries."""
 
-    Args:
-        acknowledged: The exports that were taken.
-        seconds: From the first one's start to the last one's end.
-        latencies: From each one's first attempt to its acknowledgement. [seconds]
-        retries: Answers that said to come again.
-    """
-
-    acknowledged: int = 0
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list[float])
     retries: int = 0
 
     def latency_ms(self, quantile: float) -> float:
-        """Return the latency at *quantile*, by nearest rank."""
         ranked = sorted(self.latencies)
         return 1000 * ranked[min(len(ranked) - 1, int(quantile * len(ranked)))]
 
 
 def send(url: str, exports: Exports, numbers: range, connections: int, headers: dict[str, str]) -> Sent:
-    """Send the exports of *numbers* over so many *connections*.
-
-    Raises:
-        RuntimeError: An export was refused for good.
-    """
+    """Send the exports of *numbers*; raise RuntimeError if one is refused for good."""
     sent, left, lock = Sent(), iter(numbers), threading.Lock()
-    failures: list[Exception] = []
-
-    def work() -> None:
-        try:
-            _work(url, exports, left, headers, sent, lock)
-        except Exception as error:  # noqa: BLE001 - told below, by the thread that waits
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(connections)]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(connections) as pool:
+        workers = [pool.submit(_work, url, exports, left, headers, sent, lock) for _ in range(connections)]
+        for worker in workers:
+            worker.result()
     sent.seconds = time.perf_counter() - began
-    if failures:
-        raise failures[0]
     return sent
 
 
@@ -80,19 +57,17 @@ def _work(  # noqa: PLR0917 - what the threads share
         export = exports(number)
         began = time.perf_counter()
         for attempt in itertools.count():
-            if _taken(connection, export, headers):
+            if _is_acknowledged(connection, export, headers):
                 break
             with lock:
                 sent.retries += 1
             time.sleep(min(_MAX_WAIT_SECONDS, 0.05 * 2**attempt))
-        took = time.perf_counter() - began
         with lock:
-            sent.acknowledged += 1
-            sent.latencies.append(took)
+            sent.latencies.append(time.perf_counter() - began)
     connection.close()
 
 
-def _taken(connection: http.client.HTTPConnection, export: Export, headers: dict[str, str]) -> bool:
+def _is_acknowledged(connection: http.client.HTTPConnection, export: Export, headers: dict[str, str]) -> bool:
     connection.request("POST", export.path, export.body, {**export.headers, **headers})
     response = connection.getresponse()
     body = response.read()

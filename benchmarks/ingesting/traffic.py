@@ -38,14 +38,6 @@ Attributes = dict[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One post.
-
-    Args:
-        path: Where it goes.
-        headers: Beside the length.
-        body: What it says.
-    """
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -56,19 +48,11 @@ Exports = Callable[[int], Export]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent to a system.
-
-    Args:
-        exports: Returns exports of this moment, by their number.
-        units: Spans, or datapoints, in each.
-    """
-
     exports: Callable[[], Exports]
     units: int
 
 
 def spans() -> Exports:
-    """Return what makes the export of spans of a number; their times lie in the five seconds before now."""
     rng, now_ns = random.Random(1), time.time_ns()
     templates = [_spans_of(rng, pod, now_ns) for pod in range(PODS)]
 
@@ -210,14 +194,8 @@ def _attributes(values: Attributes) -> list[KeyValue]:
 
 
 def points() -> Exports:
-    """Return what makes the export of an agent of a number; it stands for the ten seconds before now."""
     rng, now_ns = random.Random(1), time.time_ns()
-    interval = ExportInterval(now_ns - 10 * NS, now_ns)
-    resources = [
-        {"service.name": f"shop-{agent % 5}", "service.version": "2", "service.instance.id": f"{agent:032x}"}
-        for agent in range(AGENTS)
-    ]
-    bodies = [Encoder(resource, lambda: None).metrics(interval, _deltas(rng), {}) for resource in resources]
+    bodies = [agent_body(rng, f"shop-{agent % 5}", agent, now_ns) for agent in range(AGENTS)]
 
     def export(number: int) -> Export:
         headers = {
@@ -228,6 +206,12 @@ def points() -> Exports:
         return Export("/v1/metrics", headers, bodies[number % AGENTS])
 
     return export
+
+
+def agent_body(rng: random.Random, service: str, agent: int, now_ns: int) -> bytes:
+    """Return what the agent of a process sends for the ten seconds before *now_ns*, as gzip."""
+    resource = {"service.name": service, "service.version": "2", "service.instance.id": f"{agent:032x}"}
+    return Encoder(resource, lambda: None).metrics(ExportInterval(now_ns - 10 * NS, now_ns), _deltas(rng), {})
 
 
 def points_an_export() -> int:

@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from fleet import open_store
-from storage.dataset import NOW
-from storage.tables import table
+from fleet import NOW, open_store
+from tables import Table
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
@@ -28,17 +27,15 @@ PAGES = {
 }
 
 
-def costs_by_window(folder: Path, rounds: int) -> str:
-    """Return the table of the pages by window: CPU-s of the first visit of all, and of the next browser."""
-    rows: list[tuple[str, ...]] = []
+def show_costs_by_window(folder: Path, title: str, rounds: int) -> None:
+    table = Table(f"{title}: CPU-s of the first visit / of the next browser", *WINDOWS)
     for name, path in PAGES.items():
-        found = [page_costs(folder, with_window(path, window), rounds) for window in WINDOWS]
-        rows.append((name, *(f"{first:.2f} / {following:.2f}" for first, following in found)))
-    return table(("page, CPU-s of the first visit / of the next browser", *WINDOWS), rows)
+        costs = [page_costs(folder, with_window(path, window), rounds) for window in WINDOWS]
+        table.row(name, *(f"{first:.2f} / {following:.2f}" for first, following in costs))
+    table.print()
 
 
 def with_window(path: str, window: str) -> str:
-    """Return the address *path* about the last *window*, such as `30d`."""
     return f"{path}{'&' if '?' in path else '?'}from=now-{window}"
 
 

@@ -1,81 +1,116 @@
-"""What a service is asked to take, and what it took: measured by itself, right around the work.
+"""FastAPI around a torch model that sleeps, between two functions that sleep, which measure their times themselves.
 
-A sleep on a busy machine lasts longer than planned. What was planted is therefore not the plan but what the service
-measured, with a clock of its own; nothing here knows of Stagelens.
+A sleep on a busy machine is longer than planned. The truth is therefore not the plan, but what the service measured; nothing here knows
+of Stagelens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+import torch
+from fastapi import FastAPI, Request
 
-# Where `noting_arrival` leaves the time, in Unix nanoseconds.
+Message: TypeAlias = MutableMapping[str, Any]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
 ARRIVED = "arrived"
-# The header that says when the answer was handed to the server, in Unix nanoseconds.
-ANSWERED = b"x-answered"
-WARM_UP = {"preprocess": 0.001, "forward": 0.001, "postprocess": 0.001}
 
 
 class Plan:
-    """The plan of one request.
+    """Seconds that each step shall take, and the nanoseconds that it took."""
 
-    Args:
-        asked: What each step shall take [seconds], and whatever else a service needs to know, such as a count.
-        arrived: When the request reached the application; 0 where nobody noted it. [Unix nanoseconds]
-    """
-
-    def __init__(self, asked: Mapping[str, float], arrived: int = 0) -> None:
-        self.asked = asked
-        self.began = time.time_ns()
-        self.arrived = arrived or self.began
-        # Nanoseconds by stage, or by what a stream is like.
+    def __init__(self, seconds: dict[str, float], arrived: int) -> None:
+        self.seconds, self.arrived = seconds, arrived
         self.spent: dict[str, int] = {}
 
-    @contextmanager
-    def measured(self, stage: str) -> Generator[None]:
-        """Count the inside of a `with` as *stage*."""
+    def sleep(self, stage: str) -> None:
         started = time.perf_counter_ns()
-        yield
-        self.add(stage, time.perf_counter_ns() - started)
+        time.sleep(self.seconds[stage])
+        self.spent[stage] = time.perf_counter_ns() - started
 
-    def add(self, stage: str, spent: int) -> None:
-        """Count so many nanoseconds as *stage*."""
-        self.spent[stage] = self.spent.get(stage, 0) + spent
+    async def sleep_async(self, stage: str) -> None:
+        started = time.perf_counter_ns()
+        await asyncio.sleep(self.seconds[stage])
+        self.spent[stage] = time.perf_counter_ns() - started
 
-    def spend(self, stage: str) -> None:
-        """Take the time of *stage*, off the CPU."""
-        with self.measured(stage):
-            time.sleep(self.asked[stage])
-
-    async def wait(self, stage: str) -> None:
-        """Take the time of *stage* as a coroutine."""
-        with self.measured(stage):
-            await asyncio.sleep(self.asked[stage])
-
-    def answer(self) -> dict[str, Any]:
-        """Return what the client is told."""
-        return {"arrived": self.arrived, "began": self.began, "spent": self.spent}
+    def response(self) -> dict[str, Any]:
+        return {"arrived": self.arrived, "spent": self.spent}
 
 
-def noting_arrival(application: Application) -> Application:
-    """Return an ASGI application around *application* that notes, outside of all that is timed, when requests come and go."""
+class Sleepy(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
 
-    async def outermost(scope: Message, receive: Receive, send: Send) -> None:
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (ANSWERED, str(time.time_ns()).encode())]
-            await send(message)
+    def forward(self, x: torch.Tensor, plan: Plan) -> torch.Tensor:
+        plan.sleep("forward")
+        return x
 
-        if scope["type"] == "http":
-            scope["state"] = {**scope.get("state", {}), ARRIVED: time.time_ns()}
-        await application(scope, receive, noting)
 
-    return outermost
+model = Sleepy()
+model(torch.ones(1), Plan({"forward": 0.001}, 0))
+
+
+async def prepare_async(plan: Plan) -> None:
+    await plan.sleep_async("preprocess")
+
+
+async def finish_async(plan: Plan) -> None:
+    await plan.sleep_async("postprocess")
+
+
+def prepare(plan: Plan) -> None:
+    plan.sleep("preprocess")
+
+
+def finish(plan: Plan) -> None:
+    plan.sleep("postprocess")
+
+
+async def asynchronous(request: Request, seconds: dict[str, float]) -> dict[str, Any]:
+    """The model holds the event loop, as models do."""
+    plan = Plan(seconds, request.scope["state"][ARRIVED])
+    await prepare_async(plan)
+    model(torch.ones(1), plan)
+    await finish_async(plan)
+    return plan.response()
+
+
+def threaded(request: Request, seconds: dict[str, float]) -> dict[str, Any]:
+    plan = Plan(seconds, request.scope["state"][ARRIVED])
+    prepare(plan)
+    model(torch.ones(1), plan)
+    finish(plan)
+    return plan.response()
+
+
+def only_model(request: Request, seconds: dict[str, float]) -> dict[str, Any]:
+    plan = Plan(seconds, request.scope["state"][ARRIVED])
+    model(torch.ones(1), plan)
+    return plan.response()
+
+
+api = FastAPI()
+api.post("/async")(asynchronous)
+# FastAPI checks the response of a plain `def` in the pool, too, where it would wait twice.
+for path in ("/def", "/overload"):
+    api.post(path, response_model=None)(threaded)
+for milliseconds in (1, 20):
+    api.post(f"/{milliseconds}ms")(only_model)
+
+
+async def app(scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+    """Note, outside of all that is timed, when a request arrives and when its response is sent."""
+
+    async def send_with_time(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"x-answered", str(time.time_ns()).encode())]
+        await send(message)
+
+    if scope["type"] == "http":
+        scope["state"] = {**scope.get("state", {}), ARRIVED: time.time_ns()}
+    await api(scope, receive, send_with_time)

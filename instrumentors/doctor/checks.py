@@ -19,7 +19,7 @@ from .inspection import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, DoctorFinding, Insp
 CGROUP = Path("/sys/fs/cgroup")
 # Device file that the NVIDIA driver creates and its container runtime exposes.
 DRIVER = Path("/dev/nvidiactl")
-# Memory of the agent in a process, apart from its buffer: `python benchmarks/overhead.py footprint`.
+# Memory of the agent in a process, apart from its buffer.
 OURS_BYTES = 4 * 1024**2
 
 

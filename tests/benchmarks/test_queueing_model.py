@@ -18,8 +18,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def queueing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the package of the model."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    importlib.import_module("traffic.queueing.world")
-    return importlib.import_module("traffic.queueing")
+    importlib.import_module("queueing.world")
+    return importlib.import_module("queueing")
 
 
 def test_requests_wait_until_those_before_them_are_completed(queueing: Any) -> None:
@@ -36,7 +36,7 @@ def test_requests_wait_until_those_before_them_are_completed(queueing: Any) -> N
 
 
 def test_a_noisy_neighbour_slows_the_replicas_of_all_services_on_its_host(queueing: Any) -> None:
-    world = queueing.world.QueueingWorld(11008)
+    world = queueing.world.World(11008)
     services = [(world.service, world.conditions), *zip(world.other_services, world.other_conditions, strict=True)]
     growth: dict[str, list[float]] = {}
     for service, conditions in services:

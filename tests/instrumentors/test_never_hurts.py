@@ -22,7 +22,7 @@ from stagelens.instrumentors.bootstrap import LIBRARIES
 # in one process: in batchers/ it is imported later.
 BESIDE = {
     "bentoml": "bentoml",
-    "gradio": "found",
+    "gradio": "gradio",
     "kserve": "kserve",
     "litserve": "litserve",
     "llama_cpp": "llama",
