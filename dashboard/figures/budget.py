@@ -23,6 +23,8 @@ from .elements import (
     Trace,
     f4,
     f8,
+    figure,
+    fixed_axis,
     horizontal_line,
     line,
     marker_rows,
@@ -71,7 +73,12 @@ def budget_figure(
     # Budget that a service younger than its window may have spent so far.
     first, last = (100 * (1 - min((at - (since or axis.start)) / window, 1.0)) for at in (axis.start, axis.end))
     times = [axis.text(axis.start), *(axis.text(min(at + axis.step, axis.end)) for at in series["at"])]
-    data = _budget_lines(x, y, times, ends, (first, last))
+    left: Trace = {
+        **line(f8(x), f4(y), width=2, fill="tozeroy", fillcolor="$ink@.06"),
+        "text": times,
+        "hovertemplate": "%{text}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
+    }
+    data = [left, {**line(list(ends), [first, last]), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}}]
     shapes, notes, top_margin = release_markers(axis, versions, reported)
     notes.append(_pace_note(x, y, ends, (first, last)))
     right, low = ends[1], _axis_floor(min(float(y.min()), last)) if len(series) else _LOWEST
@@ -79,28 +86,15 @@ def budget_figure(
         right, way, text = _projection(ends[1], ends[1] - ends[0], float(y[-1]), exhausted_in)
         data.append(way)
         notes.append(text)
-    layout = {
-        "margin": {"l": 58, "r": 14, "t": top_margin, "b": 26},
-        "hovermode": "closest",
-        "xaxis": axis.layout(right),
-        "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
-        "shapes": [horizontal_line(0, "$bad", "solid"), *shapes],
-        "annotations": notes,
-    }
-    return {"data": data, "layout": layout}
-
-
-def _budget_lines(
-    x: list[float], y: np.ndarray, times: list[str], ends: tuple[float, float], pace: tuple[float, float]
-) -> list[Trace]:
-    return [
-        {
-            **line(f8(x), f4(y), width=2, fill="tozeroy", fillcolor="$ink@.06"),
-            "text": times,
-            "hovertemplate": "%{text}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
-        },
-        {**line(list(ends), list(pace)), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}},
-    ]
+    return figure(
+        data,
+        (58, 14, top_margin, 26),
+        hovermode="closest",
+        xaxis=axis.layout(right),
+        yaxis=fixed_axis(low, 100 + (100 - low) * 0.04, ticksuffix=" %", nticks=6),
+        shapes=[horizontal_line(0, "$bad", "solid"), *shapes],
+        annotations=notes,
+    )
 
 
 def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.0) -> np.ndarray:
@@ -141,13 +135,8 @@ def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) 
     bottom = left * (1 - reach / needed)
     dashed = {"width": 1.6, "color": "$bad", "dash": "3px,3px"}
     style: Annotation = {"xanchor": "right", "yanchor": "bottom", "yshift": 8, "bgcolor": "$surface@.8"}
-    text = note(
-        f"<b>exhausted in {span(exhausted_in)}</b>",
-        end + reach,
-        max(bottom, 0),
-        font={"size": 11.5, "color": "$bad"},
-        **style,
-    )
+    style |= {"font": {"size": 11.5, "color": "$bad"}}
+    text = note(f"<b>exhausted in {span(exhausted_in)}</b>", end + reach, max(bottom, 0), **style)
     way = {**line([end, end + reach], [left, bottom]), "line": dashed}
     return end + reach * 1.06, way, text
 
@@ -175,21 +164,17 @@ def burn_figure(
         data.append({**line(x, f4(burn), width=width, colour=colour), "hoverinfo": "y", "hovertemplate": hover})
     top = max(tops) * 1.12
     shown = [each for each in lines if each.burn < top]
-    notes = [
-        note(each.text, 0, each.burn, xref="paper", xanchor="left", yanchor="bottom", xshift=4)
-        | {"font": {"size": 11, "color": each.colour}, "bgcolor": "$surface@.7"}
-        for each in _named_thresholds(shown, top)
-    ]
+    notes = [_threshold_note(each.text, each.burn, each.colour) for each in _named_thresholds(shown, top)]
     version_shapes, version_notes, top_margin = release_markers(axis, versions, reported)
-    layout = {
-        "margin": {"l": 40, "r": 12, "t": top_margin, "b": 24},
-        "hovermode": "x",
-        "xaxis": axis.layout(),
-        "yaxis": {"range": [0, top], "ticksuffix": "\u00d7", "nticks": 5, "fixedrange": True},
-        "shapes": [horizontal_line(each.burn, each.colour) for each in shown] + version_shapes,
-        "annotations": notes + version_notes,
-    }
-    return {"data": data, "layout": layout}
+    return figure(
+        data,
+        (40, 12, top_margin, 24),
+        hovermode="x",
+        xaxis=axis.layout(),
+        yaxis=fixed_axis(0, top, ticksuffix="\u00d7", nticks=5),
+        shapes=[horizontal_line(each.burn, each.colour) for each in shown] + version_shapes,
+        annotations=notes + version_notes,
+    )
 
 
 def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
@@ -249,16 +234,16 @@ def spent_figure(
             data.append({**_bars(stage, x, bad, width, places), "hovertext": times})
     shapes, notes, top_margin = release_markers(axis, versions, reported)
     top = float(frame["bad"].max() * 1.12) or 1.0
-    layout = {
-        "margin": {"l": 40, "r": 12, "t": top_margin, "b": 24},
-        "hovermode": "closest",
-        "barmode": "stack",
-        "xaxis": axis.layout(),
-        "yaxis": {"range": [0, top], "fixedrange": True, **_whole_ticks(top)},
-        "shapes": shapes,
-        "annotations": notes,
-    }
-    return {"data": data, "layout": layout}
+    return figure(
+        data,
+        (40, 12, top_margin, 24),
+        hovermode="closest",
+        barmode="stack",
+        xaxis=axis.layout(),
+        yaxis=fixed_axis(0, top, **_whole_ticks(top)),
+        shapes=shapes,
+        annotations=notes,
+    )
 
 
 def spent_stages(frame: pd.DataFrame) -> list[str]:
@@ -306,32 +291,30 @@ def trend_figure(
     x = axis.places(starts)
     pairs = zip(starts, trend.values, strict=True)
     texts = ["" if value is None else f"{axis.text(at)}<br><b>{write(value)}</b>" for at, value in pairs]
-    data = [
-        {
-            **line(f8(x), list(trend.values), width=2),
-            "text": texts,
-            "hovertemplate": "%{text}<extra></extra>",
-            "connectgaps": False,
-        }
-    ]
+    style = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "connectgaps": False}
+    data = [{**line(f8(x), list(trend.values), width=2), **style}]
     top = max(trend.highest or 0.0, limit or 0.0) * _ROOM_ABOVE or 1.0
     shapes: list[Shape] = [rectangle(axis.place(onset[0]), axis.place(onset[1]), 0, 1, "$bad@.1")]
     notes: list[Annotation] = []
     if limit is not None:
         shapes.append(horizontal_line(limit, "$bad" if is_burn_rate else "$deco"))
         text = f"alerts from {write(limit)}" if is_burn_rate else f"baseline {write(limit)}"
-        style: Annotation = {"font": {"size": 11, "color": "$faint"}, "bgcolor": "$surface@.7"}
-        notes.append(note(text, 0, limit, xref="paper", xanchor="left", yanchor="bottom", xshift=4, **style))
+        notes.append(_threshold_note(text, limit, "$faint"))
     more_shapes, more_notes, top_margin = release_markers(axis, None, marks)
-    layout = {
-        "margin": {"l": 52, "r": 12, "t": top_margin, "b": 24},
-        "hovermode": "closest",
-        "xaxis": axis.layout(),
-        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4, write)},
-        "shapes": shapes + more_shapes,
-        "annotations": notes + more_notes,
-    }
-    return {"data": data, "layout": layout}
+    return figure(
+        data,
+        (52, 12, top_margin, 24),
+        hovermode="closest",
+        xaxis=axis.layout(),
+        yaxis=fixed_axis(0, top, **ticks(0, top, 4, write)),
+        shapes=shapes + more_shapes,
+        annotations=notes + more_notes,
+    )
+
+
+def _threshold_note(text: str, value: float, colour: str) -> Annotation:
+    style: Annotation = {"font": {"size": 11, "color": colour}, "bgcolor": "$surface@.7"}
+    return note(text, 0, value, xref="paper", xanchor="left", yanchor="bottom", xshift=4, **style)
 
 
 def _burn_rate(rate: float) -> str:

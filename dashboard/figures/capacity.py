@@ -9,7 +9,22 @@ import numpy as np
 
 from ...analysis.capacity import Capacity, Curve, Floats
 from ..ui.format import axis_duration, count, duration
-from .elements import Annotation, Figure, Shape, Trace, f4, horizontal_line, line, note, safe, ticks, vertical_line
+from .elements import (
+    Annotation,
+    Figure,
+    Shape,
+    Trace,
+    f4,
+    figure,
+    fixed_axis,
+    horizontal_line,
+    line,
+    markers,
+    note,
+    safe,
+    ticks,
+    vertical_line,
+)
 
 # Steps above this quantile may lie outside the plot, so that they do not flatten the rest.
 _CEILING_QUANTILE = 0.98
@@ -55,15 +70,15 @@ def load_figure(
             notes.append(_capacity_note(side, present=present, left=side.capacity.rate - low > 0.8 * (high - low)))
     if now.curve is not None and now.curve.knee_is_sure and low < now.curve.knee < high:
         data.append(_knee(now.curve))
-    layout = {
-        "margin": {"l": 56, "r": 14, "t": 12, "b": 42},
-        "hovermode": "closest",
-        "xaxis": {"range": [low, high], "showgrid": False, "fixedrange": True, **ticks(low, high, 5, count)},
-        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top)},
-        "shapes": shapes,
-        "annotations": notes,
-    }
-    return {"data": data, "layout": layout}
+    return figure(
+        data,
+        (56, 14, 12, 42),
+        hovermode="closest",
+        xaxis=fixed_axis(low, high, showgrid=False, **ticks(low, high, 5, count)),
+        yaxis=fixed_axis(0, top, **ticks(0, top)),
+        shapes=shapes,
+        annotations=notes,
+    )
 
 
 def batch_figure(
@@ -84,16 +99,16 @@ def batch_figure(
         *[note(safe(text), x[i], below[size], yref="y2", **value) for i, (size, text) in enumerate(zip(sizes, written, strict=True))],
         _axis_title("batch size"),
     ]  # fmt: skip
-    layout = {
-        "margin": {"l": 54, "r": 12, "t": 24, "b": 42},
-        "hovermode": "closest",
-        "xaxis": {"type": "category", "showgrid": False, "fixedrange": True, "anchor": "y2"},
-        "yaxis": {"domain": [0.5, 1], "range": [0, high], "fixedrange": True, **ticks(0, high, 3)},
-        "yaxis2": {"domain": [0, 0.38], "range": [0, deep], "fixedrange": True, "showticklabels": False, "nticks": 3},
-        "annotations": notes,
-        "bargap": 0.4,
-    }
-    return {"data": [bars, dotted], "layout": layout}
+    return figure(
+        [bars, dotted],
+        (54, 12, 24, 42),
+        hovermode="closest",
+        xaxis={"type": "category", "showgrid": False, "fixedrange": True, "anchor": "y2"},
+        yaxis=fixed_axis(0, high, domain=[0.5, 1], **ticks(0, high, 3)),
+        yaxis2=fixed_axis(0, deep, domain=[0, 0.38], showticklabels=False, nticks=3),
+        annotations=notes,
+        bargap=0.4,
+    )
 
 
 def _axis_title(text: str) -> Annotation:
@@ -121,8 +136,7 @@ def _steps(side: VersionLoad, percentile: str, *, present: bool) -> Trace:
         f"{safe(side.name)}: <b>{duration(each)}</b> {percentile} at {count(at)}/s<extra></extra>"
         for at, each in zip(side.rate.tolist(), side.latency.tolist(), strict=True)
     ]
-    trace: Trace = {"type": "scatter", "mode": "markers", "x": f4(side.rate), "y": f4(side.latency), "marker": marker}
-    return trace | {"hovertemplate": texts}
+    return markers(f4(side.rate), f4(side.latency), marker, hovertemplate=texts)
 
 
 def _curve(side: VersionLoad, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
@@ -155,6 +169,5 @@ def _knee(curve: Curve) -> Trace:
     at = curve.knee
     marker = {"symbol": "diamond-open", "size": 11, "color": _INK, "line": {"width": 1.6}}
     text = f"<b>Knee</b> at {count(at)}/s, {duration(float(curve.at(at)))}<br>above it, latency grows faster than throughput<extra></extra>"  # fmt: skip
-    trace: Trace = {"type": "scatter", "mode": "markers+text", "x": [at], "y": [float(curve.at(at))], "marker": marker}
     named = {"text": ["knee"], "textposition": "bottom right", "textfont": {"size": 11, "color": "$muted"}}
-    return trace | named | {"hovertemplate": text}
+    return markers([at], [float(curve.at(at))], marker, mode="markers+text", hovertemplate=text, **named)

@@ -18,6 +18,8 @@ from .elements import (
     band_labels,
     dots,
     f4,
+    figure,
+    fixed_axis,
     line,
     log_ticks,
     note,
@@ -73,15 +75,19 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | Non
         value_label(_signed_or_unsure(float(total[i]), certain[i]), float(places[i]), float(stacked[i]), yshift=7)
         for i in marks
     ]
-    layout = {
-        "margin": {"l": 52, "r": 96, "t": 18, "b": 28},
-        "xaxis": _percentile_axis(quantiles),
-        "yaxis": {"range": [low, high], "zeroline": True, "zerolinecolor": "$ink", "zerolinewidth": 1}
-        | {"fixedrange": True, **ticks(low, high)},
-        "annotations": notes,
-        "shapes": [vertical_line(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
-    }
-    return {"data": data, "layout": layout, "narrow": _narrow_delta(quantiles, notes)}
+    # A narrow screen has no space for the names of the stages, which are in the table below the chart.
+    narrow_axis = _percentile_axis(quantiles, (0.5, 0.9, 0.99))
+    narrow_margin = {"l": 52, "r": 14, "t": 18, "b": 28}
+    zero = {"zeroline": True, "zerolinecolor": "$ink", "zerolinewidth": 1}
+    return figure(
+        data,
+        (52, 96, 18, 28),
+        narrow={"margin": narrow_margin, "annotations": without_side_labels(notes), "xaxis": narrow_axis},
+        xaxis=_percentile_axis(quantiles),
+        yaxis=fixed_axis(low, high, **zero, **ticks(low, high)),
+        annotations=notes,
+        shapes=[vertical_line(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
+    )
 
 
 def _signed_or_unsure(seconds: float, certain: bool) -> str:
@@ -99,11 +105,6 @@ def _delta_words(
         counts = f"stages of {int(a['n'].iloc[index])} and {int(b['n'].iloc[index])} requests"
         texts.append("<br>".join([head, ", ".join(parts) if certain[index] else "within the error", counts]))
     return texts
-
-
-def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
-    axis = _percentile_axis(quantiles, (0.5, 0.9, 0.99))
-    return {"margin": {"l": 52, "r": 14, "t": 18, "b": 28}, "annotations": without_side_labels(notes), "xaxis": axis}
 
 
 def both_figure(
@@ -133,20 +134,16 @@ def both_figure(
     notes.append(note(f"A {safe(_short(names[0]))}", 1, float(ends[1]) - nudge, font=grey, **style))
     low = float(min(first[0], second[0]) * 0.8)
     high = float(max(first.max(), second.max()) * 1.3)
-    layout = {
-        "margin": {"l": 50, "r": 84, "t": 14, "b": 28},
-        "xaxis": _percentile_axis(quantiles),
-        "yaxis": {"type": "log", "fixedrange": True, **log_ticks(low, high)}
-        | {"range": [float(np.log10(max(low, 1e-9))), float(np.log10(max(high, 1e-8)))]},
-        "annotations": notes,
-    }
+    reach = float(np.log10(max(low, 1e-9))), float(np.log10(max(high, 1e-8)))
+    yaxis = fixed_axis(*reach, type="log", **log_ticks(low, high))
     # A narrow screen has no space for p95 between its neighbours.
     crowded = place(0.95, even=False)
     narrow = {
         "xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999)),
         "annotations": [each for each in notes if each["xref"] != "x" or not np.isclose(each["x"], crowded)],
     }
-    return {"data": data, "layout": layout, "narrow": narrow}
+    xaxis = _percentile_axis(quantiles)
+    return figure(data, (50, 84, 14, 28), narrow=narrow, xaxis=xaxis, yaxis=yaxis, annotations=notes)
 
 
 def _both_words(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
@@ -189,13 +186,8 @@ def _change_note(x: float, first: float, second: float, certain: bool) -> Annota
 def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> Mapping[str, object]:
     last = float(quantiles[-1])
     named = [each for each in shown if each <= last + 1e-9]
-    return {
-        "range": [0, max(place(last, even=False), 0.5)],
-        "tickvals": [place(each, even=False) for each in named],
-        "ticktext": [percentile(each) for each in named],
-        "showgrid": False,
-        "fixedrange": True,
-    }
+    names = {"tickvals": [place(each, even=False) for each in named], "ticktext": [percentile(each) for each in named]}
+    return fixed_axis(0, max(place(last, even=False), 0.5), showgrid=False, **names)
 
 
 def _column(frame: pd.DataFrame, stage: str) -> np.ndarray:

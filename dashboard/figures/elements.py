@@ -34,6 +34,24 @@ _NAME_SHARE, _NAME_EDGE = 0.0125, -0.06
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
+def figure(
+    data: list[Trace], margin: tuple[int, int, int, int], *, narrow: Figure | None = None, **layout: Any
+) -> Figure:
+    """Return the figure of *data* with the margins left, right, top and bottom; *narrow* is its layout on phones."""
+    made = {"data": data, "layout": {"margin": dict(zip("lrtb", margin, strict=True)), **layout}}
+    return made if narrow is None else {**made, "narrow": narrow}
+
+
+def fixed_axis(low: float, high: float, **rest: Any) -> dict[str, Any]:
+    """Return an axis that the reader cannot zoom."""
+    return {"range": [low, high], "fixedrange": True, **rest}
+
+
+def spike(colour: str) -> dict[str, Any]:
+    """Return the options of an axis with a line through the hovered point."""
+    return {"showspikes": True, "spikemode": "across", "spikethickness": 1, "spikecolor": colour, "spikedash": "solid"}
+
+
 def f4(values: ArrayLike) -> dict[str, str]:
     """Return *values* as Plotly's base64 typed array of 32-bit floats, 5.3 bytes per value."""
     return _packed(np.ascontiguousarray(values, dtype=np.float32), "f4")
@@ -113,15 +131,11 @@ def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str 
 
 def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
     marker = {"size": 6, "color": "$ink", "line": {"width": 1.5, "color": "$surface"}}
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": list(x),
-        "y": list(y),
-        "marker": marker,
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-    }
+    return markers(list(x), list(y), marker, hoverinfo="skip", cliponaxis=False)
+
+
+def markers(x: Any, y: Any, marker: dict[str, Any], **rest: Any) -> Trace:
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, **rest}
 
 
 def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest: Any) -> Annotation:
@@ -134,29 +148,16 @@ def value_label(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
 
 
 def horizontal_line(y: float, colour: str, dash: str = "4px,3px") -> Shape:
-    return {
-        "type": "line",
-        "xref": "paper",
-        "yref": "y",
-        "x0": 0,
-        "x1": 1,
-        "y0": y,
-        "y1": y,
-        "line": {"width": 1.2, "color": colour, "dash": dash},
-    }
+    return _line_shape("paper", "y", (0, 1), (y, y), {"width": 1.2, "color": colour, "dash": dash})
 
 
 def vertical_line(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, yref: str = "y") -> Shape:
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": yref,
-        "x0": x,
-        "x1": x,
-        "y0": y0,
-        "y1": y1,
-        "line": {"width": 1, "color": colour, "dash": dash},
-    }
+    return _line_shape("x", yref, (x, x), (y0, y1), {"width": 1, "color": colour, "dash": dash})
+
+
+def _line_shape(xref: str, yref: str, x: tuple[float, float], y: tuple[float, float], style: dict[str, Any]) -> Shape:
+    ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
+    return {"type": "line", "xref": xref, "yref": yref, **ends, "line": style}
 
 
 def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[list[Shape], list[Annotation]]:

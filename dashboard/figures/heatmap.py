@@ -26,10 +26,13 @@ from .elements import (
     Trace,
     f4,
     f8,
+    figure,
+    fixed_axis,
     horizontal_line,
     line,
     log_ticks,
     marker_rows,
+    markers,
     note,
     raw,
     safe,
@@ -66,17 +69,9 @@ def heat_figure(
     if threshold_seconds is not None and low < threshold_seconds < high:
         shapes.append(horizontal_line(threshold_seconds, "$bad"))
         notes.append(_objective_label(threshold_seconds))
-    return {"data": data, "layout": {**_layout(axis, low, high), "annotations": notes, "shapes": shapes}}
-
-
-def _layout(axis: TimeAxis, low: float, high: float) -> dict[str, Any]:
-    reach = [float(np.log10(low)), float(np.log10(high))]
-    return {
-        "margin": {"l": 50, "r": 34, "t": 22, "b": 24},
-        "hovermode": "closest",
-        "xaxis": axis.layout(),
-        "yaxis": {"type": "log", "showgrid": False, "fixedrange": True, **log_ticks(low, high), "range": reach},
-    }
+    yaxis = fixed_axis(float(np.log10(low)), float(np.log10(high)), type="log", showgrid=False, **log_ticks(low, high))
+    more = {"annotations": notes, "shapes": shapes}
+    return figure(data, (50, 34, 22, 24), hovermode="closest", xaxis=axis.layout(), yaxis=yaxis, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +215,14 @@ def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Tr
     if not exemplars:
         return []
     return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [axis.place(each["at"]) for each in exemplars],
-            "y": [float(each["duration_seconds"]) for each in exemplars],
-            "customdata": [trace_name(str(each["trace_id"]), str(each["span_id"])) for each in exemplars],
-            "text": [axis_duration(float(f"{each['duration_seconds']:.3g}")) for each in exemplars],
-            "marker": {"symbol": "diamond", "size": 7, "color": "$surface", "line": {"width": 1.5, "color": "$ink"}},
-            "hovertemplate": "exemplar · <b>%{text}</b><br>click to open the trace<extra></extra>",
-        }
+        markers(
+            [axis.place(each["at"]) for each in exemplars],
+            [float(each["duration_seconds"]) for each in exemplars],
+            {"symbol": "diamond", "size": 7, "color": "$surface", "line": {"width": 1.5, "color": "$ink"}},
+            customdata=[trace_name(str(each["trace_id"]), str(each["span_id"])) for each in exemplars],
+            text=[axis_duration(float(f"{each['duration_seconds']:.3g}")) for each in exemplars],
+            hovertemplate="exemplar · <b>%{text}</b><br>click to open the trace<extra></extra>",
+        )
     ]
 
 

@@ -24,11 +24,14 @@ from .elements import (
     band,
     f4,
     f8,
+    figure,
+    fixed_axis,
     horizontal_line,
     line,
     marker_rows,
     note,
     safe,
+    spike,
     stages_of,
     ticks,
 )
@@ -37,7 +40,6 @@ from .time_axis import Alert, TimeAxis, alert_marks, gaps_filled, has_too_few, r
 # Upper end of the lower panel, and lower end of the upper panel. [ratio of the plot's height]
 _LOWER, _UPPER = 0.56, 0.68
 _SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}
-_NARROW: dict[str, Any] = {"margin": {"l": 44, "r": 12, "t": 22, "b": 24}}
 OVER_TIME_COLUMNS = ("at", "n", "value_seconds")
 # If one extreme step would flatten the rest, the axis ends above this quantile of the steps.
 _CEILING_QUANTILE = 0.985
@@ -79,25 +81,17 @@ def over_time_figure(
     shapes, notes = [*shapes, *fields, *veils(steps, axis, quantile, _FLOOR)], [*notes, *names]
     if threshold_seconds is not None and threshold_seconds < top and not part:
         shapes.append(horizontal_line(threshold_seconds, "$bad"))
-    layout = {**_layout(axis, top, np.nan_to_num(rate)), "annotations": notes, "shapes": shapes}
-    return {"data": data, "layout": layout, "narrow": {"annotations": without_alert_names(notes)}}
-
-
-def _layout(axis: TimeAxis, top: float, rate: np.ndarray) -> dict[str, Any]:
-    spike = {
-        "showspikes": True,
-        "spikemode": "across",
-        "spikethickness": 1,
-        "spikecolor": "$ink@.5",
-        "spikedash": "solid",
-    }
-    return {
-        "margin": {"l": 50, "r": 12, "t": 22, "b": 24},
-        "xaxis": {**axis.layout(), "anchor": "y2", **spike},
-        "yaxis": {"domain": [_FLOOR, 1], "range": [0, top], "fixedrange": True, **ticks(0, top, 4)},
-        "yaxis2": _strip_axis(rate),
-        "bargap": 0.25,
-    }
+    return figure(
+        data,
+        (50, 12, 22, 24),
+        narrow={"annotations": without_alert_names(notes)},
+        xaxis={**axis.layout(), "anchor": "y2", **spike("$ink@.5")},
+        yaxis=fixed_axis(0, top, domain=[_FLOOR, 1], **ticks(0, top, 4)),
+        yaxis2=_strip_axis(np.nan_to_num(rate)),
+        bargap=0.25,
+        annotations=notes,
+        shapes=shapes,
+    )
 
 
 def _runs(steps: pd.DataFrame, axis: TimeAxis) -> tuple[list[float], list[int]]:
@@ -154,18 +148,12 @@ def _ceiling(total: np.ndarray) -> float:
     return float(max(np.quantile(known, _CEILING_QUANTILE) * 1.22, known.max() if len(known) < 40 else 0) * 1.02)  # noqa: PLR2004 - with few steps none may be cut off
 
 
-def _strip_axis(rate: np.ndarray) -> dict[str, object]:
+def _strip_axis(rate: np.ndarray) -> dict[str, Any]:
     busiest = float(rate.max()) if len(rate) else 0.0
     running = rate[rate > 0]
     usual = float(running.mean()) if len(running) else 0.0
-    return {
-        "domain": [0, 0.12],
-        "showgrid": False,
-        "range": [0, max(busiest * 1.05, 1e-9)],
-        "tickvals": [busiest / 2],
-        "ticktext": [f"{count(usual)}/s"],
-        "fixedrange": True,
-    }
+    tick = {"tickvals": [busiest / 2], "ticktext": [f"{count(usual)}/s"]}
+    return fixed_axis(0, max(busiest * 1.05, 1e-9), domain=[0, 0.12], showgrid=False, **tick)
 
 
 def hardware_figure(
@@ -184,14 +172,15 @@ def hardware_figure(
         note(tail_name, 1, (1 + _UPPER) / 2, yref="paper", **_SIDE),
         note(name, 1, _LOWER / 2, yref="paper", **_SIDE),
     ]
-    layout = {
-        "margin": {"l": 50, "r": 74, "t": 22, "b": 24},
-        "xaxis": {**axis.layout(), "anchor": "y"},
-        "yaxis": {"domain": [0, _LOWER], "range": [0, 1.02], "fixedrange": True, **ticks(0, 1, 4, percent)},
-        "yaxis2": {"domain": [_UPPER, 1], "range": [0, top], "fixedrange": True, **ticks(0, top, 2)},
-        "annotations": notes,
-    }
-    return {"data": data, "layout": layout, "narrow": {**_NARROW, "annotations": []}}
+    return figure(
+        data,
+        (50, 74, 22, 24),
+        narrow={"margin": {"l": 44, "r": 12, "t": 22, "b": 24}, "annotations": []},
+        xaxis={**axis.layout(), "anchor": "y"},
+        yaxis=fixed_axis(0, 1.02, domain=[0, _LOWER], **ticks(0, 1, 4, percent)),
+        yaxis2=fixed_axis(0, top, domain=[_UPPER, 1], **ticks(0, top, 2)),
+        annotations=notes,
+    )
 
 
 def _gapped_line(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], **look: str) -> Trace:
@@ -226,10 +215,5 @@ def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
     top = float(total.max(initial=0.0) * 1.1) or 1.0
     data: list[Trace] = [band(x, stack[:, place], stage) for place, stage in enumerate(stages)]
     data.append(line(x, f4(np.array(total)), width=1.3, hoverinfo="none"))
-    layout = {
-        "margin": {"l": 44, "r": 12, "t": 10, "b": 24},
-        "xaxis": {**axis.layout(), "showspikes": True, "spikemode": "across", "spikethickness": 1}
-        | {"spikecolor": "$ink@.5", "spikedash": "solid"},
-        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4, count)},
-    }
-    return {"data": data, "layout": layout}
+    xaxis = {**axis.layout(), **spike("$ink@.5")}
+    return figure(data, (44, 12, 10, 24), xaxis=xaxis, yaxis=fixed_axis(0, top, **ticks(0, top, 4, count)))

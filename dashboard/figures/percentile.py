@@ -139,30 +139,20 @@ def _figure(
 ) -> elements.Figure:
     last = float(quantiles[-1])
     named = [each for each in (_EVEN_TICKS if even else NAMED_PERCENTILES) if each <= last + 1e-9]
-    spike = {"showspikes": True, "spikemode": "across", "spikethickness": 1, "spikecolor": "$ink@.6"}
     xaxis = {
-        "range": [0, max(place(last, even=even), 0.5)],
+        **elements.fixed_axis(0, max(place(last, even=even), 0.5), showgrid=False),
         **_percentile_ticks(named, even=even),
-        "showgrid": False,
-        "fixedrange": True,
-        **spike,
-        "spikedash": "solid",
+        **elements.spike("$ink@.6"),
         "spikesnap": "hovered data",
     }
     write = elements.ticks(0, 1, 4, percent) if share else elements.ticks(0, top)
-    layout = {
-        "margin": {"l": 50, "r": 104, "t": 24 if share else 14, "b": 30},
-        "xaxis": xaxis,
-        "yaxis": {"range": [0, top], "fixedrange": True, **write},
-        "annotations": notes,
-        "shapes": shapes,
-    }
     narrow = {
         "margin": {"l": 50, "r": 14, "t": 24 if share else 16, "b": 28},
         "annotations": _narrow_notes(notes),
         "xaxis": _percentile_ticks([each for each in named if each not in (0.95, 0.995, 0.9)], even=even),
     }
-    return {"data": data, "layout": layout, "narrow": narrow}
+    yaxis, margin = elements.fixed_axis(0, top, **write), (50, 104, 24 if share else 14, 30)
+    return elements.figure(data, margin, narrow=narrow, xaxis=xaxis, yaxis=yaxis, annotations=notes, shapes=shapes)
 
 
 def _percentile_ticks(named: Sequence[float], *, even: bool) -> dict[str, list[float] | list[str]]:
@@ -209,7 +199,7 @@ def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> 
         return []
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
     at = float(np.interp(threshold, np.maximum.accumulate(total), places))
-    return [{"type": "scatter", "mode": "markers", "x": [at], "y": [threshold], "marker": marker, "hoverinfo": "skip"}]
+    return [elements.markers([at], [threshold], marker, hoverinfo="skip")]
 
 
 def values_beside_label(

@@ -16,6 +16,8 @@ from .elements import (
     Trace,
     dots,
     f4,
+    figure,
+    fixed_axis,
     line,
     note,
     safe,
@@ -33,15 +35,15 @@ _NAMED = 2
 
 
 def first_token_figure(frame: pd.DataFrame) -> Figure:
-    figure = percentile_figure(frame)
+    made = percentile_figure(frame)
     places = [place(float(each), even=False) for each in frame["percentile"]]
     hover = _hover(_hover_lines(frame))
-    figure["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
+    made["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
     # On half the width, p90 and p95 would overlap.
     crowded = place(0.9, even=False)
-    layout = figure["layout"]
+    layout = made["layout"]
     layout["annotations"] = [each for each in layout["annotations"] if each["xref"] == "paper" or each["x"] != crowded]
-    return figure
+    return made
 
 
 def _hover_lines(frame: pd.DataFrame) -> list[str]:
@@ -80,28 +82,20 @@ def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "
     if newest is not None:
         shapes = [vertical_line(newest, 0, 1, "$deco", "2px,2px", yref="paper")]
         notes.append(note(newest_name, newest, 1, yref="paper", yanchor="bottom"))
-    layout = {
-        "margin": {"l": 50, "r": 74, "t": 20, "b": 42},
-        "xaxis": {
-            "range": [low - pad, high + pad],
-            "anchor": "y2",
-            "showgrid": False,
-            "fixedrange": True,
-            **ticks(low, high, 5, count),
-            "title": {"text": "requests decoding together", "standoff": 6, "font": {"size": 11}},
-        },
-        "yaxis": {"domain": [_UPPER, 1], "range": [0, pace_top], "fixedrange": True, **ticks(0, pace_top, 4)},
-        "yaxis2": {
-            "domain": [0, _LOWER],
-            "range": [0, output_top],
-            "fixedrange": True,
-            **ticks(0, output_top, 2, count),
-            "anchor": "x",
-        },
-        "annotations": notes,
-        "shapes": shapes,
-    }
-    return {"data": data, "layout": layout, "narrow": _narrow(layout)}
+    title = {"text": "requests decoding together", "standoff": 6, "font": {"size": 11}}
+    return _with_narrow(
+        figure(
+            data,
+            (50, 74, 20, 42),
+            xaxis=fixed_axis(
+                low - pad, high + pad, anchor="y2", showgrid=False, title=title, **ticks(low, high, 5, count)
+            ),
+            yaxis=fixed_axis(0, pace_top, domain=[_UPPER, 1], **ticks(0, pace_top, 4)),
+            yaxis2=fixed_axis(0, output_top, domain=[0, _LOWER], anchor="x", **ticks(0, output_top, 2, count)),
+            annotations=notes,
+            shapes=shapes,
+        )
+    )
 
 
 def _spoken_speed(frame: pd.DataFrame) -> list[str]:
@@ -125,20 +119,17 @@ def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
     top = float(np.nanmax([*usual, *slow]) * 1.1)
     # Bucket names are shortened to their lower end, because complete names do not fit.
     starts = [str(each).partition("-")[0].rstrip("+") for each in frame["band"]]
-    layout = {
-        "margin": {"l": 50, "r": 40, "t": 12, "b": 42},
-        "xaxis": {
-            "range": [-0.4, len(frame) - 0.6],
-            "showgrid": False,
-            "fixedrange": True,
-            "tickvals": x.tolist(),
-            "ticktext": starts,
-            "title": {"text": f"{unit}, from", "standoff": 6, "font": {"size": 11}},
-        },
-        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4)},
-        "annotations": _ends(x, usual, slow, top, ("p50", "p99")),
-    }
-    return {"data": data, "layout": layout, "narrow": _narrow(layout)}
+    title = {"text": f"{unit}, from", "standoff": 6, "font": {"size": 11}}
+    names = {"tickvals": x.tolist(), "ticktext": starts}
+    return _with_narrow(
+        figure(
+            data,
+            (50, 40, 12, 42),
+            xaxis=fixed_axis(-0.4, len(frame) - 0.6, showgrid=False, title=title, **names),
+            yaxis=fixed_axis(0, top, **ticks(0, top, 4)),
+            annotations=_ends(x, usual, slow, top, ("p50", "p99")),
+        )
+    )
 
 
 def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
@@ -175,5 +166,7 @@ def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names:
     return ends
 
 
-def _narrow(layout: Figure) -> Figure:
-    return {"margin": {**layout["margin"], "r": 14}, "annotations": without_side_labels(layout["annotations"])}
+def _with_narrow(made: Figure) -> Figure:
+    layout = made["layout"]
+    narrow = {"margin": {**layout["margin"], "r": 14}, "annotations": without_side_labels(layout["annotations"])}
+    return {**made, "narrow": narrow}
