@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .events import Event
 from .points import Point
-from .queries.minutes import Group, MinuteCounts, SpentCounts
+from .queries.minutes import Group
 from .queries.state import StoreState
 from .records import Batch, KeptTrace
 from .retention import Retention
@@ -20,7 +20,7 @@ from .series import Series, SeriesCaps
 from .store import Store
 
 if TYPE_CHECKING:
-    from .queries.slo import SloCounts, Tally
+    from .queries.slo import Tally
     from .reader import Reader
 
 __all__ = [
@@ -29,21 +29,18 @@ __all__ = [
     "Group",
     "Indicator",
     "KeptTrace",
-    "MinuteCounts",
     "Point",
     "Reader",
     "Retention",
     "Selection",
     "Series",
     "SeriesCaps",
-    "SloCounts",
-    "SpentCounts",
     "Store",
     "StoreState",
     "Tally",
 ]
 
-_ON_FIRST_USE = {"Reader": ".reader", "SloCounts": ".queries.slo", "Tally": ".queries.slo"}
+_ON_FIRST_USE = {"Reader": ".reader", "Tally": ".queries.slo"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from ...analysis.regression.canary import compare_versions, is_serving, versions_to_compare
 from ...analysis.regression.policy import TailPolicy, WatchPolicy
 from ...analysis.regression.scoring import AlarmRules, AlarmState, TailScore, advance_alarm
-from ...analysis.regression.statistic import Row, TailCounts
-from ...store import Group, MinuteCounts
-from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before, to_minute_histograms
+from ...analysis.regression.statistic import MinuteHistograms, Row, TailCounts
+from ...store import Group
+from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
 
 
 def canary_cause(whole: Group, *versions: str) -> str:
@@ -54,7 +54,7 @@ class ServiceVersions:
 
     def advance(
         self,
-        found: Mapping[Group, MinuteCounts],
+        found: Mapping[Group, MinuteHistograms],
         seen: Mapping[str, int],
         span: tuple[int, int],
         loaded: Mapping[str, AlarmState],
@@ -73,14 +73,13 @@ class ServiceVersions:
     def serving(self) -> set[str]:
         return {version for version, each in self._recent.items() if is_serving(self.watching, each.requests)}
 
-    def _count(self, found: Mapping[Group, MinuteCounts], seen: Mapping[str, int], span: tuple[int, int]) -> None:
+    def _count(self, found: Mapping[Group, MinuteHistograms], seen: Mapping[str, int], span: tuple[int, int]) -> None:
         for version in seen:
             counts = found.get(version_group(self.whole, version))
             before = self._recent.get(version)
             if counts is None and before is None:
                 continue
-            minutes = None if counts is None else to_minute_histograms(counts)
-            counted = count_minutes(self.rows, minutes, *span)
+            counted = count_minutes(self.rows, counts, *span)
             self._recent[version] = append_minutes(before, counted, longest_window(self.policy))
         self._recent = {version: each for version, each in self._recent.items() if each.requests.any()}
 

@@ -29,7 +29,7 @@ from ...analysis.regression.statistic import (
     rows_of,
 )
 from ...analysis.regression.strata import DIMENSIONS, MAX_STRATA, Dimension, Strata, learn_strata, pool
-from ...store import Group, MinuteCounts, Reader, Selection
+from ...store import Group, Reader, Selection
 from ..schema import tail_accepted, tail_progress, tail_references
 
 # Length of the database column; longer causes end with a hash.
@@ -62,10 +62,6 @@ def whole_service(group: Group) -> Group:
 
 def minute_start(minute: int) -> datetime:
     return datetime.fromtimestamp(60 * minute, UTC)
-
-
-def to_minute_histograms(counts: MinuteCounts) -> MinuteHistograms:
-    return MinuteHistograms(counts.start, counts.index, counts.total, counts.stages, counts.own)
 
 
 def longest_window(policy: TailPolicy) -> int:
@@ -122,7 +118,7 @@ class WatchedSeries:
         self.learnt, self.recent = learnt, recent
         self.scorer = scoring.TailScorer(self.policy, learnt.reference)
 
-    def advance(self, found: Mapping[Group, MinuteCounts], start: int, end: int, released: frozenset[int]) -> None:
+    def advance(self, found: Mapping[Group, MinuteHistograms], start: int, end: int, released: frozenset[int]) -> None:
         length = longest_window(self.policy)
         reference, own = self.learnt.reference, found.get(self.group)
         counts = None if own is None else pooled(self.group, reference.strata, own, found.get)
@@ -163,20 +159,19 @@ def select_minutes(group: Group, start: int, end: int) -> Selection:
 
 
 def pooled(
-    group: Group, strata: Strata | None, own: MinuteCounts, part: Callable[[Group], MinuteCounts | None]
+    group: Group, strata: Strata | None, own: MinuteHistograms, part: Callable[[Group], MinuteHistograms | None]
 ) -> MinuteHistograms:
-    minutes = to_minute_histograms(own)
     if strata is None:
-        return minutes
+        return own
     groups = {value: replace(group, dimension=strata.dimension, value=value) for value in strata.shifts}
     parts = {value: counts for value, each in groups.items() if (counts := part(each)) is not None}
-    return pool(strata, minutes, {value: to_minute_histograms(counts) for value, counts in parts.items()})
+    return pool(strata, own, parts)
 
 
 def read_pooled(read: Reader, group: Group, strata: Strata | None, start: int, end: int) -> MinuteHistograms:
     """Return the requests of *group* in [start, end), in minutes since the epoch, pooled over *strata*."""
 
-    def minutes(each: Group) -> MinuteCounts:
+    def minutes(each: Group) -> MinuteHistograms:
         return read.minutes(select_minutes(each, start, end))
 
     return pooled(group, strata, minutes(group), minutes)
@@ -205,7 +200,7 @@ def _sums(
     read: Reader, policy: TailPolicy, group: Group, start: int, end: int
 ) -> tuple[Strata | None, MinuteHistograms, MinuteHistograms]:
     whole = select_minutes(group, start, end)
-    sums = to_minute_histograms(read.sums(whole))
+    sums = read.sums(whole)
     values = {} if group.dimension else read.dimensions(whole)
     dimension: Dimension | None = next((each for each in DIMENSIONS if len(values.get(each, {})) > 1), None)
     if dimension is None:
@@ -213,15 +208,14 @@ def _sums(
     requests = values[dimension]
     largest = sorted(requests, key=lambda value: (-requests[value], value))[:MAX_STRATA]
     groups = {value: replace(group, dimension=dimension, value=value) for value in largest}
-    parts = {value: to_minute_histograms(read.sums(select_minutes(each, start, end))) for value, each in groups.items()}
+    parts = {value: read.sums(select_minutes(each, start, end)) for value, each in groups.items()}
     strata = learn_strata(dimension, sums, parts, policy.stage_key.followers)
     return strata, sums, sums if strata is None else pool(strata, sums, parts)
 
 
 def stage_seconds(read: Reader, group: Group, start: int, end: int, step: timedelta = SPENT_STEP) -> StageSeconds:
     """Return the stage times of *group* in [start, end), in minutes since the epoch."""
-    found = read.spent(select_minutes(group, start, end), step)
-    return StageSeconds(found.start, found.step, found.index, found.total, found.stages, found.seconds)
+    return read.spent(select_minutes(group, start, end), step)
 
 
 def _days(

@@ -15,7 +15,7 @@ from ...analysis.comparison import QuantileComparison
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
-from ...store import SloCounts
+from ...store import Tally
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
@@ -154,7 +154,7 @@ def signals(context: Context, pair: Pair) -> list[Signal]:
 
 def _load(context: Context, pair: Pair) -> list[Signal]:
     source, sides = context.source, (pair.a, pair.b)
-    counted: list[SloCounts] = [source.cached(source.read.slo_counts, each, None) for each in sides]
+    counted: list[Tally] = [source.cached(source.read.slo_counts, each, None) for each in sides]
     lengths = [max((each.end - each.start).total_seconds(), 1.0) for each in sides]
     spent = [source.cached(source.read.latency, each).sum for each in sides]
     rates = [float(each.total) / length for each, length in zip(counted, lengths, strict=True)]
@@ -175,7 +175,7 @@ def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Sign
     return Signal(name, count(a), count(b), text, moved, hint)
 
 
-def _errors(before: SloCounts, after: SloCounts) -> Signal:
+def _errors(before: Tally, after: Tally) -> Signal:
     """Return the signal of the failure rate; a difference within chance counts as equal."""
     a, b = (float(each.bad) / float(each.total) if each.total else None for each in (before, after))
     if a is None or b is None:

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
+from ...analysis.regression.statistic import MinuteHistograms, StageSeconds
 from ...core.histogram import SCALE
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from ...core.stages import OTHER
 from .. import schema
-from ..points import Floats, Ints
+from ..points import Ints
 from ..selection import Selection, moment
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot
 from .fetch import QueryGroup, fetch, fetch_exact
@@ -45,61 +46,27 @@ class Group:
     environment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MinuteCounts:
-    """Requests of one group in consecutive minutes."""
-
-    start: int
-    index: Ints
-    total: Ints
-    stages: tuple[str, ...]
-    own: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class SpentCounts:
-    """Time that requests spent in each stage, by end-to-end latency.
-
-    Args:
-        start: First minute of the first step, counted from the epoch.
-        step: Width of a step. [minutes]
-        index: Buckets of `core.histogram`, ascending; shape (k,).
-        total: Number of requests by end-to-end latency; shape (steps, k).
-        seconds: Time that the requests of a bucket spent in each stage; shape (stages, steps, k). [seconds]
-    """
-
-    start: int
-    step: int
-    index: Ints
-    total: Ints
-    stages: tuple[str, ...]
-    seconds: Floats
-
-
 class MinuteQueries(QueryGroup):
-    def minutes(self, selection: Selection) -> MinuteCounts:
+    def minutes(self, selection: Selection) -> MinuteHistograms:
         with self._snapshot() as snapshot:
-            cells = _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
-            return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
+            return _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
 
-    def sums(self, selection: Selection) -> MinuteCounts:
+    def sums(self, selection: Selection) -> MinuteHistograms:
         """Return the sum of `minutes` over all of *selection*, as the counts of one minute; reads the coarsest buckets."""
         with self._snapshot() as snapshot:
-            start = selection.seconds[0]
             # Without the time of which no minutes are retained.
             kept_from = next(tier.kept_from for tier in snapshot.tiers if tier.seconds == MINUTE)
             retained = replace(selection, start=max(selection.start, moment(kept_from)))
             columns = fetch(snapshot, PointQuery(retained, (REQUEST_DURATION, STAGE_DURATION)))
-            cells = _count_everything(columns, Steps(start, None), 1)
-            return MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
+            return _count_everything(columns, Steps(selection.seconds[0], None), 1)
 
-    def spent(self, selection: Selection, step: timedelta) -> SpentCounts:
+    def spent(self, selection: Selection, step: timedelta) -> StageSeconds:
         with self._snapshot() as snapshot:
             width = round(step.total_seconds())
-            cells = _count_selection(snapshot, selection, STAGE_TIME, width)
+            found = _count_selection(snapshot, selection, STAGE_TIME, width)
             start = selection.seconds[0] // width * width // MINUTE
-            seconds = cells.parts / _MICROSECONDS
-            return SpentCounts(start, width // MINUTE, cells.index, cells.whole, cells.stages, seconds)
+            seconds = found.own / _MICROSECONDS
+            return StageSeconds(start, width // MINUTE, found.index, found.total, found.stages, seconds)
 
     def groups(self, since: datetime) -> dict[Group, datetime]:
         """Return the groups with requests after *since*: every service, and its routes, models and versions if it has several.
@@ -113,7 +80,7 @@ class MinuteQueries(QueryGroup):
             found = _group_members(snapshot, math.ceil(since.timestamp()))
         return {group: moment(first) for group, (first, _) in found.items()}
 
-    def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteCounts]:
+    def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteHistograms]:
         """Return the requests of every group of `groups` by minute, in one query.
 
         The window is counted in whole minutes. Data in buckets wider than a minute or with a scale coarser than `SCALE` are left
@@ -127,31 +94,20 @@ class MinuteQueries(QueryGroup):
             members = {
                 group: numbers for group, (_, numbers) in _group_members(snapshot, first - _RECENT_SECONDS).items()
             }
-            length = _step_count(first, last, MINUTE)
-            return {
-                group: MinuteCounts(first // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
-                for group, cells in _count_groups(columns, steps, length, members)
-            }
+            return dict(_count_groups(columns, steps, _step_count(first, last, MINUTE), members))
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupCounts:
-    index: Ints
-    whole: Ints
-    stages: tuple[str, ...]
-    parts: Ints
-
-
-def _count_selection(snapshot: StoreSnapshot, selection: Selection, metric: str, width: int) -> _GroupCounts:
+def _count_selection(snapshot: StoreSnapshot, selection: Selection, metric: str, width: int) -> MinuteHistograms:
     columns, steps = fetch_exact(snapshot, PointQuery(selection, (REQUEST_DURATION, metric)), width)
     return _count_everything(columns, steps, _step_count(*selection.seconds, width))
 
 
-def _count_everything(columns: Columns, steps: Steps, length: int) -> _GroupCounts:
+def _count_everything(columns: Columns, steps: Steps, length: int) -> MinuteHistograms:
     everything = Group("")
     found = dict(_count_groups(columns, steps, length, {everything: np.unique(columns.series)}))
     empty = np.zeros((length, 0), np.int64)
-    return found.get(everything, _GroupCounts(empty[0], empty, (), np.zeros((0, length, 0), np.int64)))
+    none = MinuteHistograms(steps.start // MINUTE, empty[0], empty, (), np.zeros((0, length, 0), np.int64))
+    return found.get(everything, none)
 
 
 def _step_count(start: int, end: int, width: int) -> int:
@@ -190,7 +146,7 @@ def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
 
 def _count_groups(
     columns: Columns, steps: Steps, length: int, members: Mapping[Group, Ints]
-) -> Iterator[tuple[Group, _GroupCounts]]:
+) -> Iterator[tuple[Group, MinuteHistograms]]:
     columns = columns.where(columns.scale == SCALE)
     if not len(columns):
         return
@@ -200,7 +156,7 @@ def _count_groups(
     slot = np.where(columns.metric == schema.METRIC_CODES[REQUEST_DURATION], 0, columns.stage + 1)
     place = slot * length + steps.number(columns.times)
     for low, high in pairwise([*np.flatnonzero(np.diff(group, prepend=-1)).tolist(), len(group)]):
-        yield names[int(group[low])], _count_points(columns, point[low:high], place, length)
+        yield names[int(group[low])], _count_points(columns, steps, point[low:high], place, length)
 
 
 def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
@@ -214,7 +170,7 @@ def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
     return np.concatenate(flat) if flat else np.zeros(0, np.int64), np.repeat(np.arange(len(members)), lengths)
 
 
-def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _GroupCounts:
+def _count_points(columns: Columns, steps: Steps, points: Ints, place: Ints, length: int) -> MinuteHistograms:
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
     entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
@@ -230,4 +186,4 @@ def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _
     np.add.at(amount, cell, columns.buckets.amount[entry])
     table = amount.reshape(len(slots), length, len(index))
     stages = tuple(columns.stages[number - 1] for number in slots.tolist() if number)
-    return _GroupCounts(index, table[0], stages, table[1:])
+    return MinuteHistograms(steps.start // MINUTE, index, table[0], stages, table[1:])

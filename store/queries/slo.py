@@ -31,9 +31,14 @@ EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seco
 
 
 @dataclass(frozen=True, slots=True)
-class SloCounts:
-    """Number of all and of bad requests in a window."""
+class Tally:
+    """Number of all and of bad events of an indicator in a window.
 
+    Args:
+        requests: Number of requests, or of minutes for `freshness`. [count]
+    """
+
+    requests: float
     total: float
     bad: float
     bad_low: float
@@ -44,7 +49,7 @@ class SloCounts:
 class SloQueries(QueryGroup):
     """Queries of the requests that violated an objective, and of the stages responsible."""
 
-    def slo_counts(self, selection: Selection, threshold_seconds: float | None) -> SloCounts:
+    def slo_counts(self, selection: Selection, threshold_seconds: float | None) -> Tally:
         """Return the number of requests, and of those that failed or took longer than *threshold_seconds* (None: only failed)."""
         with self._snapshot() as snapshot:
             return slo_counts(snapshot, selection, threshold_seconds)
@@ -120,7 +125,7 @@ class SloQueries(QueryGroup):
             return with_step_times(stage_frame(BAD_COLUMNS, rows), steps, selection)
 
 
-def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
+def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> Tally:
     question = PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=threshold_seconds is None)
     columns = fetch(snapshot, question)
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
@@ -129,7 +134,7 @@ def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds:
         early, slow = _count_bad(cancelled, np.array([], np.int64), threshold_seconds)
         total -= early - slow.value
     last = moment(int(columns.times.max())) if len(columns) else None
-    return SloCounts(total, bad.value, bad.low, bad.high, last)
+    return Tally(total, total, bad.value, bad.low, bad.high, last)
 
 
 def slo_series(
@@ -261,22 +266,6 @@ _US = 1e6
 _MINUTE = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Number of all and of bad events of an indicator in a window.
-
-    Args:
-        requests: Number of requests, or of minutes for `freshness`. [count]
-    """
-
-    requests: float
-    total: float
-    bad: float
-    bad_low: float
-    bad_high: float
-    last_at: datetime | None
-
-
 class IndicatorQueries(QueryGroup):
     def tally(self, selection: Selection, indicator: Indicator) -> Tally:
         return self.tallies([selection], indicator)[0]
@@ -309,8 +298,7 @@ class IndicatorQueries(QueryGroup):
 
 def _tally(snapshot: StoreSnapshot, selection: Selection, indicator: Indicator) -> Tally:
     if indicator.kind in ("latency", "availability"):
-        found = slo_counts(snapshot, selection, indicator.threshold_seconds)
-        return Tally(found.total, found.total, found.bad, found.bad_low, found.bad_high, found.last_at)
+        return slo_counts(snapshot, selection, indicator.threshold_seconds)
     if indicator.kind == "coverage":
         columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), counts_only=True))
         return _sum_series(_coverage(columns, Steps(0, None)), _last_bucket(columns))
