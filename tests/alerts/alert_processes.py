@@ -41,10 +41,7 @@ REMINDED = Refresh(every_seconds=1.0, after_end_seconds=5.0)
 
 
 class Hurried(random.Random):
-    """Jitter with a twentieth of the real backoff."""
-
     def uniform(self, a: float, b: float) -> float:
-        """Return a short random wait."""
         return min(super().uniform(a, b) / 20, 0.5)
 
 
@@ -73,7 +70,6 @@ class AlertProcesses:
         lease_seconds: float = 1.0,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> int:
-        """Start a process that delivers to *receivers* (URLs by kind of channel), and return its id."""
         order = {
             "database": database,
             "receivers": dict(receivers),
@@ -83,15 +79,12 @@ class AlertProcesses:
         return int(self._send_command(f"deliver {json.dumps(order)}"))
 
     def watch(self, environment: Mapping[str, str]) -> int:
-        """Start `stagelens alerts` with *environment*, and return the process id."""
         return int(self._send_command(f"watch {json.dumps(dict(environment))}"))
 
     def kill(self, process: int) -> None:
-        """Kill a process with SIGKILL, and return when it is dead."""
         self._send_command(f"kill {process}")
 
     def close(self) -> None:
-        """Kill all processes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -106,7 +99,6 @@ class AlertProcesses:
 
 
 def channel_of(kind: str, url: str) -> Channel:
-    """Return a channel of *kind* for the receiver at *url*."""
     host, port = "127.0.0.1", int(url.rpartition(":")[2])
     channels: dict[str, Channel] = {
         "slack": SlackWebhook("slack", f"{url}/services/T0/B0/x", gap_seconds=0.0),
@@ -120,7 +112,6 @@ def channel_of(kind: str, url: str) -> Channel:
 
 
 def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, timeout_seconds: float) -> None:
-    """Deliver messages from *database* until the process is killed."""
     channel.TIMEOUT = httpx.Timeout(timeout_seconds)
     store, holder = Store.open(database), new_holder()
     for kind, url in receivers.items():
@@ -129,7 +120,6 @@ def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, t
 
 
 def watch(**environment: str) -> None:
-    """Run `stagelens alerts`; *environment* overrides the environment of this process."""
     os.environ.update(environment)
     # Only responses to commands go to the standard output of this process.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -137,7 +127,6 @@ def watch(**environment: str) -> None:
 
 
 def main() -> None:
-    """Execute commands until the end of the input."""
     # Loaded before the first fork, because `stagelens alerts` imports it when it runs.
     importlib.import_module("stagelens.alerts.serve")
     duties = {"deliver": deliver, "watch": watch}
@@ -157,7 +146,6 @@ def main() -> None:
 
 
 def _child(duty: Callable[..., None], order: Mapping[str, Any]) -> int:
-    """Return the id of a new process that runs *duty* and then exits."""
     process = os.fork()
     if process:
         return process

@@ -40,7 +40,6 @@ def check_blocks(blocks: list[dict[str, Any]]) -> None:
 def page(
     messages: Sequence[tuple[list[dict[str, Any]], bool]], files: Mapping[str, bytes] | None = None, at: str = "03:04"
 ) -> str:
-    """Return a page of messages sent *at* a time, each with a flag for replies in a thread; *files* are the PNGs by file id."""
     shown = "".join(_message(blocks, files or {}, at, reply=reply) for blocks, reply in messages)
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Slack</title><style>{_CSS}</style></head><body><main>{shown}</main></body></html>'
 
@@ -118,7 +117,6 @@ def _button(element: dict[str, Any]) -> str:
 
 
 def _mrkdwn(text: str) -> str:
-    """Return mrkdwn as HTML; `&`, `<` and `>` are escaped before, except in Slack's marks."""
     text = re.sub(r"<!date\^\d+\^[^|]*\|([^>]*)>", r"\1", text)
     text = re.sub(r"<(https?://[^|>]+)\|([^>]*)>", r'<a href="\1">\2</a>', text)
     text = re.sub(r"```(.*?)```", lambda found: f"<pre>{found[1]}</pre>", text, flags=re.DOTALL)

@@ -31,7 +31,6 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stacks)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    """An empty store for each engine."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     else:
@@ -49,14 +48,11 @@ def traffic(store: Store, clock: Clock) -> Traffic:
 
 @pytest.fixture
 def slo_yaml(tmp_path: Path) -> Path:
-    """Path at which a test writes its SLO file."""
     return tmp_path / "slo.yaml"
 
 
 @pytest.fixture
 def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
-    """Return the errors of *text* as an SLO file, without the folder name."""
-
     def complaints(text: str) -> list[str]:
         slo_yaml.write_text(text, encoding="utf-8")
         with pytest.raises(SloFileError) as caught:
@@ -68,7 +64,6 @@ def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
 
 @pytest.fixture
 def finding() -> Finding:
-    """Finding of a latency SLO that burns since version 2."""
     since = NOW - timedelta(minutes=12)
     return Finding(
         name="magika-latency",
@@ -108,6 +103,5 @@ def finding() -> Finding:
 
 @pytest.fixture
 def message(finding: Finding) -> Message:
-    """First message about the finding."""
     opened = NOW.timestamp()
     return Message("sl-0123456789abcdef0123", 1, "opened", opened, opened, finding)

@@ -51,12 +51,10 @@ _SLEEPERS = "SELECT {} FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND da
 
 
 def begin_endless(store: Store, when: str, table: str) -> None:
-    """Block every insert into *table*, BEFORE or AFTER the row is written."""
     _run(store, _ENDLESS, when=when, table=table)
 
 
 def end_endless(store: Store) -> None:
-    """Remove the blocking trigger; blocked processes must be dead."""
     if store.engine.dialect.name == "postgresql":
         # The server would detect the closed connection only when it sends a response.
         with store.engine.connect() as connection:
@@ -65,7 +63,6 @@ def end_endless(store: Store) -> None:
 
 
 def is_stuck(store: Store) -> bool:
-    """Return whether a process is blocked by the trigger."""
     if store.engine.dialect.name == "postgresql":
         with store.engine.connect() as connection:
             return bool(connection.exec_driver_sql(_SLEEPERS.format("count(*)")).scalar())
@@ -80,12 +77,10 @@ def is_stuck(store: Store) -> bool:
 
 
 def note_turns(store: Store) -> None:
-    """Start to record takeovers of the evaluation lease."""
     _run(store, _TURNS)
 
 
 def turns(store: Store) -> list[tuple[float, float]]:
-    """Return the end of the previous lease and the time of the takeover, in Unix seconds."""
     with store.engine.connect() as connection:
         return [(lasted, taken) for lasted, taken in connection.exec_driver_sql("SELECT lasted, taken FROM turns")]
 

@@ -44,12 +44,10 @@ EMPTY = {"intents"}
 
 
 def clock() -> float:
-    """Return the store's time in Unix seconds."""
     return NOW.timestamp()
 
 
 def fill(store: Store) -> None:
-    """Write rows into every table."""
     for number, hours in enumerate((5, 1)):
         start = NOW - timedelta(hours=hours)
         points = [point for step in range(5) for point in _points(start + step * BUCKET, step)]
@@ -88,7 +86,6 @@ def _histogram(value: float, count: int) -> Histogram:
 
 
 def _alert(store: Store) -> None:
-    """Open and acknowledge an incident that was sent to one of two channels, and create a silence."""
     Evaluator(store, "me", lease_seconds=30).tick(Definitions(SLOS, CHANNELS), NOW)
     with store.transaction() as connection:
         claimed = outbox.claim_message(connection, "pager", "me", clock(), 60)
@@ -103,7 +100,6 @@ def _alert(store: Store) -> None:
 
 
 def _rest(store: Store) -> None:
-    """Insert a row into each table that is still empty, with a value for every column."""
     with store.transaction() as connection:
         tables = MetaData()
         tables.reflect(connection)
@@ -116,7 +112,6 @@ def _rest(store: Store) -> None:
 
 
 def columns(store: Store) -> dict[str, list[str]]:
-    """Return the names of the columns by table."""
     tables = MetaData()
     tables.reflect(store.engine)
     return {
@@ -127,7 +122,6 @@ def columns(store: Store) -> dict[str, list[str]]:
 
 
 def rows(store: Store, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return all rows by table, sorted, with the *wanted* columns."""
     with store.engine.connect() as connection:
         return {
             name: sorted(
@@ -138,7 +132,6 @@ def rows(store: Store, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[st
 
 
 def results_of(store: Store) -> dict[str, str]:
-    """Return the results of the store and of the alerts, in a form that can be stored as JSON."""
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
     trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveSloFile(None, {}))
@@ -183,7 +176,6 @@ def _words(result: object) -> str:
 
 
 def write_down(folder: Path) -> None:
-    """Write a store as SQL statements, and its results as JSON, into *folder*."""
     with TemporaryDirectory() as scratch:
         file = Path(scratch) / "stagelens.db"
         store = Store.open(f"sqlite:///{file}", clock=clock)

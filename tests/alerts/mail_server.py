@@ -51,7 +51,6 @@ class MailServer:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                """Serve one connection."""
                 _Talk(server, self).run()
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
@@ -60,26 +59,21 @@ class MailServer:
 
     @property
     def port(self) -> int:
-        """Port of the server."""
         return self._server.server_address[1]
 
     @property
     def url(self) -> str:
-        """The server as a URL, like the other receivers."""
         return f"smtp://127.0.0.1:{self.port}"
 
     @property
     def ids(self) -> list[str]:
-        """Ids of accepted mails without duplicates, as shown by mail programs."""
         return list(dict.fromkeys(str(mail["Message-ID"]) for mail in self.taken))
 
     def close(self) -> None:
-        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
     def take(self, body: bytes) -> None:
-        """Accept a mail; report violations of RFC 5322."""
         mail = message_from_bytes(body)
         for wrong, broken in (
             ("a line over 998", any(len(each) > 998 for each in body.split(b"\r\n"))),
@@ -97,8 +91,6 @@ class _HangsUpError(Exception):
 
 
 class _Talk:
-    """One SMTP session."""
-
     def __init__(self, server: MailServer, handler: socketserver.StreamRequestHandler) -> None:
         self._server = server
         self._connection = handler.connection
@@ -106,7 +98,6 @@ class _Talk:
         self._signed_in = not server.password
 
     def run(self) -> None:
-        """Process commands until the client quits or the server closes the connection."""
         self._server.requests += 1
         self._number = self._server.requests
         try:
@@ -184,14 +175,12 @@ class _Talk:
         return self._maybe("250 queued", fate)
 
     def _hold(self) -> None:
-        """Send no reply until the client is dead."""
         self._server.held.put(self._server)
         self._connection.settimeout(HOLD_SECONDS)
         await_close(self._connection)
         raise _HangsUpError
 
     def _maybe(self, text: str, fate: float | None = None) -> None:
-        """Send *text*, or fail in one of eight cases at each of three steps."""
         failing = self._server.moods.failing
         chance = self._server.random.random() * 4 if fate is None else fate
         if chance >= failing:

@@ -43,8 +43,6 @@ WATCHED = Definitions((), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_U
 
 
 class Slow(NamedTuple):
-    """Slowdown of a stage, in requests up to a quantile of the latency."""
-
     stage: str
     factor: float
     up_to: float = 1.0
@@ -56,7 +54,6 @@ SLOW: Slower = (Slow("preprocess", 1.6),)
 
 @cache
 def shape(slower: Slower) -> tuple[NDArray[np.float64], ...]:
-    """Return the shares of buckets for the whole and each stage, and the mean seconds of each stage by bucket."""
     rng = np.random.default_rng(3)
     taken = np.array([median * rng.lognormal(0, spread, 40_000) for median, spread in STAGES.values()])
     whole = taken.sum(axis=0)
@@ -98,7 +95,6 @@ class Service:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def points(self, at: datetime, slower: Slower = (), *, version: str = "") -> Iterator[Point]:
-        """Yield the points of the minute that starts at *at*."""
         series = Series(self.name, version or self.version, self.environment, self.model, "", self.route, "", "ok")
         when = int(at.timestamp())
         n = self.rng.poisson(self.rate * (1 + 0.3 * np.sin(2 * np.pi * (when // 60) / 1440)))
@@ -128,7 +124,6 @@ def write(store: Store, points: list[Point]) -> None:
 
 
 def recorded(path: Path, services: Sequence[tuple[Service, Slower]]) -> None:
-    """Write two days of *services* into a new database, each with its permanent slowdowns."""
     store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
     for hour in range(48):
         start = NOW - 2 * DAY + hour * timedelta(hours=1)
@@ -139,19 +134,14 @@ def recorded(path: Path, services: Sequence[tuple[Service, Slower]]) -> None:
 
 @dataclass
 class Clock:
-    """Clock of the store, which the traffic advances."""
-
     at: datetime = NOW
 
     def __call__(self) -> float:
-        """Return the time in Unix seconds."""
         return self.at.timestamp()
 
 
 @dataclass
 class Simulation:
-    """Simulation of a service and the services *beside* it, with an evaluator that runs every minute."""
-
     store: Store
     evaluator: Evaluator
     clock: Clock
@@ -160,7 +150,6 @@ class Simulation:
     turns: list[tuple[datetime, IncidentUpdate]] = field(default_factory=list[tuple[datetime, IncidentUpdate]])
 
     def write(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
-        """Advance the time without evaluation; *more* are the slowdowns of further versions by name."""
         points: list[Point] = []
         for _ in range(minutes):
             points += self.service.points(self.at, slower)
@@ -172,30 +161,25 @@ class Simulation:
         write(self.store, points)
 
     def run(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
-        """Advance the time and evaluate every minute."""
         for _ in range(minutes):
             self.write(1, slower, **more)
             self.evaluate()
 
     def evaluate(self, times: int = 1) -> None:
-        """Evaluate half a minute after the end of the last minute."""
         for _ in range(times):
             happened = self.evaluator.tick(WATCHED, self.at + MINUTE / 2)
             self.turns += [(self.at, turn) for turn in happened]
 
     def restart(self) -> None:
-        """Continue with a new evaluator, like a restarted process."""
         self.evaluator = evaluator(self.store)
         self.evaluate(12)
 
     @property
     def at(self) -> datetime:
-        """Current time."""
         return self.clock.at
 
     @property
     def events(self) -> list[str]:
-        """Events of all incidents."""
         return [turn.event for _, turn in self.turns]
 
 
@@ -205,7 +189,6 @@ def evaluator(store: Store) -> Evaluator:
 
 @contextmanager
 def watched(history: Path, path: Path, looks: int = 2) -> Generator[Simulation]:
-    """Return a simulation on a copy of *history* at *path*, after *looks* evaluations, in which the baselines are learnt."""
     shutil.copy(history, path)
     clock = Clock()
     store = Store.open(f"sqlite:///{path}", clock=clock)

@@ -66,16 +66,13 @@ class SlackWorkspace(Receiver):
 
     @property
     def parents(self) -> list[dict[str, Any]]:
-        """Messages in the channel, without replies."""
         return [message for message in self.messages if message["thread_ts"] is None]
 
     @property
     def replies(self) -> list[dict[str, Any]]:
-        """Replies in threads."""
         return [message for message in self.messages if message["thread_ts"] is not None]
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Check the request by the rules of Slack."""
         if path.startswith(_UPLOAD):
             assert headers["Authorization"] is None, "the address is all that an upload needs"
             assert body.startswith(b"\x89PNG"), "only images can be shown"
@@ -97,7 +94,6 @@ class SlackWorkspace(Receiver):
             check_blocks(payload["blocks"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Execute the method."""
         del headers
         if path.startswith(_UPLOAD):
             self.calls.append("upload")
@@ -147,7 +143,6 @@ class SlackWorkspace(Receiver):
         return _ok_response(ok=True, files=[{"id": name} for name in names])
 
     def _shows(self, blocks: list[dict[str, Any]]) -> bool:
-        """Return whether the files in *blocks* can be shown."""
         names = [block["slack_file"]["id"] for block in blocks if block["type"] == "image"]
         if not all(name in self.files and self.files[name].complete for name in names):
             return False

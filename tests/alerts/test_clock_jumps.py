@@ -47,8 +47,6 @@ DEFINITIONS = Definitions(
 
 @dataclass
 class Host:
-    """A host with services, and the evaluation of their objectives every ten seconds."""
-
     traffic: Traffic
     now: datetime
     seconds: float = 0.0
@@ -61,7 +59,6 @@ class Host:
         self.evaluator = Evaluator(self.traffic.store, holder, lease_seconds=30, stopwatch=lambda: self.seconds)
 
     def run(self, length: timedelta, step: timedelta = TICK, **mixes: Mapping[str, float]) -> None:
-        """Send requests with the stages *mixes*, by service, and evaluate after each *step*, for *length*."""
         for _ in range(length // step):
             for service, stages in mixes.items():
                 self.traffic(self.now, step, {50: stages}, service=service)
@@ -74,13 +71,11 @@ class Host:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether no rule fires for an open incident."""
         with self.traffic.store.engine.connect() as connection:
             return any(each.quiet_since is not None for each in find_open_incidents(connection))
 
     @property
     def events(self) -> list[tuple[str, list[str]]]:
-        """Transitions by incident."""
         found = AlertsReader(self.traffic.store, LiveSloFile(None, {})).incidents()
         return sorted((each.name, [row.event for row in each.transitions]) for each in found)
 
@@ -92,7 +87,6 @@ def open_host(path: Path, at: datetime) -> Host:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
-    """A store with an open incident, one that is about to end, one that has ended, and a service without one; and its time."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     one = open_host(path, NOW)
     for service in SERVICES:
@@ -163,8 +157,6 @@ def test_one_process_acts_whatever_its_clock_and_another_takes_over(
 
 
 class Down:
-    """Channel whose receiver is down, and then accepts."""
-
     name, gap_seconds = "slack", 0.0
     refresh: Refresh | None = None
 

@@ -28,7 +28,6 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
-    """Store with one open incident that was sent to Slack."""
     url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     store = Store.open(url)
     at = now.timestamp()
@@ -43,8 +42,6 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
 def run_command(
     database: str, now: datetime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Ask:
-    """Run one command and return its output."""
-
     def run(*words: str, later: timedelta = timedelta(minutes=1)) -> str:
         environment = {"STAGELENS_DATABASE": database, "USER": "ann"}
         monkeypatch.setattr("stagelens.cli.incidents._now", lambda: now + later)

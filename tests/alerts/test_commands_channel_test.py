@@ -25,7 +25,6 @@ Open = Callable[[Any], Any]
 
 @pytest.fixture
 def open_one() -> Iterator[Open]:
-    """Function that starts receivers, which are closed at the end."""
     opened: list[Receiver | MailServer] = []
 
     def take(one: Receiver | MailServer) -> Receiver | MailServer:

@@ -30,15 +30,12 @@ Traffic = Callable[..., None]
 
 @dataclass
 class Inbox:
-    """Webhook that accepts everything."""
-
     url: str
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     pings: list[str] = field(default_factory=list[str])
     came: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait until the accepted messages fulfil *condition*."""
         with self.came:
             assert self.came.wait_for(condition, TIMEOUT_SECONDS), "it did not come within the deadline"
 
@@ -49,13 +46,11 @@ def inbox() -> Iterator[Inbox]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            """Accept a message."""
             self._take(found.bodies, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
 
         def do_GET(self) -> None:
-            """Accept a ping."""
             self._take(found.pings, self.path)
             self.send_response(200)
             self.end_headers()
@@ -94,28 +89,23 @@ channels:
 
 
 class AlertLog(logging.Handler):
-    """Log handler that lets a test wait for a line."""
-
     def __init__(self) -> None:
         super().__init__()
         self._lines: list[str] = []
         self._more = threading.Condition()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record a line."""
         with self._more:
             self._lines.append(record.getMessage())
             self._more.notify_all()
 
     def wait_for(self, text: str) -> None:
-        """Wait until a line contains *text*."""
         with self._more:
             assert self._more.wait_for(lambda: any(text in line for line in self._lines), TIMEOUT_SECONDS), self._lines
 
 
 @pytest.fixture
 def alert_log() -> Iterator[AlertLog]:
-    """Log of the alerts service."""
     handler, logger = AlertLog(), logging.getLogger("stagelens")
     logger.addHandler(handler)
     yield handler
@@ -294,7 +284,6 @@ def test_an_invalid_setting_names_the_fix(env: dict[str, str], complaint: str) -
 
 @pytest.fixture
 def beating(slo_yaml: Path, inbox: Inbox) -> Path:
-    """SLO file with a heartbeat."""
     with slo_yaml.open("a", encoding="utf-8") as file:
         file.write(f'  - {{kind: heartbeat, url: "{inbox.url}/ping"}}\n')
     return slo_yaml

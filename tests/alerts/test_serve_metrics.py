@@ -35,7 +35,6 @@ DEFINITIONS = Definitions((LATENCY,), CHANNELS)
 
 
 def exposed(store: Store, at: datetime) -> dict[str, float]:
-    """Return all samples at the time *at* by name without the prefix, and labels."""
     return samples(exposition(AlertMetrics(store, at.timestamp)))
 
 
@@ -51,7 +50,6 @@ def samples(text: str) -> dict[str, float]:
 
 
 def settle(store: Store, channel: str, now: datetime, error: ChannelError | None) -> None:
-    """Deliver the next message of *channel*, with *error* or successfully."""
     with store.transaction() as connection:
         claimed = outbox.claim_message(connection, channel, "me", now.timestamp(), 60)
         assert claimed is not None
@@ -270,7 +268,6 @@ def probed(alerts: Alerts, path: str) -> httpx.Response:
 
 
 def end_of(name: str) -> None:
-    """Wait until the thread *name* has stopped."""
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join()

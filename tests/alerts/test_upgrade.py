@@ -27,7 +27,6 @@ def test_every_table_has_rows(store: Store) -> None:
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.stem)
 def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """Database and results written by an earlier version."""
     file, statements = tmp_path / "earlier.db", request.param
     with closing(sqlite3.connect(file)) as database:
         database.executescript(statements.read_text(encoding="utf-8"))

@@ -17,19 +17,14 @@ Code = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 @dataclass
 class Clock:
-    """Clock of the store, which the traffic advances."""
-
     at: datetime
 
     def __call__(self) -> float:
-        """Return the time in Unix seconds."""
         return self.at.timestamp()
 
 
 @dataclass
 class Traffic:
-    """Writes requests into a store every ten simulated seconds."""
-
     store: Store
     clock: Clock
     batches: int = field(default=0)
@@ -45,7 +40,6 @@ class Traffic:
         errors: int = 0,
         code: Code = lambda _stages: {},
     ) -> None:
-        """Write, for every ten seconds, the given numbers of requests (keys) with stages in seconds (values), all sampled."""
         at, points = start, list[Point]()
         while at < start + length:
             for count, stages in mixes.items():

@@ -22,7 +22,6 @@ class SlackHook(Receiver):
         self.bodies: list[str] = []
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Check the request by the vendor's rules."""
         assert path.startswith("/services/"), path
         assert headers["Content-Type"] == "application/json"
         post = json.loads(body)
@@ -31,7 +30,6 @@ class SlackHook(Receiver):
         check_blocks(post["blocks"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Accept a message, without detection of repeats."""
         del path, headers
         self.bodies.append(body.decode())
         self.accepted.append(json.loads(body)["blocks"][0]["block_id"].rsplit(":", 1)[0])
@@ -39,8 +37,6 @@ class SlackHook(Receiver):
 
 
 class PagerDutyService(Receiver):
-    """Events API v2 of PagerDuty: one alert per dedup key until it is resolved."""
-
     def __init__(self, moods: Moods) -> None:
         super().__init__(moods)
         self.open: set[str] = set()
@@ -50,7 +46,6 @@ class PagerDutyService(Receiver):
         self.changes: list[dict[str, Any]] = []
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Check the request by the vendor's rules."""
         del headers
         assert path in {"/v2/enqueue", "/v2/change/enqueue"}, path
         assert len(body) <= 512_000
@@ -72,7 +67,6 @@ class PagerDutyService(Receiver):
         assert alert["severity"] in {"critical", "error", "warning", "info"}
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Accept an event."""
         del headers
         event = json.loads(body)
         if path == "/v2/change/enqueue":
@@ -93,8 +87,6 @@ class PagerDutyService(Receiver):
 
 
 class SignedHook(Receiver):
-    """Receiver that verifies the signature and detects repeated idempotency keys."""
-
     # Any 2xx is a success, because a sender cannot distinguish the page of a proxy.
     garbage = False
 
@@ -103,7 +95,6 @@ class SignedHook(Receiver):
         self.accepted: list[str] = []
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Check the request by the signing rules."""
         assert path == "/alerts", path
         stamp = headers[TIMESTAMP_HEADER]
         assert abs(time.time() - int(stamp)) <= 300
@@ -111,7 +102,6 @@ class SignedHook(Receiver):
         assert json.loads(body)["key"] == headers[KEY_HEADER]
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Accept a message."""
         del path, body
         if headers[KEY_HEADER] not in self.accepted:
             self.accepted.append(headers[KEY_HEADER])
@@ -131,7 +121,6 @@ class AlertmanagerApi(Receiver):
         self.resolved: Counter[str] = Counter()
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
-        """Check the request by the vendor's rules."""
         assert path == "/api/v2/alerts", path
         assert headers["Content-Type"] == "application/json"
         for alert in json.loads(body):
@@ -140,7 +129,6 @@ class AlertmanagerApi(Receiver):
             assert datetime.fromisoformat(alert["startsAt"]) <= datetime.fromisoformat(alert["endsAt"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Record the firing and the resolved alerts."""
         del path, headers
         for alert in json.loads(body):
             name, fires = (

@@ -29,7 +29,6 @@ class Lease(NamedTuple):
 
 
 def lease_of(store: Store) -> Lease:
-    """Return the evaluation lease."""
     with store.engine.connect() as connection:
         found = connection.execute(select(leases).where(leases.c.name == EVALUATION_LEASE)).first()
     return Lease() if found is None else Lease(found.holder, found.until, found.done_at or 0.0)
@@ -52,7 +51,6 @@ class Watch:
     processes: AlertProcesses = field(default_factory=AlertProcesses)
 
     def write_slos(self, *services: str) -> None:
-        """Replace the SLO file by one with an SLO for each of *services*, and ten more that make an evaluation take longer."""
         quiet = [f"quiet-{number}" for number in range(10)]
         slos = "".join(
             f"  - {{name: {name}, service: {name}, objective: 0.99, threshold: 250ms, window: 30d}}\n"
@@ -63,7 +61,6 @@ class Watch:
         draft.replace(self.slo_yaml)
 
     def start(self) -> int:
-        """Start one more process and return its id."""
         return self.processes.watch(
             {
                 "STAGELENS_DATABASE": self.store.engine.url.render_as_string(hide_password=False),
@@ -73,12 +70,10 @@ class Watch:
         )
 
     def kill(self, process: int) -> None:
-        """Kill *process*; its leases stay until `forget`."""
         self.processes.kill(process)
 
     @contextmanager
     def suspended(self, process: int) -> Generator[None]:
-        """Suspend *process* with SIGSTOP, like a paused virtual machine, and resume it at the end."""
         os.kill(process, signal.SIGSTOP)
         try:
             yield
@@ -86,28 +81,23 @@ class Watch:
             os.kill(process, signal.SIGCONT)
 
     def forget(self, process: int) -> None:
-        """Expire all leases of *process*."""
         mine = f"{process}-%"
         with self.store.transaction() as connection:
             connection.execute(update(leases).where(leases.c.holder.like(mine)).values(until=1.0))
             connection.execute(update(outbox).where(outbox.c.leased_by.like(mine)).values(leased_until=1.0))
 
     def is_settled(self) -> bool:
-        """Return whether no message waits for delivery."""
         unsettled = select(outbox.c.id).where(outbox.c.state.in_(("waiting", "sending")))
         with self.store.engine.connect() as connection:
             return connection.execute(unsettled).first() is None
 
     def incidents(self) -> list[Incident]:
-        """Return all incidents, the newest first."""
         return AlertsReader(self.store, LiveSloFile(None, {})).incidents(limit=10_000)
 
 
 def process_of(holder: str) -> int:
-    """Return the process id in the name of a lease holder; 0 without a holder."""
     return int(holder.partition("-")[0] or 0)
 
 
 def events(incident: Incident) -> list[str]:
-    """Return the transitions of *incident*, in order."""
     return [each.event for each in incident.transitions]

@@ -28,7 +28,6 @@ USUAL = 0.007
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """A store with 1,500 requests, of which one in twelve has a large image."""
     random = np.random.default_rng(5)
     preprocess = np.where(
         random.random(1500) < 0.08,

@@ -36,8 +36,6 @@ def traffic(store: Store) -> Traffic:
 
 @pytest.fixture
 def fail(store: Store) -> Fail:
-    """Write failed requests of a route, counted and retained."""
-
     def written(route: str, count: int, error: str, stages: dict[str, float], *spans: dict[str, Any]) -> None:
         series, at = Series("shop", "1", "", "", "", route, "", "error"), NOW - 10 * MINUTE
         total, started = round(sum(stages.values()) * 1e9), round(at.timestamp() * 1e9)

@@ -81,7 +81,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._respond(404, str(error).encode(), {"X-ClickHouse-Exception-Code": code})
 
     def _use(self, settings: dict[str, str]) -> None:
-        """Set what differs from the request before: to set and to reset all of them for each takes longer than most queries."""
         for name in self.session.keys() - settings.keys():
             self.client.command(f"SET {name} = DEFAULT")
             del self.session[name]
@@ -120,13 +119,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def embedded_url(directory: Path) -> str:
-    """Return the URL of a new database in this process, which can open no other *directory* afterwards."""
     _hold_connection(str(directory))
     return f"clickhousedb:///{new_database()}?interface=chdb&path={directory}&ttl=off"
 
 
 def new_database() -> str:
-    """Return a database name that no other test uses."""
     return f"stagelens_test_{next(_databases)}"
 
 
@@ -137,7 +134,6 @@ def _hold_connection(directory: str) -> None:
 
 
 def release_engine() -> None:
-    """Release the directory for another process, after all stores in it are closed."""
     while _held:
         _held.pop().close()
 
@@ -147,7 +143,6 @@ atexit.register(release_engine)
 
 @contextmanager
 def clickhouse_server() -> Generator[str]:
-    """Start a server in a separate process; return its URL with a placeholder for the database name."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, __file__, directory]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -159,7 +154,6 @@ def clickhouse_server() -> Generator[str]:
 
 
 def main() -> None:
-    """Serve the engine over the given directory and print the port."""
     _Handler.client = clickhouse_connect.get_client(interface="chdb", path=str(Path(sys.argv[1]) / "data"))
     for setting in _FOR_FEW_ROWS:
         _Handler.client.command(f"SET {setting}")

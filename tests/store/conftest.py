@@ -20,7 +20,6 @@ SHARED_ENGINES = (*OWN_POINTS, pytest.param("postgresql+clickhouse", marks=pytes
 
 @pytest.fixture(scope="session")
 def opened_sites() -> list[Site]:
-    """Stores that a test has opened."""
     return []
 
 
@@ -41,7 +40,6 @@ def new_clickhouse() -> Generator[Callable[[], str]]:
 
 @pytest.fixture(scope="session", params=ENGINES)
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[..., Site]]:
-    """Function that opens a new, empty store with the given options; all stores are closed at the end."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 
@@ -49,7 +47,6 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def shared_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """Function that opens stores on engines that several processes can share."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 
@@ -57,7 +54,6 @@ def shared_site(
 def database_points_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """Function that opens stores on engines with points in the database."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 
@@ -65,7 +61,6 @@ def database_points_site(
 def postgresql_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """Function that opens stores on PostgreSQL only."""
     yield from _sites("postgresql", request, tmp_path_factory)
 
 
@@ -73,7 +68,6 @@ def postgresql_site(
 def sqlite_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """Function that opens stores on SQLite only."""
     yield from _sites("sqlite", request, tmp_path_factory)
 
 
@@ -81,7 +75,6 @@ def sqlite_site(
 def target_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """Function that opens the target store of a copy."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 

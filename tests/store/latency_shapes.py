@@ -26,13 +26,11 @@ class Shape:
     draw: Callable[[Random], float]
 
     def samples(self, n: int, seed: int = 1) -> list[int]:
-        """Return *n* latencies in nanoseconds, reproducible by *seed*."""
         random = Random(seed)
         return [round(self.draw(random) * NS) for _ in range(n)]
 
 
 def lognormal(random: Random, median: float, sigma: float) -> float:
-    """Return one lognormal value; *sigma* is the standard deviation of its logarithm."""
     return random.lognormvariate(log(median), sigma)
 
 
@@ -55,7 +53,6 @@ def exact(samples_ns: Sequence[int], quantile: float) -> float:
 
 
 def spread(samples_ns: Sequence[int], start: int, seconds: int, series: Sequence[Series]) -> list[Request]:
-    """Return requests with durations *samples_ns*, evenly over *seconds* from *start*, assigned to *series* in turn."""
     return [
         Request({"forward": ns}, start + place * seconds // len(samples_ns), series[place % len(series)])
         for place, ns in enumerate(samples_ns)

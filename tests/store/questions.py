@@ -24,7 +24,6 @@ SIGNIFICANT_DIGITS = 10
 
 
 def query_results(store: Store, around: Selection) -> dict[str, object]:
-    """Return the result of every query on *store* by name."""
     read = store.read
     start, end = around.start, around.end
     shop = Selection(start, end, service="shop")
@@ -122,7 +121,6 @@ def _state(store: Store) -> tuple[object, ...]:
 
 
 def _comparable(item: Any) -> object:  # noqa: PLR0911 - a line for each type
-    """Return *item* in a form that compares by value."""
     if isinstance(item, pd.DataFrame):
         return list(item.columns), [_comparable(list(row)) for row in item.itertuples()], _comparable(dict(item.attrs))
     if isinstance(item, Histogram):

@@ -21,20 +21,17 @@ Ledger = dict[tuple[int, int], tuple[int, int]]
 
 
 def known(one: Site) -> list[schema.Tier]:
-    """Tiers of the store."""
     with database.reading(one.store.engine) as connection:
         return schema.read_tiers(connection)
 
 
 def rows(one: Site, tier: int) -> list[PointRow]:
-    """Return all rows of *tier*."""
     with database.reading(one.store.engine) as connection:
         kept_from = {each.seconds: each.kept_from for each in schema.read_tiers(connection)}
         return one.store.points.load(connection, tier, kept_from[tier], FOREVER).rows(tier, 0)
 
 
 def histogram_of(row: PointRow) -> Histogram:
-    """Return the histogram of *row* after a check of its count."""
     buckets = decode_buckets([row.histogram])
     histogram = Histogram(row.scale, dict(zip(buckets.index.tolist(), buckets.amount.tolist(), strict=True)), row.zero)
 
@@ -56,7 +53,6 @@ def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tu
 
 
 def totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
-    """Return the stored totals of *tier*."""
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
         if row.metric < 0:
@@ -66,7 +62,6 @@ def totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
 
 
 def added_totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
-    """Return the totals of *tier*, aggregated from its series; attributes have none."""
     series = schema.series
     with database.reading(one.store.engine) as connection:
         owner = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
@@ -81,14 +76,12 @@ def added_totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
 
 
 def ledger(one: Site) -> Ledger:
-    """Return the stored ledger."""
     table = schema.ledger
     with database.reading(one.store.engine) as connection:
         return {(row.tier, row.slot): (row.rows, row.bytes) for row in connection.execute(select(table))}
 
 
 def stored_rows(one: Site, tier: int) -> list[PointRow]:
-    """Return all rows of *tier* as they are stored: a row of the relational database may be a block of points."""
     if not isinstance(one.store.points, SqlPoints):
         return rows(one, tier)
     kept_from = next(each.kept_from for each in known(one) if each.seconds == tier)
@@ -99,7 +92,6 @@ def stored_rows(one: Site, tier: int) -> list[PointRow]:
 
 
 def counted(one: Site) -> Ledger:
-    """Return the ledger computed from the rows."""
     found: Ledger = {}
     for tier in schema.TIERS:
         for row in stored_rows(one, tier):
@@ -110,11 +102,9 @@ def counted(one: Site) -> Ledger:
 
 
 def number(one: Site, table: Table) -> int:
-    """Return the number of rows of *table*."""
     with database.reading(one.store.engine) as connection:
         return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
 def requests(one: Site) -> int:
-    """Return the total number of requests."""
     return one.store.read.latency(one.between(0, FOREVER)).count

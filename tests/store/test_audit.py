@@ -16,12 +16,10 @@ DAY = timedelta(days=1)
 
 
 def entry(person: str = "ada", at: datetime = AT) -> AuditEntry:
-    """Return an entry about an incident."""
     return AuditEntry(at, person, "slack", "acknowledge", "sl-1", "shop", "prod")
 
 
 def people(one: Site, start: datetime = AT - DAY, end: datetime = AT + DAY) -> list[str]:
-    """Return the people of a window, newest first."""
     return [each.person for each in one.store.read.audit(start, end, 10)]
 
 

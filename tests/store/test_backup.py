@@ -38,12 +38,10 @@ class Interrupted(Exception):  # noqa: N818 - it is what happens to the copy
     """Simulated kill of the copy."""
 
 
-def no_progress(_done: int, _total: int) -> None:
-    """Ignore the progress."""
+def no_progress(_done: int, _total: int) -> None: ...
 
 
 def interrupt_after(calls: int) -> Callable[[int, int], None]:
-    """Return a progress function that ends the copy after *stretches* steps."""
     numbers = itertools.count()
 
     def progress(_done: int, _total: int) -> None:
@@ -55,13 +53,11 @@ def interrupt_after(calls: int) -> Callable[[int, int], None]:
 
 @pytest.fixture
 def source(site: Callable[..., Site]) -> Site:
-    """Store of each engine with data of every kind."""
     return filled(site())
 
 
 @pytest.fixture(scope="module")
 def filled_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Database file with data of every kind."""
     path = tmp_path_factory.mktemp("filled") / "stagelens.db"
     filled(Site(f"sqlite:///{path}", {})).close()
     return path
@@ -75,7 +71,6 @@ def file_source(filled_file: Path, tmp_path: Path, opened_sites: list[Site]) -> 
 
 
 def filled(one: Site) -> Site:
-    """Write two services, several parts per key, late data, traces, dropped requests, an event and an incident."""
     one.clock.now = NOON - 7 * HOUR
     for step in range(0, 7 * HOUR, 2400):
         at = NOON - 7 * HOUR + step
@@ -97,7 +92,6 @@ def filled(one: Site) -> Site:
 
 
 def write_traces(one: Site) -> None:
-    """Write five traces in a batch that also reports dropped requests."""
     traces = [
         KeptTrace(
             f"{n:032x}",
@@ -127,7 +121,6 @@ def write_traces(one: Site) -> None:
 
 
 def write_incident(one: Site) -> None:
-    """Write an open incident with a waiting message into the tables of the alerts."""
     with one.store.transaction() as connection:
         tables = MetaData()
         tables.reflect(connection, only=["incidents", "outbox"])
@@ -142,7 +135,6 @@ def write_incident(one: Site) -> None:
 
 
 def assert_same(one: Store, other: Store, around: Selection) -> None:
-    """Assert that both stores return the same results."""
     expected, actual = query_results(one, around), query_results(other, around)
     for question in OF_FINE_HISTOGRAMS:
         del expected[question], actual[question]
@@ -151,7 +143,6 @@ def assert_same(one: Store, other: Store, around: Selection) -> None:
 
 
 def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of tables that are copied unchanged."""
     with store.engine.connect() as connection:
         found = {
             table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)

@@ -46,7 +46,6 @@ store.close()
 
 
 def check(one: Site) -> None:
-    """Assert that tiers, totals and ledger are consistent."""
     for tier in known(one)[1:]:
         assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
         assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
@@ -54,7 +53,6 @@ def check(one: Site) -> None:
 
 
 def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage: str = "forward") -> Batch:
-    """Return a batch of *n* requests."""
     return Batch(name, PointAggregator().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
 
 

@@ -18,7 +18,6 @@ NOW = float(NOON)
 
 
 def batch(name: str, count: int) -> Batch:
-    """Return a batch of *count* requests with latencies between half a second and one, or beyond the last bucket."""
     made = Distribution()
     made.add(0.5, 1.0, count - 1)
     made.add(10.0, float("inf"), 1)

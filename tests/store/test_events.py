@@ -20,13 +20,11 @@ DAY = timedelta(days=1)
 
 
 def event(text: str = "v2 is out", **changes: Any) -> Event:
-    """Return a deployment event of the shop at noon, with *changes*."""
     whole: dict[str, Any] = {"at": AT, "service": "shop", "kind": "deploy", "key": "v2", "text": text} | changes
     return Event(**whole)
 
 
 def events_of_day(one: Site, **wanted: str) -> list[str]:
-    """Return the events of a day, newest first."""
     return one.store.read.events(AT - DAY, AT + DAY, **wanted)["text"].tolist()
 
 

@@ -19,7 +19,6 @@ COLD = [
 
 
 def page_results(one: Site, **dimensions: str) -> list[object]:
-    """Return the results shown on pages, from the finest tier and from totals and series of coarser ones."""
     found: list[object] = []
     for start in (NOON - 8000, NOON - 600):
         for more in ({}, {"version": "1"}, {"route": ""}):

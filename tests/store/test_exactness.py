@@ -50,7 +50,6 @@ class Delivery:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> list[Delivery]:
-    """Generate requests of one distribution, assigned at random to times, series and batches, some of them late."""
     random = Random(draw(st.integers(0, 2**32)))
     shape = draw(st.sampled_from(SHAPES))
     samples = shape.samples(draw(st.integers(1, 150)), random.getrandbits(32))
@@ -72,7 +71,6 @@ def _request(random: Random, ns: int) -> Request:
 
 
 def deliver(one: Site, batches: Sequence[Delivery]) -> None:
-    """Write *batches* in order of time, and advance the clock by a day."""
     for batch in batches:
         one.write(batch.requests, scale=batch.scale)
         if batch.wait:
@@ -85,7 +83,6 @@ def deliver(one: Site, batches: Sequence[Delivery]) -> None:
 def recorded(
     batches: Sequence[Delivery], chosen: Callable[[Request], bool] = lambda _: True, stage: str | None = None
 ) -> Histogram:
-    """Return one histogram of the *chosen* requests, or of their time in *stage*, at the coarsest scale."""
     found = [(request, batch.scale) for batch in batches for request in batch.requests if chosen(request)]
     histogram = Histogram(min((scale for _, scale in found), default=SCALE))
     for request, _ in found:
@@ -94,13 +91,10 @@ def recorded(
 
 
 def counted(histogram: Histogram) -> tuple[int, int, dict[int, int]]:
-    """Return the values that determine the quantiles."""
     return histogram.scale, histogram.zero, histogram.buckets
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """Return the merged histogram."""
-
     def add(total: Histogram, each: Histogram) -> Histogram:
         total.merge(each)
         return total
@@ -109,12 +103,10 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def quantile_estimates(histogram: Histogram, quantiles: Sequence[float]) -> list[Estimate | None]:
-    """Return the quantiles with their error bounds."""
     return [histogram.quantile(quantile) for quantile in quantiles]
 
 
 def shown(one: Site, window: Selection, quantiles: Sequence[float]) -> list[Estimate | None]:
-    """Return the quantiles of the breakdown."""
     found = one.store.read.breakdown(window, quantiles)[["value_seconds", "low_seconds", "high_seconds"]]
     return [Estimate(*row) for row in found.to_numpy().tolist()]
 

@@ -75,7 +75,6 @@ print(number)
 
 
 def taking(delivery: AggregationInput) -> AggregationResult:
-    """Return a processing function that counts each span as a request of as many nanoseconds."""
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
     points = PointAggregator().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
     return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])

@@ -17,7 +17,6 @@ EMPTY = Histogram(-10, {}, zero=2**50)
 
 
 def table(n: int, metric: int = 1, bucket: int = 1_000_000) -> PointTable:
-    """Return a table of *n* points of two services and alternating histograms."""
     number = np.arange(n)
     return PointTable(
         service=number % 2 + 1,

@@ -25,7 +25,6 @@ DEFAULT_BOUNDS = [bound for bound in ClientHistogram.DEFAULT_BUCKETS if bound !=
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus]:
-    """Prometheus that scraped the requests from a client with default buckets; skipped if not installed, except in CI."""
     if not prometheus_server.is_installed():
         if os.environ.get("CI"):
             pytest.fail(prometheus_server.HINT)

@@ -15,7 +15,6 @@ SERIES = Series("shop", "1")
 
 
 def fill(one: Site) -> Site:
-    """Write a request on each of many days up to two in the morning, and roll up."""
     for hours in range(-20 * 24, 15, 24):
         one.clock.now = NOON + 3600 * hours
         at = int(one.clock.now) - 60
@@ -26,13 +25,11 @@ def fill(one: Site) -> Site:
 
 
 def count(one: Site) -> int:
-    """Return the number of requests of `SERIES` in the last twenty days."""
     now = int(one.clock.now)
     return one.store.read.latency(one.between(now - 20 * DAY, now + 10, service="shop")).count
 
 
 def reads_of_days(one: Site, query: Callable[[], object]) -> int:
-    """Return how often *query* reads the tier of days."""
     statements: list[str] = []
 
     def note(*arguments: object) -> None:

@@ -28,14 +28,12 @@ WHOLE_STORE = {"revision", "revisions", "state"}
 
 
 def within(one: Site, *environments: str) -> dict[str, object]:
-    """Return all results for a reader of *environments*."""
     read = one.store.read.within(frozenset(environments))
     found = query_results(cast("Store", SimpleNamespace(read=read)), one.around())
     return {question: result for question, result in found.items() if question not in WHOLE_STORE}
 
 
 def wrong_results(site: Callable[..., Site], environments: tuple[str, ...]) -> set[str]:
-    """Return the queries whose result for a reader of *environments* is not that of a store without the others."""
     mixed, alone = site(), site()
     fill(mixed, ENVIRONMENTS)
     fill(alone, environments, ENVIRONMENTS)

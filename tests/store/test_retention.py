@@ -20,7 +20,6 @@ HALF_DAY = 43_200
 
 
 def pass_time(one: Site, seconds: int) -> None:
-    """Advance the clock with data of another service, at least twice a day, and run maintenance."""
     end = one.clock.now + seconds
     for left in range(seconds // HALF_DAY, -1, -1):
         one.clock.now = end - left * HALF_DAY
@@ -29,12 +28,10 @@ def pass_time(one: Site, seconds: int) -> None:
 
 
 def has(one: Site, tier: int, before: int = NOON) -> bool:
-    """Return whether *tier* has data before *before*."""
     return bool(contents(one, tier, tier, before))
 
 
 def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
-    """Return a retained trace."""
     return KeptTrace(f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
 
 

@@ -21,7 +21,6 @@ WAL_BYTES = 2 * 2000 * 4096
 
 
 def half_hour(one: Site, n_routes: int = 2) -> Batch:
-    """Write half an hour of requests of *routes* routes; a request takes from 1 ms to 200 ms."""
     now = int(one.clock.now)
     made = [
         Request({"forward": 1_000_000 * (1 + (at * 7 + n) % 200)}, at, Series("shop", route=f"/{n}"))
@@ -32,7 +31,6 @@ def half_hour(one: Site, n_routes: int = 2) -> Batch:
 
 
 def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
-    """Return current traces of about 700 bytes each."""
     return [
         KeptTrace(
             trace_id=f"{step * 1000 + n:032x}",
@@ -50,7 +48,6 @@ def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
 
 
 def file_bytes(one: Site) -> tuple[int, int]:
-    """Return the size of the file and its write-ahead log."""
     path = Path(one.url.removeprefix("sqlite:///"))
     log = Path(f"{path}-wal")
     return path.stat().st_size, log.stat().st_size if log.exists() else 0

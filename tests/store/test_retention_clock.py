@@ -18,7 +18,6 @@ YEAR = 365 * 86_400
 
 
 def live(one: Site, start: int, steps: int, ahead: int = 0) -> None:
-    """Write a request every minute with correct timestamps and run maintenance; the store's clock is *ahead*."""
     for at in range(start, start + 60 * steps, 60):
         one.clock.now = max(at + ahead, 0)
         one.write([Request({"forward": 1_000_000}, at)])
@@ -26,7 +25,6 @@ def live(one: Site, start: int, steps: int, ahead: int = 0) -> None:
 
 
 def by_minute(one: Site, start: int, steps: int) -> list[int]:
-    """Return the number of requests in each minute from *start* on."""
     minutes = range(start, start + 60 * steps, 60)
     return [one.store.read.latency(one.between(at - at % 60, at - at % 60 + 60)).count for at in minutes]
 

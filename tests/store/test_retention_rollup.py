@@ -57,7 +57,6 @@ class ProcessKilledError(Exception):
 
 
 def crash(one: Site, statement: int) -> None:
-    """Run maintenance and raise at the n-th statement, if there are as many."""
     left = [statement]
 
     def count(*_: Any) -> None:

@@ -18,7 +18,6 @@ from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Serie
 
 
 def routes(one: Site) -> set[str]:
-    """Return the routes in the store."""
     with one.store.engine.connect() as connection:
         return set(connection.scalars(select(schema.series.c.route)))
 

@@ -22,7 +22,6 @@ EVERY = 3600 // PER_HOUR
 
 
 def lived(one: Site, times: range) -> Site:
-    """Store with requests at *times*, rolled up."""
     one.clock.now = times[-1] + EVERY
     one.write([Request({"forward": 1_000_000}, at) for at in times])
     one.store.maintain()
@@ -30,14 +29,12 @@ def lived(one: Site, times: range) -> Site:
 
 
 def moments(around: datetime, before: timedelta = DAY, after: timedelta = 2 * DAY) -> range:
-    """Times of the requests in Unix seconds."""
     at = around.astimezone(UTC)
     return range(int((at - before).timestamp()), int((at + after).timestamp()), EVERY)
 
 
 @pytest.fixture(scope="module")
 def autumn(database_points_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """Store with requests around the autumn clock change; tests only read it. Other tests query points in Unix seconds."""
     one = lived(database_points_site(), moments(AUTUMN))
     opened_sites.remove(one)
     yield one
@@ -90,7 +87,6 @@ def test_days_of_a_half_hour_time_zone_are_exact(autumn: Site, zone: ZoneInfo, m
 
 
 def expected(window: Selection) -> int:
-    """Return the number of requests of `autumn` in *window*."""
     start, end = window.seconds
     return sum(start <= at < end for at in moments(AUTUMN))
 

@@ -20,7 +20,6 @@ from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Serie
 
 
 def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
-    """Return a batch of *n* requests."""
     return Batch(name, PointAggregator().points([Request({"forward": 1_000_000}, at)] * n))
 
 
@@ -129,7 +128,6 @@ def test_a_lock_of_another_writer_is_an_error_that_names_it(sqlite_site: Callabl
 
 
 def fail_after_writing(one: Site) -> None:
-    """Write a row, and then divide by zero."""
     with one.store.transaction() as connection:
         connection.exec_driver_sql("INSERT INTO mine VALUES (1)")
         _ = 1 // 0

@@ -32,14 +32,12 @@ def signed(body: bytes, stamp: str = str(AT), secret: str = SECRET) -> str:
 
 
 def pressed(element: dict[str, Any]) -> bytes:
-    """Return the request body of Slack when a user clicks *element*."""
     action = {"type": "button", "action_id": element["action_id"], "value": element.get("value")}
     user = {"id": "U1", "username": "ana", "name": "ana", "team_id": "T1"}
     return urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": [action]})}).encode()
 
 
 def webhook(kind: str = "incident.acknowledged", agent: str = "user_reference") -> bytes:
-    """Return the body of a V3 webhook."""
     data = {"id": "PT4KHLK", "type": "incident", "status": "acknowledged", "incident_key": "sl-1"}
     event = {"event_type": kind, "agent": {"summary": "Ana\nAdams", "type": agent}, "data": data}
     return json.dumps({"event": event}).encode()

@@ -23,7 +23,6 @@ LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/"
 
 
 def pages(message: Message, finding: Finding) -> dict[str, str]:
-    """Return the pages to render: the transitions of an incident, a latency regression, and long names."""
     values = tuple(None if minute in (7, 8) else 15 + 15 * math.sin(minute / 9) for minute in range(60))
     opened = replace(message, finding=replace(finding, course=Trend(values, 60.0, message.at - 3600)))
     held = replace(opened, sequence=2, transition="acknowledged", acked_by="Ana", also=("shop: p99 is slower",))
@@ -45,7 +44,6 @@ def pages(message: Message, finding: Finding) -> dict[str, str]:
 
 
 def mail(message: Message) -> str:
-    """Return the mail for *message*, with the chart as a data URL."""
     png = chart.message_chart(message)
     return email.mail_html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
 

@@ -20,14 +20,11 @@ METADATA = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
 
 
 class Slack(Receiver):
-    """Slack server that returns an upload URL chosen by the test."""
-
     def __init__(self, upload_url: str) -> None:
         super().__init__(Moods(failing=0.0))
         self._upload_url = upload_url.encode()
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Return the upload URL."""
         del path, headers, body
         return 200, b'{"ok": true, "file_id": "F1", "upload_url": "%s"}' % self._upload_url
 

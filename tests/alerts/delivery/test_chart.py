@@ -22,7 +22,6 @@ SHIFT = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
 
 
 def drawn(finding: Finding) -> Image.Image:
-    """Return the decoded chart of *finding*."""
     png = chart.draw_chart(finding)
     assert png is not None
     image = Image.open(io.BytesIO(png))
@@ -31,7 +30,6 @@ def drawn(finding: Finding) -> Image.Image:
 
 
 def changed(finding: Finding, **fields: Any) -> tuple[int, int, int, int] | None:
-    """Return the box in which the chart of *finding* with other *fields* differs; None if the charts are equal."""
     difference = ImageChops.difference(drawn(finding), drawn(replace(finding, **fields)))
     # Each image has a palette of a few colours, so small differences of colour are ignored.
     return difference.convert("L").point([0] * 40 + [255] * 216).getbbox()
@@ -85,7 +83,6 @@ def test_a_gap_in_the_data_is_not_drawn(finding: Finding) -> None:
 
 
 def is_red(pixel: Any) -> bool:
-    """Return whether a pixel has the colour of a page or its tint."""
     red, green, blue = pixel
     return red - green > 12 and red - blue > 12
 

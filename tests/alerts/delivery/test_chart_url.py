@@ -23,7 +23,6 @@ LINK = "https://lens.example.com/s/magika-demo?p=99"
 
 @pytest.fixture
 def linked(message: Message) -> Message:
-    """Message with a link to a dashboard on https."""
     return replace(message, finding=replace(message.finding, link=LINK))
 
 

@@ -35,8 +35,6 @@ FAILING = 0.35
 
 
 class Sender:
-    """Process that delivers to one receiver, killed and restarted when the receiver requests it."""
-
     def __init__(self, processes: AlertProcesses, database: str, kind: str, receiver: Receiver | MailServer) -> None:
         self._processes = processes
         self._order = (database, {kind: receiver.url})
@@ -44,7 +42,6 @@ class Sender:
         self._process = processes.start(*self._order)
 
     def obey(self) -> None:
-        """Kill and restart the process if the receiver holds a request for that."""
         if isinstance(self._receiver, Receiver) and not self._receiver.held.empty():
             self._receiver.held.get()
             self._processes.kill(self._process)
@@ -53,7 +50,6 @@ class Sender:
 
 @contextmanager
 def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Generator[None]:
-    """Deliver to each receiver from a separate process, all over one database."""
     processes = AlertProcesses()
     senders = [
         Sender(processes, store.engine.url.render_as_string(hide_password=False), *each) for each in receivers.items()
@@ -78,13 +74,11 @@ def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Gen
 
 
 def put(store: Store, message: Message, channels: Sequence[str] = CHANNELS) -> None:
-    """Write *message* into the outbox, as an evaluation does."""
     with store.transaction() as connection:
         outbox.record_transition(connection, message, channels)
 
 
 def open_incident(store: Store, message: Message, name: str) -> Message:
-    """Write the row of an incident and return its first message."""
     opened = replace(message, incident=name)
     with store.transaction() as connection:
         connection.execute(incidents.insert().values(**_row(opened)))
@@ -110,7 +104,6 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def deliveries(store: Store) -> list[Delivery]:
-    """Return every delivery of every incident, as shown on the dashboard."""
     found = AlertsReader(store, LiveSloFile(None, {})).incidents(limit=1000)
     return [delivery for incident in found for delivery in incident.deliveries]
 
@@ -123,7 +116,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def later(message: Message, transition: Transition) -> Message:
-    """Return the message of the incident's next transition."""
     return replace(message, sequence=message.sequence + 1, transition=transition, ending="recovered")
 
 
@@ -162,7 +154,6 @@ def test_every_incident_arrives_once(store: Store, message: Message) -> None:
 
 
 def key_of(message: dict[str, Any]) -> str:
-    """Return the key in the metadata of a Slack message."""
     return message["said"][0]["metadata"]["event_payload"]["key"]
 
 

@@ -28,7 +28,6 @@ TAKEN = {"a bomb", "an encoding that is none", "JSON that is nested without end"
 
 
 def error_of(act: Callable[[], object]) -> str:
-    """Return the message of the channel error that *act* raises; empty without one."""
     try:
         act()
     except ChannelError as error:

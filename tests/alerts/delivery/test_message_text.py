@@ -56,17 +56,14 @@ TURNS = ("opened", "acknowledged", "resolved")
 
 
 def resolved(message: Message) -> Message:
-    """Return the message that resolves the incident 14 minutes later."""
     return replace(message, sequence=2, transition="resolved", at=message.at + 14 * 60, ending="recovered", first=False)
 
 
 def acknowledged(message: Message) -> Message:
-    """Return the message for an acknowledgement two minutes later."""
     return replace(message, sequence=2, transition="acknowledged", at=message.at + 120, acked_by="Ana", first=False)
 
 
 def turn(message: Message, transition: str) -> Message:
-    """Return the message of the given transition."""
     return {"opened": message, "acknowledged": acknowledged(message), "resolved": resolved(message)}[transition]
 
 
@@ -167,7 +164,6 @@ LINK = "https://dash.example/s/x?from=1&to=2"
 
 @st.composite
 def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
-    """Return a message in which every text may contain any characters."""
     growth = tuple(StageGrowth(stage or "x", 0.1, 0.5) for stage in draw(st.lists(words, max_size=8)))
     exemplars = tuple(Exemplar("t", 1.0, stage or "x", 0.5, LINK) for stage in draw(st.lists(words, max_size=3)))
     functions = tuple(FunctionGrowth(each.stage, draw(words), 1.0, 90.0, 100.0, is_cause=True) for each in growth[:1])

@@ -28,7 +28,6 @@ TRANSIENT = ChannelError("Slack responded 503", permanent=False)
 
 @pytest.fixture
 def first(store: Store, message: Message) -> Message:
-    """First message of an incident, in the outbox for Slack and PagerDuty."""
     open_incident(store, message, "slo:x")
     with store.transaction() as connection:
         outbox.record_transition(connection, message, ["slack", "pagerduty"])
@@ -36,7 +35,6 @@ def first(store: Store, message: Message) -> Message:
 
 
 def open_incident(store: Store, message: Message, cause: str) -> None:
-    """Write the incident of *message*."""
     with store.transaction() as connection:
         connection.execute(
             incidents.insert().values(
@@ -306,15 +304,12 @@ def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) ->
 
 @dataclass
 class AcceptingChannel:
-    """Channel that accepts all messages."""
-
     name: str
     heard: list[Message] = field(default_factory=list[Message])
     gap_seconds: float = 0.0
     refresh: Refresh | None = None
 
     def send(self, message: Message) -> str:
-        """Accept the message."""
         self.heard.append(message)
         return ""
 

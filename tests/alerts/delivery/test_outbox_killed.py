@@ -40,7 +40,6 @@ def evaluated_after(store: Store, at: float) -> bool:
 
 
 def has_delivered(watch: Watch, hook: SignedHook, messages: int) -> bool:
-    """Return whether the receiver accepted *messages* messages and no message waits."""
     return len(hook.accepted) == messages and watch.is_settled()
 
 
@@ -54,7 +53,6 @@ def hook() -> Generator[SignedHook]:
 
 @pytest.fixture
 def watch(store: Store, slo_yaml: Path, hook: SignedHook) -> Generator[Watch]:
-    """A store with an idle service and no alerts process."""
     made = Watch(store, slo_yaml, f'  - {{kind: webhook, url: "{hook.url}/alerts", secret: s3cret}}\n')
     made.write_slos()
     yield made
@@ -63,7 +61,6 @@ def watch(store: Store, slo_yaml: Path, hook: SignedHook) -> Generator[Watch]:
 
 @contextmanager
 def judging(watch: Watch) -> Generator[int]:
-    """Wait until a process has acquired the evaluation lease and waits for the lock of this test."""
     end = time.monotonic() + TIMEOUT_SECONDS
     before = lease_of(watch.store)
     while time.monotonic() < end:
@@ -79,14 +76,12 @@ def judging(watch: Watch) -> Generator[int]:
 
 
 def sending_process(watch: Watch, hook: SignedHook) -> int:
-    """Return the process whose message the receiver accepted without a response."""
     hook.held.get(timeout=TIMEOUT_SECONDS)
     with watch.store.engine.connect() as connection:
         return process_of(connection.scalars(select(outbox.c.leased_by).where(outbox.c.state == "sending")).one())
 
 
 def kill_while_evaluating(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
-    """Kill the evaluating process between two of its transactions."""
     del hook
     with judging(watch) as process:
         turn()
@@ -95,7 +90,6 @@ def kill_while_evaluating(watch: Watch, hook: SignedHook, turn: Callable[[], Non
 
 
 def killed_while_it_writes(watch: Watch, hook: SignedHook, turn: Callable[[], None], *, when: str, table: str) -> None:
-    """Kill the evaluating process within the transaction that writes the result."""
     del hook
     begin_endless(watch.store, when, table)
     turn()
@@ -107,7 +101,6 @@ def killed_while_it_writes(watch: Watch, hook: SignedHook, turn: Callable[[], No
 
 
 def kill_while_sending(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
-    """Kill the sending process after the receiver accepted the message and before its response."""
     turn()
     process = sending_process(watch, hook)
     watch.kill(process)

@@ -39,7 +39,6 @@ Notifications = list[tuple[datetime, datetime | None, str]]
 
 
 def notified(records: Sequence[IncidentRecord]) -> Notifications:
-    """Return opening, end and severity of each incident."""
     return [
         (
             datetime.fromtimestamp(each.opened_at, UTC),
@@ -51,7 +50,6 @@ def notified(records: Sequence[IncidentRecord]) -> Notifications:
 
 
 def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[IncidentRecord]:
-    """Evaluate *slo* every minute in the same way as the evaluator."""
     records: dict[str, IncidentRecord] = {}
     record: IncidentRecord | None = None
     at = start
@@ -148,7 +146,6 @@ def test_skipped_minutes_do_not_change_the_backtest(
 
 
 def _history(rate: float, shares: np.ndarray) -> History:
-    """Return a history with *rate* requests a minute, of which the *shares* are bad, minute by minute."""
     total = np.concatenate(([0.0], np.cumsum(np.full(len(shares), rate))))
     return History(1_795_000_020, total, total, np.concatenate(([0.0], np.cumsum(rate * shares))))
 

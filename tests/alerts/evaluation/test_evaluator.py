@@ -44,7 +44,6 @@ def evaluator(store: Store) -> Evaluator:
 
 
 def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: Any) -> list[str]:
-    """Evaluate every ten seconds and return the transitions."""
     events: list[str] = []
     now = start
     while now < start + length:
@@ -80,7 +79,6 @@ def test_a_slow_release_pages_and_names_its_stage(
 
 
 def code_of(stages: Mapping[str, float]) -> dict[str, float]:
-    """Return the stacks of a request whose `preprocess` is `decode` up to 40 ms, and `resize` beyond."""
     decode = min(stages["preprocess"], 0.040)
     found = {stack_key("preprocess", [CodeFrame("serve", "decode", "serve.py", 28)]): decode}
     resize = [CodeFrame("serve", "resize", "serve.py", 41), CodeFrame("PIL.Image", "resize", "PIL/Image.py", 2261)]
@@ -137,7 +135,6 @@ def test_without_samples_on_both_sides_no_function_is_named(
 
 
 def no_code(_stages: Mapping[str, float]) -> dict[str, float]:
-    """Return no stacks, as for a request that was not sampled."""
     return {}
 
 

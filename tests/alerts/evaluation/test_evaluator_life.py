@@ -207,7 +207,6 @@ def test_an_incident_continuing_after_a_gap_is_opened_once(
 
 @contextmanager
 def killed_at(store: Store, write: int) -> Generator[list[int]]:
-    """Kill the process at write number *write* to the alert tables; yield the number of writes."""
     seen = [0]
 
     def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -224,8 +223,6 @@ def killed_at(store: Store, write: int) -> Generator[list[int]]:
 
 
 def fires(finding: Finding, *names: str) -> AlertRule:
-    """Evaluate two causes, of which those in *names* fire."""
-
     def judge(
         _watched: Definitions, _now: datetime, _before: Mapping[str, Finding]
     ) -> list[tuple[str, Callable[[], Verdict]]]:
@@ -236,7 +233,6 @@ def fires(finding: Finding, *names: str) -> AlertRule:
 
 
 def run_incident(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[list[str], int]:
-    """Open, escalate and resolve an incident with one kill and another process; return the messages of the channels."""
     watched, holder, at = replace(DEFINITIONS, slos=()), "first", now
     with killed_at(store, kill) as seen:
         for names, pause in ((("a",), TICK), (("a", "b"), TICK), ((), 2 * MINUTE), ((), TICK)):

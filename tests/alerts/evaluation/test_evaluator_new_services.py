@@ -21,7 +21,6 @@ WATCHED = Definitions((UP, FAST_ENOUGH), (ChannelEntry("slack", "slack", None, "
 
 
 def paged(evaluator: Evaluator, start: datetime, length: timedelta) -> dict[str, timedelta]:
-    """Evaluate every ten seconds, and return the time from *start* to the page of each SLO."""
     found: dict[str, timedelta] = {}
     for tick in range(1, round(length / timedelta(seconds=10)) + 1):
         now = start + tick * timedelta(seconds=10)

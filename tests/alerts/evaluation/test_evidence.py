@@ -39,8 +39,6 @@ StoreTrace = Callable[..., None]
 
 @pytest.fixture
 def store_trace(store: Store, now: datetime) -> StoreTrace:
-    """Store one retained trace with a duration and a longest stage."""
-
     def written(number: int, seconds: float, stage: str, *, before: timedelta = MINUTE, status: str = "ok") -> None:
         series = Series("magika-demo", "1", "", "", "", "", "", status)
         duration, started = round(seconds * 1e9), round((now - before).timestamp() * 1e9)

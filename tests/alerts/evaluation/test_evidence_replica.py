@@ -25,13 +25,11 @@ from tests.support.replica_traffic import Traffic
 
 
 def window(length: timedelta) -> Selection:
-    """Return the selection of the service until now."""
     return Selection(NOW - length, NOW, service=SERVICE)
 
 
 @contextmanager
 def stored(folder: Path, **routes: ReplicaTable) -> Generator[Store]:
-    """Open a store with the requests of each route."""
     store = Store.open(f"sqlite:///{folder / 'routes.db'}", clock=NOW.timestamp)
     points = [
         point for name, table in routes.items() for point in points_of(table, Series(SERVICE, "1", route=f"/{name}"))

@@ -33,7 +33,6 @@ GUARD = default_burn_rate_policy().guard
 
 
 def measured(**changes: Any) -> Measurement:
-    """Return the measurement of a healthy SLO, with *changes*."""
     fine = Measurement(
         slo=LATENCY,
         counts={FAST: SOME, RECENT: SOME, MONTH: SOME},

@@ -15,7 +15,6 @@ SLO = "slos: [{name: checkout, service: shop, objective: 0.99, threshold: 250ms,
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory with an SLO file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slo.yaml").write_text(SLO)
     return tmp_path

@@ -21,12 +21,10 @@ MINUTES = 45
 
 
 def flat(value: float) -> list[float]:
-    """Return a constant series."""
     return [value] * MINUTES
 
 
 def growing(by: float) -> list[float]:
-    """Return a counter that is constant at first and then grows every minute."""
     return [max(0.0, by * (minute - 10)) for minute in range(MINUTES)]
 
 
@@ -132,5 +130,4 @@ def test_links_lead_to_the_configured_runbook(capsys: pytest.CaptureFixture[str]
 
 
 def rules(written: str) -> list[dict[str, Any]]:
-    """Return the rules of a file."""
     return [rule for group in yaml.safe_load(written)["groups"] for rule in group["rules"]]

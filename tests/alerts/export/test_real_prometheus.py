@@ -63,13 +63,11 @@ class Scene:
     at: float
 
     def query(self, expression: str) -> list[Any]:
-        """Return the series of *expression* at the time of the scene."""
         return self.prometheus.query(expression, self.at)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["classic", "native"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Scene]:
-    """Prometheus with scraped data; skipped if Prometheus is not installed, except in CI."""
     if not prometheus_server.is_installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
     folder: Path = tmp_path_factory.mktemp("prometheus")
@@ -101,7 +99,6 @@ def _configuration(address: tuple[str, int]) -> str:
 
 
 def _serve_requests(collector: Collector, prometheus: Prometheus) -> float:
-    """Send requests until Prometheus has scraped and evaluated growing counters; return the time."""
     at = 0.0
 
     def come() -> bool:

@@ -85,7 +85,6 @@ def test_missing_collector_labels_are_named() -> None:
 
 
 def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: float = 6000) -> np.ndarray:
-    """Return requests and bad requests of each minute, with a share of *ratio* bad for some time."""
     total = np.full(clean + minutes + after, hourly / 60)
     bad = np.zeros_like(total)
     bad[clean : clean + minutes] = total[0] * ratio
@@ -93,7 +92,6 @@ def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: 
 
 
 def by_chance(hourly: float, ratio: float, *, minutes: int = 900) -> np.ndarray:
-    """Return random requests and bad requests of each minute."""
     rng = np.random.default_rng(int(hourly))
     total = rng.poisson(hourly / 60, minutes)
     return np.array([total, rng.binomial(total, ratio)], np.float64)
@@ -141,7 +139,6 @@ def test_rules_and_evaluator_fire_in_the_same_minutes(tmp_path: Path, name: str)
 
 
 def counter(each: np.ndarray) -> list[float]:
-    """Return a counter with the given increments, of a process that restarts half-way."""
     whole, again = np.concatenate(([0.0], np.cumsum(each))), len(each) // 2
     whole[again:] -= whole[again - 1]
     return whole.tolist()
@@ -165,7 +162,6 @@ def test_a_service_without_failures_has_a_burn_rate_of_zero(tmp_path: Path) -> N
 
 
 def fired(slo: Slo, tier: AlertTier, total: np.ndarray, bad: np.ndarray) -> set[int]:
-    """Return the minutes at whose end *tier* fires in Stagelens."""
     held, held_bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
     history = History(1_795_000_020, held, held, held_bad)
     windows = {length: history.windows(length) for length in burn_rate.needed_windows(POLICY, [tier])}

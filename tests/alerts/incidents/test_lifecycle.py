@@ -28,7 +28,6 @@ def step(record: IncidentRecord | None, finding: Finding | None, at: float, *, h
 
 
 def at_rate(finding: Finding, rate: float) -> Finding:
-    """Return the finding with another burn rate."""
     assert finding.burn is not None
     return replace(finding, burn=replace(finding.burn, rate=rate))
 
@@ -40,7 +39,6 @@ def opened(finding: Finding) -> IncidentRecord:
 
 
 def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str]:
-    """Return the transitions of evaluations at *minutes* after the start."""
     transitions: list[str] = []
     for minute in minutes:
         taken = step(record, finding, START + minute * MINUTE, has_data=has_data)

@@ -24,8 +24,6 @@ DEPLOY = "silenced by ann until 04:00 UTC on 20 November: deploy"
 
 @dataclass
 class Simulation:
-    """Simulation of firing causes, with the resulting incidents and notifications."""
-
     finding: Finding
     now: float = START
     last: dict[str, IncidentRecord] = field(default_factory=dict[str, IncidentRecord])
@@ -40,7 +38,6 @@ class Simulation:
         blind: Sequence[str] = (),
         seconds: float = 10.0,
     ) -> list[tuple[str, str, bool]]:
-        """Evaluate once; causes have the form `service/name`. Return (name, event, whether notified) of each event."""
         self.now += seconds
         steps = [step for cause in {*self.last, *firing} if (step := self._step(cause, firing, blind)) is not None]
         moved = {step.record.cause for step in steps}
@@ -54,7 +51,6 @@ class Simulation:
         return happened
 
     def live_through(self, ticks: Sequence[Tick]) -> Iterator[tuple[Mapping[str, Severity], Sequence[str]]]:
-        """Evaluate for each of *ticks*; yield the firing and the silenced causes after each."""
         for firing, silenced, blind, seconds in ticks:
             self.tick(firing, silenced, blind=blind, seconds=seconds)
             yield firing, silenced
@@ -72,7 +68,6 @@ class Simulation:
         )
 
     def one_by_one(self, services: str, *, seconds: float = 10.0) -> list[list[tuple[str, str, bool]]]:
-        """Start a page in one service after the other, and return the notifications of each step."""
         firing: dict[str, Severity] = {}
         notifications: list[list[tuple[str, str, bool]]] = []
         for name in services:
@@ -81,7 +76,6 @@ class Simulation:
         return notifications
 
     def also(self, cause: str) -> list[str]:
-        """Return the grouped incidents in the last message of *cause*."""
         updates = [turn for turn in self.turns if turn.record.cause == cause and turn.notifies]
         return [each.cause for each in updates[-1].also]
 

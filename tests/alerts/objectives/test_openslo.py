@@ -236,7 +236,6 @@ def test_any_document_is_parsed_or_refused(
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every list or mapping in *value* with each of its positions or keys."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
         yield value, key

@@ -25,7 +25,6 @@ SERVICE = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: checkout}\nsp
 
 
 def live(path: Path, text: str) -> LiveSloFile:
-    """Return the loaded file at *path* with content *text*."""
     path.write_text(text, encoding="utf-8")
     file = LiveSloFile(path, {})
     file.refresh(NOW)

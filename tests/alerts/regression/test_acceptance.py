@@ -46,7 +46,6 @@ WORSE = (Slow("preprocess", 2.4),)
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Database with two days of a service without regressions."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     recorded(path, [(Service(), ())])
     return path
@@ -130,7 +129,6 @@ def test_an_accepted_version_pair_is_not_compared_again(history: Path, tmp_path:
 
 
 def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted: str = "") -> None:
-    """Write an incident that opened an hour ago."""
     at = finding.since
     kept_as = IncidentRecord(
         name, cause or f"x:{name}", finding, at, at, at, sequence=1, peak=1.3, heard="" if muted else "open", story=name
@@ -142,7 +140,6 @@ def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted:
 
 @pytest.fixture
 def slower(finding: Finding, now: datetime) -> Finding:
-    """Return a finding: the p99 of a service is higher since an hour."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
     since = (now - timedelta(hours=1)).timestamp()
     return replace(finding, name="tail", kind="tail", severity="ticket", since=since, burn=None, shift=shift)

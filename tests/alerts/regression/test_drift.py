@@ -25,7 +25,6 @@ def evaluator(store: Store) -> Evaluator:
 
 
 def run_days(world: Simulation, days: int, first: float, growth: float = 1.0) -> None:
-    """Write *days* of the service, whose `preprocess` takes *first* times as long, and *growth* times more each day."""
     for day in range(days):
         slower = (Slow("preprocess", first * growth**day),)
         for _ in range(4):
@@ -42,7 +41,6 @@ def evaluate(world: Simulation) -> None:
 
 @pytest.fixture
 def new_world(tmp_path: Path) -> Iterator[Simulation]:
-    """Service without requests."""
     clock = Clock((NOW - 29 * DAY).replace(hour=0, minute=0))
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}", clock=clock)
     yield Simulation(store, evaluator(store), clock, Service(rate=5000))
@@ -51,7 +49,6 @@ def new_world(tmp_path: Path) -> Iterator[Simulation]:
 
 @pytest.fixture
 def world(new_world: Simulation) -> Simulation:
-    """Service whose `preprocess` grew by 2 % a day over four weeks, with its open incident."""
     run_days(new_world, 28, 1.0, GROWTH_A_DAY)
     evaluate(new_world)
 

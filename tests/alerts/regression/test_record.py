@@ -35,7 +35,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def incident(name: str = "sl-1", *, lasted: timedelta = HOUR, version: str = "") -> IncidentRecord:
-    """Return a regression incident of `shop` that recovered after *lasted*."""
     finding = Finding("tail", "shop", "", "tail", "ticket", BEGAN.timestamp(), version=version)
     began, ended = BEGAN.timestamp(), (BEGAN + lasted).timestamp()
     return IncidentRecord(
@@ -53,7 +52,6 @@ def incident(name: str = "sl-1", *, lasted: timedelta = HOUR, version: str = "")
 
 
 def read(store: Store, *records: IncidentRecord) -> AlertRecord:
-    """Return the record after *records*."""
     with store.transaction() as connection:
         for each in records:
             save_incident(connection, each)
@@ -61,7 +59,6 @@ def read(store: Store, *records: IncidentRecord) -> AlertRecord:
 
 
 def silence(store: Store, at: datetime, **matchers: str) -> None:
-    """Silence `shop` for a day from *at* on."""
     with store.transaction() as connection:
         matched = {"service": "shop", **matchers}
         create_silence(connection, matched, starts_at=at, ends_at=at + 24 * HOUR, author="ann")
@@ -72,7 +69,6 @@ def outcomes(record: AlertRecord) -> list[str]:
 
 
 def served(store: Store, version: str, until: datetime) -> None:
-    """Write a request to *version* of `shop` at *until*."""
     series = Series("shop", version, "", "", "", "/", "", "ok")
     at = int(until.timestamp()) // 10 * 10
     point = Point(series, REQUEST_DURATION, "forward", at, Histogram(buckets={0: 1}, sum=1.0))
@@ -142,7 +138,6 @@ def test_other_rules_and_old_alerts_are_not_in_the_record(store: Store) -> None:
 
 
 def alerts(*found: tuple[str, timedelta], service: str = "shop") -> tuple[PastAlert, ...]:
-    """Return alerts of *service* with outcome and age."""
     return tuple(PastAlert(service, "", (NOW - age).timestamp(), outcome) for outcome, age in found)  # type: ignore[arg-type]
 
 

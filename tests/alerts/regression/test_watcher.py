@@ -53,7 +53,6 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Database with two days of a service without regressions."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     recorded(path, [(Service(), ())])
     return path
@@ -66,7 +65,6 @@ def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
 
 
 def killed(store: Store, write: int) -> Callable[[], None]:
-    """Kill the process at write number *write* to the tables of regressions or incidents; return a function that ends this."""
     seen = [0]
 
     def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -133,7 +131,6 @@ def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
 
 
 def mixed(world: Simulation, slower: Slower) -> None:
-    """Add requests of a slow route, which had few requests until now; *slower* is slower, too."""
     slow: Slower = (Slow("forward", 2.0), *slower)
     few = Service(route="/slow", rate=40)
     for minute in range(100):

@@ -27,7 +27,6 @@ LARGE = Slow("forward", 3.0)
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Database with two days of a service with two routes and models."""
     path = tmp_path_factory.mktemp("history") / "stagelens.db"
     recorded(path, [(Service(model="small"), ()), (RARE, ())])
     return path
@@ -35,14 +34,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
-    """Simulation in which five series have a baseline."""
     with watched(history, tmp_path / "stagelens.db", looks=6) as found:
         found.service = Service(model="small")
         yield found
 
 
 def openings(world: Simulation) -> list[Message]:
-    """Return the opened incidents, notified or muted."""
     return [journal.message_for(turn, at.timestamp()) for at, turn in world.turns if turn.event == "opened"]
 
 

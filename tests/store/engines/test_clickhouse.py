@@ -39,13 +39,11 @@ Urls = Callable[[], str]
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory that chDB opens in this process."""
     return tmp_path_factory.getbasetemp() / "clickhouse"
 
 
 @pytest.fixture(scope="session", params=["chdb", "http", "dsn"])
 def new_url(request: pytest.FixtureRequest, directory: Path) -> Generator[Urls]:
-    """Function that returns URLs of new databases."""
     if request.param == "chdb":
         yield lambda: embedded_url(directory)
     elif request.param == "http":
@@ -82,7 +80,6 @@ def chdb_url(directory: Path) -> Urls:
 
 @pytest.fixture
 def site(new_url: Urls, tmp_path: Path) -> Generator[Site]:
-    """Store with its points in ClickHouse."""
     one = Site(f"sqlite:///{tmp_path}/stagelens.db", {"points_url": new_url()})
     yield one
     one.store.close()
@@ -90,8 +87,6 @@ def site(new_url: Urls, tmp_path: Path) -> Generator[Site]:
 
 @dataclass
 class Twins:
-    """The same store twice: with points in ClickHouse and in SQLite."""
-
     clickhouse: Site
     sqlite: Site
 
@@ -102,7 +97,6 @@ class Twins:
 
 @pytest.fixture(scope="module")
 def twins(new_url: Urls, tmp_path_factory: pytest.TempPathFactory) -> Generator[Twins]:
-    """Two empty stores."""
     path = tmp_path_factory.mktemp("twins")
     made = Twins(
         Site(f"sqlite:///{path}/clickhouse.db", {"points_url": new_url()}), Site(f"sqlite:///{path}/sqlite.db", {})
@@ -137,7 +131,6 @@ _services = iter(range(1_000_000))
 
 
 def query_result(site: Site, question: PointQuery, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
-    """Return a complete result by step, series, metric, stage and scale."""
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
         pieces = list(site.store.points.read(connection, question, [segment], steps))
@@ -213,7 +206,6 @@ def test_rows_round_trip_unchanged(twins: Twins, points: list[tuple[str, Point]]
 
 
 def row(bucket: int = NOON - 600, part: int = 1, tier: int = 10) -> PointRow:
-    """Return a row of one request."""
     blob = encode_buckets(Buckets(np.array([0, 1]), np.array([-7]), np.array([1])))[0]
     return PointRow(tier, 1, 1, bucket, 1, "queue", part, 5, 0, 1, 0.5, blob)
 
@@ -221,8 +213,6 @@ def row(bucket: int = NOON - 600, part: int = 1, tier: int = 10) -> PointRow:
 def writing(
     *buckets: int, then: Callable[[Connection], None] = lambda _: None
 ) -> Callable[[Connection], PreparedWrite]:
-    """Return a function that prepares a write of one row in each of *buckets*."""
-
     def prepare(connection: Connection) -> PreparedWrite:
         part = take_part(connection)
         return PreparedWrite(part, [row(bucket, part) for bucket in buckets], then)
@@ -231,25 +221,21 @@ def writing(
 
 
 def stored(site: Site, tier: int = 10) -> int:
-    """Return the number of rows visible to readers."""
     with database.reading(site.store.engine) as connection:
         return len(site.store.points.load(connection, tier, 0, NOON + 3600))
 
 
 def server_of(points: Points) -> ClickHouseServer:
-    """Return the connection, which also shows rows invisible to readers."""
     assert isinstance(points, ClickHousePoints)
     return points.server
 
 
 def held(points: Points) -> int:
-    """Return the number of rows in ClickHouse, visible or not."""
     server = server_of(points)
     return server.rows(select_query("count()", server.place.points))[0][0]
 
 
 def fail(_: Connection) -> None:
-    """Raise an error during a write."""
     raise KeyboardInterrupt
 
 
@@ -397,7 +383,6 @@ def test_the_time_to_live_is_a_week_longer_than_the_retention() -> None:
 
 
 def engine_of(server: ClickHouseServer) -> str:
-    """Return the engine of the table with its settings."""
     return server.rows(select_query("engine_full", "system.tables", f"database = '{server.place.database}'"))[0][0]
 
 

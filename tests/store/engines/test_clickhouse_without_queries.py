@@ -19,17 +19,13 @@ from tests.support.raw_requests import NOON, Request, Site
 
 
 class IdleServer:
-    """ClickHouse client without methods for queries and inserts, which raise AttributeError."""
-
     place = TableLocation("stagelens", None)
 
-    def check(self) -> None:
-        """Return without error, like a reachable server."""
+    def check(self) -> None: ...
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Generator[Site]:
-    """Store in SQLite with one request of the service "shop"."""
     site = Site(f"sqlite:///{tmp_path}/stagelens.db", {})
     site.write([Request({"forward": 1_000_000})])
     yield site
@@ -38,7 +34,6 @@ def site(tmp_path: Path) -> Generator[Site]:
 
 @pytest.fixture
 def points() -> ClickHousePoints:
-    """Points on a server that accepts no query."""
     return ClickHousePoints(cast(ClickHouseServer, IdleServer()))
 
 

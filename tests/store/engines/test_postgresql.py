@@ -24,7 +24,6 @@ TICK = Series("tick")
 
 
 def partitions(one: Site) -> set[str]:
-    """Return the partitions of `points`."""
     with database.reading(one.store.engine) as connection:
         return set(
             connection.scalars(
@@ -34,19 +33,16 @@ def partitions(one: Site) -> set[str]:
 
 
 def name_of(url: str) -> str:
-    """Return the name of the database at *url*."""
     return url.partition("@/")[2].partition("?")[0]
 
 
 def replace_database(server: Server, url: str, template: str = "template0") -> None:
-    """Replace the database at *url* by a copy of *template*; its connections break."""
     with server.connect() as connection:
         connection.execute(f"DROP DATABASE {name_of(url)} WITH (FORCE)")  # pyright: ignore[reportArgumentType, reportCallIssue]
         connection.execute(f"CREATE DATABASE {name_of(url)} TEMPLATE {template}")  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def restore_tables(server: Server, url: str, copy: str) -> None:
-    """Restore the database at *url* from *copy* without a new database."""
     words = [f"--host={server.folder}", "--username=stagelens"]
     dump = subprocess.run([server.programs / "pg_dump", *words, copy], check=True, capture_output=True)
     restore = [server.programs / "psql", *words, "--quiet", "--set=ON_ERROR_STOP=1", name_of(url)]
@@ -56,7 +52,6 @@ def restore_tables(server: Server, url: str, copy: str) -> None:
 
 @pytest.fixture
 def server(postgresql_server: Server) -> Generator[Server]:
-    """Server for one test, which may stop it."""
     with postgresql(postgresql_server.programs) as own:
         yield own
 

@@ -82,7 +82,6 @@ def test_every_query_of_the_reader_is_tested(sqlite_site: Callable[..., Site]) -
 
 
 def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
-    """Write the deliveries in order of time, together with data of every other kind."""
     random = Random(seed)
     for number, batch in enumerate(batches):
         one.write(batch.requests, scale=batch.scale)
@@ -95,7 +94,6 @@ def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
 
 
 def beside(request: Request, random: Random) -> Iterator[Point]:
-    """Yield points of one more metric at the time of *request*."""
     metric = random.choice(list(KEYS))
     histogram = Histogram(ATTRIBUTE_SCALE if metric in schema.WITHOUT_TOTALS else SCALE)
     histogram.record(random.uniform(0.001, 3.0), random.randint(1, 9))

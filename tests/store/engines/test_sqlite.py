@@ -16,12 +16,10 @@ REMOVED = "removed or replaced while it was open; put the same files back, or re
 
 
 def a_valid_store(path: Path) -> None:
-    """Create a store at *path*."""
     Store.open(f"sqlite:///{path}").close()
 
 
 def a_link_to_another(path: Path) -> None:
-    """Create a store beside *path*, and a link to it at *path*."""
     a_valid_store(path.with_name("another.db"))
     path.symlink_to(path.with_name("another.db"))
 

@@ -22,35 +22,29 @@ FAST, SLOW = Series("shop", "1", route="/fast"), Series("shop", "2", route="/slo
 
 
 def latency(seconds: float, count: int) -> Histogram:
-    """Return *count* requests that took *seconds*."""
     histogram = Histogram(ATTRIBUTE_SCALE)
     histogram.record(seconds, count)
     return histogram
 
 
 def attribute(key: str, at: int, seconds: float = 0.1, count: int = 1, series: Series = FAST) -> Point:
-    """Return requests with the attribute *key*."""
     return Point(series, names.REQUEST_BY_ATTRIBUTE, key, at, latency(seconds, count))
 
 
 def stage(key: str, at: int, seconds: float, microseconds: int) -> Point:
-    """Return time in a stage of a replica."""
     spent = Histogram(ATTRIBUTE_SCALE, {bucket_index(seconds, ATTRIBUTE_SCALE): microseconds})
     return Point(FAST, names.REPLICA_STAGE_TIME, key, at, spent)
 
 
 def write(one: Site, points: list[Point]) -> None:
-    """Write *points* as a new batch."""
     assert one.store.write([Batch(uuid.uuid4().hex, points)]) == [True]
 
 
 def totals(found: AttributeCounts, name: str) -> dict[str, int]:
-    """Return the number of requests of each value of an attribute."""
     return {value: int(counts.sum()) for value, counts in found.requests[name].items()}
 
 
 def requests(number: int, series: Series, at: int, seconds: float = 0.1) -> Iterator[Point]:
-    """Return points of *number* requests, as an agent sends them."""
     yield from PointAggregator().points([Request({"forward": int(seconds * NS)}, at, series)] * number)
 
 

@@ -18,7 +18,6 @@ A, B = Series("shop", "1"), Series("shop", "2")
 
 
 def lognormal(n: int, series: Series, *, median: float = 0.05, seed: int = 1) -> list[Request]:
-    """Return lognormal requests of one stage."""
     times = np.random.default_rng(seed).lognormal(np.log(median * 1e9), 0.4, n)
     return [Request({"forward": int(time)}, series=series) for time in times]
 
@@ -64,7 +63,6 @@ def test_without_requests_there_is_no_ratio_or_mix(sqlite_site: Callable[..., Si
 
 
 def spread(version: str, counts: dict[tuple[str, str, str], int]) -> list[Request]:
-    """Return requests of *version* by route, device and status."""
     return [
         Request({"forward": 1_000_000}, series=Series("shop", version, route=route, device=device, status=status))
         for (route, device, status), n in counts.items()
@@ -73,7 +71,6 @@ def spread(version: str, counts: dict[tuple[str, str, str], int]) -> list[Reques
 
 
 def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
-    """Return a batch of requests that ran in batches of *sizes*."""
     points: dict[str, Point] = {}
     for size in sizes:
         point = points.setdefault(

@@ -20,7 +20,6 @@ STAGES = ("forward", "queue", "overhead")
 
 @st.composite
 def groups(draw: st.DrawFn) -> LatencyGroups:
-    """Generate requests of up to thirty latencies, each with a share of its time in the stage."""
     latency = np.array(sorted(draw(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30, unique=True))))
     shares = draw(arrays.arrays(np.float64, len(latency), elements=st.floats(0, 1)))
     requests = draw(arrays.arrays(np.int64, len(latency), elements=st.integers(1, 1000)))
@@ -28,7 +27,6 @@ def groups(draw: st.DrawFn) -> LatencyGroups:
 
 
 def floored(made: LatencyGroups, floor: float) -> list[float]:
-    """Return the percentiles if no request spends more than *floor* seconds in the stage."""
     return made.quantiles(np.minimum(made.spent, floor), PERCENTILES)
 
 
@@ -113,7 +111,6 @@ def test_unchanged_percentiles_equal_the_pages(
 
 
 def service(n: int) -> list[Request]:
-    """Return requests of which one in ten waits long at random, and one in thirty has a slow model."""
     random = np.random.default_rng(7)
     forward = random.lognormal(np.log(20e6), 0.3, n) * np.where(random.random(n) < 1 / 30, 6, 1)
     queue = random.lognormal(np.log(2e6), 0.5, n) * np.where(random.random(n) < 0.1, 40, 1)

@@ -36,7 +36,6 @@ POINTS = st.lists(POINT, min_size=1, max_size=40)
 
 
 def columns_of(points: list[Point]) -> Columns:
-    """Return *points* as columns, sorted by time."""
     points = sorted(points, key=lambda point: point[0])
     times, metric, stage, scale, zero, buckets = zip(*points, strict=True)
     pairs = np.array([pair for each in buckets for pair in sorted(each.items())], np.int64).reshape(-1, 2)
@@ -55,7 +54,6 @@ def columns_of(points: list[Point]) -> Columns:
 
 
 def each_step(columns: Columns) -> list[tuple[int, Columns]]:
-    """Return the points of each step that has some, with its start."""
     starts: Ints = STEPS.of(columns.times)
     return [(int(at), columns.where(starts == at)) for at in np.unique(starts)]
 

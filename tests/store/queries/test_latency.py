@@ -33,7 +33,6 @@ REQUESTS = st.lists(
 
 
 def lognormal(n: int, seed: int = 1) -> list[Request]:
-    """Generate requests with lognormal stages and an occasional very long queue."""
     random = np.random.default_rng(seed)
     spent = {
         "forward": random.lognormal(np.log(20e6), 0.2, n),
@@ -68,7 +67,6 @@ def test_the_value_is_the_order_statistic_with_the_stages_of_its_bounds(
 
 
 def assert_window(row: pd.Series, requests: Sequence[Request], quantile: float, scale: int = SCALE) -> None:
-    """Assert that *row* has the shares of *requests* in the window of the percentile, up to the error of a bucket's middle."""
     stages, seconds = [each.stages_ns for each in requests], [each.seconds for each in requests]
     n, expected = window_shares(stages, seconds, quantile, scale)
     found = {str(stage): seconds / row["value_seconds"] for stage, seconds in row.iloc[HEAD:].items()}

@@ -14,7 +14,6 @@ SIZES = (1, 2, 3, 4, 30, 100, 1000, 5000)
 
 
 def points(sizes: tuple[int, ...]) -> list[Point]:
-    """Return points of requests with batches of *sizes* that take a millisecond per item."""
     counts = RequestHistograms()
     for size in sizes:
         counts.add_stream(BATCH_DURATION, BATCH_SIZES.bucket_of(size), 0.001 * size)

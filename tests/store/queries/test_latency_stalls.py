@@ -21,20 +21,16 @@ STAGES: tuple[str, ...] = ("forward", "queue", "rerank", "overhead")
 
 @dataclass(frozen=True)
 class HeldUp:
-    """Request with nanoseconds by stage, and stalled nanoseconds by stage and cause."""
-
     stages: Mapping[str, int]
     stalls: Mapping[str, int]
 
     @property
     def duration(self) -> int:
-        """Duration of the request."""
         return sum(self.stages.values())
 
 
 @st.composite
 def held_up(draw: st.DrawFn) -> HeldUp:
-    """Generate a request with stalls of several causes within some stages."""
     stages: dict[str, int] = draw(st.dictionaries(st.sampled_from(STAGES), st.integers(10**6, 10**10), min_size=1))
     stalls: dict[str, int] = {}
     for stage, spent in stages.items():
@@ -48,7 +44,6 @@ REQUESTS = st.lists(held_up(), min_size=1, max_size=30)
 
 
 def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch:
-    """Return a batch of *requests*."""
     counts = RequestHistograms()
     for each in requests:
         counts.add(each.stages, each.duration)
@@ -58,7 +53,6 @@ def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch
 
 
 def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
-    """Assert that *one* has the stalls of the requests in its breakdown."""
     _, expected = window_shares([each.stalls for each in requests], [each.duration / NS for each in requests], quantile)
     # Rounding adds or drops a microsecond, and the middle of a bucket is not its mean.
     slack = 0.02

@@ -39,7 +39,6 @@ GROUPS = {
 
 @pytest.fixture(scope="module")
 def counted(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """Two services and one with a coarser client over three hours, mostly rolled up; tests only read them."""
     made, random = sqlite_site(), Random(3)
     opened_sites.remove(made)
     requests: list[Request] = []

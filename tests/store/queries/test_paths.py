@@ -16,7 +16,6 @@ from tests.support.traced_services import AT, MS, distributed
 
 @pytest.fixture
 def one(sqlite_site: Callable[..., Site]) -> Site:
-    """Store with three slow traces, of which one lacks its last service, and a random one."""
     made = sqlite_site()
     requests = (
         [each for number in (1, 2) for each in distributed(number)] + distributed(3)[:2] + distributed(4, "uniform")

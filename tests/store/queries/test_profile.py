@@ -28,15 +28,12 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Sampled:
-    """Request with nanoseconds by stage and stack; unsampled requests have none by stack."""
-
     stages: Mapping[str, int]
     stacks: Mapping[str, int]
 
 
 @st.composite
 def sampled(draw: st.DrawFn) -> Sampled:
-    """Generate a request with two stacks in each stage."""
     stages: dict[str, int] = draw(
         st.dictionaries(st.sampled_from(["forward", "handler", "rerank"]), st.integers(10**6, 10**9), min_size=1)
     )
@@ -48,7 +45,6 @@ def sampled(draw: st.DrawFn) -> Sampled:
 
 
 def batch(name: str, requests: Sequence[Sampled], about: Series = SHOP) -> Batch:
-    """Return a batch of *requests*."""
     counts = RequestHistograms()
     for each in requests:
         counts.add(each.stages, sum(each.stages.values()))
@@ -58,7 +54,6 @@ def batch(name: str, requests: Sequence[Sampled], about: Series = SHOP) -> Batch
 
 
 def by_stage(band: ProfileBand) -> dict[str, float]:
-    """Return the sums of the stacks by stage."""
     found: dict[str, float] = {}
     for key, seconds in band.stacks.items():
         found[key.split(";")[0]] = found.get(key.split(";")[0], 0.0) + seconds

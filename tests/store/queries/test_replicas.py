@@ -22,14 +22,12 @@ NAMES = ("gpu web-1/gpu0", "gpu web-2/gpu0", "cpu web-1:7")
 
 
 def observed(value: float, name: str, at: int, series: Series = SHOP) -> Point:
-    """Return a batch with machine metrics of an agent."""
     histogram = Histogram()
     histogram.record(value)
     return Point(series, HARDWARE, name, at, histogram)
 
 
 def replica_values(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], tuple[float, float]]:
-    """Return mean and maximum by start of the step and name."""
     found = one.store.read.hardware(replace(one.around(), **selected), timedelta(minutes=minutes))
     starts = [int(at.timestamp()) for at in found["at"]]
     names = map(hardware_key, found["measure"], found["place"])
@@ -89,7 +87,6 @@ def test_replicas_over_the_cap_are_aggregated_hourly(
 
 
 def open_for(seconds: float, place: str, at: int, series: Series = SHOP, seen_us: int = 10_000_000) -> Point:
-    """Return the report of a process of one request that has been open for so long."""
     histogram = Histogram()
     histogram.record(seconds, seen_us)
     histogram.sum = 0.0

@@ -13,13 +13,11 @@ from tests.support.raw_requests import NOON, Request, Series, Site
 
 
 def utc(seconds: int) -> datetime:
-    """Return Unix *seconds* as a datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 @pytest.fixture
 def one(sqlite_site: Callable[..., Site]) -> Site:
-    """Store with a shop that was released twice, and a bank."""
     made = sqlite_site()
     made.write([Request({"forward": 1}, NOON - 7205, Series("shop", "1", "prod", "old"))] * 3)
     made.write([Request({"forward": 1}, NOON - 3601, Series("shop", "2", "prod", "new"))] * 4)

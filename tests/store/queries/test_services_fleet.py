@@ -28,7 +28,6 @@ SERIES = (
 
 
 def drawn(seed: int) -> list[Request]:
-    """Generate requests of all series over three hours; each service has a custom stage, and some requests have zero duration."""
     random = Random(seed)
     made: list[Request] = []
     for _ in range(400):
@@ -43,7 +42,6 @@ def drawn(seed: int) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """Three services, one with a coarser client, mostly rolled up; tests only read them."""
     made = sqlite_site()
     opened_sites.remove(made)
     requests = drawn(1)

@@ -40,7 +40,6 @@ _numbers = itertools.count()
 
 
 def write_tokens(one: Site, metric: str, definition: str, *seconds: float, status: str = "ok") -> None:
-    """Write requests with the given times to the first token, or between tokens."""
     histogram = Histogram()
     for each in seconds:
         histogram.record(each)

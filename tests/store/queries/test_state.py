@@ -18,7 +18,6 @@ HOUR, DAY = 3600, 86_400
 
 
 def steady(hours: int, hourly: float, kept_days: int = 10) -> TierUse:
-    """Return a tier that grew by *hourly* bytes in each of the last *hours*."""
     first = NOON - hours * HOUR
     slots = {first + hour * HOUR: hourly for hour in range(hours)}
     return TierUse(kept_days * DAY, HOUR, first, NOON, slots)

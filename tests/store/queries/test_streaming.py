@@ -60,7 +60,6 @@ _numbers = itertools.count()
 
 
 def write(one: Site, requests: Iterable[StreamedRequest]) -> None:
-    """Write a batch of *requests* in the format of an agent."""
     found: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
     for request in requests:
         counts = found[request.series, request.at - request.at % 10]

@@ -38,7 +38,6 @@ class StreamedRequest:
 
     @property
     def seconds(self) -> float:
-        """Time from the start to the first token."""
         return sum(self.until_ns.values()) / NS
 
 
@@ -46,7 +45,6 @@ _numbers = itertools.count()
 
 
 def write(one: Site, requests: Iterable[StreamedRequest]) -> None:
-    """Write a batch of *requests* in the format of an agent; decode takes as long as the time to the first token."""
     by_series: defaultdict[Series, RequestHistograms] = defaultdict(RequestHistograms)
     for request in requests:
         until = sum(request.until_ns.values())

@@ -20,7 +20,6 @@ SHOP = Series("shop", "1", route="/buy")
 def trace(
     number: int, milliseconds: int, dominant: str, attributes: Mapping[str, Any], series: Series = SHOP
 ) -> KeptTrace:
-    """Return a retained trace; a larger number is an earlier trace."""
     span = {"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}
     return KeptTrace(
         trace_id=f"{number:032x}",
@@ -37,7 +36,6 @@ def trace(
 
 
 def named(**attributes: str | int) -> dict[str, str | int]:
-    """Return attributes of the request as they are in the document."""
     return {f"inference.attribute.{key}": value for key, value in attributes.items()}
 
 
@@ -52,14 +50,12 @@ TRACES = [
 
 @pytest.fixture
 def one(sqlite_site: Callable[..., Site]) -> Site:
-    """Store with five traces."""
     made = sqlite_site()
     made.store.write([Batch("traces", traces=TRACES)])
     return made
 
 
 def numbers(found: FoundTraces) -> list[int]:
-    """Return the numbers of the traces of the page."""
     return [int(trace_id, 16) for trace_id in found.page["trace_id"]]
 
 

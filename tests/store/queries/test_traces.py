@@ -16,7 +16,6 @@ SHOP = Series("shop", "1", route="/buy")
 
 
 def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) -> KeptTrace:
-    """Return a retained trace; a larger number is an earlier trace."""
     spent = {dominant: milliseconds * 1_000_000 - 500, "overhead": 500}
     spans = [{"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}]
     return KeptTrace(
@@ -45,7 +44,6 @@ TRACES = [
 
 @pytest.fixture
 def one(sqlite_site: Callable[..., Site]) -> Site:
-    """Store with five traces and a hundred requests."""
     made = sqlite_site()
     made.store.write([Batch("traces", traces=TRACES)])
     made.write([Request({"forward": step * 10_000_000}, series=SHOP) for step in range(1, 101)])
@@ -53,7 +51,6 @@ def one(sqlite_site: Callable[..., Site]) -> Site:
 
 
 def numbers(frame: object) -> list[int]:
-    """Return the numbers of the traces in a data frame."""
     return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index] - pandas' stubs
 
 

@@ -21,7 +21,6 @@ BY = ("service", "version")
 
 
 def fill(one: Site) -> None:
-    """Write an hour of two versions: some minutes have coarse histograms, others requests without latency, or none at all."""
     random = Random(7)
     for minute in [*range(20), *range(25, 60)]:
         scale = random.choice([5, 5, 5, 3, 1])

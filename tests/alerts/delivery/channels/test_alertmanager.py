@@ -44,7 +44,6 @@ def _program(*names: str) -> str:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a running Alertmanager."""
     program = _program("prometheus-alertmanager", "alertmanager")
     home = tmp_path_factory.mktemp("alertmanager")
     (home / "alertmanager.yml").write_text(CONFIG, encoding="utf-8")
@@ -63,7 +62,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def shown(url: str) -> list[dict[str, Any]]:
-    """Return the alerts that amtool lists."""
     query = [_program("amtool"), f"--alertmanager.url={url}", "--output=json", "alert", "query", "service=magika-demo"]
     return json.loads(subprocess.run(query, check=True, capture_output=True).stdout)
 

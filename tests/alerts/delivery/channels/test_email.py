@@ -31,7 +31,6 @@ Open = Callable[..., MailServer]
 
 @pytest.fixture
 def server() -> Iterator[Open]:
-    """Function that starts mail servers, which are closed at the end."""
     opened: list[MailServer] = []
 
     def open_one(moods: Moods = WILLING, **settings: Any) -> MailServer:
@@ -73,7 +72,6 @@ def test_an_incident_is_one_mail_thread(server: Open, message: Message) -> None:
 
 
 def content(part: Any) -> bytes:
-    """Return the decoded content of a mail part."""
     found = part.get_payload(decode=True)
     assert isinstance(found, bytes)
     return found

@@ -25,15 +25,12 @@ Traffic = Callable[..., None]
 
 
 class Watcher(Receiver):
-    """Receiver that expects pings."""
-
     def __init__(self) -> None:
         super().__init__(Moods(failing=0.0))
         self.pings = 0
         self.status = 200
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Count a ping."""
         del headers, body
         assert path == "/ping/secret-uuid-1"
         self.pings += 1
@@ -50,12 +47,9 @@ def watcher() -> Iterator[Watcher]:
 
 @dataclass
 class Clock:
-    """Clock that the test sets."""
-
     at: float = AT
 
     def __call__(self) -> float:
-        """Return the time in Unix seconds."""
         return self.at
 
 
@@ -64,7 +58,6 @@ def pulse(store: Store, watcher: Watcher, clock: Clock) -> HeartbeatPinger:
 
 
 def evaluated(store: Store, at: float) -> None:
-    """Record a successful evaluation."""
     with store.transaction() as connection:
         lease.hold(connection, EVALUATED_LEASE, "me", at, 30.0)
 
@@ -155,14 +148,11 @@ def test_a_heartbeat_receiver_error_is_logged_once(
 
 @dataclass
 class ReleaseChannel:
-    """Channel that accepts release notices."""
-
     name: str = "pagerduty"
     heard: list[ReleaseNotice] = field(default_factory=list[ReleaseNotice])
     trouble: list[ChannelError] = field(default_factory=list[ChannelError])
 
     def announce(self, release: ReleaseNotice) -> None:
-        """Accept the notice, or raise an error."""
         if self.trouble:
             raise self.trouble.pop()
         self.heard.append(release)
@@ -170,7 +160,6 @@ class ReleaseChannel:
 
 @pytest.fixture
 def released(traffic: Traffic, now: datetime) -> datetime:
-    """Store in which version 2 of the shop started to serve half an hour ago, after version 1."""
     for start, version in ((timedelta(hours=2), "1"), (timedelta(minutes=30), "2")):
         traffic(now - start, timedelta(seconds=30), {5: {"forward": 0.02}}, service="shop", version=version)
     return now - timedelta(minutes=30)
@@ -224,7 +213,6 @@ def test_pagerduty_gets_a_change_event() -> None:
 
 
 def incident(message: Message) -> dict[str, Any]:
-    """Return the database row of the incident that *message* opens."""
     return {
         "id": message.incident,
         "cause": "slo:x",

@@ -53,8 +53,6 @@ TRANSITIONS: tuple[Transition, ...] = ("opened", "acknowledged", "resolved")
 
 
 class PageReader(HTMLParser):
-    """Texts and tags of a page."""
-
     def __init__(self) -> None:
         super().__init__()
         self.texts, self.tags = list[str](), set[str]()
@@ -68,7 +66,6 @@ class PageReader(HTMLParser):
 
 
 def named(message: Message, name: str, incident: str = "x") -> Message:
-    """Return *message* with *name* in every text that a sender, the SLO file or a person can choose."""
     finding = replace(
         message.finding,
         name=name,
@@ -84,7 +81,6 @@ def named(message: Message, name: str, incident: str = "x") -> Message:
 
 
 def send(store: Store, channel: Channel, message: Message) -> tuple[str, str]:
-    """Send *message* from the outbox; return its state and its error."""
     message = replace(message, sequence=TRANSITIONS.index(message.transition) + 1)
     if message.sequence == 1:
         open_incident(store, message, message.incident)

@@ -25,8 +25,6 @@ from tests.support.trickle import trickling
 
 @dataclass
 class FakeResponse:
-    """Response of the receiver to every request; status 0 closes the connection."""
-
     status: int = 200
     body: bytes = b"ok"
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -36,12 +34,10 @@ class FakeResponse:
 
 @pytest.fixture
 def receiver_response() -> Iterator[FakeResponse]:
-    """Receiver whose response the test chooses."""
     planned = FakeResponse()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            """Send the chosen response."""
             self.rfile.read(int(self.headers["Content-Length"]))
             planned.paths.append(self.path)
             if planned.status:

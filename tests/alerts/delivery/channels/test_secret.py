@@ -17,19 +17,16 @@ SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250
 
 @pytest.fixture
 def token(tmp_path: Path) -> Path:
-    """Path of the secret file."""
     return tmp_path / "token"
 
 
 @pytest.fixture
 def live(slo_yaml: Path, token: Path) -> LiveSloFile:
-    """SLO file with a channel whose secret is in a file."""
     slo_yaml.write_text(f"{SLO}channels:\n  - {{kind: slack, channel: C0123456789, token_file: {token}}}\n")
     return LiveSloFile(slo_yaml, {})
 
 
 def entry(live: LiveSloFile) -> ChannelEntry:
-    """Return the channel entry after a reload."""
     live.refresh(NOW)
     assert live.current is not None
     return live.current.channels[0]

@@ -28,14 +28,11 @@ def slack() -> Iterator[SlackWorkspace]:
 
 
 class FakeSlack(SlackWorkspace):
-    """Receiver that sends the same response to every request."""
-
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(WILLING)
         self._says = status, body
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Send the response."""
         del path, headers, body
         return self._says
 
@@ -45,7 +42,6 @@ def bot(workspace: SlackWorkspace) -> SlackBot:
 
 
 def stamp_of(reference: str) -> str:
-    """Return the timestamp that identifies the message in Slack."""
     return reference.split(":")[1]
 
 

@@ -29,17 +29,13 @@ UPLOAD = ["files.getUploadURLExternal", "upload", "files.completeUploadExternal"
 
 @dataclass
 class Watch:
-    """Clock that advances when the code waits."""
-
     now: float = 0.0
     waits: list[float] = field(default_factory=list[float])
 
     def clock(self) -> float:
-        """Return the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Advance the clock."""
         self.waits.append(seconds)
         self.now += seconds
 
@@ -68,7 +64,6 @@ def later(message: Message, transition: Any, reference: str) -> Message:
 
 
 def shown(payload: dict[str, Any]) -> str:
-    """Return the form of the trend in *payload*: a file id, a sparkline, or nothing."""
     images = [block["slack_file"]["id"] for block in payload.get("blocks", ()) if block["type"] == "image"]
     return images[0] if images else "bars" if "█" in str(payload.get("blocks")) else ""
 
