@@ -253,15 +253,16 @@ class Mixture:
 
 
 def _mean_times(weights: NDArray[np.float64], requests: StageCounts, times: StageCounts) -> NDArray[np.float64]:
-    place, factor = bucket_factors(requests.index, times.index, times.scale)
-    return weights[:, place] / requests.amount.sum(axis=0)[place] * factor @ times.amount.T
+    each = weights / np.maximum(requests.amount.sum(axis=0), 1)
+    return weights_of_times(each, requests.index, times.index, times.scale) @ times.amount.T
 
 
-def bucket_factors(requests: Ints, times: Ints, scale: int) -> tuple[Ints, NDArray[np.float64]]:
+def weights_of_times(weights: NDArray[np.float64], requests: Ints, times: Ints, scale: int) -> NDArray[np.float64]:
+    """Return *weights* of buckets of requests, shape (n, requests), for buckets of times; 0 without requests in the bucket."""
     if not len(requests) or not len(times):
-        return np.zeros(len(times), np.int64), np.zeros(len(times))
+        return np.zeros((len(weights), len(times)))
     place = np.minimum(np.searchsorted(requests, times), len(requests) - 1)
-    return place, np.where(requests[place] == times, np.exp2((requests[0] - times) / 2.0**scale), 0.0)
+    return weights[:, place] * np.where(requests[place] == times, np.exp2((requests[0] - times) / 2.0**scale), 0.0)
 
 
 def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | None:

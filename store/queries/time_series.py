@@ -20,7 +20,7 @@ from ..selection import Selection
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps
 from . import fetch
 from .frames import frame, stage_frame, with_step_times
-from .latency import bucket_factors
+from .latency import weights_of_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,10 @@ class StepMixtures:
     def _at(self, quantile: float) -> tuple[Floats, Floats]:
         counts, totals = self.requests.amount.sum(axis=1), self.latency.total.tolist()
         window = RankWindow.of([quantile] * len(totals), totals, self.latency.zero.sum(axis=1).tolist())
-        place, factor = bucket_factors(self.requests.index, self.times.index, self.times.scale)
-        near = (window.weights(counts) / np.maximum(counts, 1))[:, place] * factor * (window.rank > 0)[:, None]
+        each = window.weights(counts) / np.maximum(counts, 1)
+        near = (
+            weights_of_times(each, self.requests.index, self.times.index, self.times.scale) * (window.rank > 0)[:, None]
+        )
         return self.latency.values_at(quantile), (near[:, None, :] * self.times.amount).sum(axis=2)
 
 

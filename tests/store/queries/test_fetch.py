@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stagelens.store.points import Buckets, Ints, merge_buckets
@@ -81,6 +81,7 @@ def test_steps_fetched_together_equal_separate_steps(points: list[Point], quanti
 
 
 @given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0, None)))
+@example([(1030, 1, 0, 5, 1, {}), (1030, 3, 0, 5, 0, {0: 1})], 0.0)
 def test_mixtures_fetched_together_equal_separate_mixtures(points: list[Point], quantile: float | None) -> None:
     columns = columns_of(points)
     rows = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
