@@ -1,4 +1,4 @@
-"""Stores for tests: every test with the fixture `site` runs on each engine."""
+"""Stores for tests: a test with the fixture `site` or `open_site` runs on each engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
-from tests.support.raw_requests import Site
+from tests.support.raw_requests import OpenSite, Site
 
 # Engine of the database, and of the points if they are elsewhere. Servers are for the second tier.
 OWN_POINTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.stacks))
@@ -39,48 +39,67 @@ def new_clickhouse() -> Generator[Callable[[], str]]:
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[..., Site]]:
-    yield from _sites(request.param, request, tmp_path_factory)
+def open_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Function that opens a new, empty store of each engine with the given options."""
+    return _opener(request.param, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", params=SHARED_ENGINES)
-def shared_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Callable[..., Site]]:
-    yield from _sites(request.param, request, tmp_path_factory)
+def open_shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Function that opens a new, empty store of engines that several processes can share with the given options."""
+    return _opener(request.param, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", params=OWN_POINTS)
-def database_points_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Callable[..., Site]]:
-    yield from _sites(request.param, request, tmp_path_factory)
+def open_sql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Function that opens a new, empty store of engines with points in the database with the given options."""
+    return _opener(request.param, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", params=[pytest.param("postgresql", marks=pytest.mark.stacks)])
-def postgresql_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Callable[..., Site]]:
-    yield from _sites("postgresql", request, tmp_path_factory)
+def open_postgresql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Function that opens a new, empty store of PostgreSQL with the given options."""
+    return _opener(request.param, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def sqlite_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Callable[..., Site]]:
-    yield from _sites("sqlite", request, tmp_path_factory)
+def open_sqlite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Function that opens a new, empty store of SQLite with the given options."""
+    return _opener("sqlite", request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def target_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Callable[..., Site]]:
-    yield from _sites(request.param, request, tmp_path_factory)
+def open_target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Function that opens a new, empty store of each engine, for the target of a copy with the given options."""
+    return _opener(request.param, request, tmp_path_factory)
 
 
-def _sites(
-    engine: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Callable[..., Site]]:
+@pytest.fixture
+def site(open_site: OpenSite) -> Site:
+    return open_site()
+
+
+@pytest.fixture
+def shared(open_shared: OpenSite) -> Site:
+    return open_shared()
+
+
+@pytest.fixture
+def sql(open_sql: OpenSite) -> Site:
+    return open_sql()
+
+
+@pytest.fixture
+def postgresql(open_postgresql: OpenSite) -> Site:
+    return open_postgresql()
+
+
+@pytest.fixture
+def sqlite(open_sqlite: OpenSite) -> Site:
+    return open_sqlite()
+
+
+def _opener(engine: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
     opened: list[Site] = request.getfixturevalue("opened_sites")
     database, _, points = engine.partition("+")
 
@@ -96,4 +115,4 @@ def _sites(
         opened.append(Site(url, options))
         return opened[-1]
 
-    yield make
+    return make

@@ -18,7 +18,7 @@ from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, b
 from stagelens.store.point_table import PointTable
 from tests.store.clickhouse_server import embedded_url
 from tests.store.questions import query_results
-from tests.support.raw_requests import NOON, NS, SHOP, PointAggregator, Request, Site
+from tests.support.raw_requests import NOON, NS, SHOP, OpenSite, PointAggregator, Request, Site
 
 HOUR = 3600
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)
@@ -52,8 +52,8 @@ def interrupt_after(calls: int) -> Callable[[int, int], None]:
 
 
 @pytest.fixture
-def source(site: Callable[..., Site]) -> Site:
-    return filled(site())
+def source(open_site: OpenSite) -> Site:
+    return filled(open_site())
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +152,13 @@ def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
-@pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
-def test_a_copy_equals_its_source_and_continues(source: Site, target_site: Callable[..., Site]) -> None:
+@pytest.mark.parametrize(("open_site", "open_target"), PAIRS, indirect=True)
+def test_a_copy_equals_its_source_and_continues(source: Site, open_target: OpenSite) -> None:
     """Every query and every table is equal after a copy from any engine and to any engine.
 
     Then repeated batches are detected, new series get new ids, revisions grow and rollups continue.
     """
-    target = target_site()
+    target = open_target()
     moved = backup.copy_store(source.store, target.store, no_progress)
 
     assert moved == sum(tier.rows for tier in source.store.read.storage().tiers)
@@ -182,10 +182,10 @@ def test_a_copy_equals_its_source_and_continues(source: Site, target_site: Calla
 
 @pytest.mark.stacks
 def test_points_move_to_clickhouse_and_back(
-    file_source: Site, sqlite_site: Callable[..., Site], tmp_path_factory: pytest.TempPathFactory
+    file_source: Site, open_sqlite: OpenSite, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    there = sqlite_site(points_url=embedded_url(tmp_path_factory.getbasetemp() / "clickhouse"))
-    back = sqlite_site()
+    there = open_sqlite(points_url=embedded_url(tmp_path_factory.getbasetemp() / "clickhouse"))
+    back = open_sqlite()
     with pytest.raises(Interrupted):
         backup.copy_store(file_source.store, there.store, interrupt_after(3))
     there.reopen()
@@ -202,10 +202,9 @@ def test_points_move_to_clickhouse_and_back(
     assert other_rows(back.store) == other_rows(there.store)
 
 
-def test_there_is_one_row_per_key(file_source: Site, database_points_site: Callable[..., Site]) -> None:
-    target = database_points_site()
-    backup.copy_store(file_source.store, target.store, no_progress)
-    with target.store.engine.connect() as connection:
+def test_there_is_one_row_per_key(file_source: Site, sql: Site) -> None:
+    backup.copy_store(file_source.store, sql.store, no_progress)
+    with sql.store.engine.connect() as connection:
         twice = connection.execute(
             text("SELECT 1 FROM points GROUP BY tier, service_id, metric, bucket, series_id, stage HAVING count(*) > 1")
         ).first()
@@ -213,12 +212,12 @@ def test_there_is_one_row_per_key(file_source: Site, database_points_site: Calla
 
     assert twice is None
     stored = dict.fromkeys(schema.TIERS, 0) | {schema.tier_width(code): count for code, count in rows}
-    assert {tier.seconds: tier.rows for tier in target.store.read.storage().tiers} == stored
+    assert {tier.seconds: tier.rows for tier in sql.store.read.storage().tiers} == stored
     assert stored[schema.FINEST] < file_source.store.read.storage().tiers[0].rows
 
 
-def test_a_target_with_data_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
-    target = target_site()
+def test_a_target_with_data_is_refused(file_source: Site, open_target: OpenSite) -> None:
+    target = open_target()
     target.write([Request({"forward": 1_000_000})])
     with pytest.raises(StoreError, match=r"is not empty \(data in .*series.*use an empty database"):
         backup.copy_store(file_source.store, target.store, no_progress)
@@ -232,65 +231,56 @@ def test_a_store_is_not_copied_into_itself(file_source: Site) -> None:
         backup.copy_store(file_source.store, file_source.store, no_progress)
 
 
-def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
-    one, target = sqlite_site(), target_site()
+def test_an_empty_store_can_be_copied(open_sqlite: OpenSite, open_target: OpenSite) -> None:
+    one, target = open_sqlite(), open_target()
 
     assert backup.copy_store(one.store, target.store, no_progress) == 0
     assert not backup.is_copy_unfinished(target.store.engine)
 
 
-def test_an_interrupted_copy_continues(
-    file_source: Site, database_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = database_points_site()
+def test_an_interrupted_copy_continues(file_source: Site, sql: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Interrupted):
-        backup.copy_store(file_source.store, target.store, interrupt_after(5))
-    unfinished, seen = backup.is_copy_unfinished(target.store.engine), target.store.read.revision()
+        backup.copy_store(file_source.store, sql.store, interrupt_after(5))
+    unfinished, seen = backup.is_copy_unfinished(sql.store.engine), sql.store.read.revision()
     loads: list[int] = []
     real = file_source.store.points.load
     monkeypatch.setattr(
         file_source.store.points, "load", lambda *arguments: (loads.append(arguments[2]), real(*arguments))[1]
     )
-    target.reopen()
-    backup.copy_store(file_source.store, target.store, no_progress)
+    sql.reopen()
+    backup.copy_store(file_source.store, sql.store, no_progress)
     with file_source.store.engine.connect() as connection:
         stretches = len(list(backup.stretches_of(connection)))
 
     assert (unfinished, seen) == (True, 0)
     assert len(loads) == stretches - 5
-    assert_same(file_source.store, target.store, file_source.around())
+    assert_same(file_source.store, sql.store, file_source.around())
 
 
-def test_a_changed_source_is_copied_again(
-    file_source: Site, sqlite_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
-) -> None:
-    target = sqlite_site()
+def test_a_changed_source_is_copied_again(file_source: Site, sqlite: Site, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Interrupted):
-        backup.copy_store(file_source.store, target.store, interrupt_after(9))
+        backup.copy_store(file_source.store, sqlite.store, interrupt_after(9))
     file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
-    backup.copy_store(file_source.store, target.store, no_progress)
+    backup.copy_store(file_source.store, sqlite.store, no_progress)
 
     assert "starting over" in caplog.text
-    assert_same(file_source.store, target.store, file_source.around())
+    assert_same(file_source.store, sqlite.store, file_source.around())
 
 
 def test_small_stretches_are_copied_as_well_as_large_ones(
-    file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, sqlite: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backup, "STRETCH_ROWS", 5)
-    target = sqlite_site()
-    backup.copy_store(file_source.store, target.store, no_progress)
+    backup.copy_store(file_source.store, sqlite.store, no_progress)
     with file_source.store.engine.connect() as connection:
         stretches = list(backup.stretches_of(connection))
 
     assert len(stretches) > 50
     assert all(a.stop <= b.start for a, b in itertools.pairwise(stretches) if a.tier == b.tier)
-    assert_same(file_source.store, target.store, file_source.around())
+    assert_same(file_source.store, sqlite.store, file_source.around())
 
 
-def test_a_copy_that_differs_is_refused(
-    file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_differs_is_refused(file_source: Site, sqlite: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     real = PointTable.added_up
 
     def lossy(table: PointTable, width: int) -> PointTable:
@@ -298,36 +288,34 @@ def test_a_copy_that_differs_is_refused(
         return summed.where(np.arange(len(summed)) > 0)
 
     monkeypatch.setattr(PointTable, "added_up", lossy)
-    target = sqlite_site()
     with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*repeat the copy"):
-        backup.copy_store(file_source.store, target.store, no_progress)
+        backup.copy_store(file_source.store, sqlite.store, no_progress)
 
-    assert backup.is_copy_unfinished(target.store.engine)
-    assert target.store.read.revision() == 0
+    assert backup.is_copy_unfinished(sqlite.store.engine)
+    assert sqlite.store.read.revision() == 0
 
 
-def test_two_copies_into_one_target_do_not_mix(file_source: Site, database_points_site: Callable[..., Site]) -> None:
-    target = database_points_site()
+def test_two_copies_into_one_target_do_not_mix(file_source: Site, sql: Site) -> None:
     stretch = itertools.count()
 
     def meanwhile(_done: int, _total: int) -> None:
         if next(stretch) == 3:
-            other = Store.open(target.url, clock=target.clock)
+            other = Store.open(sql.url, clock=sql.clock)
             with pytest.raises(Interrupted):
                 backup.copy_store(file_source.store, other, interrupt_after(5))
             other.close()
 
     with pytest.raises(StoreError, match="another process copies into"):
-        backup.copy_store(file_source.store, target.store, meanwhile)
-    backup.copy_store(file_source.store, target.store, no_progress)
+        backup.copy_store(file_source.store, sql.store, meanwhile)
+    backup.copy_store(file_source.store, sql.store, no_progress)
 
-    assert_same(file_source.store, target.store, file_source.around())
+    assert_same(file_source.store, sql.store, file_source.around())
 
 
-def test_progress_counts_to_the_end(file_source: Site, sqlite_site: Callable[..., Site]) -> None:
+def test_progress_counts_to_the_end(file_source: Site, open_sqlite: OpenSite) -> None:
     progress: list[tuple[int, int]] = []
     total = backup.copy_store(
-        file_source.store, sqlite_site().store, lambda done, all_rows: progress.append((done, all_rows))
+        file_source.store, open_sqlite().store, lambda done, all_rows: progress.append((done, all_rows))
     )
 
     assert progress[0] == (0, total)

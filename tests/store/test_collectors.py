@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from sqlalchemy import select
 from stagelens.store import Batch, KeptTrace, Retention, SeriesCaps, schema
 from stagelens.store.engines import database
 from tests.store.store_contents import added_totals, contents, counted, known, ledger, number, requests, totals
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 ROOT = Path(__file__).parents[2]
 # Script that writes a number of batches with maintenance in between, and prints those accepted as new.
@@ -56,8 +55,8 @@ def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage
     return Batch(name, PointAggregator().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
 
 
-def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Callable[..., Site]) -> None:
-    one = shared_site(series_caps=SeriesCaps(route=10))
+def test_collectors_in_separate_processes_count_each_batch_once(open_shared: OpenSite) -> None:
+    one = open_shared(series_caps=SeriesCaps(route=10))
     points = {name: value for name, value in one.options.items() if name == "points_url"}
     command = [sys.executable, "-c", COLLECTOR, one.url, json.dumps(points)]
     running = [
@@ -85,9 +84,8 @@ def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Cal
     check(one)
 
 
-def test_the_same_batch_from_several_collectors_counts_once(site: Callable[..., Site]) -> None:
-    one = site()
-    collectors = [one, one.another(), one.another(), one.another()]
+def test_the_same_batch_from_several_collectors_counts_once(site: Site) -> None:
+    collectors = [site, site.another(), site.another(), site.another()]
     begin = Barrier(len(collectors))
 
     def send(collector: Site) -> list[bool]:
@@ -101,25 +99,24 @@ def test_the_same_batch_from_several_collectors_counts_once(site: Callable[..., 
         accepted = list(pool.map(send, collectors))
 
     assert [sum(results) for results in zip(*accepted, strict=True)] == [1] * 8
-    assert requests(one) == 8
-    assert number(one, schema.series) == 8
-    check(one)
+    assert requests(site) == 8
+    assert number(site, schema.series) == 8
+    check(site)
 
 
-def test_interned_ids_are_shared_by_all_collectors(site: Callable[..., Site]) -> None:
-    one = site()
-    other = one.another()
+def test_interned_ids_are_shared_by_all_collectors(site: Site) -> None:
+    other = site.another()
     for step in range(6):
-        collector = (one, other)[step % 2]
+        collector = (site, other)[step % 2]
         collector.store.write([batch(f"{step}", route=f"/{step // 2}", stage=f"mine-{step // 2}")])
 
-    assert [number(one, table) for table in (schema.services, schema.series, schema.stages)] == [1, 3, 3]
-    assert [one.store.read.latency(one.around(route=f"/{route}")).count for route in range(3)] == [2, 2, 2]
+    assert [number(site, table) for table in (schema.services, schema.series, schema.stages)] == [1, 3, 3]
+    assert [site.store.read.latency(site.around(route=f"/{route}")).count for route in range(3)] == [2, 2, 2]
 
 
-def test_caps_are_shared(site: Callable[..., Site]) -> None:
+def test_caps_are_shared(open_site: OpenSite) -> None:
     caps = SeriesCaps(route=3, custom_stages=2)
-    one = site(series_caps=caps)
+    one = open_site(series_caps=caps)
     collectors = [one, one.another(), one.another()]
     for step in range(12):
         collectors[step % 3].store.write([batch(f"{step}", route=f"/{step}", stage=f"mine-{step}")])
@@ -136,8 +133,8 @@ def test_caps_are_shared(site: Callable[..., Site]) -> None:
     check(one)
 
 
-def test_a_series_deleted_by_one_collector_is_recreated_by_another(site: Callable[..., Site]) -> None:
-    one = site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
+def test_a_series_deleted_by_one_collector_is_recreated_by_another(open_site: OpenSite) -> None:
+    one = open_site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
     other = one.another()
     other.store.write([batch("a", route="/old"), batch("b", route="/kept")])
     # Data after a gap delete nothing until they have arrived for a day.
@@ -155,14 +152,13 @@ def test_a_series_deleted_by_one_collector_is_recreated_by_another(site: Callabl
     assert [one.store.read.latency(one.around(route=route)).count for route in ("/old", "/kept")] == [1, 3]
 
 
-def test_a_trace_of_two_collectors_is_stored_once(site: Callable[..., Site]) -> None:
-    one = site()
+def test_a_trace_of_two_collectors_is_stored_once(site: Site) -> None:
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
-    one.store.write([Batch("a", traces=[trace])])
-    accepted = one.another().store.write([Batch("b", traces=[trace])])
+    site.store.write([Batch("a", traces=[trace])])
+    accepted = site.another().store.write([Batch("b", traces=[trace])])
 
     assert accepted == [True]
-    assert number(one, schema.traces) == 1
+    assert number(site, schema.traces) == 1
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -176,10 +172,8 @@ def test_a_trace_of_two_collectors_is_stored_once(site: Callable[..., Site]) -> 
         max_size=14,
     )
 )
-def test_any_order_of_turns_counts_each_batch_once(
-    site: Callable[..., Site], turns: list[tuple[int, str, int]]
-) -> None:
-    one = site(retention=Retention(timedelta(hours=1), timedelta(hours=3), timedelta(hours=30)))
+def test_any_order_of_turns_counts_each_batch_once(open_site: OpenSite, turns: list[tuple[int, str, int]]) -> None:
+    one = open_site(retention=Retention(timedelta(hours=1), timedelta(hours=3), timedelta(hours=30)))
     collectors = [one, one.another(), one.another()]
     sent: list[Batch] = []
     for who, kind, value in turns:

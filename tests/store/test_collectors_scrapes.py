@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -29,9 +28,8 @@ def batch(name: str, count: int) -> Batch:
     return Batch(name, points)
 
 
-def test_a_target_is_leased_by_one_collector_and_counted_once(site: Callable[..., Site]) -> None:
-    opened = site()
-    store = opened.store
+def test_a_target_is_leased_by_one_collector_and_counted_once(site: Site) -> None:
+    store = site.store
     first = store.take_target(URL, "a", NOW, 30)
     store.write_reading(URL, "a", NOW + 30, b"one", batch("1", 100))
     waiting = store.take_target(URL, "b", NOW + 29, 30)
@@ -44,7 +42,7 @@ def test_a_target_is_leased_by_one_collector_and_counted_once(site: Callable[...
     window = Selection(datetime.fromtimestamp(NOON - 3600, UTC), datetime.fromtimestamp(NOON + 3600, UTC))
     before = store.read.engines(window)[0].requests
     # The error bounds are the same after rollup.
-    opened.clock.now = NOON + 3 * 3600
+    site.clock.now = NOON + 3 * 3600
     store.maintain()
     after = store.read.engines(window)[0].requests
 

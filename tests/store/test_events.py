@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from stagelens.store import Event, Retention, events
 from stagelens.store.backup import copy_store
-from tests.support.raw_requests import NOON, SHOP, Request, Series, Site
+from tests.support.raw_requests import NOON, SHOP, OpenSite, Request, Series, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)
 DAY = timedelta(days=1)
@@ -28,12 +27,11 @@ def events_of_day(one: Site, **wanted: str) -> list[str]:
     return one.store.read.events(AT - DAY, AT + DAY, **wanted)["text"].tolist()
 
 
-def test_events_are_returned_newest_first(site: Callable[..., Site]) -> None:
-    one = site()
-    assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.EVENT_COLUMNS)
-    one.store.add_event(event("später", at=AT + timedelta(milliseconds=5), link="/s/shop"))
-    one.store.add_event(event("before"))
-    found = one.store.read.events(AT - DAY, AT + DAY)
+def test_events_are_returned_newest_first(site: Site) -> None:
+    assert list(site.store.read.events(AT - DAY, AT + DAY).columns) == list(events.EVENT_COLUMNS)
+    site.store.add_event(event("später", at=AT + timedelta(milliseconds=5), link="/s/shop"))
+    site.store.add_event(event("before"))
+    found = site.store.read.events(AT - DAY, AT + DAY)
 
     assert found["text"].tolist() == ["später", "before"]
     assert found.iloc[0].to_dict() == {
@@ -47,52 +45,48 @@ def test_events_are_returned_newest_first(site: Callable[..., Site]) -> None:
     }
 
 
-def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
-    one = site()
-    one.store.add_event(event())
+def test_a_window_is_half_open(site: Site) -> None:
+    site.store.add_event(event())
 
-    assert len(one.store.read.events(AT, AT + DAY)) == 1
-    assert len(one.store.read.events(AT - DAY, AT)) == 0
+    assert len(site.store.read.events(AT, AT + DAY)) == 1
+    assert len(site.store.read.events(AT - DAY, AT)) == 0
 
 
-def test_a_service_query_includes_global_events(site: Callable[..., Site]) -> None:
-    one = site()
+def test_a_service_query_includes_global_events(site: Site) -> None:
     for name in ("shop", "bank", ""):
-        one.store.add_event(event(f"of {name or 'all'}", service=name, kind="note" if name == "bank" else "deploy"))
+        site.store.add_event(event(f"of {name or 'all'}", service=name, kind="note" if name == "bank" else "deploy"))
 
-    assert sorted(events_of_day(one, service="shop")) == ["of all", "of shop"]
-    assert sorted(events_of_day(one)) == ["of all", "of bank", "of shop"]
-    assert events_of_day(one, kind="note") == ["of bank"]
-    assert events_of_day(one, service="shop", kind="note") == []
+    assert sorted(events_of_day(site, service="shop")) == ["of all", "of shop"]
+    assert sorted(events_of_day(site)) == ["of all", "of bank", "of shop"]
+    assert events_of_day(site, kind="note") == ["of bank"]
+    assert events_of_day(site, service="shop", kind="note") == []
 
 
-def test_the_same_event_within_a_minute_is_stored_once(site: Callable[..., Site]) -> None:
-    one = site()
+def test_the_same_event_within_a_minute_is_stored_once(site: Site) -> None:
     for text, seconds in (("done", 0), ("dismissed", 10), ("done", 20), ("done", 60)):
-        one.store.add_event(event(text, at=AT + timedelta(seconds=seconds)))
+        site.store.add_event(event(text, at=AT + timedelta(seconds=seconds)))
 
-    assert events_of_day(one) == ["done", "done", "dismissed"]
+    assert events_of_day(site) == ["done", "done", "dismissed"]
 
 
-def test_an_event_increases_the_revision_of_its_service(site: Callable[..., Site]) -> None:
-    one = site()
-    one.write([Request({"forward": 1}, series=each) for each in (SHOP, Series("bank"))])
+def test_an_event_increases_the_revision_of_its_service(site: Site) -> None:
+    site.write([Request({"forward": 1}, series=each) for each in (SHOP, Series("bank"))])
 
     def revisions() -> tuple[int, int]:
-        return one.store.read.revision("shop"), one.store.read.revision("bank")
+        return site.store.read.revision("shop"), site.store.read.revision("bank")
 
     shop, bank = revisions()
-    one.store.add_event(event())
-    assert revisions() == (one.store.read.revision(), bank)
+    site.store.add_event(event())
+    assert revisions() == (site.store.read.revision(), bank)
     assert revisions()[0] > shop
     shop, bank = revisions()
-    one.store.add_event(event(service=""))
+    site.store.add_event(event(service=""))
     assert revisions()[0] > shop
     assert revisions()[1] > bank
 
 
-def test_events_expire_with_the_coarsest_tier(site: Callable[..., Site]) -> None:
-    one = site(retention=Retention(hours=timedelta(days=2)))
+def test_events_expire_with_the_coarsest_tier(open_site: OpenSite) -> None:
+    one = open_site(retention=Retention(hours=timedelta(days=2)))
     one.store.add_event(event("old", at=AT - timedelta(days=2, seconds=1)))
     one.store.add_event(event("new", at=AT - timedelta(days=2) + timedelta(seconds=1)))
     one.store.maintain()
@@ -100,20 +94,17 @@ def test_events_expire_with_the_coarsest_tier(site: Callable[..., Site]) -> None
     assert one.store.read.events(AT - 9 * DAY, AT)["text"].tolist() == ["new"]
 
 
-def test_events_over_the_limit_delete_the_oldest(
-    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_over_the_limit_delete_the_oldest(sqlite: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_EVENTS", 3)
-    one = sqlite_site()
     for number in range(5):
-        one.store.add_event(event(f"{number}", at=AT + timedelta(minutes=number)))
-    one.store.maintain()
+        sqlite.store.add_event(event(f"{number}", at=AT + timedelta(minutes=number)))
+    sqlite.store.maintain()
 
-    assert events_of_day(one) == ["4", "3", "2"]
+    assert events_of_day(sqlite) == ["4", "3", "2"]
 
 
-def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
-    one, other = site(), sqlite_site()
+def test_events_are_copied_by_a_backup(open_site: OpenSite, open_sqlite: OpenSite) -> None:
+    one, other = open_site(), open_sqlite()
     one.store.add_event(event("before"))
     copy_store(one.store, other.store, lambda _done, _total: None)
     other.store.add_event(event("after", at=AT + timedelta(minutes=1)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
 from stagelens.store.events import StoredLoad
-from tests.support.raw_requests import NOON, SHOP, Request, Site
+from tests.support.raw_requests import NOON, SHOP, OpenSite, Request, Site
 
 WARM = [Request({"forward": 1_000_000 * (1 + number % 7), "queue": 5000}, NOON - 97 * number) for number in range(80)]
 COLD = [
@@ -30,9 +29,9 @@ def page_results(one: Site, **dimensions: str) -> list[object]:
 
 
 def test_excluding_cold_requests_equals_a_store_without_them(
-    sqlite_site: Callable[..., Site],
+    open_sqlite: OpenSite,
 ) -> None:
-    mixed, warm, cold = sqlite_site(), sqlite_site(), sqlite_site()
+    mixed, warm, cold = open_sqlite(), open_sqlite(), open_sqlite()
     for one, requests in ((mixed, WARM + COLD), (warm, WARM), (cold, COLD)):
         one.write(requests)
         one.clock.now += 4000
@@ -47,20 +46,19 @@ def test_excluding_cold_requests_equals_a_store_without_them(
     assert read.dimensions(everything)["cold"] == {"0": 80, "1": 20}
 
 
-def test_a_retained_request_is_cold_like_its_series(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_retained_request_is_cold_like_its_series(sqlite: Site) -> None:
     retained = [
         KeptTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
         for number, series in enumerate((SHOP, replace(SHOP, cold="1")), 1)
     ]
-    one.store.write([Batch("kept", traces=retained)])
-    found = {cold: list(one.store.read.exemplars(one.around(cold=cold))["span_id"]) for cold in "01"}
+    sqlite.store.write([Batch("kept", traces=retained)])
+    found = {cold: list(sqlite.store.read.exemplars(sqlite.around(cold=cold))["span_id"]) for cold in "01"}
 
     assert found == {"0": [f"{1:016x}"], "1": [f"{2:016x}"]}
 
 
-def test_cold_requests_do_not_count_towards_the_series_cap(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(series=2))
+def test_cold_requests_do_not_count_towards_the_series_cap(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(series=2))
     series = [Series("shop", route=route, cold=cold) for cold in "01" for route in ("/a", "/b", "/c")]
     one.write([Request({"forward": 1}, series=each) for each in series])
 
@@ -69,15 +67,13 @@ def test_cold_requests_do_not_count_towards_the_series_cap(sqlite_site: Callable
 
 
 @pytest.mark.parametrize("value", ["", "yes", "true"])
-def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], value: str) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 1}, series=replace(SHOP, cold=value))])
+def test_an_unknown_load_value_is_warm(sqlite: Site, value: str) -> None:
+    sqlite.write([Request({"forward": 1}, series=replace(SHOP, cold=value))])
 
-    assert one.store.read.latency(one.around(cold="0")).count == 1
+    assert sqlite.store.read.latency(sqlite.around(cold="0")).count == 1
 
 
-def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_cold_start_data_expire_with_the_hours(sqlite: Site) -> None:
     starts = [
         StoredLoad(
             "shop",
@@ -95,10 +91,10 @@ def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site])
         for ago in (60, 500 * 86_400)
     ]
     for _ in range(2):
-        one.store.write([Batch("told", loads=starts)])
-    before = list(one.store.read.loads("shop")["instance"])
-    one.store.maintain()
+        sqlite.store.write([Batch("told", loads=starts)])
+    before = list(sqlite.store.read.loads("shop")["instance"])
+    sqlite.store.maintain()
 
     assert before == ["replica-60", "replica-43200000"]
-    assert list(one.store.read.loads("shop")["instance"]) == ["replica-60"]
-    assert one.store.read.loads("shop", "staging").empty
+    assert list(sqlite.store.read.loads("shop")["instance"]) == ["replica-60"]
+    assert sqlite.store.read.loads("shop", "staging").empty

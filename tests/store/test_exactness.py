@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Estimate, Histogram
 from stagelens.store import Retention, Selection
 from tests.store.latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
-from tests.support.raw_requests import NOON, NS, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 HOUR = 3600
 START, END = NOON - 3 * HOUR, NOON
@@ -126,9 +126,9 @@ SOME_QUANTILES = st.lists(
 @EXAMPLES
 @given(tier=st.sampled_from(list(RETENTIONS)), batches=deliveries(), quantiles=SOME_QUANTILES)
 def test_every_quantile_equals_that_of_one_histogram(
-    sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
+    open_sqlite: OpenSite, tier: int, batches: list[Delivery], quantiles: list[float]
 ) -> None:
-    one = sqlite_site(retention=RETENTIONS[tier])
+    one = open_sqlite(retention=RETENTIONS[tier])
     deliver(one, batches)
     whole, second = one.between(START, END), one.between(START, END, version="2")
 
@@ -148,9 +148,9 @@ def test_every_quantile_equals_that_of_one_histogram(
     step=st.sampled_from((10, 30, 60, 300, HOUR)),
 )
 def test_every_step_equals_that_of_one_histogram(
-    sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
+    open_sqlite: OpenSite, tier: int, batches: list[Delivery], quantiles: list[float], step: int
 ) -> None:
-    one = sqlite_site(retention=RETENTIONS[tier])
+    one = open_sqlite(retention=RETENTIONS[tier])
     deliver(one, batches)
     found = one.store.read.quantiles_over_time(one.between(START, END), quantiles, timedelta(seconds=step))
     width = found.attrs["step_seconds"]
@@ -166,9 +166,9 @@ def test_every_step_equals_that_of_one_histogram(
 @EXAMPLES
 @given(batches=deliveries(), cut=st.integers(1, 3 * HOUR // 10 - 1), quantiles=SOME_QUANTILES)
 def test_merged_parts_equal_the_whole(
-    sqlite_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
+    open_sqlite: OpenSite, batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
-    one = sqlite_site(retention=RETENTIONS[10])
+    one = open_sqlite(retention=RETENTIONS[10])
     deliver(one, batches)
     read, middle = one.store.read, START + 10 * cut
     by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
@@ -180,9 +180,9 @@ def test_merged_parts_equal_the_whole(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_quantiles_are_within_the_error_of_the_samples(sqlite_site: Callable[..., Site], shape: Shape) -> None:
+def test_quantiles_are_within_the_error_of_the_samples(open_sqlite: OpenSite, shape: Shape) -> None:
     samples = shape.samples(2000)
-    one = sqlite_site(retention=RETENTIONS[3600])
+    one = open_sqlite(retention=RETENTIONS[3600])
     one.write(spread(samples, START, END - START, SERIES))
     as_they_came = one.store.read.latency(one.between(START, END))
     deliver(one, [])

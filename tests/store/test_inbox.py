@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -19,7 +18,7 @@ from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
 from stagelens.store.inbox import CLAIM_SECONDS, AggregationInput, AggregationResult, Parcel, replace_parcels
 from tests.store.store_contents import counted, ledger, number, requests
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 MAX_BYTES = 10**6
 
@@ -80,8 +79,7 @@ def taking(delivery: AggregationInput) -> AggregationResult:
     return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])
 
 
-def test_processed_spans_count_like_a_batch(site: Callable[..., Site]) -> None:
-    one = site()
+def test_processed_spans_count_like_a_batch(site: Site) -> None:
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     left = Parcel(NOON - 5, counted=False, spans=b"waits")
 
@@ -89,37 +87,34 @@ def test_processed_spans_count_like_a_batch(site: Callable[..., Site]) -> None:
         assert [parcel.spans for parcel in delivery.load(delivery.parcels)] == [b"1000 2000", b"3000"]
         return AggregationResult(taking(delivery).points, [trace], [parcel.id for parcel in delivery.parcels], [left])
 
-    one.store.write([Batch("a", spans=b"1000 2000"), Batch("b", spans=b"3000"), Batch("c")])
-    changed = one.store.fold(fold, MAX_BYTES)
-    waiting = one.store.waiting()
+    site.store.write([Batch("a", spans=b"1000 2000"), Batch("b", spans=b"3000"), Batch("c")])
+    changed = site.store.fold(fold, MAX_BYTES)
+    waiting = site.store.waiting()
 
     assert changed
     assert (waiting.parcels, waiting.size_bytes, waiting.oldest) == (1, 5, NOON - 5)
-    assert requests(one) == 3
-    assert number(one, schema.traces) == 1
-    assert ledger(one) == counted(one)
+    assert requests(site) == 3
+    assert number(site, schema.traces) == 1
+    assert ledger(site) == counted(site)
 
 
-def test_processing_an_empty_inbox_writes_nothing(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_processing_an_empty_inbox_writes_nothing(sqlite: Site) -> None:
 
     def never(_: AggregationInput) -> AggregationResult:
         raise AssertionError
 
-    assert not one.store.fold(never, MAX_BYTES)
-    assert number(one, schema.batches) == 0
+    assert not sqlite.store.fold(never, MAX_BYTES)
+    assert number(sqlite, schema.batches) == 0
 
 
-def test_a_duplicate_batch_is_queued_once(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
+def test_a_duplicate_batch_is_queued_once(sql: Site) -> None:
     for _ in range(2):
-        one.store.write([Batch("a", spans=b"7")])
+        sql.store.write([Batch("a", spans=b"7")])
 
-    assert one.store.waiting().parcels == 1
+    assert sql.store.waiting().parcels == 1
 
 
-def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_processing_gets_a_limited_size_oldest_first(sqlite: Site) -> None:
     given: list[tuple[list[bytes], list[bytes], bool]] = []
 
     def fold(delivery: AggregationInput) -> AggregationResult:
@@ -130,10 +125,10 @@ def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., 
         counted = [Parcel(delivery.now, counted=True, spans=b"known")] if len(given) == 1 else []
         return AggregationResult(taken=[parcel.id for parcel in delivery.parcels], left=counted)
 
-    one.store.write([Batch("a", spans=b"x" * 30), Batch("b", spans=b"y" * 5)])
-    one.clock.now -= 1
-    one.store.write([Batch("c", spans=b"z" * 5)])
-    while one.store.fold(fold, 12):
+    sqlite.store.write([Batch("a", spans=b"x" * 30), Batch("b", spans=b"y" * 5)])
+    sqlite.clock.now -= 1
+    sqlite.store.write([Batch("c", spans=b"z" * 5)])
+    while sqlite.store.fold(fold, 12):
         pass
 
     assert given == [
@@ -143,55 +138,51 @@ def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., 
     ]
 
 
-def test_a_failed_processing_changes_nothing(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
-    one.store.write([Batch("a", spans=b"7")])
+def test_a_failed_processing_changes_nothing(sql: Site) -> None:
+    sql.store.write([Batch("a", spans=b"7")])
 
     def broken(_: AggregationInput) -> AggregationResult:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        one.store.fold(broken, MAX_BYTES)
+        sql.store.fold(broken, MAX_BYTES)
 
-    assert one.another().store.fold(taking, MAX_BYTES)
-    assert requests(one) == 1
+    assert sql.another().store.fold(taking, MAX_BYTES)
+    assert requests(sql) == 1
 
 
-def test_one_collector_processes_at_a_time(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
-    other = one.another()
-    one.store.write([Batch("a", spans=b"7")])
+def test_one_collector_processes_at_a_time(sql: Site) -> None:
+    other = sql.another()
+    sql.store.write([Batch("a", spans=b"7")])
     processed: list[bool] = []
 
     def slow(delivery: AggregationInput) -> AggregationResult:
         processed.append(other.store.fold(taking, MAX_BYTES))
-        one.clock.now += CLAIM_SECONDS
+        sql.clock.now += CLAIM_SECONDS
         processed.append(other.store.fold(taking, MAX_BYTES))
         return taking(delivery)
 
-    processed.append(one.store.fold(slow, MAX_BYTES))
+    processed.append(sql.store.fold(slow, MAX_BYTES))
 
     assert processed == [False, True, False]
-    assert requests(one) == 1
+    assert requests(sql) == 1
 
 
-def test_spans_processed_by_another_cannot_be_committed(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
-    one.store.write([Batch("a", spans=b"7")])
+def test_spans_processed_by_another_cannot_be_committed(sql: Site) -> None:
+    sql.store.write([Batch("a", spans=b"7")])
 
     def take() -> None:
-        with one.store.transaction() as connection:
+        with sql.store.transaction() as connection:
             replace_parcels(connection, AggregationResult(taken=[1, 2]))
 
     with pytest.raises(StoreError, match="already processed"):
         take()
 
-    assert one.store.waiting().parcels == 1
+    assert sql.store.waiting().parcels == 1
 
 
-def test_several_collectors_process_the_same_inbox(shared_site: Callable[..., Site]) -> None:
-    one = shared_site()
-    collectors = [one, one.another(), one.another()]
+def test_several_collectors_process_the_same_inbox(shared: Site) -> None:
+    collectors = [shared, shared.another(), shared.another()]
     begin = Barrier(len(collectors))
 
     def work(who: int) -> None:
@@ -202,34 +193,33 @@ def test_several_collectors_process_the_same_inbox(shared_site: Callable[..., Si
 
     with ThreadPoolExecutor(len(collectors)) as pool:
         list(pool.map(work, range(len(collectors))))
-    one.store.fold(taking, MAX_BYTES)
+    shared.store.fold(taking, MAX_BYTES)
 
-    assert one.store.waiting().parcels == 0
-    assert requests(one) == 3 * 6 * 2
-    assert ledger(one) == counted(one)
+    assert shared.store.waiting().parcels == 0
+    assert requests(shared) == 3 * 6 * 2
+    assert ledger(shared) == counted(shared)
 
 
-def test_a_kill_between_any_two_steps_counts_each_span_once(shared_site: Callable[..., Site]) -> None:
-    one = shared_site()
-    one.close()
-    command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options)]
+def test_a_kill_between_any_two_steps_counts_each_span_once(shared: Site) -> None:
+    shared.close()
+    command = [sys.executable, "-c", DYING, shared.url, json.dumps(shared.options)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=200)
     lives = json.loads(done.stdout)
-    one.clock.now = NOON + lives * (CLAIM_SECONDS + 1)
-    one.reopen()
-    one.store.fold(taking, MAX_BYTES)
-    spent = one.store.read.latency(one.around())
+    shared.clock.now = NOON + lives * (CLAIM_SECONDS + 1)
+    shared.reopen()
+    shared.store.fold(taking, MAX_BYTES)
+    spent = shared.store.read.latency(shared.around())
 
     assert lives > 5
-    assert one.store.waiting().parcels == 0
+    assert shared.store.waiting().parcels == 0
     # The sum 1 + 2 + ... nanoseconds detects a span that is counted twice in place of another.
     assert spent.count == 3 * lives
     assert round(spent.sum * NS) == sum(range(1, 3 * lives + 1))
-    assert ledger(one) == counted(one)
+    assert ledger(shared) == counted(shared)
 
 
-def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) -> None:
-    one, other = site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
+def test_a_copy_contains_the_inbox(open_site: OpenSite, tmp_path: Path) -> None:
+    one, other = open_site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
     one.store.write([Batch("a", spans=b"1000"), Batch("b", spans=b"2000")])
     copy_store(one.store, other.store, lambda _done, _of: None)
     other.store.write([Batch("c", spans=b"3000")])
@@ -242,14 +232,13 @@ def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) ->
     other.close()
 
 
-def test_waiting_spans_count_towards_the_store_size(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site()
+def test_waiting_spans_count_towards_the_store_size(sql: Site) -> None:
 
     def used() -> int:
-        with database.reading(one.store.engine) as connection:
+        with database.reading(sql.store.engine) as connection:
             return database.used_bytes(connection)
 
     before = used()
-    one.store.write([Batch("a", spans=bytes(range(256)) * 4000)])
+    sql.store.write([Batch("a", spans=bytes(range(256)) * 4000)])
 
     assert used() - before > 256 * 3900

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from stagelens.store import Store, lease
-from tests.support.raw_requests import Site
+from tests.support.raw_requests import OpenSite
 
 
 @pytest.fixture
-def store(database_points_site: Callable[..., Site]) -> Store:
-    return database_points_site().store
+def store(open_sql: OpenSite) -> Store:
+    return open_sql().store
 
 
 def hold(store: Store, holder: str, at: float, name: str = "evaluate") -> bool:

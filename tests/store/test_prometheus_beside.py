@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus
         yield server
 
 
-def test_p99_of_default_buckets_is_less_exact(sqlite_site: Callable[..., Site], prometheus: Prometheus) -> None:
-    one = sqlite_site()
-    one.write(REQUESTS)
-    latency = one.store.read.latency(one.between(START, END))
+def test_p99_of_default_buckets_is_less_exact(sqlite: Site, prometheus: Prometheus) -> None:
+    sqlite.write(REQUESTS)
+    latency = sqlite.store.read.latency(sqlite.between(START, END))
     ours = {quantile: latency.quantile(quantile) for quantile in QUANTILES}
     truth = {quantile: exact(SAMPLES, quantile) for quantile in QUANTILES}
     theirs = prometheus.quantile("latency", 0.99, END, HOUR)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import event
 
-from tests.support.raw_requests import NOON, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site
 
 DAY = 86_400
 SERIES = Series("shop", "1")
@@ -41,8 +41,8 @@ def reads_of_days(one: Site, query: Callable[[], object]) -> int:
     return sum("histogram FROM points WHERE tier = 24" in each for each in statements)
 
 
-def test_new_data_do_not_void_closed_days(sqlite_site: Callable[..., Site]) -> None:
-    one = fill(sqlite_site())
+def test_new_data_do_not_void_closed_days(open_sqlite: OpenSite) -> None:
+    one = fill(open_sqlite())
     before = count(one)
 
     def look() -> int:
@@ -54,24 +54,24 @@ def test_new_data_do_not_void_closed_days(sqlite_site: Callable[..., Site]) -> N
     assert look() == before + 2
 
 
-def test_late_data_are_in_the_next_result(site: Callable[..., Site]) -> None:
-    one = fill(site())
+def test_late_data_are_in_the_next_result(open_site: OpenSite) -> None:
+    one = fill(open_site())
     before = count(one)
     one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 3 * 3600, SERIES)])
 
     assert count(one) == before + 1
 
 
-def test_a_deleted_service_is_not_in_the_next_result(site: Callable[..., Site]) -> None:
-    one = fill(site())
+def test_a_deleted_service_is_not_in_the_next_result(open_site: OpenSite) -> None:
+    one = fill(open_site())
     before = count(one)
     one.store.forget(["shop"])
 
     assert (before > 0, count(one)) == (True, 0)
 
 
-def test_the_closed_days_of_all_services_answer_for_each(sqlite_site: Callable[..., Site]) -> None:
-    one = fill(sqlite_site())
+def test_the_closed_days_of_all_services_answer_for_each(open_sqlite: OpenSite) -> None:
+    one = fill(open_sqlite())
     now = int(one.clock.now)
     window = one.between(now - 20 * DAY, now + 10, service="shop")
     fresh = one.store.read.breakdown(window, (0.5, 0.99))

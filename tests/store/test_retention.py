@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 from hypothesis import given, settings
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from stagelens.store import Batch, KeptTrace, Retention, schema
 from tests.store.store_contents import contents, number, requests
-from tests.support.raw_requests import NOON, NS, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 SHORT = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=6), hours=timedelta(days=2))
 
@@ -35,8 +34,8 @@ def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
     return KeptTrace(f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
 
 
-def test_every_tier_has_its_retention(site: Callable[..., Site]) -> None:
-    one = site(retention=SHORT)
+def test_every_tier_has_its_retention(open_site: OpenSite) -> None:
+    one = open_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 30)] * 5)
     counts: list[tuple[int, bool, bool, bool]] = []
     for hours in (0, 3, 5, 52):
@@ -58,9 +57,9 @@ def test_every_tier_has_its_retention(site: Callable[..., Site]) -> None:
     jumps=st.lists(st.integers(0, 20_000), max_size=5),
 )
 def test_tier_boundaries_neither_lose_nor_duplicate_requests(
-    site: Callable[..., Site], ages: list[int], jumps: list[int]
+    open_site: OpenSite, ages: list[int], jumps: list[int]
 ) -> None:
-    one = site(retention=SHORT)
+    one = open_site(retention=SHORT)
     for age, jump in zip(ages, [*jumps, *[0] * len(ages)], strict=False):
         one.write([Request({"forward": 1_000_000}, int(one.clock.now) - age)])
         one.clock.now += jump
@@ -69,8 +68,8 @@ def test_tier_boundaries_neither_lose_nor_duplicate_requests(
     assert one.store.read.latency(one.between(NOON - 40 * 3600, NOON + 40 * 3600)).count == len(ages)
 
 
-def test_nothing_expires_before_its_rollup(site: Callable[..., Site]) -> None:
-    one = site(retention=Retention(seconds_10=timedelta(seconds=10), minutes=timedelta(minutes=1)))
+def test_nothing_expires_before_its_rollup(open_site: OpenSite) -> None:
+    one = open_site(retention=Retention(seconds_10=timedelta(seconds=10), minutes=timedelta(minutes=1)))
     for _ in range(8):
         one.clock.now += 550
         one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 15)] * 3)
@@ -79,16 +78,16 @@ def test_nothing_expires_before_its_rollup(site: Callable[..., Site]) -> None:
     assert one.store.read.latency(one.around()).count == 24
 
 
-def test_data_too_late_for_a_tier_are_not_written_to_it(site: Callable[..., Site]) -> None:
-    one = site(retention=SHORT)
+def test_data_too_late_for_a_tier_are_not_written_to_it(open_site: OpenSite) -> None:
+    one = open_site(retention=SHORT)
     one.store.maintain()
     one.write([Request({"forward": 1_000_000}, NOON - 3 * 3600)])
 
     assert [has(one, tier) for tier in (10, 60, 3600)] == [False, True, True]
 
 
-def test_steps_have_the_width_of_the_remaining_tier(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site(retention=SHORT)
+def test_steps_have_the_width_of_the_remaining_tier(open_sql: OpenSite) -> None:
+    one = open_sql(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
     pass_time(one, 8 * 3600)
     frame = one.store.read.quantiles_over_time(one.between(NOON - 7200, NOON), [0.5], timedelta(minutes=1))
@@ -97,8 +96,8 @@ def test_steps_have_the_width_of_the_remaining_tier(database_points_site: Callab
     assert frame.attrs["step_seconds"] == 3600
 
 
-def test_a_single_step_is_as_wide_as_the_window(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site(retention=SHORT)
+def test_a_single_step_is_as_wide_as_the_window(open_sql: OpenSite) -> None:
+    one = open_sql(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
     pass_time(one, 8 * 3600)
     read, hour, minute = one.store.read, one.between(NOON - 3600, NOON), timedelta(minutes=1)
@@ -115,20 +114,19 @@ def test_a_single_step_is_as_wide_as_the_window(database_points_site: Callable[.
     assert [len(frame) for frame in frames] == [1] * 6
 
 
-def test_batch_names_are_retained_for_a_day(site: Callable[..., Site]) -> None:
-    one = site()
-    one.store.write([Batch("a")])
-    one.clock.now += 86_000
-    one.store.maintain()
-    within = one.store.write([Batch("a")])
-    one.clock.now += 1000
-    one.store.maintain()
+def test_batch_names_are_retained_for_a_day(site: Site) -> None:
+    site.store.write([Batch("a")])
+    site.clock.now += 86_000
+    site.store.maintain()
+    within = site.store.write([Batch("a")])
+    site.clock.now += 1000
+    site.store.maintain()
 
-    assert (within, one.store.write([Batch("a")])) == ([False], [True])
+    assert (within, site.store.write([Batch("a")])) == ([False], [True])
 
 
-def test_traces_expire_by_age_and_number(site: Callable[..., Site]) -> None:
-    one = site(retention=Retention(traces_per_service=3))
+def test_traces_expire_by_age_and_number(open_site: OpenSite) -> None:
+    one = open_site(retention=Retention(traces_per_service=3))
     many = [trace(number, NOON - number) for number in range(1, 10)]
     one.store.write(
         [Batch("a", traces=[*many, trace(100, NOON - 8 * 86_400, "old"), trace(101, NOON - 86_400, "bank")])]
@@ -139,8 +137,8 @@ def test_traces_expire_by_age_and_number(site: Callable[..., Site]) -> None:
     assert found["trace_id"].tolist() == [f"{number:032x}" for number in (1, 2, 3, 101)]
 
 
-def test_a_returning_series_is_a_new_series(site: Callable[..., Site]) -> None:
-    one = site(retention=SHORT)
+def test_a_returning_series_is_a_new_series(open_site: OpenSite) -> None:
+    one = open_site(retention=SHORT)
     other = one.another()
     one.write([Request({"forward": 1})])
     other.write([Request({"forward": 1})])
@@ -156,8 +154,8 @@ def test_a_returning_series_is_a_new_series(site: Callable[..., Site]) -> None:
     assert number(one, schema.series) == 2
 
 
-def test_nothing_expires_without_new_data(site: Callable[..., Site]) -> None:
-    one = site(retention=SHORT)
+def test_nothing_expires_without_new_data(open_site: OpenSite) -> None:
+    one = open_site(retention=SHORT)
     one.write([Request({"forward": 1})])
     one.clock.now += 365 * 86_400
     one.store.maintain()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -13,7 +12,7 @@ import pytest
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, Retention, schema
 from tests.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 MB = 1 << 20
 # Size of the write-ahead log that one writer and one reader cause before it is reused: twice wal_autocheckpoint.
@@ -53,8 +52,8 @@ def file_bytes(one: Site) -> tuple[int, int]:
     return path.stat().st_size, log.stat().st_size if log.exists() else 0
 
 
-def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(budget_bytes=3 * MB // 2))
+def test_a_file_never_outgrows_its_budget(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(budget_bytes=3 * MB // 2))
     sizes: list[tuple[int, int]] = []
     for step in range(24):
         one.clock.now = NOON + 1800 * step
@@ -74,8 +73,8 @@ def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> N
     assert ledger(one) == counted(one)
 
 
-def test_coarser_tiers_are_deleted_after_the_finer(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(budget_bytes=MB))
+def test_coarser_tiers_are_deleted_after_the_finer(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(budget_bytes=MB))
     for step in range(40):
         one.clock.now = NOON + 1800 * step
         one.store.write([half_hour(one)])
@@ -89,8 +88,8 @@ def test_coarser_tiers_are_deleted_after_the_finer(sqlite_site: Callable[..., Si
     assert ledger(one) == counted(one)
 
 
-def test_an_exceeded_budget_recovers_at_the_next_maintenance(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
+def test_an_exceeded_budget_recovers_at_the_next_maintenance(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(budget_bytes=2 * MB))
     refused, step = "", 0
     while not refused:
         one.clock.now = NOON + 1800 * step
@@ -114,8 +113,8 @@ def test_an_exceeded_budget_recovers_at_the_next_maintenance(sqlite_site: Callab
     assert ledger(one) == counted(one)
 
 
-def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(budget_bytes=MB))
+def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(budget_bytes=MB))
     for step in range(2):
         one.store.write([Batch(f"{step}", half_hour(one, 8).points)])
     with pytest.raises(StoreError, match="STAGELENS_STORAGE_BUDGET"):
@@ -129,30 +128,29 @@ def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(sqlite_site: Call
     assert ledger(one) == counted(one)
 
 
-def test_a_lowered_budget_applies_from_then_on(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_lowered_budget_applies_from_then_on(sqlite: Site) -> None:
     for step in range(20):
-        one.clock.now = NOON + 1800 * step
-        one.store.write([half_hour(one)])
-    one.store.maintain()
+        sqlite.clock.now = NOON + 1800 * step
+        sqlite.store.write([half_hour(sqlite)])
+    sqlite.store.maintain()
     # Closing moves the write-ahead log into the file.
-    one.close()
-    before, _ = file_bytes(one)
-    one.options["retention"] = Retention(budget_bytes=before // 2)
-    one.reopen()
-    one.store.maintain()
+    sqlite.close()
+    before, _ = file_bytes(sqlite)
+    sqlite.options["retention"] = Retention(budget_bytes=before // 2)
+    sqlite.reopen()
+    sqlite.store.maintain()
     for step in range(20, 24):
-        one.clock.now = NOON + 1800 * step
-        one.store.write([half_hour(one)])
-        one.store.maintain()
+        sqlite.clock.now = NOON + 1800 * step
+        sqlite.store.write([half_hour(sqlite)])
+        sqlite.store.maintain()
 
-    assert file_bytes(one)[0] <= before
-    assert one.store.read.state().size_bytes <= before // 2
-    assert requests(one) == 24 * 180 * 2
+    assert file_bytes(sqlite)[0] <= before
+    assert sqlite.store.read.state().size_bytes <= before // 2
+    assert requests(sqlite) == 24 * 180 * 2
 
 
-def test_traces_are_deleted_before_the_last_tier(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
+def test_traces_are_deleted_before_the_last_tier(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(budget_bytes=2 * MB))
     random = Random(7)
     one.store.write([half_hour(one)])
     for step in range(40):
@@ -167,8 +165,8 @@ def test_traces_are_deleted_before_the_last_tier(sqlite_site: Callable[..., Site
     assert file_bytes(one)[0] <= 2 * MB
 
 
-def test_a_server_deletes_by_size(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site(retention=Retention(budget_bytes=8 * MB))
+def test_a_server_deletes_by_size(open_postgresql: OpenSite) -> None:
+    one = open_postgresql(retention=Retention(budget_bytes=8 * MB))
     for step in range(36):
         one.clock.now = NOON + 1800 * step
         one.store.write([half_hour(one)])
@@ -182,8 +180,8 @@ def test_a_server_deletes_by_size(postgresql_site: Callable[..., Site]) -> None:
     assert ledger(one) == counted(one)
 
 
-def test_without_a_budget_no_retention_is_shortened(database_points_site: Callable[..., Site]) -> None:
-    one = database_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
+def test_without_a_budget_no_retention_is_shortened(open_sql: OpenSite) -> None:
+    one = open_sql(retention=Retention(seconds_10=timedelta(hours=1)))
     for hours in range(6):
         one.clock.now = NOON + 3600 * hours
         one.store.write([half_hour(one, 1)])
@@ -195,8 +193,8 @@ def test_without_a_budget_no_retention_is_shortened(database_points_site: Callab
     assert one.store.read.state().shortened == {}
 
 
-def test_traces_on_a_server_are_deleted_only_as_needed(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site(retention=Retention(budget_bytes=6 * MB))
+def test_traces_on_a_server_are_deleted_only_as_needed(open_postgresql: OpenSite) -> None:
+    one = open_postgresql(retention=Retention(budget_bytes=6 * MB))
     random = Random(7)
     one.store.write([half_hour(one)])
     for step in range(6):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point, schema
 from tests.store.store_contents import added_totals, contents, counted, histogram_of, known, ledger, rows, totals
-from tests.support.raw_requests import NOON, Request, Series, Site, attribute_points
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site, attribute_points
 
 SERIES = (Series("shop", "1"), Series("shop", "2", status="error"), Series("bank"))
 START = NOON - 3 * 3600
@@ -75,8 +74,8 @@ def crash(one: Site, statement: int) -> None:
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS)
-def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Site], events: list[Any]) -> None:
-    one = site()
+def test_a_tier_equals_its_recomputation_from_the_finest(open_site: OpenSite, events: list[Any]) -> None:
+    one = open_site()
     one.clock.now = START + 600
     for kind, *arguments in events:
         if kind == "write":
@@ -104,9 +103,9 @@ def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Sit
     advance=st.integers(0, 7200),
 )
 def test_any_window_is_one_histogram_of_its_samples(
-    site: Callable[..., Site], batches: list[list[Request]], edges: tuple[int, int], advance: int
+    open_site: OpenSite, batches: list[list[Request]], edges: tuple[int, int], advance: int
 ) -> None:
-    one = site()
+    one = open_site()
     for batch in batches:
         one.write(batch)
         one.clock.now += advance
@@ -122,70 +121,65 @@ def test_any_window_is_one_histogram_of_its_samples(
     assert found.sum == pytest.approx(expected.sum)
 
 
-def test_unrolled_data_are_read_from_finer_tiers(site: Callable[..., Site]) -> None:
-    one = site()
-    one.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
-    one.store.maintain()
+def test_unrolled_data_are_read_from_finer_tiers(site: Site) -> None:
+    site.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
+    site.store.maintain()
 
-    assert [one.store.read.latency(one.between(START, end)).count for end in (NOON, NOON + 3600)] == [99, 99]
-
-
-def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:
-    one = site()
-    one.write([Request({"forward": 10**6 * step}, NOON - 120 * step) for step in range(1, 90)])
-    one.store.maintain()
-    before = (known(one), contents(one, 60, 60), contents(one, 3600, 3600))
-    one.store.maintain()
-
-    assert (known(one), contents(one, 60, 60), contents(one, 3600, 3600)) == before
+    assert [site.store.read.latency(site.between(START, end)).count for end in (NOON, NOON + 3600)] == [99, 99]
 
 
-def test_a_long_silence_is_skipped(site: Callable[..., Site]) -> None:
-    one = site()
-    one.write([Request({"forward": 1}, NOON - 60)])
-    one.store.maintain()
-    one.clock.now += 100 * 86_400
-    one.write([Request({"forward": 1}, int(one.clock.now))])
+def test_maintaining_again_changes_nothing(site: Site) -> None:
+    site.write([Request({"forward": 10**6 * step}, NOON - 120 * step) for step in range(1, 90)])
+    site.store.maintain()
+    before = (known(site), contents(site, 60, 60), contents(site, 3600, 3600))
+    site.store.maintain()
+
+    assert (known(site), contents(site, 60, 60), contents(site, 3600, 3600)) == before
+
+
+def test_a_long_silence_is_skipped(site: Site) -> None:
+    site.write([Request({"forward": 1}, NOON - 60)])
+    site.store.maintain()
+    site.clock.now += 100 * 86_400
+    site.write([Request({"forward": 1}, int(site.clock.now))])
     statements: list[str] = []
-    event.listen(one.store.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
-    one.store.maintain()
+    event.listen(site.store.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    site.store.maintain()
 
     assert len(statements) < 100 * len(schema.TIERS)
-    assert all(one.clock.now - tier.watermark < tier.seconds + 3600 for tier in known(one)[1:])
+    assert all(site.clock.now - tier.watermark < tier.seconds + 3600 for tier in known(site)[1:])
 
 
-def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Site]) -> None:
-    one = site()
-    one.write([Request({"forward": 1_000_000}, NOON - 60)])
-    one.clock.now += 7200
-    one.store.maintain()
-    one.clock.now -= 7200
-    one.write([Request({"forward": 1_000_000}, NOON)] * 2)
-    one.store.maintain()
-    one.clock.now += 2 * 7200
-    one.store.maintain()
+def test_a_clock_that_jumps_back_counts_each_request_once(site: Site) -> None:
+    site.write([Request({"forward": 1_000_000}, NOON - 60)])
+    site.clock.now += 7200
+    site.store.maintain()
+    site.clock.now -= 7200
+    site.write([Request({"forward": 1_000_000}, NOON)] * 2)
+    site.store.maintain()
+    site.clock.now += 2 * 7200
+    site.store.maintain()
 
-    assert one.store.read.latency(one.between(NOON - 7200, NOON + 7200)).count == 3
-    assert contents(one, 3600, 3600) == contents(one, 10, 3600)
+    assert site.store.read.latency(site.between(NOON - 7200, NOON + 7200)).count == 3
+    assert contents(site, 3600, 3600) == contents(site, 10, 3600)
 
 
-def test_counts_beyond_64_bits_do_not_overflow(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 10**6}, NOON - 600, Series("bank"))])
+def test_counts_beyond_64_bits_do_not_overflow(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 10**6}, NOON - 600, Series("bank"))])
     lie = Histogram(zero=2**61, sum=1e18)
     lie.buckets.update({0: 2**60, 40: 2**60 - 1})
     shop = store.Series("shop")
     lies = [Point(shop, names.REQUEST_DURATION, "forward", at, lie) for at in (NOON - 600, NOON - 4200)]
     for number in range(4):
-        one.store.write([Batch(f"lie {number}", lies * 2)])
-    one.clock.now += 7200
-    one.store.maintain()
-    shop_id = max(row.service_id for row in rows(one, 10))
+        sqlite.store.write([Batch(f"lie {number}", lies * 2)])
+    sqlite.clock.now += 7200
+    sqlite.store.maintain()
+    shop_id = max(row.service_id for row in rows(sqlite, 10))
 
     for tier in (10, 60, 3600):
-        found = [row for row in rows(one, tier) if row.service_id == shop_id]
+        found = [row for row in rows(sqlite, tier) if row.service_id == shop_id]
         assert found
         assert all(2**60 < row.count <= 2**62 and histogram_of(row).count == row.count for row in found)
-    assert one.store.read.latency(one.between(START, NOON, service="bank")).count == 1
+    assert sqlite.store.read.latency(sqlite.between(START, NOON, service="bank")).count == 1
     with pytest.raises(StoreError, match="add up to more than"):
-        one.store.read.latency(one.between(START, NOON))
+        sqlite.store.read.latency(sqlite.between(START, NOON))

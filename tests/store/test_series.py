@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -14,7 +13,7 @@ from stagelens.core.stages import OTHER
 from stagelens.store import Batch, KeptTrace, SeriesCaps, schema
 from stagelens.store.series import REMEMBERED_FACTOR
 from tests.store.store_contents import number as number_of
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 
 def routes(one: Site) -> set[str]:
@@ -22,8 +21,8 @@ def routes(one: Site) -> set[str]:
         return set(connection.scalars(select(schema.series.c.route)))
 
 
-def test_values_over_a_cap_are_aggregated_and_counted(site: Callable[..., Site]) -> None:
-    one = site(series_caps=SeriesCaps(route=3))
+def test_values_over_a_cap_are_aggregated_and_counted(open_site: OpenSite) -> None:
+    one = open_site(series_caps=SeriesCaps(route=3))
     for number in range(6):
         one.write([Request({"forward": 1_000_000}, series=Series("shop", route=f"/{number}"))])
         one.reopen()
@@ -34,16 +33,16 @@ def test_values_over_a_cap_are_aggregated_and_counted(site: Callable[..., Site])
     assert one.store.read.latency(one.around(route="/1")).count == 2
 
 
-def test_caps_apply_to_each_service(site: Callable[..., Site]) -> None:
-    one = site(series_caps=SeriesCaps(route=1))
+def test_caps_apply_to_each_service(open_site: OpenSite) -> None:
+    one = open_site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1}, series=Series("a", route=f"/{number}")) for number in range(5)])
     one.write([Request({"forward": 1}, series=Series("b", route=route)) for route in ("/home", "")])
 
     assert routes(one) == {"/0", "__other__", "/home", ""}
 
 
-def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
-    one = site(series_caps=SeriesCaps(services=1))
+def test_services_themselves_are_capped(open_site: OpenSite) -> None:
+    one = open_site(series_caps=SeriesCaps(services=1))
     names = [f"s{number}" for number in range(REMEMBERED_FACTOR + 2)]
     for _ in range(2):
         one.write([Request({"forward": 1}, series=Series(name)) for name in names])
@@ -54,8 +53,8 @@ def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
     assert [str(each) for each in one.store.read.folds()] == ["The store has more than 1 services"]
 
 
-def test_invented_services_free_their_places(site: Callable[..., Site]) -> None:
-    one = site(series_caps=SeriesCaps(services=1))
+def test_invented_services_free_their_places(open_site: OpenSite) -> None:
+    one = open_site(series_caps=SeriesCaps(services=1))
     for _ in range(2):
         one.write([Request({"forward": 1}, int(one.clock.now), Series(name)) for name in ("old", "older")])
         one.clock.now += 7200
@@ -71,8 +70,8 @@ def test_invented_services_free_their_places(site: Callable[..., Site]) -> None:
     assert one.store.services(int(one.clock.now) - 60) == ["new", "used"]
 
 
-def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
-    one = site(series_caps=SeriesCaps(series=4))
+def test_combinations_are_capped_too(open_site: OpenSite) -> None:
+    one = open_site(series_caps=SeriesCaps(series=4))
     for model in range(5):
         for route in range(5):
             one.write([Request({"forward": 1}, series=Series("shop", "1", model=f"m{model}", route=f"/{route}"))])
@@ -84,8 +83,8 @@ def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
     assert one.store.read.latency(one.around(version="1")).count == 25
 
 
-def test_custom_stages_are_capped(site: Callable[..., Site]) -> None:
-    one = site(series_caps=SeriesCaps(custom_stages=2))
+def test_custom_stages_are_capped(open_site: OpenSite) -> None:
+    one = open_site(series_caps=SeriesCaps(custom_stages=2))
     for number in range(5):
         one.write([Request({"forward": 5_000_000, f"mine-{number}": 9_000_000, "overhead": 1_000_000})])
         one.reopen()
@@ -96,66 +95,61 @@ def test_custom_stages_are_capped(site: Callable[..., Site]) -> None:
     assert abs(frame[names].sum(axis=1)[0] / frame["value_seconds"][0] - 1) < 1e-9
 
 
-def test_long_values_are_truncated(site: Callable[..., Site]) -> None:
-    one = site()
+def test_long_values_are_truncated(site: Site) -> None:
     for _ in range(2):
-        one.write([Request({"forward": 1}, series=Series("shop", route="/" + "x" * 100_000))])
+        site.write([Request({"forward": 1}, series=Series("shop", route="/" + "x" * 100_000))])
 
-    assert {len(route) for route in routes(one)} == {256}
+    assert {len(route) for route in routes(site)} == {256}
 
 
-def test_a_service_name_can_be_any_text(site: Callable[..., Site]) -> None:
-    one = site()
+def test_a_service_name_can_be_any_text(site: Site) -> None:
     names = ["a'b", 'a"b', "a%b", "a_b", "推論", "a\nb", "; DROP TABLE series", "\x00"]
-    one.write([Request({"forward": 1}, NOON - 60, Series(name)) for name in names])
+    site.write([Request({"forward": 1}, NOON - 60, Series(name)) for name in names])
 
-    assert [one.store.read.latency(one.around(service=name)).count for name in names] == [1] * len(names)
+    assert [site.store.read.latency(site.around(service=name)).count for name in names] == [1] * len(names)
 
 
-def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
-    one = site()
+def test_the_longest_names_of_any_script_fit(site: Site) -> None:
     random = Random(7)
     names = ["".join(chr(random.randrange(0x20000, 0x2A000)) for _ in range(500)) for _ in range(8)]
     for _ in range(2):
-        one.write([Request({"forward": 1, names[7]: 1}, series=Series(*names[:7]))])
+        site.write([Request({"forward": 1, names[7]: 1}, series=Series(*names[:7]))])
 
-    assert number_of(one, schema.series) == 1
-    assert {len(route) for route in routes(one)} == {64}
-    assert one.store.read.latency(one.around(service=names[0], route=names[5])).count == 2
+    assert number_of(site, schema.series) == 1
+    assert {len(route) for route in routes(site)} == {64}
+    assert site.store.read.latency(site.around(service=names[0], route=names[5])).count == 2
 
 
-def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -> None:
-    one = site()
+def test_invalid_characters_are_replaced_everywhere(site: Site) -> None:
     odd = "a\0b\ud800"
     series = Series(*[odd] * 7)
     trace = KeptTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
     batch = Batch(odd, PointAggregator().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
-    accepted = [one.store.write([batch]), one.store.write([batch]), one.another().store.write([batch])]
-    found = one.store.read.exemplars(one.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
-    breakdown = one.store.read.breakdown(one.around(version=odd, environment=odd, model=odd, route=odd), [0.5])
+    accepted = [site.store.write([batch]), site.store.write([batch]), site.another().store.write([batch])]
+    found = site.store.read.exemplars(site.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
+    breakdown = site.store.read.breakdown(site.around(version=odd, environment=odd, model=odd, route=odd), [0.5])
 
     assert accepted == [[True], [False], [False]]
     assert found[["trace_id", "service", "version", "route", "dominant"]].to_numpy().tolist() == [["a\ufffdb?"] * 5]
     assert "a\ufffdb?" in breakdown.columns
-    assert one.store.read.revision(odd) > 0
-    assert one.store.read.trace(f"{odd}12345678") is None
+    assert site.store.read.revision(odd) > 0
+    assert site.store.read.trace(f"{odd}12345678") is None
 
 
-def test_the_times_of_a_series_survive_a_failed_write(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([Batch("a", PointAggregator().points([Request({"forward": 1000}, NOON - 600)]))])
+def test_the_times_of_a_series_survive_a_failed_write(sqlite: Site) -> None:
+    sqlite.store.write([Batch("a", PointAggregator().points([Request({"forward": 1000}, NOON - 600)]))])
     later = Batch("b", PointAggregator().points([Request({"forward": 1000}, NOON - 60)]))
 
     def refuse(*_: object) -> None:
         msg = "the disk is gone"
         raise sqlite3.OperationalError(msg)
 
-    event.listen(one.store.engine, "commit", refuse)
+    event.listen(sqlite.store.engine, "commit", refuse)
     with pytest.raises(StoreError):
-        one.store.write([later])
-    event.remove(one.store.engine, "commit", refuse)
-    one.store.write([later])
+        sqlite.store.write([later])
+    event.remove(sqlite.store.engine, "commit", refuse)
+    sqlite.store.write([later])
 
-    with one.store.engine.connect() as connection:
+    with sqlite.store.engine.connect() as connection:
         seen = connection.exec_driver_sql("SELECT first_seen, last_seen FROM series").all()
     assert [tuple(row) for row in seen] == [(NOON - 600, NOON - 60)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,22 +66,21 @@ print(json.dumps([number, acknowledged]))
 """
 
 
-def test_acknowledged_batches_survive_a_kill_and_count_once(shared_site: Callable[..., Site]) -> None:
-    one = shared_site()
+def test_acknowledged_batches_survive_a_kill_and_count_once(shared: Site) -> None:
     # With points in ClickHouse a process takes four times as long.
-    stride = 11 if "points_url" in one.options else 7
-    one.close()
-    command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options), str(stride)]
+    stride = 11 if "points_url" in shared.options else 7
+    shared.close()
+    command = [sys.executable, "-c", DYING, shared.url, json.dumps(shared.options), str(stride)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=240)
     lives, acknowledged = json.loads(done.stdout)
-    one.clock.now = NOON + 600 * lives
-    one.reopen()
-    one.store.maintain()
+    shared.clock.now = NOON + 600 * lives
+    shared.reopen()
+    shared.store.maintain()
 
     assert lives > acknowledged > 10
     # Batches that were committed without an acknowledgement were detected as duplicates when repeated.
-    assert requests(one) == 5 * lives
-    for tier in known(one)[1:]:
-        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
-        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
-    assert ledger(one) == counted(one)
+    assert requests(shared) == 5 * lives
+    for tier in known(shared)[1:]:
+        assert contents(shared, tier.seconds, tier.seconds) == contents(shared, 10, tier.seconds, tier.watermark)
+        assert totals(shared, tier.seconds) == added_totals(shared, tier.seconds)
+    assert ledger(shared) == counted(shared)

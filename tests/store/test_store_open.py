@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,14 @@ from sqlalchemy import MetaData, event
 from stagelens.core.errors import StoreError
 from stagelens.store import Store, schema
 from stagelens.store.engines import database
-from tests.support.raw_requests import Request, Site
+from tests.support.raw_requests import OpenSite, Request, Site
 
 
-def test_a_new_file_is_created_and_an_existing_one_opened(site: Callable[..., Site]) -> None:
-    one = site()
-    one.write([Request({"forward": 1_000_000})])
-    one.reopen()
+def test_a_new_file_is_created_and_an_existing_one_opened(site: Site) -> None:
+    site.write([Request({"forward": 1_000_000})])
+    site.reopen()
 
-    assert one.store.read.latency(one.around()).count == 1
+    assert site.store.read.latency(site.around()).count == 1
 
 
 def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
@@ -41,8 +39,8 @@ def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[..., Site]) -> None:
-    with sqlite_site().store.engine.connect() as connection:
+def test_the_file_is_safe_for_one_writer_and_many_readers(open_sqlite: OpenSite) -> None:
+    with open_sqlite().store.engine.connect() as connection:
         found = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "synchronous", "page_size")
@@ -83,13 +81,12 @@ def test_a_file_that_is_not_a_database_is_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> None:
-    one = site()
-    with one.store.transaction() as connection:
+def test_a_database_of_a_newer_version_is_refused(site: Site) -> None:
+    with site.store.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
 
     with pytest.raises(StoreError, match=r"newer Stagelens \(schema 9999\); upgrade"):
-        one.reopen()
+        site.reopen()
 
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -106,21 +103,19 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     assert tables == ["series"]
 
 
-def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    path = one.url.removeprefix("sqlite:///")
+def test_a_read_only_file_is_named(sqlite: Site) -> None:
+    path = sqlite.url.removeprefix("sqlite:///")
 
     with pytest.raises(StoreError, match=r"stagelens\.db: it is read-only; give this user the right"):
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
 
 
-def test_several_processes_can_open_a_new_database_together(site: Callable[..., Site]) -> None:
-    one = site()
+def test_several_processes_can_open_a_new_database_together(site: Site) -> None:
     tables = MetaData()
-    tables.reflect(one.store.engine)
-    tables.drop_all(one.store.engine)
+    tables.reflect(site.store.engine)
+    tables.drop_all(site.store.engine)
     stores: list[Store] = []
-    threads = [threading.Thread(target=lambda: stores.append(one.another().store)) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: stores.append(site.another().store)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -153,8 +148,8 @@ def test_opening_waits_for_the_creation_by_another_process(tmp_path: Path) -> No
     assert mode == "wal"
 
 
-def test_migrations_create_the_schema_of_the_code(site: Callable[..., Site]) -> None:
-    with site().store.engine.connect() as connection:
+def test_migrations_create_the_schema_of_the_code(open_site: OpenSite) -> None:
+    with open_site().store.engine.connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in schema.metadata.tables}
         )

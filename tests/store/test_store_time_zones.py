@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.store import Selection
-from tests.support.raw_requests import Request, Site
+from tests.support.raw_requests import OpenSite, Request, Site
 
 BERLIN, KOLKATA, CHATHAM = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata"), ZoneInfo("Pacific/Chatham")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -34,18 +34,16 @@ def moments(around: datetime, before: timedelta = DAY, after: timedelta = 2 * DA
 
 
 @pytest.fixture(scope="module")
-def autumn(database_points_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    one = lived(database_points_site(), moments(AUTUMN))
+def autumn(open_sql: OpenSite, opened_sites: list[Site]) -> Generator[Site]:
+    one = lived(open_sql(), moments(AUTUMN))
     opened_sites.remove(one)
     yield one
     one.close()
 
 
 @pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
-def test_a_day_with_a_clock_change_has_all_requests(
-    database_points_site: Callable[..., Site], change: datetime, hours: int
-) -> None:
-    one = lived(database_points_site(), moments(change, HOUR, 26 * HOUR))
+def test_a_day_with_a_clock_change_has_all_requests(open_sql: OpenSite, change: datetime, hours: int) -> None:
+    one = lived(open_sql(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
     steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
     local = [at.tz_convert(BERLIN).hour for at in steps["at"]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,55 +15,51 @@ from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.store import Batch, KeptTrace, Point
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 
 def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
     return Batch(name, PointAggregator().points([Request({"forward": 1_000_000}, at)] * n))
 
 
-def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
-    one = site()
-    first = one.store.write([batch("a", 3), batch("b", 5), batch("a", 3)])
-    again = one.store.write([batch("b", 5), batch("c", 7)])
-    one.reopen()
-    after = one.store.write([batch("c", 7)])
+def test_a_batch_counts_once(site: Site) -> None:
+    first = site.store.write([batch("a", 3), batch("b", 5), batch("a", 3)])
+    again = site.store.write([batch("b", 5), batch("c", 7)])
+    site.reopen()
+    after = site.store.write([batch("c", 7)])
 
     assert (first, again, after) == ([True, True, False], [False, True], [False])
-    assert one.store.read.latency(one.around()).count == 15
+    assert site.store.read.latency(site.around()).count == 15
 
 
-def test_the_given_histograms_are_not_modified(site: Callable[..., Site]) -> None:
-    one = site()
+def test_the_given_histograms_are_not_modified(site: Site) -> None:
     histograms = [Histogram(), Histogram(scale=2), Histogram(scale=7)]
     for histogram in histograms:
         histogram.record(0.1)
     series = Series("shop")
-    one.store.write([Batch("a", [Point(series, REQUEST_DURATION, "forward", NOON, each) for each in histograms])])
+    site.store.write([Batch("a", [Point(series, REQUEST_DURATION, "forward", NOON, each) for each in histograms])])
 
     assert [(each.scale, each.count) for each in histograms] == [(5, 1), (2, 1), (7, 1)]
-    assert one.store.read.latency(one.around()).count == 3
+    assert site.store.read.latency(site.around()).count == 3
 
 
 @pytest.mark.parametrize(
     ("skew", "expected"), [(-3600, -3600), (30, 30), (3600, 0), (10**9, 0), (-(10**9), 0), (-NOON, 0)]
 )
-def test_implausible_times_count_at_arrival(site: Callable[..., Site], skew: int, expected: int) -> None:
-    one = site()
-    one.write([Request({"forward": 1_000_000}, NOON + skew)])
+def test_implausible_times_count_at_arrival(site: Site, skew: int, expected: int) -> None:
+    site.write([Request({"forward": 1_000_000}, NOON + skew)])
     at = NOON + expected
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
-    one.store.write([Batch("t", traces=[trace])])
-    stored = one.store.read.trace("ab" * 16)
+    site.store.write([Batch("t", traces=[trace])])
+    stored = site.store.read.trace("ab" * 16)
 
-    assert one.store.read.latency(one.between(at - at % 10, at + 1)).count == 1
+    assert site.store.read.latency(site.between(at - at % 10, at + 1)).count == 1
     assert stored is not None
     assert stored.started_ns == at * NS
 
 
-def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 1_000_000})] * 10)
+def test_a_full_disk_loses_no_acknowledged_data(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 1_000_000})] * 10)
     large = Batch(
         "large",
         PointAggregator().points(
@@ -76,37 +71,36 @@ def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]
     def limit(connection: sqlite3.Connection, *_: Any) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages['limit']}").close()
 
-    event.listen(one.store.engine, "checkout", limit)
+    event.listen(sqlite.store.engine, "checkout", limit)
     with pytest.raises(
         StoreError,
         match=r"cannot write to .*stagelens\.db: the disk is full, or the file has reached STAGELENS_STORAGE_BUDGET; free",
     ):
-        one.store.write([large])
-    while_full = one.store.read.latency(one.around()).count
+        sqlite.store.write([large])
+    while_full = sqlite.store.read.latency(sqlite.around()).count
     pages["limit"] = 100_000
-    counted = one.store.write([large])
+    counted = sqlite.store.write([large])
 
     assert (while_full, counted) == (10, [True])
-    assert one.store.read.latency(one.around()).count == 10 + 2999
-    assert one.store.read.latency(one.around(service="new")).count == 2999
+    assert sqlite.store.read.latency(sqlite.around()).count == 10 + 2999
+    assert sqlite.store.read.latency(sqlite.around(service="new")).count == 2999
 
 
-def test_writes_resume_after_a_read_only_file(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_writes_resume_after_a_read_only_file(sqlite: Site) -> None:
     read_only = {"on": 1}
 
     def forbid(connection: sqlite3.Connection, *_: Any) -> None:
         connection.execute(f"PRAGMA query_only = {read_only['on']}").close()
 
-    event.listen(one.store.engine, "checkout", forbid)
+    event.listen(sqlite.store.engine, "checkout", forbid)
     with pytest.raises(StoreError, match="it is read-only"):
-        one.store.write([batch("a")])
+        sqlite.store.write([batch("a")])
     with pytest.raises(StoreError, match="it is read-only"):
-        one.store.maintain()
+        sqlite.store.maintain()
     read_only["on"] = 0
 
-    assert one.store.write([batch("a")]) == [True]
-    assert one.store.read.services(*_day(one)).service.tolist() == ["shop"]
+    assert sqlite.store.write([batch("a")]) == [True]
+    assert sqlite.store.read.services(*_day(sqlite)).service.tolist() == ["shop"]
 
 
 def _day(one: Site) -> tuple[datetime, datetime]:
@@ -114,17 +108,16 @@ def _day(one: Site) -> tuple[datetime, datetime]:
     return now - timedelta(days=1), now + timedelta(minutes=1)
 
 
-def test_a_lock_of_another_writer_is_an_error_that_names_it(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    event.listen(one.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
-    other = sqlite3.connect(one.url.removeprefix("sqlite:///"), isolation_level=None)
+def test_a_lock_of_another_writer_is_an_error_that_names_it(sqlite: Site) -> None:
+    event.listen(sqlite.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
+    other = sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="another process is writing to it"):
-        one.store.write([batch("a")])
+        sqlite.store.write([batch("a")])
     other.execute("ROLLBACK")
     other.close()
 
-    assert one.store.write([batch("a")]) == [True]
+    assert sqlite.store.write([batch("a")]) == [True]
 
 
 def fail_after_writing(one: Site) -> None:
@@ -133,32 +126,30 @@ def fail_after_writing(one: Site) -> None:
         _ = 1 // 0
 
 
-def test_a_transaction_of_the_caller_is_atomic(site: Callable[..., Site]) -> None:
-    one = site()
-    with one.store.transaction() as connection:
+def test_a_transaction_of_the_caller_is_atomic(site: Site) -> None:
+    with site.store.transaction() as connection:
         connection.exec_driver_sql("CREATE TABLE mine (x INTEGER)")
     with pytest.raises(ZeroDivisionError):
-        fail_after_writing(one)
-    with one.store.engine.connect() as connection:
+        fail_after_writing(site)
+    with site.store.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT count(*) FROM mine").scalar()
 
     assert rows == 0
 
 
-def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]) -> None:
-    one = site()
+def test_concurrent_writers_and_readers_are_consistent(site: Site) -> None:
     done = threading.Event()
 
     def send(worker: int) -> list[bool]:
-        return [each for step in range(15) for each in one.store.write([batch(f"{worker % 3}-{step}", 4)])]
+        return [each for step in range(15) for each in site.store.write([batch(f"{worker % 3}-{step}", 4)])]
 
     def read() -> set[int]:
         seen: set[int] = set()
         while True:
             # At least once, even if this thread runs late.
             last = done.is_set()
-            seen.add(one.store.read.latency(one.around()).count % 4)
-            one.store.maintain()
+            seen.add(site.store.read.latency(site.around()).count % 4)
+            site.store.maintain()
             if last:
                 return seen
 
@@ -169,12 +160,12 @@ def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]
         partial = [reader.result() for reader in readers]
 
     assert sum(accepted) == 3 * 15
-    assert one.store.read.latency(one.around()).count == 3 * 15 * 4
+    assert site.store.read.latency(site.around()).count == 3 * 15 * 4
     assert partial == [{0}, {0}]
 
 
-def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Site]) -> None:
-    one, shop, bank = site(), Series("shop"), Series("bank")
+def test_the_revision_grows_with_every_write_of_a_service(open_site: OpenSite) -> None:
+    one, shop, bank = open_site(), Series("shop"), Series("bank")
     read = one.store.read
     seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
     one.write([Request({"forward": 1}, series=shop)])
@@ -189,15 +180,14 @@ def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Si
     assert seen == [(0, 0, 0), (1, 1, 0), (2, 1, 2), (2, 1, 2)]
 
 
-def test_the_state_reports_the_freshness_of_the_store(site: Callable[..., Site]) -> None:
-    one = site()
-    empty = one.store.read.state()
-    one.store.write([Batch("a", batch("").points, dropped=2, instance="x"), Batch("b", instance="y", dropped=3)])
-    one.clock.now += 50
-    one.store.write([Batch("c", instance="x"), Batch("d", instance="z"), Batch("of no agent", batch("").points)])
-    full = one.store.read.state()
-    one.clock.now += 61
-    silent = one.store.read.state()
+def test_the_state_reports_the_freshness_of_the_store(site: Site) -> None:
+    empty = site.store.read.state()
+    site.store.write([Batch("a", batch("").points, dropped=2, instance="x"), Batch("b", instance="y", dropped=3)])
+    site.clock.now += 50
+    site.store.write([Batch("c", instance="x"), Batch("d", instance="z"), Batch("of no agent", batch("").points)])
+    full = site.store.read.state()
+    site.clock.now += 61
+    silent = site.store.read.state()
 
     assert (empty.last_received, empty.instances, empty.dropped, empty.oldest) == (None, 0, 0, None)
     assert (full.instances, full.dropped) == (3, 5)

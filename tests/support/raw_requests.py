@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -155,6 +155,9 @@ class Site:
     def between(self, start: int, end: int, **dimensions: str) -> Selection:
         """`[start, end)`, in Unix seconds."""
         return Selection(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC), **dimensions)
+
+
+OpenSite = Callable[..., Site]
 
 
 def window_shares(

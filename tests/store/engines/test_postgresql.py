@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -16,7 +16,7 @@ from stagelens.store import Batch, KeptTrace, Retention, Store, schema
 from stagelens.store.engines import database
 from tests.store.store_contents import contents, counted, ledger, requests
 from tests.support.postgresql_server import Server, postgresql
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 pytestmark = pytest.mark.stacks
 
@@ -56,8 +56,8 @@ def server(postgresql_server: Server) -> Generator[Server]:
         yield own
 
 
-def test_partitions_are_created_and_dropped(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site(retention=Retention(timedelta(hours=6), timedelta(days=2)))
+def test_partitions_are_created_and_dropped(open_postgresql: OpenSite) -> None:
+    one = open_postgresql(retention=Retention(timedelta(hours=6), timedelta(days=2)))
     seen: list[set[str]] = []
     # Data after a gap delete nothing until they have arrived for a day.
     for hours in (0, 12, 24, 96, 116, 136):
@@ -74,8 +74,8 @@ def test_partitions_are_created_and_dropped(postgresql_site: Callable[..., Site]
     assert ledger(one) == counted(one)
 
 
-def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site(retention=Retention(timedelta(hours=1), timedelta(days=2)))
+def test_a_partition_in_use_is_dropped_later(open_postgresql: OpenSite) -> None:
+    one = open_postgresql(retention=Retention(timedelta(hours=1), timedelta(days=2)))
     one.write([Request({"forward": 1_000_000}, NOON - 60)] * 3)
     one.store.maintain()
     one.clock.now = NOON + 86_400
@@ -93,17 +93,16 @@ def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site
     assert one.store.read.latency(one.between(NOON - 3600, NOON)).count == 3
 
 
-def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site()
-    one.write([Request({"forward": 1_000_000}, NOON - 60)])
-    with database.reading(one.store.engine) as connection:
-        before = one.store.points.load(connection, 10, 0, NOON + 86_400).rows(10, 0)
-        one.clock.now = NOON + 7 * 3600
-        one.write([Request({"forward": 1_000_000}, int(one.clock.now))])
-        after = one.store.points.load(connection, 10, 0, NOON + 86_400).rows(10, 0)
+def test_a_new_partition_does_not_wait_for_readers(postgresql: Site) -> None:
+    postgresql.write([Request({"forward": 1_000_000}, NOON - 60)])
+    with database.reading(postgresql.store.engine) as connection:
+        before = postgresql.store.points.load(connection, 10, 0, NOON + 86_400).rows(10, 0)
+        postgresql.clock.now = NOON + 7 * 3600
+        postgresql.write([Request({"forward": 1_000_000}, int(postgresql.clock.now))])
+        after = postgresql.store.points.load(connection, 10, 0, NOON + 86_400).rows(10, 0)
 
     assert after == before
-    assert requests(one) == 2
+    assert requests(postgresql) == 2
 
 
 def test_a_recovered_server_is_used_again(server: Server) -> None:
@@ -189,50 +188,47 @@ def test_ids_of_a_replaced_database_are_not_used(postgresql_server: Server, in_p
     one.close()
 
 
-def test_a_long_lock_is_an_error_that_names_it(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site()
+def test_a_long_lock_is_an_error_that_names_it(postgresql: Site) -> None:
     event.listen(
-        one.store.engine,
+        postgresql.store.engine,
         "before_cursor_execute",
         lambda _c, _k, statement, parameters, *_: (statement.replace("'10s'", "'50ms'"), parameters),
         retval=True,
     )
     with (
-        one.another().store.transaction(),
+        postgresql.another().store.transaction(),
         pytest.raises(StoreError, match="another process has been writing for a long"),
     ):
-        one.store.write([Batch("a")])
+        postgresql.store.write([Batch("a")])
 
-    assert one.store.write([Batch("a")]) == [True]
+    assert postgresql.store.write([Batch("a")]) == [True]
 
 
-def test_rewriting_the_traces_frees_disk_space(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site()
+def test_rewriting_the_traces_frees_disk_space(postgresql: Site) -> None:
     spans = [{"name": Random(7).randbytes(500).hex()}]
     traces = [
         KeptTrace(f"{n:032x}", "01" * 8, Series("shop"), NOON * NS + n, 5, "slow", "forward", {"forward": 5}, spans)
         for n in range(2000)
     ]
-    one.store.write([Batch("a", traces=traces)])
-    full = one.store.read.state().size_bytes
-    with one.store.transaction() as connection:
+    postgresql.store.write([Batch("a", traces=traces)])
+    full = postgresql.store.read.state().size_bytes
+    with postgresql.store.transaction() as connection:
         connection.execute(text("DELETE FROM traces WHERE started >= :since"), {"since": NOON * NS + 10})
-    with one.store.transaction() as connection:
+    with postgresql.store.transaction() as connection:
         compact = database.dialect(connection.engine.url).compact_traces
         given_back = [compact(connection), compact(connection)]
 
     assert given_back == [True, False]
-    assert one.store.read.state().size_bytes < full / 2
-    assert one.store.read.trace(f"{5:032x}") is not None
+    assert postgresql.store.read.state().size_bytes < full / 2
+    assert postgresql.store.read.trace(f"{5:032x}") is not None
 
 
-def test_one_write_stores_more_traces_than_statement_parameters(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site()
+def test_one_write_stores_more_traces_than_statement_parameters(postgresql: Site) -> None:
     trace = KeptTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
     traces = [replace(trace, trace_id=f"{number:032x}") for number in range(65_536)]
-    one.store.write([Batch("a", traces=traces[:10])])
-    one.store.write([Batch("b", traces=traces)])
-    with one.store.transaction() as connection:
+    postgresql.store.write([Batch("a", traces=traces[:10])])
+    postgresql.store.write([Batch("b", traces=traces)])
+    with postgresql.store.transaction() as connection:
         count = connection.execute(text("SELECT count(*) FROM traces")).scalar_one()
 
     assert count == len(traces)
@@ -254,9 +250,8 @@ def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, ur
     assert "secret" not in str(refused.value)
 
 
-def test_an_error_does_not_contain_the_statement(postgresql_site: Callable[..., Site]) -> None:
-    one = postgresql_site()
-    with one.store.transaction() as connection:
+def test_an_error_does_not_contain_the_statement(postgresql: Site) -> None:
+    with postgresql.store.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE services RENAME TO gone")
     with pytest.raises(StoreError, match=r'"services" does not exist\)$'):
-        one.store.read.revision("shop")
+        postgresql.store.read.revision("shop")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from random import Random
 
@@ -18,7 +18,7 @@ from stagelens.store import Batch, Event, KeptTrace, Point, schema
 from stagelens.store.reader import Reader
 from tests.store.questions import NOT_ASKED, query_results
 from tests.store.test_exactness import END, START, Delivery, deliveries
-from tests.support.raw_requests import NS, Request, Site
+from tests.support.raw_requests import NS, OpenSite, Request, Site
 
 # Keys of each metric besides requests and stages.
 KEYS = {
@@ -45,7 +45,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize(
-    "site",
+    "open_site",
     [pytest.param(engine, marks=pytest.mark.stacks) for engine in ("postgresql", "sqlite+clickhouse")],
     indirect=True,
 )
@@ -58,9 +58,9 @@ KEYS = {
 )
 @given(batches=deliveries(), seed=st.integers(0, 2**32))
 def test_every_query_result_equals_sqlite(
-    site: Callable[..., Site], sqlite_site: Callable[..., Site], batches: list[Delivery], seed: int
+    open_site: OpenSite, open_sqlite: OpenSite, batches: list[Delivery], seed: int
 ) -> None:
-    one, other = sqlite_site(), site()
+    one, other = open_sqlite(), open_site()
     for each in (one, other):
         fill(each, batches, seed)
         if seed % 2:
@@ -74,11 +74,10 @@ def test_every_query_result_equals_sqlite(
     assert {question: result for question, result in actual.items() if result != expected[question]} == {}
 
 
-def test_every_query_of_the_reader_is_tested(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_every_query_of_the_reader_is_tested(sqlite: Site) -> None:
     methods = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
 
-    assert query_results(one.store, one.around()).keys() == methods - NOT_ASKED
+    assert query_results(sqlite.store, sqlite.around()).keys() == methods - NOT_ASKED
 
 
 def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, rank_of
 from stagelens.store.queries.comparison import LatencyGroups, split_stage_time
-from tests.support.raw_requests import NOON, Request, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 STAGES = ("forward", "queue", "overhead")
@@ -93,10 +91,8 @@ REQUESTS = st.lists(
 
 @settings(max_examples=4, deadline=None)
 @given(requests=REQUESTS, factor=st.floats(0, 1))
-def test_unchanged_percentiles_equal_the_pages(
-    sqlite_site: Callable[..., Site], requests: list[Request], factor: float
-) -> None:
-    one = sqlite_site()
+def test_unchanged_percentiles_equal_the_pages(open_sqlite: OpenSite, requests: list[Request], factor: float) -> None:
+    one = open_sqlite()
     one.write(requests)
     one.store.maintain()
     frame = one.store.read.whatif(one.around(), "queue", PERCENTILES, factor=factor)
@@ -118,8 +114,8 @@ def service(n: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
-def test_the_what_if_is_close_to_the_recomputed_percentile(sqlite_site: Callable[..., Site], quantile: float) -> None:
-    one, requests = sqlite_site(), service(8000)
+def test_the_what_if_is_close_to_the_recomputed_percentile(open_sqlite: OpenSite, quantile: float) -> None:
+    one, requests = open_sqlite(), service(8000)
     one.write(requests)
     made = one.store.read.whatif(one.around(), "queue", [quantile])
     found = float(made["after_seconds"].item())
@@ -134,23 +130,25 @@ def test_the_what_if_is_close_to_the_recomputed_percentile(sqlite_site: Callable
     assert quantile < 0.99 or subtracted < 0.6 * exact
 
 
-def test_coarser_stage_times_still_count(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=2)
-    one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=5)
-    frame = one.store.read.whatif(one.around(), "queue", [0.5, 0.9], factor=0.0)
+def test_coarser_stage_times_still_count(sqlite: Site) -> None:
+    sqlite.write(
+        [Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=2
+    )
+    sqlite.write(
+        [Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=5
+    )
+    frame = sqlite.store.read.whatif(sqlite.around(), "queue", [0.5, 0.9], factor=0.0)
 
     assert (frame["ceiling_seconds"] / frame["before_seconds"]).tolist() == pytest.approx([0.25, 0.25], rel=1e-3)
     assert frame["after_seconds"].tolist() == frame["ceiling_seconds"].tolist()
 
 
-def test_a_stage_without_requests_changes_nothing(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 1_000_000})] * 5 + [Request({"forward": 0})] * 5)
-    read = one.store.read
-    nothing = read.whatif(one.around(service="bank"), "queue", [0.5])
-    same = read.whatif(one.around(), "decode", [0.1, 0.9])
-    none = read.whatif(one.around(), "forward", [0.1, 0.9], factor=0.0)
+def test_a_stage_without_requests_changes_nothing(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 1_000_000})] * 5 + [Request({"forward": 0})] * 5)
+    read = sqlite.store.read
+    nothing = read.whatif(sqlite.around(service="bank"), "queue", [0.5])
+    same = read.whatif(sqlite.around(), "decode", [0.1, 0.9])
+    none = read.whatif(sqlite.around(), "forward", [0.1, 0.9], factor=0.0)
 
     assert (len(nothing), nothing.columns.tolist()[0], nothing.attrs["requests"]) == (0, "percentile", 0)
     assert same["before_seconds"].tolist() == same["after_seconds"].tolist() == same["ceiling_seconds"].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Histogram, rank_of
 from stagelens.store import Batch
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site, window_shares
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site, window_shares
 
 PERCENTILES = (0.0, 0.5, 0.99, 1.0)
 STAGES = ("forward", "queue", "preprocess", "rerank", "overhead")
@@ -47,13 +47,13 @@ def lognormal(n: int, seed: int = 1) -> list[Request]:
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
 def test_the_value_is_the_order_statistic_with_the_stages_of_its_bounds(
-    sqlite_site: Callable[..., Site], requests: list[Request], quantile: float
+    open_sqlite: OpenSite, requests: list[Request], quantile: float
 ) -> None:
     """The value is within the histogram's error of the order statistic and equals the sum of its stages.
 
     The shares are the means over the requests whose rank is near that of the percentile.
     """
-    one = sqlite_site()
+    one = open_sqlite()
     one.write(requests)
     row = one.store.read.breakdown(one.around(), [quantile]).iloc[0]
     exact = sorted(request.seconds for request in requests)[rank_of(quantile, len(requests)) - 1]
@@ -75,8 +75,8 @@ def assert_window(row: pd.Series, requests: Sequence[Request], quantile: float, 
     assert found == pytest.approx({stage: expected.get(stage, 0.0) for stage in found}, abs=2.0 ** -(scale + 1))
 
 
-def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(sqlite_site: Callable[..., Site]) -> None:
-    one, requests = sqlite_site(), lognormal(6000)
+def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(open_sqlite: OpenSite) -> None:
+    one, requests = open_sqlite(), lognormal(6000)
     one.write(requests)
     one.store.maintain()
     frame = one.store.read.breakdown(one.around(), [0.5, 0.9])
@@ -84,11 +84,10 @@ def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(sqlit
         assert_window(row, requests, row["percentile"])
 
 
-def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write(lognormal(3000))
-    one.store.maintain()
-    read, chosen = one.store.read, one.between(NOON - 6400, NOON - 1000)
+def test_tile_chart_and_table_show_the_same_number(sqlite: Site) -> None:
+    sqlite.write(lognormal(3000))
+    sqlite.store.maintain()
+    read, chosen = sqlite.store.read, sqlite.between(NOON - 6400, NOON - 1000)
     step = chosen.end - chosen.start
     for quantile in PERCENTILES:
         estimate = read.latency(chosen).quantile(quantile)
@@ -108,8 +107,8 @@ def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Si
 
 
 @pytest.mark.parametrize("minutes", [1, 7, 60])
-def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[..., Site], minutes: int) -> None:
-    one, requests = sqlite_site(), lognormal(2000)
+def test_a_step_of_a_chart_is_the_selection_of_that_step(open_sqlite: OpenSite, minutes: int) -> None:
+    one, requests = open_sqlite(), lognormal(2000)
     one.write(requests)
     one.store.maintain()
     width = 60 * minutes
@@ -127,8 +126,8 @@ def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[.
     assert frame["at"].is_monotonic_increasing
 
 
-def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
-    one, requests = sqlite_site(), lognormal(500)
+def test_the_mean_over_time_is_exact(open_sqlite: OpenSite) -> None:
+    one, requests = open_sqlite(), lognormal(500)
     one.write(requests)
     frame = one.store.read.breakdown_over_time(one.around(), None, timedelta(days=3))
     mean = math.fsum(request.seconds for request in requests) / len(requests)
@@ -139,8 +138,8 @@ def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
     )
 
 
-def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site]) -> None:
-    one, early, late = sqlite_site(), lognormal(300, seed=2), lognormal(300, seed=3)
+def test_a_coarser_client_merges_with_the_others(open_sqlite: OpenSite) -> None:
+    one, early, late = open_sqlite(), lognormal(300, seed=2), lognormal(300, seed=3)
     one.write([Request(each.stages_ns, NOON - 900) for each in early])
     one.write([Request(each.stages_ns, NOON - 120) for each in early])
     one.write([Request(each.stages_ns, NOON - 120) for each in late], scale=3)
@@ -160,8 +159,8 @@ def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
 
 
-def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., Site]) -> None:
-    one, requests = sqlite_site(), lognormal(400)
+def test_coarser_stage_times_do_not_change_the_value(open_sqlite: OpenSite) -> None:
+    one, requests = open_sqlite(), lognormal(400)
     fine = [point for point in PointAggregator().points(requests) if point.metric.endswith("request.duration")]
     coarse = [point for point in PointAggregator(2).points(requests) if point.metric.endswith("stage.time")]
     one.store.write([Batch("a", [*fine, *coarse])])
@@ -173,31 +172,28 @@ def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., 
     assert_window(row, requests, 0.95, 2)
 
 
-def test_time_without_stages_is_unattributed(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_time_without_stages_is_unattributed(sqlite: Site) -> None:
     points = [point for point in PointAggregator().points(lognormal(50)) if point.metric.endswith("request.duration")]
-    one.store.write([Batch("a", points)])
-    frame = one.store.read.breakdown(one.around(), [0.5])
+    sqlite.store.write([Batch("a", points)])
+    frame = sqlite.store.read.breakdown(sqlite.around(), [0.5])
 
     assert frame.columns[HEAD:].tolist() == ["overhead"]
     assert frame["overhead"].item() == frame["value_seconds"].item() > 0
 
 
-def test_requests_of_zero_duration_are_zero_everywhere(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
-    frame = one.store.read.breakdown(one.around(), [0.1, 1.0])
+def test_requests_of_zero_duration_are_zero_everywhere(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
+    frame = sqlite.store.read.breakdown(sqlite.around(), [0.1, 1.0])
 
     assert frame["value_seconds"].tolist() == [0.0, pytest.approx(0.001, rel=MAX_RELATIVE_ERROR)]
     assert frame["high_seconds"][0] == 1e-9
     assert frame["n"].tolist() == [5, 5]
 
 
-def test_stages_are_in_chart_order(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
+def test_stages_are_in_chart_order(sqlite: Site) -> None:
+    sqlite.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
 
-    assert one.store.read.breakdown(one.around(), [0.5]).columns[HEAD:].tolist() == [
+    assert sqlite.store.read.breakdown(sqlite.around(), [0.5]).columns[HEAD:].tolist() == [
         "forward",
         "preprocess",
         "queue",
@@ -206,11 +202,10 @@ def test_stages_are_in_chart_order(sqlite_site: Callable[..., Site]) -> None:
     ]
 
 
-def test_a_mixture_of_causes_is_reported(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_mixture_of_causes_is_reported(sqlite: Site) -> None:
     slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
-    one.write([*slow, *[Request({"forward": 10_000_000})] * 80])
-    frame = one.store.read.dominants(one.around(), [0.5, 0.95])
+    sqlite.write([*slow, *[Request({"forward": 10_000_000})] * 80])
+    frame = sqlite.store.read.dominants(sqlite.around(), [0.5, 0.95])
 
     assert frame.to_dict("list") == {
         "percentile": [0.5, 0.95, 0.95],
@@ -219,8 +214,8 @@ def test_a_mixture_of_causes_is_reported(sqlite_site: Callable[..., Site]) -> No
     }
 
 
-def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site]) -> None:
-    one, requests = sqlite_site(), lognormal(800)
+def test_heat_counts_every_request_in_its_cell(open_sqlite: OpenSite) -> None:
+    one, requests = open_sqlite(), lognormal(800)
     one.write(requests)
     frame = one.store.read.heat(one.between(NOON - 7200, NOON), timedelta(minutes=10))
     bands = frame[["low_seconds", "high_seconds"]].drop_duplicates().sort_values("low_seconds")
@@ -238,13 +233,12 @@ def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site])
     assert cell["share"] == pytest.approx(inside[cell["dominant"]] / inside.total())
 
 
-def test_a_cell_reports_its_mixed_causes(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_cell_reports_its_mixed_causes(sqlite: Site) -> None:
     mixed = ["queue"] * 5 + ["load"] * 3 + ["forward"] * 2
-    one.write([Request({stage: 95_000_000, "overhead": 5_000_000}) for stage in mixed])
-    one.write([Request({"forward": 10_000_000})] * 80)
-    one.write([Request({"forward": 0})] * 4)
-    frame = one.store.read.heat(one.around(), timedelta(minutes=10))
+    sqlite.write([Request({stage: 95_000_000, "overhead": 5_000_000}) for stage in mixed])
+    sqlite.write([Request({"forward": 10_000_000})] * 80)
+    sqlite.write([Request({"forward": 0})] * 4)
+    frame = sqlite.store.read.heat(sqlite.around(), timedelta(minutes=10))
 
     assert frame[["n", "dominant", "share", "second", "second_share"]].to_numpy().tolist() == [
         [4, "forward", 1.0, "", 0.0],
@@ -256,9 +250,9 @@ def test_a_cell_reports_its_mixed_causes(sqlite_site: Callable[..., Site]) -> No
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, stage=st.sampled_from(STAGES), chosen=st.integers(0, 59))
 def test_a_stage_of_a_request_has_a_rank_among_all(
-    sqlite_site: Callable[..., Site], requests: list[Request], stage: str, chosen: int
+    open_sqlite: OpenSite, requests: list[Request], stage: str, chosen: int
 ) -> None:
-    one = sqlite_site()
+    one = open_sqlite()
     one.write(requests)
     times = [request.stages_ns[stage] for request in requests if stage in request.stages_ns]
     found = one.store.read.stage_latency(one.around())
@@ -273,8 +267,8 @@ def test_a_stage_of_a_request_has_a_rank_among_all(
     assert rank.low - 1e-9 <= exact <= rank.high + 1e-9
 
 
-def test_stage_latency_is_the_distribution_of_each_stage(sqlite_site: Callable[..., Site]) -> None:
-    one, requests = sqlite_site(), lognormal(200)
+def test_stage_latency_is_the_distribution_of_each_stage(open_sqlite: OpenSite) -> None:
+    one, requests = open_sqlite(), lognormal(200)
     one.write(requests)
     one.write([Request({"decode": 50_000_000})] * 3, scale=0)
     found = one.store.read.stage_latency(one.around())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import STALL_CAUSES, split_stall_key, stall_key
 from stagelens.store import Batch, Point, SeriesCaps
-from tests.support.raw_requests import NOON, NS, SHOP, Series, Site, window_shares
+from tests.support.raw_requests import NOON, NS, SHOP, OpenSite, Series, Site, window_shares
 
 HEAD = 5
 MICROSECOND_NS = 1000
@@ -70,10 +70,8 @@ def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> Non
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
-def test_stalls_are_parts_of_their_stages(
-    sqlite_site: Callable[..., Site], requests: list[HeldUp], quantile: float
-) -> None:
-    one = sqlite_site()
+def test_stalls_are_parts_of_their_stages(open_sqlite: OpenSite, requests: list[HeldUp], quantile: float) -> None:
+    one = open_sqlite()
     half = len(requests) // 2
     one.store.write(
         [batch("a", requests[:half], Series("shop", "1")), batch("b", requests[half:], Series("shop", "2"))]
@@ -84,28 +82,26 @@ def test_stalls_are_parts_of_their_stages(
     assert_stalls(one, requests, quantile)
 
 
-def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_every_engine_adds_stalls_up(sqlite: Site) -> None:
     quick = [HeldUp({"forward": 10**7, "queue": 10**6}, {})] * 30
     slow = [HeldUp({"forward": 5 * 10**7, "queue": 3 * 10**7}, {"gc:forward": 4 * 10**7, "loop:queue": 2 * 10**7})] * 9
-    one.store.write([batch("a", [*quick, *slow]), batch("b", slow, Series("shop", "2"))])
+    sqlite.store.write([batch("a", [*quick, *slow]), batch("b", slow, Series("shop", "2"))])
 
     for _ in range(2):
-        assert_stalls(one, [*quick, *slow, *slow], 0.99)
-        assert_stalls(one, [*quick, *slow, *slow], 0.5)
-        one.store.maintain()
+        assert_stalls(sqlite, [*quick, *slow, *slow], 0.99)
+        assert_stalls(sqlite, [*quick, *slow, *slow], 0.5)
+        sqlite.store.maintain()
 
 
-def test_without_stalls_there_are_no_rows(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
+def test_without_stalls_there_are_no_rows(sqlite: Site) -> None:
+    sqlite.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
 
-    assert one.store.read.stalls(one.around(), [0.5]).empty
-    assert one.store.read.stalls(one.around(service="bank"), [0.5]).empty
+    assert sqlite.store.read.stalls(sqlite.around(), [0.5]).empty
+    assert sqlite.store.read.stalls(sqlite.around(service="bank"), [0.5]).empty
 
 
-def test_stalls_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(custom_stages=1))
+def test_stalls_do_not_count_as_custom_stages(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(custom_stages=1))
     stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}
     one.store.write([batch("a", [HeldUp(stages, {stall_key("gc", stage): 10**6 for stage in stages})] * 9)])
     read = one.store.read

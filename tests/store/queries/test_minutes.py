@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import timedelta
 from random import Random
 
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stagelens.store import Group, Selection
-from tests.support.raw_requests import NOON, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site
 
 START, END = NOON - 7200, NOON + 60
 SERIES = (
@@ -38,8 +38,8 @@ GROUPS = {
 
 
 @pytest.fixture(scope="module")
-def counted(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    made, random = sqlite_site(), Random(3)
+def counted(open_sqlite: OpenSite, opened_sites: list[Site]) -> Generator[Site]:
+    made, random = open_sqlite(), Random(3)
     opened_sites.remove(made)
     requests: list[Request] = []
     for _ in range(500):

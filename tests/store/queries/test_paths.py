@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from stagelens.core.attributes import ATTRIBUTE_SCALE, CALLER, attribute_key
@@ -15,16 +13,15 @@ from tests.support.traced_services import AT, MS, distributed
 
 
 @pytest.fixture
-def one(sqlite_site: Callable[..., Site]) -> Site:
-    made = sqlite_site()
+def one(sqlite: Site) -> Site:
     requests = (
         [each for number in (1, 2) for each in distributed(number)] + distributed(3)[:2] + distributed(4, "uniform")
     )
-    made.store.write([Batch("traces", traces=requests)])
+    sqlite.store.write([Batch("traces", traces=requests)])
     quick = Request({"preprocess": 5 * MS}, AT, Series("gateway"))
     slow = Request({"preprocess": 10 * MS, "dependency": 90 * MS}, AT, Series("gateway"))
-    made.write([*[quick] * 90, *[slow] * 10])
-    return made
+    sqlite.write([*[quick] * 90, *[slow] * 10])
+    return sqlite
 
 
 def test_the_requests_of_a_trace_are_found_by_its_id(one: Site) -> None:
@@ -65,11 +62,10 @@ def test_without_counted_callers_the_map_is_that_of_retained_traces(one: Site) -
     assert found["ranker", "triton"].share == pytest.approx(2 * 50 / (3 * 70))
 
 
-def test_a_service_below_one_that_is_not_retained_is_not_called_by_its_caller(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([Batch("traces", traces=[*distributed(1)[::2]])])
+def test_a_service_below_one_that_is_not_retained_is_not_called_by_its_caller(sqlite: Site) -> None:
+    sqlite.store.write([Batch("traces", traces=[*distributed(1)[::2]])])
 
-    assert one.store.read.service_map(one.around()) == []
+    assert sqlite.store.read.service_map(sqlite.around()) == []
 
 
 def test_counted_callers_have_latency_and_errors(one: Site) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +18,7 @@ from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, schema, series
 from stagelens.store.full_export import open_export
 from stagelens.store.queries.profile import ENOUGH_SAMPLED
-from tests.support.raw_requests import NOON, SHOP, Series, Site
+from tests.support.raw_requests import NOON, SHOP, OpenSite, Series, Site
 
 PREDICT = CodeFrame("serve", "predict", "serve.py", 30)
 RESIZE = CodeFrame("serve", "resize", "serve.py", 41)
@@ -62,10 +62,8 @@ def by_stage(band: ProfileBand) -> dict[str, float]:
 
 @settings(max_examples=8, deadline=None)
 @given(requests=st.lists(sampled(), min_size=1, max_size=30), quantile=st.floats(0, 1))
-def test_stacks_add_up_to_the_breakdown(
-    sqlite_site: Callable[..., Site], requests: list[Sampled], quantile: float
-) -> None:
-    one = sqlite_site()
+def test_stacks_add_up_to_the_breakdown(open_sqlite: OpenSite, requests: list[Sampled], quantile: float) -> None:
+    one = open_sqlite()
     half = len(requests) // 2
     one.store.write(
         [batch("a", requests[:half], Series("shop", "1")), batch("b", requests[half:], Series("shop", "2"))]
@@ -81,14 +79,13 @@ def test_stacks_add_up_to_the_breakdown(
         one.store.maintain()
 
 
-def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_the_tail_and_the_median_have_their_own_stacks(sqlite: Site) -> None:
     slow = Sampled(
         {"handler": 180 * MS, "forward": 20 * MS},
         {stack_key("handler", FRAMES): 150 * MS, stack_key("handler", (PREDICT,)): 30 * MS},
     )
     quick = {"handler": 10 * MS, "forward": 20 * MS}
-    one.store.write(
+    sqlite.store.write(
         [
             batch("a", [Sampled(quick, {})] * 900),
             batch(
@@ -100,7 +97,7 @@ def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[...
         ]
     )
 
-    median, tail = one.store.read.profile(one.around(), [0.5, 0.99])
+    median, tail = sqlite.store.read.profile(sqlite.around(), [0.5, 0.99])
 
     assert median.stacks.keys() == {stack_key("handler", (PREDICT,)), stack_key("forward", (PREDICT,))}
     assert tail.stacks[stack_key("handler", FRAMES)] == pytest.approx(0.15, rel=0.02)
@@ -108,10 +105,9 @@ def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[...
     assert median.sampled == pytest.approx(20, rel=0.05)
 
 
-def test_selected_requests_have_the_mean_of_their_own_time(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_selected_requests_have_the_mean_of_their_own_time(sqlite: Site) -> None:
     keys = [stack_key("handler", frames) for frames in ((PREDICT,), FRAMES)]
-    one.store.write(
+    sqlite.store.write(
         [
             batch("a", [Sampled({"handler": 30 * MS}, {keys[0]: 30 * MS})] * 900),
             batch("b", [Sampled({"handler": 180 * MS, "forward": 20 * MS}, {keys[1]: 180 * MS})] * 3),
@@ -120,108 +116,98 @@ def test_selected_requests_have_the_mean_of_their_own_time(sqlite_site: Callable
         ]
     )
 
-    slow = one.store.read.profile_between(one.around(), 0.1, 1.0)
+    slow = sqlite.store.read.profile_between(sqlite.around(), 0.1, 1.0)
     assert slow is not None
     assert slow.stages == pytest.approx({"handler": 0.1925, "forward": 0.0175})
     assert slow.stacks == pytest.approx({keys[1]: 0.1925})
     assert slow.sampled == pytest.approx(3, rel=0.15)
-    assert one.store.read.profile_between(one.around(), 1.0, 2.0) is None
-    assert one.store.read.profile_between(one.around(service="bank"), 0.0, 1.0) is None
+    assert sqlite.store.read.profile_between(sqlite.around(), 1.0, 2.0) is None
+    assert sqlite.store.read.profile_between(sqlite.around(service="bank"), 0.0, 1.0) is None
 
 
-def test_without_samples_there_are_no_bands(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([batch("a", [Sampled({"forward": MS}, {})])])
+def test_without_samples_there_are_no_bands(sqlite: Site) -> None:
+    sqlite.store.write([batch("a", [Sampled({"forward": MS}, {})])])
 
-    assert one.store.read.profile(one.around(), [0.5]) == []
-    assert one.store.read.profile(one.around(service="bank"), [0.5]) == []
+    assert sqlite.store.read.profile(sqlite.around(), [0.5]) == []
+    assert sqlite.store.read.profile(sqlite.around(service="bank"), [0.5]) == []
 
 
-def test_stacks_beyond_the_cap_stay_in_their_stage(
-    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_beyond_the_cap_stay_in_their_stage(sqlite: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MAX_STACKS", 3)
-    one = sqlite_site()
     keys = [stack_key("forward", (RESIZE._replace(line=line),)) for line in range(1, 11)]
-    one.store.write([batch("a", [Sampled({"forward": 10 * MS}, dict.fromkeys(keys, MS))] * 10)])
+    sqlite.store.write([batch("a", [Sampled({"forward": 10 * MS}, dict.fromkeys(keys, MS))] * 10)])
 
-    (band,) = one.store.read.profile(one.around(), [0.5])
+    (band,) = sqlite.store.read.profile(sqlite.around(), [0.5])
 
     assert len(band.stacks) == 4
     assert sum(band.stacks.values()) == pytest.approx(band.latency)
     assert band.stacks["forward;:__other__"] == pytest.approx(band.latency * 0.7)
 
 
-def test_rows_have_hashes_and_texts_are_stored_once(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_rows_have_hashes_and_texts_are_stored_once(sqlite: Site) -> None:
     long = stack_key("forward", [CodeFrame("m" * 100, "f" * 100, "p" * 100, line) for line in range(24)])
     request = Sampled({"forward": 10 * MS}, {long: 10 * MS})
-    one.store.write([batch("a", [request] * 10, Series("shop", "1")), batch("b", [request] * 10, Series("shop", "2"))])
+    sqlite.store.write(
+        [batch("a", [request] * 10, Series("shop", "1")), batch("b", [request] * 10, Series("shop", "2"))]
+    )
 
-    with one.store.engine.connect() as connection:
+    with sqlite.store.engine.connect() as connection:
         texts = connection.scalars(select(schema.code_stacks.c.text)).all()
         rows = connection.scalars(select(schema.points.c.stage).where(schema.points.c.metric == 28)).all()
     assert texts == [long.partition(";")[2]]
     assert len(set(rows)) == 1
     assert len(rows[0]) < 40
-    (band,) = one.store.read.profile(one.around(), [0.5])
+    (band,) = sqlite.store.read.profile(sqlite.around(), [0.5])
     assert band.stacks.keys() == {long}
 
 
-def test_an_export_has_the_texts(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_an_export_has_the_texts(sqlite: Site) -> None:
     key = stack_key("forward", FRAMES)
-    one.store.write([batch("a", [Sampled({"forward": MS}, {key: MS})])])
+    sqlite.store.write([batch("a", [Sampled({"forward": MS}, {key: MS})])])
 
-    with open_export(one.store) as export:
+    with open_export(sqlite.store) as export:
         found = [each for rows in export.counted() for each in rows if each.metric == "inference.profile.time"]
     assert [each.stage for each in found] == [key]
 
 
-def test_an_expired_text_leaves_the_stage_whole(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})] * 9)])
-    with one.store.engine.begin() as connection:
+def test_an_expired_text_leaves_the_stage_whole(sqlite: Site) -> None:
+    sqlite.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})] * 9)])
+    with sqlite.store.engine.begin() as connection:
         series.forget_stacks(connection, NOON + 10 * 86_400)
 
-    (band,) = one.store.read.profile(one.around(), [0.5])
+    (band,) = sqlite.store.read.profile(sqlite.around(), [0.5])
     assert band.stacks.keys() == {"forward;:__other__"}
 
 
-def test_the_least_recently_used_texts_are_deleted_first(
-    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_texts_are_deleted_first(sqlite: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MAX_STORED_STACKS", 2)
-    one = sqlite_site()
     for day, line in enumerate((1, 2, 1, 3)):
         at = NOON - (6 - day) * 86_400
         key = stack_key("forward", (RESIZE._replace(line=line),))
         histogram = Histogram()
         histogram.record(0.001, 10)
-        one.store.write([Batch(str(day), [Point(SHOP, PROFILE_TIME, key, at, histogram)])])
-    with one.store.engine.begin() as connection:
+        sqlite.store.write([Batch(str(day), [Point(SHOP, PROFILE_TIME, key, at, histogram)])])
+    with sqlite.store.engine.begin() as connection:
         series.forget_stacks(connection, 0)
         texts = connection.scalars(select(schema.code_stacks.c.text)).all()
 
     assert sorted(texts) == ["serve:resize@serve.py:1", "serve:resize@serve.py:3"]
 
 
-def test_several_collectors_write_the_same_stack(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    other = one.another()
+def test_several_collectors_write_the_same_stack(sqlite: Site) -> None:
+    other = sqlite.another()
     request = Sampled({"forward": 10 * MS}, {stack_key("forward", FRAMES): 10 * MS})
-    for number, each in enumerate((one, other, one, other)):
+    for number, each in enumerate((sqlite, other, sqlite, other)):
         each.store.write([batch(str(number), [request] * 5)])
 
-    (band,) = one.store.read.profile(one.around(), [0.5])
+    (band,) = sqlite.store.read.profile(sqlite.around(), [0.5])
     assert band.stacks.keys() == {stack_key("forward", FRAMES)}
     assert band.sampled == pytest.approx(20, rel=0.05)
 
 
-def test_a_deleted_service_leaves_no_texts(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})])])
-    one.store.forget(["shop"])
+def test_a_deleted_service_leaves_no_texts(sqlite: Site) -> None:
+    sqlite.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})])])
+    sqlite.store.forget(["shop"])
 
-    with one.store.engine.connect() as connection:
+    with sqlite.store.engine.connect() as connection:
         assert connection.execute(select(schema.code_stacks)).all() == []

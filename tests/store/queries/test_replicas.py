@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,7 +14,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE, OPEN_TIME
 from stagelens.store import Batch, Point, Series, SeriesCaps
 from stagelens.store import series as series_module
-from tests.support.raw_requests import NOON, SHOP, Request, Site
+from tests.support.raw_requests import NOON, SHOP, OpenSite, Request, Site
 
 START = NOON - 1800
 NAMES = ("gpu web-1/gpu0", "gpu web-2/gpu0", "cpu web-1:7")
@@ -34,8 +33,8 @@ def replica_values(one: Site, minutes: int, **selected: str) -> dict[tuple[int, 
     return dict(zip(zip(starts, names, strict=True), zip(found["mean"], found["most"], strict=True), strict=True))
 
 
-def test_means_are_exact_and_the_maximum_is_an_upper_bound(sqlite_site: Callable[..., Site]) -> None:
-    one, rng = sqlite_site(), random.Random(1)
+def test_means_are_exact_and_the_maximum_is_an_upper_bound(open_sqlite: OpenSite) -> None:
+    one, rng = open_sqlite(), random.Random(1)
     values = [
         (START + 10 * rng.randrange(60), rng.choice(NAMES), rng.choice((0.0, rng.random(), 1e12 * rng.random())))
         for _ in range(60)
@@ -54,30 +53,26 @@ def test_means_are_exact_and_the_maximum_is_an_upper_bound(sqlite_site: Callable
             assert max(expected[key]) * (1 - 1e-9) <= most <= max(expected[key]) * 1.022
 
 
-def test_machine_metrics_are_those_of_the_whole_process(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
+def test_machine_metrics_are_those_of_the_whole_process(sqlite: Site) -> None:
+    sqlite.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
 
-    assert replica_values(one, 1, route="/pay", model="m", status="error") == replica_values(one, 1) != {}
-    assert replica_values(one, 1, service="bank") == {}
-
-
-def test_machine_metrics_do_not_count_as_requests(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 1000}, at=START)])
-    before = one.store.read.versions(one.around())
-    revision = one.store.read.revision("shop")
-    one.store.write([Batch("later", [observed(0.1, "cpu web-1:7", START + 600)])])
-
-    assert one.store.read.versions(one.around()).equals(before)
-    assert one.store.read.revision("shop") != revision
+    assert replica_values(sqlite, 1, route="/pay", model="m", status="error") == replica_values(sqlite, 1) != {}
+    assert replica_values(sqlite, 1, service="bank") == {}
 
 
-def test_replicas_over_the_cap_are_aggregated_hourly(
-    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_metrics_do_not_count_as_requests(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 1000}, at=START)])
+    before = sqlite.store.read.versions(sqlite.around())
+    revision = sqlite.store.read.revision("shop")
+    sqlite.store.write([Batch("later", [observed(0.1, "cpu web-1:7", START + 600)])])
+
+    assert sqlite.store.read.versions(sqlite.around()).equals(before)
+    assert sqlite.store.read.revision("shop") != revision
+
+
+def test_replicas_over_the_cap_are_aggregated_hourly(open_sqlite: OpenSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series_module, "MAX_PLACES", 2)
-    one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
+    one = open_sqlite(series_caps=SeriesCaps(custom_stages=0))
     names = [hardware_key(CPU.key, f"web:{pid}") for pid in range(4)]
     one.store.write([Batch("a", [observed(1.0, name, START) for name in names])])
     one.store.write([Batch("b", [observed(1.0, hardware_key(GPU.key, "new/gpu0"), START + 3600)])])
@@ -93,17 +88,16 @@ def open_for(seconds: float, place: str, at: int, series: Series = SHOP, seen_us
     return Point(series, OPEN_TIME, hardware_key("open", place), at, histogram)
 
 
-def test_a_request_that_was_open_at_one_of_ten_exports_is_not_open(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([Batch("a", [open_for(0.01, "web-1:7", NOON - 30, seen_us=1_000_000)])])
-    found = one.store.read.open_requests(one.between(NOON - 3600, NOON))
+def test_a_request_that_was_open_at_one_of_ten_exports_is_not_open(sqlite: Site) -> None:
+    sqlite.store.write([Batch("a", [open_for(0.01, "web-1:7", NOON - 30, seen_us=1_000_000)])])
+    found = sqlite.store.read.open_requests(sqlite.between(NOON - 3600, NOON))
 
     assert found.empty
     assert found.attrs["at"] is None
 
 
-def test_open_requests_are_those_of_the_last_reports(sqlite_site: Callable[..., Site]) -> None:
-    one, pay = sqlite_site(), replace(SHOP, route="/pay")
+def test_open_requests_are_those_of_the_last_reports(open_sqlite: OpenSite) -> None:
+    one, pay = open_sqlite(), replace(SHOP, route="/pay")
     reports = [open_for(85.0, "web-1:7", NOON - 40), open_for(95.0, "web-1:7", NOON - 30)]
     reports += [open_for(age, "web-1:7", NOON - 30, pay) for age in (0.2, 3.0)]
     one.store.write([Batch("a", reports), Batch("b", [open_for(2.0, "web-2:7", NOON - 30, pay)])])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -17,14 +16,13 @@ def utc(seconds: int) -> datetime:
 
 
 @pytest.fixture
-def one(sqlite_site: Callable[..., Site]) -> Site:
-    made = sqlite_site()
-    made.write([Request({"forward": 1}, NOON - 7205, Series("shop", "1", "prod", "old"))] * 3)
-    made.write([Request({"forward": 1}, NOON - 3601, Series("shop", "2", "prod", "new"))] * 4)
-    made.write([Request({"forward": 1}, NOON - 45, Series("shop", "2", "prod", "new", status="error"))])
-    made.write([Request({"forward": 1}, NOON - 600, Series("bank"))])
-    made.store.maintain()
-    return made
+def one(sqlite: Site) -> Site:
+    sqlite.write([Request({"forward": 1}, NOON - 7205, Series("shop", "1", "prod", "old"))] * 3)
+    sqlite.write([Request({"forward": 1}, NOON - 3601, Series("shop", "2", "prod", "new"))] * 4)
+    sqlite.write([Request({"forward": 1}, NOON - 45, Series("shop", "2", "prod", "new", status="error"))])
+    sqlite.write([Request({"forward": 1}, NOON - 600, Series("bank"))])
+    sqlite.store.maintain()
+    return sqlite
 
 
 def test_a_service_is_one_row(one: Site) -> None:
@@ -103,9 +101,8 @@ def test_dimensions_filter_requests(one: Site) -> None:
     assert list(counts.values()) == [5, 1, 3, 1, 0]
 
 
-def test_empty_results_have_their_columns(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    read, chosen, minute = one.store.read, one.around(), timedelta(minutes=1)
+def test_empty_results_have_their_columns(sqlite: Site) -> None:
+    read, chosen, minute = sqlite.store.read, sqlite.around(), timedelta(minutes=1)
     frames = [
         read.services(chosen.start, chosen.end),
         read.versions(chosen),

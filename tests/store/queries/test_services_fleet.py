@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import timedelta
 from random import Random
 
@@ -13,7 +13,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import FAILED_CALL, HARDWARE
 from stagelens.store import Batch, Point, Selection
 from stagelens.store.events import StoredLoad
-from tests.support.raw_requests import NOON, NS, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)
 START, END = NOON - 2 * 3600 - 50, NOON + 20
@@ -41,16 +41,16 @@ def drawn(seed: int) -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    made = sqlite_site()
-    opened_sites.remove(made)
+def fleet(open_sqlite: OpenSite, opened_sites: list[Site]) -> Generator[Site]:
+    sqlite = open_sqlite()
+    opened_sites.remove(sqlite)
     requests = drawn(1)
-    made.write([each for each in requests if each.series.service != "wide"])
-    made.write([each for each in requests if each.series.service == "wide"], scale=3)
-    made.store.maintain()
-    made.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
-    yield made
-    made.close()
+    sqlite.write([each for each in requests if each.series.service != "wide"])
+    sqlite.write([each for each in requests if each.series.service == "wide"], scale=3)
+    sqlite.store.maintain()
+    sqlite.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
+    yield sqlite
+    sqlite.close()
 
 
 @pytest.mark.parametrize("environment", [None, "prod"])
@@ -95,26 +95,24 @@ def test_the_time_series_of_all_services_equal_those_of_each(fleet: Site, second
     assert series.attrs["step_seconds"] == seconds
 
 
-def test_a_total_survives_deletion_of_its_series(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_total_survives_deletion_of_its_series(sqlite: Site) -> None:
     old, new = Series("shop", "1", route="/old"), Series("shop", "1", route="/new")
-    one.write([Request({"forward": 1_000_000}, NOON - 600, old)])
-    one.write([Request({"forward": 1_000_000}, NOON - 600, new)])
-    one.clock.now += 200 * 86_400
-    one.write([Request({"forward": 2_000_000}, NOON + 200 * 86_400 - 7200, new)])
-    one.store.maintain()
-    one.store.maintain()
-    window = one.around()
-    rows = one.store.read.fleet(window.start, window.end, (0.5,))
+    sqlite.write([Request({"forward": 1_000_000}, NOON - 600, old)])
+    sqlite.write([Request({"forward": 1_000_000}, NOON - 600, new)])
+    sqlite.clock.now += 200 * 86_400
+    sqlite.write([Request({"forward": 2_000_000}, NOON + 200 * 86_400 - 7200, new)])
+    sqlite.store.maintain()
+    sqlite.store.maintain()
+    window = sqlite.around()
+    rows = sqlite.store.read.fleet(window.start, window.end, (0.5,))
 
     assert rows["n"].to_dict() == {"shop": 1}
 
 
-def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    window: Selection = one.around()
-    rows = one.store.read.fleet(window.start, window.end, PERCENTILES)
-    rates = one.store.read.fleet_over_time(window.start, window.end, timedelta(minutes=1))
+def test_an_empty_store_has_no_services(sqlite: Site) -> None:
+    window: Selection = sqlite.around()
+    rows = sqlite.store.read.fleet(window.start, window.end, PERCENTILES)
+    rates = sqlite.store.read.fleet_over_time(window.start, window.end, timedelta(minutes=1))
 
     assert (len(rows), len(rates)) == (0, 0)
     assert {"percentile", "n", "value_seconds"} <= set(rows.columns)
@@ -139,8 +137,7 @@ def test_the_waste_of_each_service_is_exact(fleet: Site) -> None:
     assert (found["failed_calls"].sum(), found["failed_seconds"].sum(), found["load_seconds"].sum()) == (0, 0.0, 0.0)
 
 
-def test_failed_calls_and_cold_starts_are_counted(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_failed_calls_and_cold_starts_are_counted(sqlite: Site) -> None:
     calls = Histogram()
     for seconds in (0.5, 1.5):
         calls.record(seconds)
@@ -150,21 +147,20 @@ def test_failed_calls_and_cold_starts_are_counted(sqlite_site: Callable[..., Sit
         StoredLoad("bank", "7", "prod", "a", "web:1", phase, "m", "", (ended - own) * NS, ended * NS, own * NS)
         for phase, ended, own in phases
     ]
-    one.store.write([Batch("a", points, loads=loads)])
-    window = one.between(START, END)
-    found = one.store.read.fleet_waste(window.start, window.end).loc["bank"]
+    sqlite.store.write([Batch("a", points, loads=loads)])
+    window = sqlite.between(START, END)
+    found = sqlite.store.read.fleet_waste(window.start, window.end).loc["bank"]
 
     assert (found["failed_calls"], found["failed_seconds"], found["load_seconds"]) == (4, pytest.approx(4.0), 9.0)
-    assert one.store.read.fleet_waste(window.start, window.end, environment="stage").empty
+    assert sqlite.store.read.fleet_waste(window.start, window.end, environment="stage").empty
 
 
-def test_the_hardware_of_each_service_equals_a_separate_query(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_the_hardware_of_each_service_equals_a_separate_query(sqlite: Site) -> None:
     for number, series in enumerate(SERIES):
         for measure, value in (("gpu", 0.1 * number), ("memory", 1e9)):
             histogram = Histogram()
             histogram.record(value)
-            one.store.write(
+            sqlite.store.write(
                 [
                     Batch(
                         f"{number}{measure}",
@@ -172,9 +168,9 @@ def test_the_hardware_of_each_service_equals_a_separate_query(sqlite_site: Calla
                     )
                 ]
             )
-    window, step = one.between(START, END), timedelta(minutes=10)
-    found = one.store.read.fleet_hardware(window.start, window.end, step, ("gpu",))
-    shop = one.store.read.hardware(Selection(window.start, window.end, service="shop"), step)
+    window, step = sqlite.between(START, END), timedelta(minutes=10)
+    found = sqlite.store.read.fleet_hardware(window.start, window.end, step, ("gpu",))
+    shop = sqlite.store.read.hardware(Selection(window.start, window.end, service="shop"), step)
 
     assert set(found.index) == {"bank", "shop", "wide"}
     pd.testing.assert_frame_equal(

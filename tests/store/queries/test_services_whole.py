@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from stagelens.store import Retention
 from stagelens.store.schema import Tier, whole_buckets
-from tests.support.raw_requests import NOON, Request, Site
+from tests.support.raw_requests import NOON, OpenSite, Request
 
 HOUR = 3600
 TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]
@@ -27,8 +26,8 @@ def test_a_window_extends_to_bucket_boundaries(start: int, length: int) -> None:
     assert (first % here, last % there) == (0, 0)
 
 
-def test_an_hour_without_minute_data_is_read_completely(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
+def test_an_hour_without_minute_data_is_read_completely(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
     one.write([Request({"forward": 1_000_000}, NOON + 40 * minute) for minute in range(90)])
     one.store.maintain()
     # Data after a gap delete nothing until they have arrived for a day.

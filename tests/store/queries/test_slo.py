@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,7 +13,7 @@ from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.store.engines import database
 from stagelens.store.queries import fetch
 from stagelens.store.storage import PointQuery, StoreSnapshot
-from tests.support.raw_requests import NOON, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")
 REQUESTS = st.lists(
@@ -31,9 +30,9 @@ REQUESTS = st.lists(
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-6, 20))
 def test_the_true_number_of_bad_requests_is_within_the_bounds(
-    sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
+    open_sqlite: OpenSite, requests: list[Request], threshold: float
 ) -> None:
-    one = sqlite_site()
+    one = open_sqlite()
     one.write(requests)
     counts = one.store.read.slo_counts(one.around(), threshold)
     bad = sum(request.series == ERROR or request.seconds > threshold for request in requests)
@@ -45,10 +44,8 @@ def test_the_true_number_of_bad_requests_is_within_the_bounds(
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30, 600]))
-def test_the_series_adds_up_to_the_counts(
-    sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
-) -> None:
-    one = sqlite_site()
+def test_the_series_adds_up_to_the_counts(open_sqlite: OpenSite, requests: list[Request], minutes: int) -> None:
+    one = open_sqlite()
     one.write(requests)
     one.store.maintain()
     counts = one.store.read.slo_counts(one.around(), 0.5)
@@ -58,45 +55,41 @@ def test_the_series_adds_up_to_the_counts(
     assert frame["bad"].sum() == pytest.approx(counts.bad)
 
 
-def test_a_cancelled_request_counts_only_if_it_was_slow(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_cancelled_request_counts_only_if_it_was_slow(sqlite: Site) -> None:
     gone = Series("shop", "1", status="cancelled")
-    one.write([Request({"forward": 5})] * 7 + [Request({"forward": stay}, series=gone) for stay in (5, 5, 10**10)])
-    latency, availability = (one.store.read.slo_counts(one.around(), threshold) for threshold in (0.5, None))
-    frame = one.store.read.slo_series(one.around(), 0.5, timedelta(minutes=5))
+    sqlite.write([Request({"forward": 5})] * 7 + [Request({"forward": stay}, series=gone) for stay in (5, 5, 10**10)])
+    latency, availability = (sqlite.store.read.slo_counts(sqlite.around(), threshold) for threshold in (0.5, None))
+    frame = sqlite.store.read.slo_series(sqlite.around(), 0.5, timedelta(minutes=5))
 
     assert [(each.total, each.bad) for each in (latency, availability)] == [(8, 1), (7, 0)]
     assert (frame["total"].sum(), frame["bad"].sum()) == (8, 1)
 
 
-def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 10**10})] * 7 + [Request({"forward": 5}, series=ERROR)] * 2)
-    counts = one.store.read.slo_counts(one.around(), None)
+def test_without_a_threshold_only_failures_are_bad(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 10**10})] * 7 + [Request({"forward": 5}, series=ERROR)] * 2)
+    counts = sqlite.store.read.slo_counts(sqlite.around(), None)
 
     assert (counts.total, counts.bad, counts.bad_low, counts.bad_high) == (9, 2, 2, 2)
 
 
-def test_without_requests_all_counts_are_zero(sqlite_site: Callable[..., Site]) -> None:
-    counts = sqlite_site().store.read.slo_counts(sqlite_site().around(), 0.1)
+def test_without_requests_all_counts_are_zero(open_sqlite: OpenSite) -> None:
+    counts = open_sqlite().store.read.slo_counts(open_sqlite().around(), 0.1)
 
     assert (counts.total, counts.bad, counts.last_at) == (0, 0, None)
 
 
-def test_the_time_of_the_last_request_is_returned(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
+def test_the_time_of_the_last_request_is_returned(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
 
-    assert one.store.read.slo_counts(one.around(), 0.1).last_at == datetime.fromtimestamp(NOON - 40, UTC)
+    assert sqlite.store.read.slo_counts(sqlite.around(), 0.1).last_at == datetime.fromtimestamp(NOON - 40, UTC)
 
 
-def test_the_stage_of_bad_requests_comes_first(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_the_stage_of_bad_requests_comes_first(sqlite: Site) -> None:
     good = [Request({"forward": 20_000_000, "queue": 1_000_000})] * 100
     slow = [Request({"forward": 30_000_000, "queue": 200_000_000})] * 8
     failed = [Request({"forward": 10_000_000, "queue": 1_000_000}, series=ERROR)] * 2
-    one.write([*good, *slow, *failed])
-    frame = one.store.read.bad_breakdown(one.around(), 0.1).set_index("stage")
+    sqlite.write([*good, *slow, *failed])
+    frame = sqlite.store.read.bad_breakdown(sqlite.around(), 0.1).set_index("stage")
 
     assert frame.index.tolist() == ["queue", "forward"]
     assert frame["bad_mean_seconds"].tolist() == pytest.approx([0.1602, 0.026])
@@ -105,10 +98,9 @@ def test_the_stage_of_bad_requests_comes_first(sqlite_site: Callable[..., Site])
     assert frame["share"]["queue"] == pytest.approx(0.1592 / 0.1652)
 
 
-def test_bad_requests_alone_have_no_good_mean(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 200_000_000})] * 5)
-    frame = one.store.read.bad_breakdown(one.around(), 0.1)
+def test_bad_requests_alone_have_no_good_mean(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 200_000_000})] * 5)
+    frame = sqlite.store.read.bad_breakdown(sqlite.around(), 0.1)
 
     assert frame["good_mean_seconds"].tolist() == [0.0]
     assert frame["bad_mean_seconds"].tolist() == pytest.approx([0.2], rel=MAX_RELATIVE_ERROR)
@@ -128,9 +120,9 @@ BLAMED = st.lists(
 @settings(max_examples=6, deadline=None)
 @given(requests=BLAMED, threshold=st.none() | st.floats(1e-3, 3), minutes=st.sampled_from([1, 5, 30, 600]))
 def test_bad_requests_by_stage_add_up_to_all_bad_requests(
-    sqlite_site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
+    open_sqlite: OpenSite, requests: list[Request], threshold: float | None, minutes: int
 ) -> None:
-    one = sqlite_site()
+    one = open_sqlite()
     one.write(requests)
     one.store.maintain()
     step = timedelta(minutes=minutes)
@@ -145,16 +137,15 @@ def test_bad_requests_by_stage_add_up_to_all_bad_requests(
     assert frame.attrs == series.attrs
 
 
-def test_each_step_attributes_bad_requests_to_the_largest_excess(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_each_step_attributes_bad_requests_to_the_largest_excess(sqlite: Site) -> None:
     good = {"forward": 20_000_000, "queue": 1_000_000, "preprocess": 1_000_000}
-    one.write(
+    sqlite.write(
         [Request(good, NOON - 60 * minute) for minute in range(1, 119)]
         + [Request(good | {"queue": 200_000_000}, NOON - 7000)] * 4
         + [Request(good | {"preprocess": 300_000_000}, NOON - 5000)] * 3
         + [Request({"forward": 1_000_000}, NOON - 3000, ERROR)] * 2
     )
-    frame = one.store.read.bad_over_time(one.between(NOON - 7200, NOON), 0.1, timedelta(minutes=30))
+    frame = sqlite.store.read.bad_over_time(sqlite.between(NOON - 7200, NOON), 0.1, timedelta(minutes=30))
 
     assert frame["bad"].tolist() == [4, 3, 2, 0]
     assert frame["queue"].tolist() == pytest.approx([4, 0, 0, 0])
@@ -163,22 +154,18 @@ def test_each_step_attributes_bad_requests_to_the_largest_excess(sqlite_site: Ca
     assert "forward" not in frame
 
 
-def test_without_bad_requests_the_result_has_its_columns(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    empty = one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))
-    one.write([Request({"forward": 5})])
+def test_without_bad_requests_the_result_has_its_columns(sqlite: Site) -> None:
+    empty = sqlite.store.read.bad_over_time(sqlite.around(), 0.1, timedelta(minutes=5))
+    sqlite.write([Request({"forward": 5})])
 
     assert list(empty.columns) == ["at", "bad", "unexplained"]
     assert len(empty) == 0
-    assert one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))["bad"].tolist() == [0]
+    assert sqlite.store.read.bad_over_time(sqlite.around(), 0.1, timedelta(minutes=5))["bad"].tolist() == [0]
 
 
-def test_the_result_does_not_depend_on_the_chunk_size(
-    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = sqlite_site()
+def test_the_result_does_not_depend_on_the_chunk_size(sqlite: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for scale in (5, 3):
-        one.write(
+        sqlite.write(
             [
                 Request({"queue": 7_000_000 * step, "forward": 90_000_000}, NOON - 50 * step, series)
                 for step in range(1, 40)
@@ -186,8 +173,8 @@ def test_the_result_does_not_depend_on_the_chunk_size(
             ],
             scale=scale,
         )
-    one.write([Request({"rerank": 0}, NOON - 5)])
-    read, around = one.store.read, one.around()
+    sqlite.write([Request({"rerank": 0}, NOON - 5)])
+    read, around = sqlite.store.read, sqlite.around()
 
     def results() -> list[object]:
         return [
@@ -204,12 +191,11 @@ def test_the_result_does_not_depend_on_the_chunk_size(
     assert results() == whole
 
 
-def test_memory_does_not_grow_with_the_window(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
-    with database.reading(one.store.engine) as connection:
+def test_memory_does_not_grow_with_the_window(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
+    with database.reading(sqlite.store.engine) as connection:
         held = fetch.fetch(
-            StoreSnapshot(connection, one.store.points), PointQuery(one.around(), (REQUEST_DURATION, STAGE_TIME))
+            StoreSnapshot(connection, sqlite.store.points), PointQuery(sqlite.around(), (REQUEST_DURATION, STAGE_TIME))
         )
 
     assert len(held) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,7 +13,7 @@ from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
 from stagelens.core.names import FIRST_TOKEN, OUTPUT_TOKEN
 from stagelens.store import Batch, Point
 from stagelens.store.selection import Indicator
-from tests.support.raw_requests import NOON, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")
 MINUTE = timedelta(minutes=1)
@@ -51,13 +50,13 @@ def write_tokens(one: Site, metric: str, definition: str, *seconds: float, statu
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-4, 2))
 def test_the_true_number_of_bad_requests_is_within_the_bounds(
-    sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
+    open_sqlite: OpenSite, requests: list[Request], threshold: float
 ) -> None:
     """For a stage or whole requests, the exact number of bad requests is within the error bounds.
 
     The bounds differ by the requests of the bucket that contains the threshold; the estimate is wrong by at most half of them.
     """
-    one = sqlite_site()
+    one = open_sqlite()
     one.write(requests)
     spent = [request.stages_ns["queue"] / 1e9 for request in requests]
     found = one.store.read.tally(one.around(), Indicator("stage", threshold, "queue"))
@@ -69,14 +68,13 @@ def test_the_true_number_of_bad_requests_is_within_the_bounds(
     assert found.bad_high - found.bad_low <= sum(low < each <= high for each in spent)
 
 
-def test_a_bucket_is_split_at_the_threshold(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_bucket_is_split_at_the_threshold(sqlite: Site) -> None:
     low, high = bucket_bounds(bucket_index(0.1))
     values = [low * (high / low) ** ((step + 0.5) / 100) for step in range(100)]
-    one.write([Request({"forward": round(value * 1e9)}) for value in values])
+    sqlite.write([Request({"forward": round(value * 1e9)}) for value in values])
     for share in (0.1, 0.25, 0.5, 0.9):
         threshold = low * (high / low) ** share
-        found = one.store.read.tally(one.around(), Indicator("latency", threshold))
+        found = sqlite.store.read.tally(sqlite.around(), Indicator("latency", threshold))
 
         assert found.bad == pytest.approx(sum(value > threshold for value in values), abs=1)
         assert (found.bad_low, found.bad_high) == (0, 100)
@@ -84,10 +82,8 @@ def test_a_bucket_is_split_at_the_threshold(sqlite_site: Callable[..., Site]) ->
 
 @settings(max_examples=4, deadline=None)
 @given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30]))
-def test_the_series_adds_up_to_the_tally(
-    sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
-) -> None:
-    one = sqlite_site()
+def test_the_series_adds_up_to_the_tally(open_sqlite: OpenSite, requests: list[Request], minutes: int) -> None:
+    one = open_sqlite()
     one.write(requests)
     one.store.maintain()
     for indicator in KINDS:
@@ -100,24 +96,22 @@ def test_the_series_adds_up_to_the_tally(
         assert series["bad"].sum() == pytest.approx(found.bad)
 
 
-def test_a_failed_request_is_bad_only_if_its_stage_was_slow(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
+def test_a_failed_request_is_bad_only_if_its_stage_was_slow(sqlite: Site) -> None:
+    sqlite.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
 
-    found = one.store.read.tally(one.around(), Indicator("stage", 0.2, "queue"))
+    found = sqlite.store.read.tally(sqlite.around(), Indicator("stage", 0.2, "queue"))
     assert (found.total, found.bad) == (2, 0)
-    assert one.store.read.tally(one.around(), Indicator("availability")).bad == 1
+    assert sqlite.store.read.tally(sqlite.around(), Indicator("availability")).bad == 1
 
 
-def test_tokens_are_counted_by_definition_or_together(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    write_tokens(one, FIRST_TOKEN, "generate", 0.1, 0.9)
-    write_tokens(one, FIRST_TOKEN, "generate", 0.1, status="error")
-    write_tokens(one, FIRST_TOKEN, "first_chunk", 0.8)
-    write_tokens(one, OUTPUT_TOKEN, "generate", 0.01, 0.03, 0.05)
+def test_tokens_are_counted_by_definition_or_together(sqlite: Site) -> None:
+    write_tokens(sqlite, FIRST_TOKEN, "generate", 0.1, 0.9)
+    write_tokens(sqlite, FIRST_TOKEN, "generate", 0.1, status="error")
+    write_tokens(sqlite, FIRST_TOKEN, "first_chunk", 0.8)
+    write_tokens(sqlite, OUTPUT_TOKEN, "generate", 0.01, 0.03, 0.05)
 
     def counted(indicator: Indicator) -> tuple[float, float]:
-        found = one.store.read.tally(one.around(), indicator)
+        found = sqlite.store.read.tally(sqlite.around(), indicator)
         return found.total, found.bad
 
     assert counted(Indicator("ttft", 0.5)) == (4, 2)
@@ -126,43 +120,39 @@ def test_tokens_are_counted_by_definition_or_together(sqlite_site: Callable[...,
     assert counted(Indicator("tpot", 0.02)) == (3, 2)
 
 
-def test_coverage_is_the_attributed_time(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
-    found = one.store.read.tally(one.around(), Indicator("coverage"))
+def test_coverage_is_the_attributed_time(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
+    found = sqlite.store.read.tally(sqlite.around(), Indicator("coverage"))
 
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(4.0), pytest.approx(0.1))
 
 
-def test_coverage_excludes_untimed_requests(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
-    found = one.store.read.tally(one.around(), Indicator("coverage"))
+def test_coverage_excludes_untimed_requests(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
+    found = sqlite.store.read.tally(sqlite.around(), Indicator("coverage"))
 
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(1.0), pytest.approx(0.1))
 
 
-def test_minutes_without_data_are_stale(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_minutes_without_data_are_stale(sqlite: Site) -> None:
     seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
-    one.write([Request({"forward": 10**6}, at) for at in seen])
-    found = one.store.read.tally(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0))
-    series = one.store.read.tally_series(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0), MINUTE)
+    sqlite.write([Request({"forward": 10**6}, at) for at in seen])
+    found = sqlite.store.read.tally(sqlite.between(NOON - 7200, NOON), Indicator("freshness", 300.0))
+    series = sqlite.store.read.tally_series(sqlite.between(NOON - 7200, NOON), Indicator("freshness", 300.0), MINUTE)
     stale = [int((at - datetime.fromtimestamp(NOON, UTC)) / MINUTE) for at in series["at"][series["bad"] > 0]]
 
     assert (found.total, found.bad) == (60, 5)
     assert stale == [-25, -24, -23, -22, -21]
 
 
-def test_a_service_without_data_is_not_stale(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    hour = one.between(NOON - 3600, NOON)
+def test_a_service_without_data_is_not_stale(sqlite: Site) -> None:
+    hour = sqlite.between(NOON - 3600, NOON)
 
-    assert one.store.read.tally(hour, Indicator("freshness", 300.0)).total == 0
-    assert one.store.read.first_seen(hour) is None
-    one.write([Request({"forward": 10**6}, NOON - 40_000)])
-    assert one.store.read.first_seen(hour) == datetime.fromtimestamp(NOON - 40_000, UTC)
-    assert one.store.read.tally(hour, Indicator("freshness", 300.0)).bad == 60
+    assert sqlite.store.read.tally(hour, Indicator("freshness", 300.0)).total == 0
+    assert sqlite.store.read.first_seen(hour) is None
+    sqlite.write([Request({"forward": 10**6}, NOON - 40_000)])
+    assert sqlite.store.read.first_seen(hour) == datetime.fromtimestamp(NOON - 40_000, UTC)
+    assert sqlite.store.read.tally(hour, Indicator("freshness", 300.0)).bad == 60
 
 
 @pytest.mark.parametrize(
@@ -170,22 +160,20 @@ def test_a_service_without_data_is_not_stale(sqlite_site: Callable[..., Site]) -
     [(60, False, False), (600, False, True), (600, True, False), (20_000, True, False), (20_000, False, True)],
 )
 def test_a_silent_service_differs_from_a_failed_collector(
-    sqlite_site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
+    sqlite: Site, silent_seconds: int, maintained: bool, stale: bool
 ) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 10**6}, NOON - 3600), Request({"forward": 10**6}, NOON - 10)])
-    one.store.maintain()
-    one.clock.now = NOON + silent_seconds
+    sqlite.write([Request({"forward": 10**6}, NOON - 3600), Request({"forward": 10**6}, NOON - 10)])
+    sqlite.store.maintain()
+    sqlite.clock.now = NOON + silent_seconds
     if maintained:
-        one.store.maintain()
-    found = one.store.read.stale_since(datetime.fromtimestamp(one.clock.now, UTC), timedelta(minutes=3))
+        sqlite.store.maintain()
+    found = sqlite.store.read.stale_since(datetime.fromtimestamp(sqlite.clock.now, UTC), timedelta(minutes=3))
 
     assert found == (datetime.fromtimestamp(NOON, UTC) if stale else None)
 
 
-def test_a_store_that_was_never_maintained_is_not_called_stale(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_a_store_that_was_never_maintained_is_not_called_stale(sqlite: Site) -> None:
 
-    assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None
-    one.write([Request({"forward": 10**6}, NOON - 3600)])
-    assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None
+    assert sqlite.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None
+    sqlite.write([Request({"forward": 10**6}, NOON - 3600)])
+    assert sqlite.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from stagelens.store import Retention, Series, SeriesCaps
 from stagelens.store.queries.state import FoldedDimension, TierStorage, TierUse, days_until_full
 from stagelens.store.schema import TIERS
-from tests.support.raw_requests import NOON, Request, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Site
 
 HOUR, DAY = 3600, 86_400
 
@@ -63,8 +62,8 @@ def test_the_forecast_names_the_day_of_the_budget_limit() -> None:
     assert days_until_full([tier], 0, 30_000, NOON) is None
 
 
-def test_storage_sizes_add_up_to_the_store_size(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(budget_bytes=10 * 1024**3))
+def test_storage_sizes_add_up_to_the_store_size(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(budget_bytes=10 * 1024**3))
     for hour in range(3, 0, -1):
         one.write([Request({"forward": 1_000_000 + step}, NOON - hour * HOUR + step * 10) for step in range(300)])
     one.store.maintain()
@@ -80,8 +79,8 @@ def test_storage_sizes_add_up_to_the_store_size(sqlite_site: Callable[..., Site]
     assert storage.tiers[0].kept == timedelta(hours=24)
 
 
-def test_the_forecast_equals_the_later_size(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
+def test_the_forecast_equals_the_later_size(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
     tiers: list[list[TierStorage]] = []
     for hours in (3, 14):
         for _ in range(hours):
@@ -96,25 +95,24 @@ def test_the_forecast_equals_the_later_size(sqlite_site: Callable[..., Site]) ->
         assert late.bytes > 2.5 * early.bytes
 
 
-def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Site]) -> None:
-    storage = sqlite_site().store.read.storage()
+def test_an_empty_store_has_a_size_and_no_forecast(open_sqlite: OpenSite) -> None:
+    storage = open_sqlite().store.read.storage()
 
     assert storage.used_bytes > 0
     assert [(tier.rows, tier.since, tier.bytes_per_day) for tier in storage.tiers] == [(0, None, 0)] * len(TIERS)
     assert (storage.budget_bytes, storage.full_at) == (None, None)
 
 
-def test_a_used_up_budget_is_full_today(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.write([Request({"forward": 1_000_000})])
-    one.options["retention"] = Retention(budget_bytes=one.store.read.state().size_bytes)
-    one.reopen()
+def test_a_used_up_budget_is_full_today(sqlite: Site) -> None:
+    sqlite.write([Request({"forward": 1_000_000})])
+    sqlite.options["retention"] = Retention(budget_bytes=sqlite.store.read.state().size_bytes)
+    sqlite.reopen()
 
-    assert one.store.read.storage().full_at == datetime.fromtimestamp(NOON, UTC)
+    assert sqlite.store.read.storage().full_at == datetime.fromtimestamp(NOON, UTC)
 
 
-def test_values_over_their_cap_are_reported(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(route=3, custom_stages=2))
+def test_values_over_their_cap_are_reported(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(route=3, custom_stages=2))
     for name in ("shop", "desk", "till"):
         routes = range(5 if name == "shop" else 3)
         one.write([Request({"forward": 1_000_000}, series=Series(name, "1", route=f"/{n}")) for n in routes])
@@ -126,8 +124,8 @@ def test_values_over_their_cap_are_reported(sqlite_site: Callable[..., Site]) ->
     ]
 
 
-def test_too_many_combinations_are_reported(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(series=3))
+def test_too_many_combinations_are_reported(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(series=3))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
 
     assert [str(fold) for fold in one.store.read.folds()] == [
@@ -135,15 +133,15 @@ def test_too_many_combinations_are_reported(sqlite_site: Callable[..., Site]) ->
     ]
 
 
-def test_stages_at_their_cap_are_not_over_it(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(custom_stages=2))
+def test_stages_at_their_cap_are_not_over_it(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(custom_stages=2))
     one.write([Request({"mine": 1000, "yours": 2000})])
 
     assert one.store.read.folds() == []
 
 
-def test_values_capped_long_ago_are_not_reported(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(route=1))
+def test_values_capped_long_ago_are_not_reported(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])
     one.clock.now += 2 * DAY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ from stagelens.core.names import (
 )
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, SeriesCaps
-from tests.support.raw_requests import NOON, NS, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, Series, Site
 
 CHAT, OTHER_CHAT = Series("llm", "1", route="/chat"), Series("llm", "1", route="/other")
 MINUTE = timedelta(minutes=1)
@@ -98,9 +98,9 @@ REQUESTS = st.lists(
 @settings(max_examples=3, deadline=None)
 @given(requests=REQUESTS)
 def test_the_steps_of_a_time_series_add_up_to_the_window(
-    sqlite_site: Callable[..., Site], requests: list[StreamedRequest]
+    open_sqlite: OpenSite, requests: list[StreamedRequest]
 ) -> None:
-    one = sqlite_site()
+    one = open_sqlite()
     write(one, requests)
     read, around = one.store.read, one.around()
 
@@ -116,10 +116,8 @@ def test_the_steps_of_a_time_series_add_up_to_the_window(
 
 @settings(max_examples=3, deadline=None)
 @given(requests=REQUESTS)
-def test_prompt_size_buckets_add_up_to_all_first_tokens(
-    sqlite_site: Callable[..., Site], requests: list[StreamedRequest]
-) -> None:
-    one = sqlite_site()
+def test_prompt_size_buckets_add_up_to_all_first_tokens(open_sqlite: OpenSite, requests: list[StreamedRequest]) -> None:
+    one = open_sqlite()
     write(one, [StreamedRequest(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in requests])
     read, around = one.store.read, one.around()
 
@@ -133,28 +131,26 @@ def test_prompt_size_buckets_add_up_to_all_first_tokens(
         assert merged.sum == pytest.approx(expected.sum)
 
 
-def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    write(one, [StreamedRequest(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
-    before = one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
-    one.store.maintain()
+def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite: Site) -> None:
+    write(sqlite, [StreamedRequest(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
+    before = sqlite.store.read.by_band(sqlite.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
+    sqlite.store.maintain()
 
     assert list(before) == ["1", "8-15", "64-127", "4096-8191", "131072+"]
-    assert one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE) == before
+    assert sqlite.store.read.by_band(sqlite.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE) == before
 
 
-def test_size_buckets_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    write(one, [StreamedRequest(taken_in=10), StreamedRequest(taken_in=1000, series=OTHER_CHAT)])
-    write(one, [StreamedRequest(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
-    read, around = one.store.read, one.around()
+def test_size_buckets_of_definitions_never_mix(sqlite: Site) -> None:
+    write(sqlite, [StreamedRequest(taken_in=10), StreamedRequest(taken_in=1000, series=OTHER_CHAT)])
+    write(sqlite, [StreamedRequest(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
+    read, around = sqlite.store.read, sqlite.around()
 
     assert list(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_GENERATE)) == ["8-15"]
     assert read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK) == {}
 
 
-def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
+def test_definitions_and_size_buckets_do_not_count_as_custom_stages(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(series_caps=SeriesCaps(custom_stages=0))
     write(one, [StreamedRequest(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
     read, around = one.store.read, one.around()
 
@@ -163,16 +159,15 @@ def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site:
     assert tuple(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK)) == BANDS.names
 
 
-def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
+def test_decode_speed_is_grouped_by_concurrency(sqlite: Site) -> None:
     quiet = [
         StreamedRequest(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)
     ]
     busy = [
         StreamedRequest(at=NOON - 60 * minute, gap_ns=40_000_000, put_out=31) for minute in (7, 6) for _ in range(100)
     ]
-    write(one, quiet + busy)
-    found = one.store.read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, MINUTE, 2)
+    write(sqlite, quiet + busy)
+    found = sqlite.store.read.speed_by_load(sqlite.between(NOON - 600, NOON), BY_GENERATE, MINUTE, 2)
 
     # 100 requests of 30 gaps of 20 ms are 60 s of decode in a minute, which is a load of one.
     assert found["load"].tolist() == pytest.approx([1, 2])
@@ -183,13 +178,12 @@ def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]
     assert found.attrs == {"step_seconds": 60, "steps": 4, "newest_load": pytest.approx(2)}
 
 
-def test_a_partial_step_has_no_load(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    write(one, [StreamedRequest(at=NOON - 600), StreamedRequest(at=NOON - 540)])
-    read = one.store.read
-    cut = read.speed_by_load(one.between(NOON - 630, NOON - 510), BY_GENERATE, MINUTE, 4)
-    single = read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, timedelta(hours=1), 4)
-    nothing = read.speed_by_load(one.around(), BY_FIRST_CHUNK, MINUTE, 4)
+def test_a_partial_step_has_no_load(sqlite: Site) -> None:
+    write(sqlite, [StreamedRequest(at=NOON - 600), StreamedRequest(at=NOON - 540)])
+    read = sqlite.store.read
+    cut = read.speed_by_load(sqlite.between(NOON - 630, NOON - 510), BY_GENERATE, MINUTE, 4)
+    single = read.speed_by_load(sqlite.between(NOON - 600, NOON), BY_GENERATE, timedelta(hours=1), 4)
+    nothing = read.speed_by_load(sqlite.around(), BY_FIRST_CHUNK, MINUTE, 4)
 
     assert cut.attrs["steps"] == 1
     assert [len(single), len(nothing)] == [0, 0]

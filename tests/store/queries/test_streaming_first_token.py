@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
@@ -15,7 +15,7 @@ from stagelens.core.histogram import MAX_RELATIVE_ERROR, rank_of
 from stagelens.core.names import FIRST_TOKEN
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point
-from tests.support.raw_requests import NOON, NS, Series, Site, window_shares
+from tests.support.raw_requests import NOON, NS, OpenSite, Series, Site, window_shares
 
 HEAD = 5
 STAGES = ("prefill", "tokenize", "queue", "overhead")
@@ -69,9 +69,9 @@ REQUESTS = st.lists(
 @settings(max_examples=6, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
 def test_the_stages_before_the_first_token_add_up_to_its_time(
-    sqlite_site: Callable[..., Site], requests: list[StreamedRequest], quantile: float
+    open_sqlite: OpenSite, requests: list[StreamedRequest], quantile: float
 ) -> None:
-    one = sqlite_site()
+    one = open_sqlite()
     write(one, requests)
     row = one.store.read.first_token_breakdown(one.around(), [quantile]).iloc[0]
     exact = sorted(request.seconds for request in requests)[rank_of(quantile, len(requests)) - 1]
@@ -86,13 +86,12 @@ def test_the_stages_before_the_first_token_add_up_to_its_time(
     assert "decode" not in shares
 
 
-def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    write(one, [StreamedRequest({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
-    one.store.maintain()
-    read = one.store.read
-    frame = read.first_token_breakdown(one.around(), [0.5, 0.99])
-    first = read.streams(one.around(), FIRST_TOKEN)["generate"]
+def test_tile_and_chart_show_the_same_time(sqlite: Site) -> None:
+    write(sqlite, [StreamedRequest({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
+    sqlite.store.maintain()
+    read = sqlite.store.read
+    frame = read.first_token_breakdown(sqlite.around(), [0.5, 0.99])
+    first = read.streams(sqlite.around(), FIRST_TOKEN)["generate"]
 
     assert frame["value_seconds"].tolist() == [first.quantile(0.5).value, first.quantile(0.99).value]  # type: ignore[union-attr] - there are requests
     assert frame.columns.tolist() == [
@@ -107,19 +106,18 @@ def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> 
     assert frame.attrs == {"requests": 100, "definition": "generate", "definitions": {"generate": 100}, "left_out": 0}
 
 
-def test_first_token_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    write(one, [StreamedRequest({"prefill": 10_000_000})] * 30)
-    write(one, [StreamedRequest({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
+def test_first_token_definitions_never_mix(sqlite: Site) -> None:
+    write(sqlite, [StreamedRequest({"prefill": 10_000_000})] * 30)
+    write(sqlite, [StreamedRequest({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
     write(
-        one,
+        sqlite,
         [StreamedRequest({"tokenize": 900_000_000}, BOTH, definition) for definition in ("generate", "first_chunk")]
         * 6,
     )
-    read = one.store.read
-    commonest = read.first_token_breakdown(one.around(), [0.99])
-    asked = read.first_token_breakdown(one.around(), [0.99], "first_chunk")
-    both = read.first_token_breakdown(one.around(route="/both"), [0.99], "generate")
+    read = sqlite.store.read
+    commonest = read.first_token_breakdown(sqlite.around(), [0.99])
+    asked = read.first_token_breakdown(sqlite.around(), [0.99], "first_chunk")
+    both = read.first_token_breakdown(sqlite.around(route="/both"), [0.99], "generate")
     definitions = {"generate": 36, "first_chunk": 26}
 
     assert commonest.columns[HEAD:].tolist() == ["prefill"]
@@ -129,11 +127,10 @@ def test_first_token_definitions_never_mix(sqlite_site: Callable[..., Site]) -> 
     assert (len(both), both.attrs["requests"], both.attrs["left_out"]) == (0, 0, 6)
 
 
-def test_without_first_tokens_there_is_nothing_to_break_down(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    empty = one.store.read.first_token_breakdown(one.around(), [0.5])
-    write(one, [StreamedRequest({"prefill": 1_000_000})])
-    unknown = one.store.read.first_token_breakdown(one.around(), [0.5], "telepathy")
+def test_without_first_tokens_there_is_nothing_to_break_down(sqlite: Site) -> None:
+    empty = sqlite.store.read.first_token_breakdown(sqlite.around(), [0.5])
+    write(sqlite, [StreamedRequest({"prefill": 1_000_000})])
+    unknown = sqlite.store.read.first_token_breakdown(sqlite.around(), [0.5], "telepathy")
 
     assert (len(empty), empty.columns[1], empty.attrs["definition"]) == (0, "n", "")
     assert (len(unknown), unknown.attrs["definitions"], unknown.attrs["left_out"]) == (0, {"generate": 1}, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,10 +49,9 @@ TRACES = [
 
 
 @pytest.fixture
-def one(sqlite_site: Callable[..., Site]) -> Site:
-    made = sqlite_site()
-    made.store.write([Batch("traces", traces=TRACES)])
-    return made
+def one(sqlite: Site) -> Site:
+    sqlite.store.write([Batch("traces", traces=TRACES)])
+    return sqlite
 
 
 def numbers(found: FoundTraces) -> list[int]:

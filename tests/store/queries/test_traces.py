@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from stagelens.store import Batch, KeptTrace, Retention
-from tests.support.raw_requests import NOON, NS, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 SHOP = Series("shop", "1", route="/buy")
 
@@ -43,11 +42,10 @@ TRACES = [
 
 
 @pytest.fixture
-def one(sqlite_site: Callable[..., Site]) -> Site:
-    made = sqlite_site()
-    made.store.write([Batch("traces", traces=TRACES)])
-    made.write([Request({"forward": step * 10_000_000}, series=SHOP) for step in range(1, 101)])
-    return made
+def one(sqlite: Site) -> Site:
+    sqlite.store.write([Batch("traces", traces=TRACES)])
+    sqlite.write([Request({"forward": step * 10_000_000}, series=SHOP) for step in range(1, 101)])
+    return sqlite
 
 
 def numbers(frame: object) -> list[int]:
@@ -128,15 +126,14 @@ def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
     assert numbers(read.one_per_cause(one.around(), 2)) == [2, 4]
 
 
-def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site()
-    one.store.write([Batch("equal", traces=[trace(9, 30, "a"), trace(7, 30, "c"), trace(8, 30, "b")])])
+def test_equally_slow_causes_are_ordered_by_trace_id(sqlite: Site) -> None:
+    sqlite.store.write([Batch("equal", traces=[trace(9, 30, "a"), trace(7, 30, "c"), trace(8, 30, "b")])])
 
-    assert numbers(one.store.read.one_per_cause(one.around(), 3)) == [7, 8, 9]
+    assert numbers(sqlite.store.read.one_per_cause(sqlite.around(), 3)) == [7, 8, 9]
 
 
-def test_the_result_has_the_retention_rule_and_expiry(sqlite_site: Callable[..., Site]) -> None:
-    one = sqlite_site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
+def test_the_result_has_the_retention_rule_and_expiry(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
     reasons = ["slow", "slow", "error", "uniform"]
     one.store.write(
         [Batch("a", traces=[replace(trace(n, 50, "forward"), because=why) for n, why in enumerate(reasons, 1)])]

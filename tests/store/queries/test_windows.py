@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -40,20 +39,19 @@ def fill(one: Site) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "step"), [(60, 60), (300, 60), (120, 600), (3600, 40), (70, 50)])
-def test_each_window_has_the_numbers_of_its_time(sqlite_site: Callable[..., Site], seconds: int, step: int) -> None:
-    one = sqlite_site()
-    fill(one)
-    read, ends = one.store.read, range(START, NOON + 600, step)
+def test_each_window_has_the_numbers_of_its_time(sqlite: Site, seconds: int, step: int) -> None:
+    fill(sqlite)
+    read, ends = sqlite.store.read, range(START, NOON + 600, step)
     latency, stages = (
-        read.windows(one.around(), WindowQuery(ends, seconds, 10, BY, measure, QUANTILES)).groups
+        read.windows(sqlite.around(), WindowQuery(ends, seconds, 10, BY, measure, QUANTILES)).groups
         for measure in ("latency", "stages")
     )
-    rates = read.windows(one.around(), WindowQuery(ends, seconds, 10, BY, "requests")).groups
+    rates = read.windows(sqlite.around(), WindowQuery(ends, seconds, 10, BY, "requests")).groups
 
     assert set(latency) == set(stages) == set(rates) == {("shop", "1"), ("shop", "2")}
     for name in latency:
         for place, end in enumerate(ends):
-            about = one.between(end - seconds, end, service="shop", version=name[1])
+            about = sqlite.between(end - seconds, end, service="shop", version=name[1])
             counted, failed = read.latency(about), read.latency(with_status(about))
             rate, errors = rates[name]["rate"][0, place], rates[name]["errors"][0, place]
             assert (0 if math.isnan(rate) else round(rate * seconds)) == counted.count
@@ -73,12 +71,11 @@ def with_status(about: Selection) -> Selection:
     return Selection(about.start, about.end, about.service, about.version, status=STATUS_ERROR)
 
 
-def test_too_much_is_refused(sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = sqlite_site()
-    fill(one)
+def test_too_much_is_refused(sqlite: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(sqlite)
     query = WindowQuery(range(START, NOON, 60), 600, 10, BY, "latency", QUANTILES)
     for limit, most in (("MAX_VALUES", 10), ("MAX_VALUES", 200), ("_MAX_CELLS", 1000)):
         with monkeypatch.context() as patch:
             patch.setattr(windows, limit, most)
             with pytest.raises(TooManyValuesError, match="larger step"):
-                one.store.read.windows(one.around(), query)
+                sqlite.store.read.windows(sqlite.around(), query)
