@@ -22,13 +22,12 @@ from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.evaluation.evaluator import ClockError, Evaluator
 from stagelens.alerts.incidents.lifecycle import find_open_incidents
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
-from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.schema import EVALUATION_LEASE
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store, lease
 from tests.alerts.conftest import NOW
-from tests.alerts.delivery.test_outbox import open_incident
+from tests.alerts.stored import open_incident, stored_incidents
 from tests.alerts.traffic import Clock, Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
@@ -76,7 +75,7 @@ class Host:
 
     @property
     def events(self) -> list[tuple[str, list[str]]]:
-        found = AlertsReader(self.traffic.store, LiveSloFile(None, {})).incidents()
+        found = stored_incidents(self.traffic.store)
         return sorted((each.name, [row.event for row in each.transitions]) for each in found)
 
 
@@ -178,7 +177,7 @@ def test_a_message_is_sent_whenever_the_clock_jumps(
     store: Store, message: Message, jump: timedelta, back: bool
 ) -> None:
     at = message.at
-    open_incident(store, message, "slo:x")
+    open_incident(store, message)
     with store.transaction() as connection:
         outbox.record_transition(connection, message, ["slack"])
     channel = Down()

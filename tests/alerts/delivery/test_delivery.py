@@ -18,14 +18,13 @@ import pytest
 
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Message, Transition
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader, Delivery
-from stagelens.alerts.schema import incidents
+from stagelens.alerts.reader import Delivery
 from stagelens.store import Store
 from tests.alerts.alert_processes import AlertProcesses
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.slack_workspace import SlackWorkspace
+from tests.alerts.stored import open_incident, stored_incidents
 from tests.alerts.vendors import PagerDutyService, SignedHook, SlackHook
 
 CHANNELS = ("slack", "slack_bot", "pagerduty", "webhook", "email")
@@ -78,34 +77,8 @@ def put(store: Store, message: Message, channels: Sequence[str] = CHANNELS) -> N
         outbox.record_transition(connection, message, channels)
 
 
-def open_incident(store: Store, message: Message, name: str) -> Message:
-    opened = replace(message, incident=name)
-    with store.transaction() as connection:
-        connection.execute(incidents.insert().values(**_row(opened)))
-    return opened
-
-
-def _row(message: Message) -> dict[str, Any]:
-    finding = message.finding
-    return {
-        "id": message.incident,
-        "cause": f"slo:{message.incident}",
-        "service": finding.service,
-        "severity": finding.severity,
-        "opened_at": message.at,
-        "since": finding.since,
-        "seen_at": message.at,
-        "told_at": message.at,
-        "ending": "",
-        "sequence": message.sequence,
-        "peak": finding.size,
-        "finding": finding.to_json(),
-    }
-
-
 def deliveries(store: Store) -> list[Delivery]:
-    found = AlertsReader(store, LiveSloFile(None, {})).incidents(limit=1000)
-    return [delivery for incident in found for delivery in incident.deliveries]
+    return [delivery for incident in stored_incidents(store, 1000) for delivery in incident.deliveries]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -127,7 +100,7 @@ def test_every_incident_arrives_once(store: Store, message: Message) -> None:
     webhook = SignedHook(Moods(3, FAILING, frozenset({5, 11}), after=True))
     mail = MailServer(Moods(5, FAILING, after=True))
     message = replace(message, at=time.time(), opened_at=time.time())
-    opened = [open_incident(store, message, f"sl-{number:02}") for number in range(5)]
+    opened = [open_incident(store, replace(message, incident=f"sl-{number:02}")) for number in range(5)]
     receivers: dict[str, Receiver | MailServer] = dict(
         zip(CHANNELS, (slack, workspace, pagerduty, webhook, mail), strict=True)
     )
@@ -161,7 +134,7 @@ def test_a_repeated_slack_message_contains_a_note(store: Store, message: Message
     slack = SlackHook(Moods(failing=0.0, hold=frozenset({1}), after=True))
     message = replace(message, at=time.time(), opened_at=time.time())
     with running(store, {"slack": slack}):
-        put(store, open_incident(store, message, "sl-cut"), ["slack"])
+        put(store, open_incident(store, replace(message, incident="sl-cut")), ["slack"])
         wait_until(lambda: all(row.state == "sent" for row in deliveries(store)))
 
     assert slack.accepted == ["sl-cut:1", "sl-cut:1"]

@@ -13,12 +13,11 @@ from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channel import OutcomeUnknownError, Refresh
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.outbox import DeliveryWorker
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader, Delivery
-from stagelens.alerts.schema import incidents
+from stagelens.alerts.reader import Delivery
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store
 from stagelens.store.lease import new_holder
+from tests.alerts.stored import open_incident, stored_incidents
 
 AT = 1_795_143_840.0
 HOUR = 3600.0
@@ -28,30 +27,10 @@ TRANSIENT = ChannelError("Slack responded 503", permanent=False)
 
 @pytest.fixture
 def first(store: Store, message: Message) -> Message:
-    open_incident(store, message, "slo:x")
+    open_incident(store, message)
     with store.transaction() as connection:
         outbox.record_transition(connection, message, ["slack", "pagerduty"])
     return message
-
-
-def open_incident(store: Store, message: Message, cause: str) -> None:
-    with store.transaction() as connection:
-        connection.execute(
-            incidents.insert().values(
-                id=message.incident,
-                cause=cause,
-                service="s",
-                severity="page",
-                opened_at=AT,
-                since=AT,
-                seen_at=AT,
-                told_at=AT,
-                ending="",
-                sequence=1,
-                peak=1.0,
-                finding=message.finding.to_json(),
-            )
-        )
 
 
 def add(store: Store, message: Message) -> None:
@@ -59,52 +38,51 @@ def add(store: Store, message: Message) -> None:
         outbox.record_transition(connection, message, ["slack"])
 
 
-def claim(store: Store, at: float, holder: str = "me", channel: str = "slack") -> outbox.Claim | None:
+def due(store: Store, at: float, holder: str = "me", channel: str = "slack") -> outbox.Claim | None:
     with store.transaction() as connection:
         return outbox.claim_message(connection, channel, holder, at, 60.0)
 
 
-def fail(store: Store, claimed: outbox.Claim | None, error: ChannelError, at: float) -> None:
+def claim(store: Store, at: float, holder: str = "me", channel: str = "slack") -> outbox.Claim:
+    claimed = due(store, at, holder, channel)
     assert claimed is not None
+    return claimed
+
+
+def fail(store: Store, claimed: outbox.Claim, error: ChannelError, at: float) -> None:
     with store.transaction() as connection:
         outbox.mark_failed(connection, claimed, error, at, RNG)
 
 
-def accept(store: Store, claimed: outbox.Claim | None, at: float) -> None:
-    assert claimed is not None
+def accept(store: Store, claimed: outbox.Claim, at: float) -> None:
     with store.transaction() as connection:
         outbox.mark_sent(connection, claimed, at)
 
 
 def slack_rows(store: Store) -> list[Delivery]:
-    found = AlertsReader(store, LiveSloFile(None, {})).incidents()
-    return [row for incident in found for row in incident.deliveries if row.channel == "slack"]
+    return [row for incident in stored_incidents(store) for row in incident.deliveries if row.channel == "slack"]
 
 
 def test_a_leased_row_is_exclusive(store: Store, first: Message) -> None:
-    mine = claim(store, AT)
-
-    assert mine is not None
-    assert mine.message == first
-    assert claim(store, AT + 1, "you") is None
-    assert claim(store, AT + 1, "you", "pagerduty") is not None
+    assert claim(store, AT).message == first
+    assert due(store, AT + 1, "you") is None
+    assert claim(store, AT + 1, "you", "pagerduty").message == first
 
 
 def test_a_row_with_an_expired_lease_is_sent_again_as_a_repeat(store: Store, first: Message) -> None:
     claim(store, AT)
     again = claim(store, AT + 61, "you")
 
-    assert again is not None
     assert (again.attempts, again.message.repeat, again.message.key) == (2, True, first.key)
 
 
-def test_the_outcome_of_a_lost_lease_is_ignored(store: Store, first: Message) -> None:
+@pytest.mark.usefixtures("first")
+def test_the_outcome_of_a_lost_lease_is_ignored(store: Store) -> None:
     late = claim(store, AT)
     claim(store, AT + 61, "you")
     fail(store, late, ChannelError("no", permanent=True), AT + 62)
 
     assert [row.state for row in slack_rows(store)] == ["sending"]
-    assert first.key
 
 
 def test_a_temporary_refusal_is_retried_later(store: Store, first: Message) -> None:
@@ -114,7 +92,6 @@ def test_a_temporary_refusal_is_retried_later(store: Store, first: Message) -> N
     again = claim(store, row.next_attempt.timestamp() + 0.001)
 
     assert (row.state, row.attempts, row.error) == ("waiting", 1, "Slack responded 503")
-    assert again is not None
     assert again.message == first
 
 
@@ -124,8 +101,6 @@ def test_a_lost_response_makes_later_attempts_repeats(store: Store, first: Messa
     fail(store, second, TRANSIENT, AT + 10)
     third = claim(store, AT + 20)
 
-    assert second is not None
-    assert third is not None
     assert (second.message.repeat, third.message.repeat) == (True, True)
     assert second.message.key == first.key
 
@@ -137,14 +112,12 @@ def test_a_permanent_refusal_ends_the_retries(store: Store, first: Message) -> N
     following = claim(store, AT + 1)
 
     assert (row.state, row.error, row.next_attempt) == ("dead", "Slack responded 404: no_service", None)
-    assert following is not None
     assert (following.message.sequence, following.message.first) == (2, True)
 
 
 @pytest.mark.parametrize(("severity", "hours"), [("page", 24), ("ticket", 6)])
 def test_a_message_older_than_its_limit_is_dead(store: Store, first: Message, severity: str, hours: int) -> None:
     claimed = claim(store, AT)
-    assert claimed is not None
     late = replace(first, finding=replace(first.finding, severity=severity))
     fail(store, replace(claimed, message=late, attempts=99), TRANSIENT, AT + hours * HOUR)
     row = slack_rows(store)[0]
@@ -158,32 +131,28 @@ def test_the_newest_transition_supersedes_unsent_ones(store: Store, first: Messa
     only = claim(store, AT)
     accept(store, only, AT + 1)
 
-    assert only is not None
     assert (only.message.sequence, only.message.first) == (3, True)
     assert [row.state for row in slack_rows(store)] == ["superseded", "superseded", "sent"]
-    assert claim(store, AT + HOUR) is None
+    assert due(store, AT + HOUR) is None
 
 
 def test_order_is_preserved_while_a_message_is_being_sent(store: Store, first: Message) -> None:
     claimed = claim(store, AT)
     add(store, replace(first, sequence=2, transition="resolved"))
-    overtaking = claim(store, AT + 1, "you")
+    overtaking = due(store, AT + 1, "you")
     accept(store, claimed, AT + 2)
     following = claim(store, AT + 3, "you")
 
     assert overtaking is None
-    assert following is not None
     assert (following.message.sequence, following.message.first) == (2, False)
 
 
 def test_pages_are_sent_before_tickets(store: Store, first: Message) -> None:
     ticket = replace(first, incident="sl-ticket", at=AT - HOUR, finding=replace(first.finding, severity="ticket"))
-    open_incident(store, ticket, "slo:y")
+    open_incident(store, ticket)
     add(store, ticket)
-    chosen = claim(store, AT)
 
-    assert chosen is not None
-    assert chosen.message.incident == first.incident
+    assert claim(store, AT).message.incident == first.incident
 
 
 def test_messages_of_a_removed_channel_are_dead(store: Store, first: Message) -> None:
@@ -193,8 +162,7 @@ def test_messages_of_a_removed_channel_are_dead(store: Store, first: Message) ->
     assert [(row.state, row.error) for row in slack_rows(store)] == [
         ("dead", "the channel was removed from the SLO file")
     ]
-    assert claim(store, AT, channel="pagerduty") is not None
-    assert first.key
+    assert claim(store, AT, channel="pagerduty").message == first
 
 
 @given(attempts=st.integers(1, 10_000), seed=st.integers())
@@ -216,34 +184,32 @@ def test_retry_after_is_limited_to_an_hour() -> None:
     assert outbox.retry_delay(1, 365 * 86_400.0, RNG) == 3600
 
 
-def test_an_error_with_invalid_characters_is_stored(store: Store, first: Message) -> None:
+@pytest.mark.usefixtures("first")
+def test_an_error_with_invalid_characters_is_stored(store: Store) -> None:
     fail(store, claim(store, AT), ChannelError("Slack responded \0\ud800", permanent=False), AT)
 
     assert [row.state for row in slack_rows(store)] == ["waiting"]
-    assert first.key
 
 
 REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
 
 
-def remind(store: Store, claimed: outbox.Claim | None, at: float) -> None:
-    assert claimed is not None
+def remind(store: Store, claimed: outbox.Claim, at: float) -> None:
     with store.transaction() as connection:
         outbox.mark_sent(connection, claimed, at, "", REFRESH)
 
 
 def test_a_repeating_message_is_due_again_after_a_minute(store: Store, first: Message) -> None:
     remind(store, claim(store, AT), AT)
-    early, again = claim(store, AT + 59), claim(store, AT + 60)
+    early, again = due(store, AT + 59), claim(store, AT + 60)
     remind(store, again, AT + 61)
     row = slack_rows(store)[0]
 
     assert early is None
-    assert again is not None
     assert (again.message.key, again.message.repeat, again.reminder) == (first.key, False, True)
     assert (row.state, row.attempts, row.at.timestamp()) == ("sent", 1, AT)
-    assert claim(store, AT + 120) is None
-    assert claim(store, AT + 121) is not None
+    assert due(store, AT + 120) is None
+    assert due(store, AT + 121) is not None
 
 
 def test_a_failed_repetition_is_retried_and_never_dead(store: Store, first: Message) -> None:
@@ -251,26 +217,24 @@ def test_a_failed_repetition_is_retried_and_never_dead(store: Store, first: Mess
     fail(store, claim(store, AT + 60), ChannelError("no", permanent=True), AT + 60)
 
     assert [row.state for row in slack_rows(store)] == ["sent"]
-    assert claim(store, AT + 62) is not None
-    assert first.key
+    assert claim(store, AT + 62).message.key == first.key
 
 
 def test_only_the_last_message_is_repeated(store: Store, first: Message) -> None:
     remind(store, claim(store, AT), AT)
     reminder = claim(store, AT + 60)
     add(store, replace(first, sequence=2, transition="resolved", at=AT + 61))
-    overtaking = claim(store, AT + 61, "you")
+    overtaking = due(store, AT + 61, "you")
     remind(store, reminder, AT + 62)
     end = claim(store, AT + 62)
     remind(store, end, AT + 62)
     later = AT + 62
-    while (again := claim(store, later + 60)) is not None:
+    while (again := due(store, later + 60)) is not None:
         assert again.message.sequence == 2
         later += 60
         remind(store, again, later)
 
     assert overtaking is None
-    assert end is not None
     assert end.message.sequence == 2
     assert later == AT + 302
 
@@ -279,7 +243,6 @@ def test_the_reference_of_a_channel_is_passed_to_the_next_message(store: Store, 
     references: list[str] = []
     for sequence, returned in ((2, "C1:1"), (3, "C1:1"), (4, "C1:7"), (5, "")):
         claimed = claim(store, AT + sequence)
-        assert claimed is not None
         references.append(claimed.message.reference)
         with store.transaction() as connection:
             outbox.mark_sent(connection, claimed, AT + sequence, returned)
@@ -287,13 +250,12 @@ def test_the_reference_of_a_channel_is_passed_to_the_next_message(store: Store, 
     last = claim(store, AT + 9)
 
     assert references == ["", "C1:1", "C1:1", "C1:7"]
-    assert last is not None
     assert (last.message.reference, last.message.first) == ("C1:7", False)
 
 
 def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) -> None:
     name = "n" * 64
-    open_incident(store, message, "slo:long")
+    open_incident(store, message)
     with store.transaction() as connection:
         outbox.record_transition(connection, message, [name])
     channel = AcceptingChannel(name)

@@ -14,11 +14,12 @@ from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE, Heartbeat, HeartbeatPinger
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer, ReleaseNotice
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store, lease
 from tests.alerts.receiver import Moods, Receiver
+from tests.alerts.stored import open_incident
 from tests.alerts.vendors import PagerDutyService
+from tests.support.raw_requests import Clock
 
 AT = 1_795_143_840.0
 Traffic = Callable[..., None]
@@ -45,14 +46,6 @@ def watcher() -> Iterator[Watcher]:
     assert opened.violations == []
 
 
-@dataclass
-class Clock:
-    at: float = AT
-
-    def __call__(self) -> float:
-        return self.at
-
-
 def pulse(store: Store, watcher: Watcher, clock: Clock) -> HeartbeatPinger:
     return HeartbeatPinger(store, Heartbeat("heartbeat", f"{watcher.url}/ping/secret-uuid-1"), clock=clock)
 
@@ -63,14 +56,14 @@ def evaluated(store: Store, at: float) -> None:
 
 
 def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
-    clock = Clock()
+    clock = Clock(AT)
     beating = pulse(store, watcher, clock)
     beating.step()
     pings = [watcher.pings]
     for seconds in (0, 30, 60, 89, 120):
         if seconds <= 60:
             evaluated(store, AT + seconds)
-        clock.at = AT + seconds
+        clock.now = AT + seconds
         beating.step()
         pings.append(watcher.pings)
 
@@ -78,21 +71,21 @@ def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(store: Stor
 
 
 def test_heartbeats_stop_while_a_page_cannot_be_delivered(store: Store, watcher: Watcher, message: Message) -> None:
-    clock = Clock()
+    clock = Clock(AT)
     beating = pulse(store, watcher, clock)
+    open_incident(store, message)
     with store.transaction() as connection:
-        connection.execute(incidents.insert().values(**incident(message)))
         outbox.record_transition(connection, replace(message, at=AT), ["slack"])
     pings: list[int] = []
     for seconds in (120, 181, 241):
-        clock.at = AT + seconds
-        evaluated(store, clock.at)
+        clock.now = AT + seconds
+        evaluated(store, clock.now)
         beating.step()
         pings.append(watcher.pings)
     with store.transaction() as connection:
-        claimed = outbox.claim_message(connection, "slack", "me", clock.at, 60.0)
+        claimed = outbox.claim_message(connection, "slack", "me", clock.now, 60.0)
         assert claimed is not None
-        outbox.mark_sent(connection, claimed, clock.at)
+        outbox.mark_sent(connection, claimed, clock.now)
     beating.step()
 
     assert pings == [1, 1, 1]
@@ -100,7 +93,7 @@ def test_heartbeats_stop_while_a_page_cannot_be_delivered(store: Store, watcher:
 
 
 def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher: Watcher) -> None:
-    clock = Clock()
+    clock = Clock(AT)
     beating = pulse(store, watcher, clock)
     evaluated(store, AT)
     with store.transaction() as connection:
@@ -115,35 +108,35 @@ def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher
     assert (silent, watcher.pings) == (0, 1)
 
 
-def test_a_missing_first_evaluation_is_logged_after_a_delay(
-    store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("status", "succeeds", "seconds", "log"),
+    [
+        (200, False, (0, 60, 62), "no evaluation succeeded recently"),
+        (404, True, (0, 60), "the heartbeat's receiver responded 404: no … here"),
+    ],
+)
+def test_a_missing_heartbeat_is_logged_once(  # noqa: PLR0917 - fixtures
+    store: Store,
+    watcher: Watcher,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    succeeds: bool,
+    seconds: tuple[int, ...],
+    log: str,
 ) -> None:
-    clock = Clock()
+    clock = Clock(AT)
+    watcher.status = status
     beating = pulse(store, watcher, clock)
-    beating.step()
-    at_start = list(caplog.messages)
-    for seconds in (60, 62):
-        clock.at = AT + seconds
+    logged: list[int] = []
+    for after in seconds:
+        clock.now = AT + after
+        if succeeds:
+            evaluated(store, clock.now)
         beating.step()
+        logged.append(len(caplog.records))
 
-    assert at_start == []
-    assert caplog.messages == ["alerts: no heartbeat to heartbeat: no evaluation succeeded recently"]
-
-
-def test_a_heartbeat_receiver_error_is_logged_once(
-    store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = Clock()
-    watcher.status = 404
-    beating = pulse(store, watcher, clock)
-    for seconds in (0, 60):
-        clock.at = AT + seconds
-        evaluated(store, clock.at)
-        beating.step()
-
-    assert [record.getMessage() for record in caplog.records] == [
-        "alerts: no heartbeat to heartbeat: the heartbeat's receiver responded 404: no … here"
-    ]
+    assert caplog.messages == [f"alerts: no heartbeat to heartbeat: {log}"]
+    assert logged[0] == succeeds
 
 
 @dataclass
@@ -180,7 +173,8 @@ def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime)
     ]
 
 
-def test_a_refused_release_is_retried(store: Store, released: datetime, now: datetime) -> None:
+@pytest.mark.usefixtures("released")
+def test_a_refused_release_is_retried(store: Store, now: datetime) -> None:
     channel = ReleaseChannel(trouble=[ChannelError("no", permanent=False)])
     for seconds in (0, 30, 61):
         herald(store, channel, now.timestamp() + seconds).step()
@@ -189,16 +183,15 @@ def test_a_refused_release_is_retried(store: Store, released: datetime, now: dat
         herald(store, stubborn, now.timestamp() + seconds).step()
 
     assert [len(channel.heard), len(stubborn.heard)] == [1, 0]
-    assert released
 
 
-def test_old_versions_are_not_announced(store: Store, released: datetime, now: datetime) -> None:
+@pytest.mark.usefixtures("released")
+def test_old_versions_are_not_announced(store: Store, now: datetime) -> None:
     channel = ReleaseChannel()
     herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
     ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
 
     assert channel.heard == []
-    assert released
 
 
 def test_pagerduty_gets_a_change_event() -> None:
@@ -210,20 +203,3 @@ def test_pagerduty_gets_a_change_event() -> None:
 
     assert service.violations == []
     assert service.changes[0]["payload"]["summary"] == "shop: version 2 started serving (before: 1)"
-
-
-def incident(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.incident,
-        "cause": "slo:x",
-        "service": "s",
-        "severity": "page",
-        "opened_at": AT,
-        "since": AT,
-        "seen_at": AT,
-        "told_at": AT,
-        "ending": "",
-        "sequence": 1,
-        "peak": 1.0,
-        "finding": message.finding.to_json(),
-    }

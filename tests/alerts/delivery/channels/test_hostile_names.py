@@ -27,9 +27,9 @@ from stagelens.analysis.comparison import StageGrowth
 from stagelens.core.logs import configure_logging
 from stagelens.store import Store
 from tests.alerts.alert_processes import channel_of
-from tests.alerts.delivery.test_outbox import open_incident
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods
+from tests.alerts.stored import open_incident
 from tests.alerts.vendors import AlertmanagerApi, PagerDutyService, SignedHook, SlackHook
 
 WILLING = Moods(failing=0.0)
@@ -83,7 +83,7 @@ def named(message: Message, name: str, incident: str = "x") -> Message:
 def send(store: Store, channel: Channel, message: Message) -> tuple[str, str]:
     message = replace(message, sequence=TRANSITIONS.index(message.transition) + 1)
     if message.sequence == 1:
-        open_incident(store, message, message.incident)
+        open_incident(store, replace(message, finding=replace(message.finding, service="shop")))
     with store.transaction() as connection:
         outbox.record_transition(connection, message, [channel.name])
     DeliveryWorker(store, channel, "me", clock=lambda: message.at).step()
