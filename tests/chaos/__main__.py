@@ -13,7 +13,6 @@ from tests.support.postgresql_server import find_programs, postgresql
 
 
 def main() -> int:
-    """Run what the command line asks for; return 1 if anything was lost or counted twice."""
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how often a collector is killed (default 100)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="to meet the same troubles again")

@@ -24,20 +24,15 @@ _OFFSET = -107
 
 
 class Receiver(Protocol):
-    """Address of the attacked receiver."""
-
     port: int
 
-    def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bool]:
-        """Return the response status, 0 for none, and whether it has a retry delay."""
-        ...
+    def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bool]: ...
 
 
 Attack = Callable[[Receiver, random.Random], tuple[int, bool]]
 
 
 def export(items: Sequence[Any], service: str = "flood") -> bytes:
-    """Return an export of *service* with *items* as its data points."""
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]}
     scope = {
         "scope": {"name": "stagelens"},
@@ -51,7 +46,6 @@ def _metric_points(items: Sequence[Any]) -> dict[str, Any]:
 
 
 def point(attributes: dict[str, str], counts: Sequence[str] = ("1",), scale: int = 5) -> dict[str, Any]:
-    """Return a data point that is right."""
     now = time.time_ns()
     return {
         "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
@@ -65,7 +59,6 @@ def point(attributes: dict[str, str], counts: Sequence[str] = ("1",), scale: int
 
 
 def gzip_bombs(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
-    """A few kilobytes that become gigabytes."""
     return collector.send("POST", "/v1/metrics", _bomb("gzip"), _PROTOBUF | {"Content-Encoding": "gzip"})
 
 
@@ -100,12 +93,10 @@ def _largest() -> list[tuple[bytes, dict[str, str]]]:
 
 
 def plain_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    """Eight megabytes of nothing in particular."""
     return collector.send("POST", "/v1/metrics", rng.randbytes(8 * _MEGABYTE - 1), _PROTOBUF)
 
 
 def new_series(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    """Two thousand series in every body, none of which was there before."""
     items = [
         point({"http.route": f"/{rng.getrandbits(64):x}", "inference.model.name": f"{rng.getrandbits(64):x}"})
         for _ in range(2000)
@@ -114,19 +105,16 @@ def new_series(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
 
 
 def huge_attributes(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    """Attributes of a hundred kilobytes, and many of them."""
     items = [point({"http.route": "r" * 100_000, **{f"k{number}": "v" * 1000 for number in range(200)}})] * 20
     return collector.send("POST", "/v1/metrics", export(items, "x" * rng.randint(1, 100_000)), JSON)
 
 
 def wide_histograms(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
-    """As many buckets as a point may have, all of them filled."""
     items = [point({"http.route": f"/{number}"}, ("1",) * 20_000, scale=10) for number in range(12)]
     return collector.send("POST", "/v1/metrics", export(items), JSON)
 
 
 def half_requests(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    """Connections that start a request, with a large body or within its headers, and send no more."""
     with ExitStack() as stack:
         for _ in range(60):
             with suppress(OSError):
@@ -139,7 +127,6 @@ def half_requests(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
 
 
 def slow_readers(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
-    """Requests in sequence on a connection whose responses are not read."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", collector.port), timeout=1) as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for _ in range(2000):

@@ -18,14 +18,7 @@ _FOREVER = 4_000_000_000
 
 @dataclass
 class Totals:
-    """Counts by service; of the stages, by `service/stage`, and by `service/` all of them together.
-
-    Args:
-        requests: Requests.
-        microseconds: The time they spent in their stages. [microseconds]
-        traces: Requests that are kept whole.
-        dropped: Requests whose sender says that it could not count them; of all services together.
-    """
+    """Counts by service; of the stages, by `service/stage`, and by `service/` all of them together."""
 
     requests: Counter[str] = field(default_factory=Counter[str])
     microseconds: Counter[str] = field(default_factory=Counter[str])
@@ -33,25 +26,21 @@ class Totals:
     dropped: int = 0
 
     def add(self, service: str, stages_us: dict[str, int]) -> None:
-        """Count a request of *service* that spent *stages_us* in its stages, in microseconds; "" for what is in none."""
         self.requests[service] += 1
         for stage, spent in {**stages_us, "": sum(stages_us.values())}.items():
             self.microseconds[f"{service}/{stage}"] += spent
 
     def to_json(self) -> str:
-        """Return what `from_json` reads."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, serialized: str) -> Totals:
-        """Return what `to_json` was called on."""
         found = json.loads(serialized)
         counters = {name: Counter[str](found[name]) for name in ("requests", "microseconds", "traces")}
         return cls(**counters, dropped=found["dropped"])
 
 
 def added_up(totals: Iterable[Totals]) -> Totals:
-    """Return the sum of *totals*."""
     whole = Totals()
     for each in totals:
         whole.requests += each.requests
@@ -62,7 +51,6 @@ def added_up(totals: Iterable[Totals]) -> Totals:
 
 
 def held(url: str) -> Totals:
-    """Return the content of the store at *url*, read directly from its tables."""
     store = Store.open(url)
     totals = Totals()
     try:

@@ -30,14 +30,7 @@ _DISK_MEGABYTES = 96
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How hard a run is.
-
-    Args:
-        kills: How often a collector is killed.
-        troubled: The share of kills that something else goes before.
-        longest_seconds: How long such a thing lasts at most; one in eight lasts four times as long. [seconds]
-        clients: Kind and number of who sends.
-    """
+    """How hard a run is."""
 
     kills: int
     troubled: float = 0.5
@@ -47,14 +40,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Result of a run.
-
-    Args:
-        sent: What the clients say they sent.
-        stored: What the store holds.
-        met: What went wrong, and how often.
-        broken: Connections that did not end well.
-    """
+    """Result of a run."""
 
     sent: Totals
     stored: Totals
@@ -62,7 +48,6 @@ class Outcome:
     broken: int = 0
 
     def differences(self) -> list[str]:
-        """Return where what was sent and what is stored are not the same, to the last request."""
         pairs = (
             ("requests", self.sent.requests, self.stored.requests, {*self.sent.requests, *self.stored.requests}),
             # Which stages its time is in, and which requests are kept, is not always the sender's choice.
@@ -78,13 +63,6 @@ class Outcome:
 
 
 def run(deployment: Deployment, plan: Plan, report: Callable[[str], None]) -> Outcome:
-    """Go through *plan* at *deployment*, and count.
-
-    Args:
-        deployment: Where.
-        plan: How hard.
-        report: Hears what happens.
-    """
     rng, met = deployment.rng, Counter[str]()
     for member in deployment.members:
         deployment.start(member)
@@ -135,7 +113,6 @@ def on_sqlite(seed: int, kills: int = 0) -> Generator[Deployment]:
 
 
 def _small_disk(folder: Path, megabytes: int, stack: ExitStack) -> Path | None:
-    """Mount one of *megabytes* in *folder*, until *stack* ends; None where that is not allowed."""
     disk = folder / "disk"
     disk.mkdir()
     command = ("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "stagelens", str(disk))
@@ -151,7 +128,6 @@ def _small_disk(folder: Path, megabytes: int, stack: ExitStack) -> Path | None:
 
 @contextmanager
 def on_postgresql(seed: int, server: Server) -> Generator[Deployment]:
-    """Two collectors behind one address, on one database."""
     folder = Path(tempfile.mkdtemp(prefix="stagelens-chaos"))
     deployment = Deployment(folder, server.new_database(), 2, random.Random(seed), postgresql=server)
     try:

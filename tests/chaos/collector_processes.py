@@ -23,11 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class CollectorProcesses:
-    """Starts and ends collectors.
-
-    Args:
-        log: Where they log to.
-    """
+    """Starts and ends collectors."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -43,23 +39,18 @@ class CollectorProcesses:
             )
 
     def start(self, environment: Mapping[str, str]) -> int:
-        """Start a collector with *environment* over that of this process, and return its id; it does not serve yet."""
         return self._send_command(f"start {json.dumps(dict(environment))}")
 
     def kill(self, process: int) -> None:
-        """Kill it without a word, and return when it is dead."""
         self._send_command(f"kill {process}")
 
     def end(self, process: int) -> int:
-        """Have it finish what it accepted, and return its exit code; negative for the signal that killed it."""
         return self._send_command(f"end {process}")
 
     def lives(self, process: int) -> bool:
-        """Return whether the process is running."""
         return bool(self._send_command(f"lives {process}"))
 
     def close(self) -> None:
-        """Kill all of them."""
         assert self._process.stdin
         assert self._process.stdout
         with contextlib.suppress(BrokenPipeError):
@@ -77,7 +68,6 @@ class CollectorProcesses:
 
 
 def main() -> None:
-    """Obey until there is nothing more to obey."""
     for part in ("collector.serve", "store.store_factory", "alerts.serve"):
         importlib.import_module(f"stagelens.{part}")
     alive: set[int] = set()

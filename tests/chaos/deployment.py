@@ -28,11 +28,6 @@ _LOOK_SECONDS = 0.01
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for *condition*.
-
-    Raises:
-        AssertionError: *what* did not come true in time.
-    """
     end = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {TIMEOUT_SECONDS:g} s"
@@ -41,20 +36,13 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 @dataclass(slots=True)
 class Member:
-    """One collector, which keeps its address through all its lives.
-
-    Args:
-        port: For OTLP/HTTP.
-        grpc_port: For OTLP/gRPC.
-        process: Of its present life, None between two.
-    """
+    """One collector, which keeps its address through all its lives."""
 
     port: int = field(default_factory=free_port)
     grpc_port: int = field(default_factory=free_port)
     process: int | None = None
 
     def is_serving(self) -> bool:
-        """Return whether the probe succeeds."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
         try:
             connection.request("GET", "/metrics")
@@ -66,16 +54,7 @@ class Member:
 
 
 class Deployment:
-    """A database at *url* with collectors, and the network before them.
-
-    Args:
-        folder: For files.
-        url: Of the database.
-        collectors: How many there are.
-        rng: Decides what is left to chance.
-        postgresql: The server of the database, None for an SQLite file.
-        disk: Where the database file is, if nothing else is there that could fill.
-    """
+    """A database at *url* with collectors, and the network before them."""
 
     def __init__(
         self,
@@ -98,7 +77,6 @@ class Deployment:
         self.given_up = 0
 
     def start(self, member: Member) -> None:
-        """Begin a new life of *member*."""
         member.process = self.processes.start(
             {
                 "STAGELENS_DATABASE": self.url,
@@ -108,19 +86,15 @@ class Deployment:
         )
 
     def kill(self, member: Member) -> None:
-        """End its life as the kernel does when memory runs out."""
         assert member.process is not None
         self.processes.kill(member.process)
         member.process = None
 
     def signal(self, member: Member, number: signal.Signals) -> None:
-        """Send it a signal."""
         assert member.process is not None
         os.kill(member.process, number)
 
     def wait_for(self, member: Member) -> None:
-        """Wait until *member* serves; like a supervisor, start it again after an exit."""
-
         def serves() -> bool:
             assert member.process is not None
             if not self.processes.lives(member.process):
@@ -132,7 +106,6 @@ class Deployment:
         wait_until(serves, f"the collector at {member.port} serves")
 
     def send(self, kind: str, service: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start a client; it sends until `finish`."""
         address = self.grpc_address if kind.startswith("grpc") else self.address
         command = [sys.executable, "-m", "tests.chaos.senders", kind, service, address]
         with (self.folder / f"{service}.log").open("ab") as log:
@@ -147,17 +120,14 @@ class Deployment:
         self._clients.append(client)
 
     def wait_for_clients(self) -> None:
-        """Wait until all clients send."""
         for client in self._clients:
             assert client.stdout
             assert client.stdout.readline(), f"{client.args} failed; see {self.folder}"
 
     def log_of(self, service: str) -> str:
-        """Return what the client of *service* has logged."""
         return (self.folder / f"{service}.log").read_text()
 
     def finish(self) -> list[Totals]:
-        """Let all clients send their remaining data and exit; return what they sent."""
         for client in self._clients:
             assert client.stdin
             client.stdin.close()
@@ -197,14 +167,12 @@ class Deployment:
             engine.dispose()
 
     def end(self, member: Member) -> None:
-        """Have *member* finish what it accepted, and end."""
         assert member.process is not None
         code = self.processes.end(member.process)
         member.process = None
         assert code == 0, f"a collector ended with {code}; see {self.folder}"
 
     def close(self) -> None:
-        """End everything that still runs."""
         for client in self._clients:
             client.kill()
             client.wait()

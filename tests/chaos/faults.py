@@ -23,14 +23,12 @@ def _some(deployment: Deployment) -> Member:
 
 
 def cut_network(deployment: Deployment, seconds: float) -> None:
-    """Block all connections."""
     deployment.network.cut()
     time.sleep(seconds)
     deployment.network.mend()
 
 
 def stop_and_go_on(deployment: Deployment, seconds: float) -> None:
-    """A collector stands still in the middle of whatever it does, and goes on as if nothing had been."""
     member = _some(deployment)
     deployment.signal(member, signal.SIGSTOP)
     time.sleep(seconds)
@@ -38,7 +36,6 @@ def stop_and_go_on(deployment: Deployment, seconds: float) -> None:
 
 
 def lock_database(deployment: Deployment, seconds: float) -> None:
-    """Another program holds the database."""
     if deployment.postgresql is None:
         database = _database(deployment)
         with closing(sqlite3.connect(database, timeout=TIMEOUT_SECONDS, isolation_level=None)) as connection:
@@ -84,17 +81,14 @@ def restart_server(deployment: Deployment, seconds: float, mode: str) -> None:
 
 
 def crash_server(deployment: Deployment, seconds: float) -> None:
-    """PostgreSQL is killed in the middle of everything."""
     restart_server(deployment, seconds, "immediate")
 
 
 def reboot_server(deployment: Deployment, seconds: float) -> None:
-    """PostgreSQL is restarted: connections are closed, transactions rolled back."""
     restart_server(deployment, seconds, "fast")
 
 
 def known(deployment: Deployment) -> Sequence[Callable[[Deployment, float], None]]:
-    """Return what can happen at *deployment*."""
     anywhere = (cut_network, stop_and_go_on, lock_database)
     if deployment.postgresql is not None:
         return (*anywhere, crash_server, reboot_server)

@@ -32,15 +32,7 @@ _SENDERS = 12
 
 @dataclass
 class Flooded:
-    """Result of one kind of flood.
-
-    Args:
-        name: Which.
-        statuses: The answers, by status; 0 for none.
-        without_advice: Answers 429 and 503 that do not say when to come back.
-        peak_bytes: The most the collector ever held up to its end. [bytes]
-        slowest_seconds: The longest that somebody who only asks whether it lives had to wait meanwhile. [seconds]
-    """
+    """Result of one kind of flood."""
 
     name: str
     statuses: Counter[int] = field(default_factory=Counter[int])
@@ -50,11 +42,7 @@ class Flooded:
 
 
 class Collector:
-    """A collector of its own, started as people do.
-
-    Args:
-        folder: For its database and log.
-    """
+    """A collector of its own, started as people do."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/stagelens.db"
@@ -73,7 +61,6 @@ class Collector:
             time.sleep(0.05)
 
     def send_request(self, path: str) -> tuple[int, float]:
-        """Return the response status, 0 for none, and the duration in seconds."""
         started = time.monotonic()
         status, _ = self.send("GET", path)
         return status, time.monotonic() - started
@@ -99,13 +86,11 @@ class Collector:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{of}:"))
 
     def end(self) -> None:
-        """Have it finish what it accepted."""
         self._process.terminate()
         assert self._process.wait(60) == 0
 
 
 def flood(collector: Collector, attack: Attack, seconds: float, seed: int) -> Flooded:
-    """Run *attack* with many clients for so many *seconds*, and probe the collector meanwhile."""
     outcome = Flooded(attack.__name__)
     end = time.monotonic() + seconds
 
@@ -127,7 +112,6 @@ def flood(collector: Collector, attack: Attack, seconds: float, seed: int) -> Fl
 
 @contextmanager
 def honest(collector: Collector) -> Generator[Counter[str]]:
-    """Send requests of the service `honest`, and count those that were acknowledged."""
     acknowledged: Counter[str] = Counter()
     ended = threading.Event()
 
@@ -149,7 +133,6 @@ def honest(collector: Collector) -> Generator[Counter[str]]:
 
 
 def main() -> int:
-    """Flood a collector in every way, and print what it took."""
     parser = argparse.ArgumentParser("flood", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each kind goes on (default 20)")
     parser.add_argument("--only", nargs="+", help="names of floods")

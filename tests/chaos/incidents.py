@@ -54,11 +54,7 @@ _MINUTES = timedelta(minutes=10)
 
 @dataclass
 class Receivers:
-    """The receivers of the notifications.
-
-    Args:
-        seed: Seed of their failures.
-    """
+    """The receivers of the notifications."""
 
     seed: int
     hook: SignedHook = field(init=False)
@@ -77,12 +73,10 @@ class Receivers:
 
     @property
     def all(self) -> tuple[SignedHook, PagerDutyService, MailServer]:
-        """All receivers."""
         return self.hook, self.pagerduty, self.mail
 
     @property
     def channels(self) -> str:
-        """Channels for the SLO file, in YAML."""
         mail = f"host: 127.0.0.1, port: {self.mail.port}, security: none, from: a@example.com, to: [b@example.com]"
         return (
             f'  - {{kind: webhook, url: "{self.hook.url}/alerts", secret: s3cret}}\n'
@@ -100,16 +94,7 @@ class Receivers:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run.
-
-    Args:
-        services: The services that violated their SLO.
-        incidents: All incidents.
-        seen: By receiver, how often people see each message.
-        violations: Violated rules of receivers.
-        met: Number of failures by kind.
-        failed: Requests that receivers failed, and all requests. [count]
-    """
+    """Result of a run."""
 
     services: Sequence[str]
     incidents: Sequence[Incident]
@@ -119,7 +104,6 @@ class Outcome:
     failed: tuple[int, int]
 
     def differences(self) -> list[str]:
-        """Return all deviations from one incident for each service, whose two messages each receiver shows once."""
         found = list(self.violations)
         if (names := sorted(each.name for each in self.incidents)) != sorted(self.services):
             found.append(f"incidents of {Counter(names) - Counter(self.services)} are too many")
@@ -137,13 +121,7 @@ class Outcome:
 
 
 class _Chaos:
-    """Kills and suspends the processes of a watch.
-
-    Args:
-        watch: The watch.
-        receivers: The receivers, which hold some messages.
-        rng: Chooses the process and the time.
-    """
+    """Kills and suspends the processes of a watch."""
 
     def __init__(self, watch: Watch, receivers: Receivers, rng: random.Random) -> None:
         self.met = Counter[str]()
@@ -154,7 +132,6 @@ class _Chaos:
         self._troubles = itertools.cycle((self._kill, self._suspend))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Kill and suspend processes until *condition* holds."""
         end = time.monotonic() + _TIMEOUT_SECONDS
         while not condition():
             assert time.monotonic() < end, "not within the deadline"
@@ -171,7 +148,6 @@ class _Chaos:
             self._let_time_go_by()
 
     def _kill_held(self) -> bool:
-        """Kill the processes whose messages a receiver holds; return whether there are any."""
         sending = select(outbox.c.leased_by).where(outbox.c.state == "sending")
         found = set[int]()
         for kind, receiver in zip(("webhook", "pagerduty", "email"), self._receivers.all, strict=True):
@@ -214,7 +190,6 @@ class _Chaos:
 
 
 def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcome:
-    """Open and resolve *incidents* incidents, each at another time, under failures by *seed*."""
     rng = random.Random(seed)
     traffic = Traffic(watch.store, Clock(datetime.now(UTC)))
     watch.write_slos()
@@ -235,14 +210,12 @@ def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcom
 
 
 def _stand(watch: Watch, standing: set[str], ended: set[str]) -> bool:
-    """Return whether the incidents of *standing* are open, those of *ended* resolved, and all notifications sent."""
     states = {each.name: each.state for each in watch.incidents()}
     settled = {name for name, state in states.items() if state == "resolved"} >= ended
     return settled and standing <= {name for name, state in states.items() if state == "open"} and watch.is_settled()
 
 
 def main() -> int:
-    """Run the command line; return 1 if any notification is missing or duplicated."""
     parser = argparse.ArgumentParser("python -m tests.chaos.incidents", description=__doc__)
     parser.add_argument("--incidents", type=int, default=100, help="number of incidents (default 100)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="seed of a former run, to repeat it")

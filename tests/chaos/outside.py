@@ -59,16 +59,7 @@ _numbers = itertools.count()
 
 @dataclass
 class Outcome:
-    """Result of one kind of attack.
-
-    Args:
-        name: Name of the attack.
-        answers: Responses to the attackers by status; 0 for none. [count]
-        pages: Response times of pages for a signed-in reader. [seconds]
-        probes: Response times of /livez of dashboard and collector. [seconds]
-        refused: Pages, probes, regular exports and MCP calls with another status than 200. [count]
-        grown: Growth of the resident memory of `stagelens up`. [bytes]
-    """
+    """Result of one kind of attack."""
 
     name: str
     answers: Counter[int] = field(default_factory=Counter[int])
@@ -78,7 +69,6 @@ class Outcome:
     grown: int = 0
 
     def __str__(self) -> str:
-        """Return it as a row of docs/design/reliability.md."""
         slowest = [f"{max(each, default=0):.2f} s" for each in (self.pages, self.probes)]
         counts = ", ".join(f"{status or 'none'}: {number:,}" for status, number in sorted(self.answers.items()))
         return (
@@ -87,11 +77,7 @@ class Outcome:
 
 
 class Stagelens:
-    """A running `stagelens up` with the data of some services and one user, and `stagelens mcp --http` beside it.
-
-    Args:
-        folder: Folder for its database, users file and logs.
-    """
+    """A running `stagelens up` with the data of some services and one user, and `stagelens mcp --http` beside it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.database = folder, folder / "fleet.db"
@@ -123,29 +109,24 @@ class Stagelens:
         connection.close()
 
     def start(self) -> None:
-        """Start `stagelens up`, and wait until it is ready."""
         self._up = self._run("up")
         self._wait(self._up, lambda: send_request(self.dashboard, "/readyz")[0] == 200)
 
     def end(self) -> None:
-        """Shut down gracefully."""
         for each in (self._mcp, self._up):
             each.terminate()
             assert each.wait(60) == 0
 
     def restart(self) -> None:
-        """Kill `stagelens up` and start it again."""
         self._up.kill()
         self._up.wait()
         self.start()
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of `stagelens up`, in bytes."""
         pages = Path(f"/proc/{self._up.pid}/statm").read_text().split()[1]
         return int(pages) * resource.getpagesize()
 
     def ask_mcp(self) -> int:
-        """Return the status of a call of a tool over MCP."""
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "services", "arguments": {}}}
         headers = JSON | {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {_TOKEN}"}
         return send_request(self.mcp, "/mcp", json.dumps(call).encode(), headers)[0]
@@ -171,7 +152,6 @@ def send_request(
     headers: dict[str, str] | None = None,
     source: str = _HOST,
 ) -> tuple[int, float]:
-    """Return the status of the response, 0 for none, and the response time in seconds."""
     started = time.monotonic()
     connection = http.client.HTTPConnection(_HOST, port, timeout=_TIMEOUT_SECONDS, source_address=(source, 0))
     try:
@@ -186,17 +166,14 @@ def send_request(
 
 
 def idle_readers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Hold idle and half-open connections to the dashboard."""
     return _half_open(to.dashboard, rng, end, 40)
 
 
 def idle_senders(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Hold idle and half-open connections to the collector."""
     return _half_open(to.collector, rng, end, 75)
 
 
 def large_bodies(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Send bodies of 20 MB to the sign-in page."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     return Counter(
         _until(end, lambda: send_request(to.dashboard, "/signin", rng.randbytes(20_000_000), form, _ATTACKER)[0])
@@ -204,7 +181,6 @@ def large_bodies(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 
 
 def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Guess passwords from many addresses."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
 
     def guess() -> int:
@@ -217,8 +193,6 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 
 
 def inventors(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Send each export with a new service name, from two addresses."""
-
     def invent() -> int:
         body = export([point({})], f"invented-{next(_numbers)}")
         return send_request(to.collector, "/v1/metrics", body, JSON, rng.choice(_ATTACKERS[:2]))[0]
@@ -227,22 +201,18 @@ def inventors(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 
 
 def unfinished_forms(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Hold sign-ins with one byte of their body."""
     return _unfinished(to.dashboard, "/signin", rng, end, 40)
 
 
 def unfinished_exports(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Hold exports with one byte of their body."""
     return _unfinished(to.collector, "/v1/metrics", rng, end, 80)
 
 
 def unfinished_calls(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Hold MCP calls with one byte of their body."""
     return _unfinished(to.mcp, "/mcp", rng, end, 100)
 
 
 def hostile_queries(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Ask as a reader for what takes much memory or time."""
     large = r"\pL{0,90}\w{0,90}x0"
     queries = (
         "{" + ",".join(f'a{number}=~"{large}{number}"' for number in range(150)) + "}",
@@ -279,7 +249,6 @@ ATTACKS: Sequence[tuple[Attack, int]] = (
 
 
 def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, acknowledged: Counter[str]) -> Outcome:
-    """Run *attackers* concurrent attackers for *seconds*, beside a reader, health probes and regular senders."""
     outcome = Outcome(attack.__name__.replace("_", " "))
     before, end = to.resident_bytes(), time.monotonic() + seconds
 
@@ -315,7 +284,6 @@ def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, ackn
 
 
 def removed_database(to: Stagelens) -> list[str]:
-    """Remove the database under the running processes, and start them again; return what was wrong."""
     for each in to.database.parent.glob(f"{to.database.name}*"):
         each.unlink()
     body = export([point({})], "honest")
@@ -386,7 +354,6 @@ def _unfinished(port: int, path: str, rng: random.Random, end: float, many: int)
 
 
 def main() -> int:
-    """Run every attack and print the results."""
     parser = argparse.ArgumentParser("outside", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="duration of each attack (default 20)")
     options = parser.parse_args()

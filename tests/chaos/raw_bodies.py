@@ -24,13 +24,7 @@ _TIMEOUT_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One export.
-
-    Args:
-        path: Where to.
-        content: The body as it is sent.
-        headers: What is sent with it.
-    """
+    """One export."""
 
     path: str
     content: bytes
@@ -38,23 +32,13 @@ class Body:
 
 
 class Sender:
-    """Posts bodies to *address*, each on a connection of its own, until they are acknowledged.
-
-    Args:
-        address: Of the collector.
-        seed: Spreads its retries.
-    """
+    """Posts bodies to *address*, each on a connection of its own, until they are acknowledged."""
 
     def __init__(self, address: str, seed: float) -> None:
         self._host = urlsplit(address).netloc
         self._rng = random.Random(seed)
 
     def deliver(self, body: Body) -> None:
-        """Send *body* until it is acknowledged.
-
-        Raises:
-            AssertionError: It was refused for good.
-        """
         while True:
             connection = http.client.HTTPConnection(self._host, timeout=_TIMEOUT_SECONDS)
             try:
@@ -71,7 +55,6 @@ class Sender:
 
 
 def bodies(work: Work) -> Iterator[Body]:
-    """Yield exports of *work*: its metrics, and sometimes a retained request."""
     for number, burst in enumerate(work.bursts()):
         counts = RequestHistograms()
         for _ in range(burst):

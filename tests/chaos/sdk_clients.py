@@ -41,7 +41,6 @@ _EXPONENTIAL: dict[type, Any] = {Histogram: ExponentialBucketHistogramAggregatio
 
 
 def metrics_over_http(address: str) -> MetricExporter:
-    """Return the SDK's exporter of metrics over HTTP."""
     return http_metrics.OTLPMetricExporter(
         f"{address}/v1/metrics",
         timeout=_TIMEOUT_SECONDS,
@@ -51,7 +50,6 @@ def metrics_over_http(address: str) -> MetricExporter:
 
 
 def metrics_over_grpc(address: str) -> MetricExporter:
-    """Return the SDK's exporter of metrics over gRPC."""
     return grpc_metrics.OTLPMetricExporter(
         address,
         insecure=True,
@@ -62,18 +60,14 @@ def metrics_over_grpc(address: str) -> MetricExporter:
 
 
 def spans_over_http(address: str) -> SpanExporter:
-    """Return the SDK's exporter of spans over HTTP."""
     return http_spans.OTLPSpanExporter(f"{address}/v1/traces", timeout=_TIMEOUT_SECONDS)
 
 
 def spans_over_grpc(address: str) -> SpanExporter:
-    """Return the SDK's exporter of spans over gRPC."""
     return grpc_spans.OTLPSpanExporter(address, insecure=True, timeout=_TIMEOUT_SECONDS)
 
 
 class _Persistent(MetricExporter):
-    """Sends the same until it is acknowledged."""
-
     def __init__(self, work: Work, inner: MetricExporter) -> None:
         super().__init__(_DELTA, _EXPONENTIAL)
         self._work, self._inner = work, inner
@@ -98,7 +92,6 @@ def _until(work: Work, acknowledged: Callable[[], bool]) -> None:
 
 
 def measure(work: Work, exporter: MetricExporter) -> None:
-    """Record requests with an instrument, and export what they add up to after each burst."""
     reader = PeriodicExportingMetricReader(_Persistent(work, exporter), export_interval_millis=float("inf"))
     provider = MeterProvider([reader], Resource({names.SERVICE_NAME: work.service}), shutdown_on_exit=False)
     histogram = provider.get_meter("chaos").create_histogram(names.REQUEST_DURATION, "s")
@@ -111,7 +104,6 @@ def measure(work: Work, exporter: MetricExporter) -> None:
 
 
 def trace(work: Work, exporter: SpanExporter) -> None:
-    """Trace requests, and export their spans in any order, those of one request mostly in separate exports."""
     finished = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({names.SERVICE_NAME: work.service}), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(finished))
@@ -127,7 +119,6 @@ def trace(work: Work, exporter: SpanExporter) -> None:
 
 
 def _trace_one(work: Work, tracer: tracing.Tracer) -> None:
-    """Trace a request that has just ended and asked two others."""
     lengths_us = [work.rng.randint(1, 40_000) for _ in range(3)]
     start = at = time.time_ns() - sum(lengths_us) * 1000
     attributes = {"http.request.method": "POST", names.ROUTE: work.rng.choice(_ROUTES), names.HTTP_STATUS: 200}

@@ -23,12 +23,7 @@ ROUTES = ("/predict", "/embed", "/classify")
 
 
 class Work:
-    """Requests to send, drawn at random, and the end of it.
-
-    Args:
-        service: Whose they are.
-        rng: Draws them.
-    """
+    """Requests to send, drawn at random, and the end of it."""
 
     def __init__(self, service: str, rng: random.Random) -> None:
         self.service, self.rng = service, rng
@@ -41,20 +36,17 @@ class Work:
         self.ended.set()
 
     def bursts(self) -> Iterator[int]:
-        """Yield how many requests come now, again and again, until it ends."""
         print("begins", flush=True)
         while not self.ended.wait(PAUSE_SECONDS):
             yield self.rng.randint(1, 20)
 
     def request(self) -> dict[str, int]:
-        """Return the stages of a request, in microseconds, and count it."""
         stages = {stage: self.rng.randint(1, 40_000) for stage in ("queue", "preprocess", "forward", "overhead")}
         self.sent.add(self.service, stages)
         return stages
 
 
 def agent(work: Work, address: str) -> None:
-    """Run a service with the real agent: aggregation, outbox and exporter."""
     from stagelens.instrumentors import recorder  # noqa: PLC0415 - each kind loads what it needs
     from stagelens.instrumentors.agent.worker import Agent  # noqa: PLC0415
     from stagelens.instrumentors.config import AgentConfig  # noqa: PLC0415
@@ -81,7 +73,6 @@ def agent(work: Work, address: str) -> None:
 
 
 def _record(stages_us: dict[str, int], route: str) -> None:
-    """Hand over a request that has just ended, as an integration does."""
     from stagelens.instrumentors import recorder, records  # noqa: PLC0415
 
     end = records.clock()
@@ -95,28 +86,24 @@ def _record(stages_us: dict[str, int], route: str) -> None:
 
 
 def sdk(work: Work, address: str) -> None:
-    """Be a service with OpenTelemetry's SDK in it: metrics, over HTTP."""
     from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.measure(work, sdk_clients.metrics_over_http(address))
 
 
 def grpc(work: Work, address: str) -> None:
-    """The same over gRPC."""
     from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.measure(work, sdk_clients.metrics_over_grpc(address))
 
 
 def spans(work: Work, address: str) -> None:
-    """Be a service that OpenTelemetry's own instrumentation traces, over HTTP."""
     from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.trace(work, sdk_clients.spans_over_http(address))
 
 
 def grpc_spans(work: Work, address: str) -> None:
-    """The same over gRPC."""
     from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.trace(work, sdk_clients.spans_over_grpc(address))
@@ -163,7 +150,6 @@ KINDS: dict[str, Callable[[Work, str], None]] = {
 
 
 def main(kind: str, service: str, address: str, seed: str) -> None:
-    """Send, and print what was sent."""
     work = Work(service, random.Random(int(seed)))
     KINDS[kind](work, address)
     print(work.sent.to_json(), flush=True)

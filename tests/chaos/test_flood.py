@@ -21,7 +21,6 @@ CEILING_BYTES = 512 * 1024**2
 
 @pytest.fixture
 def collector(tmp_path: Path) -> Generator[Collector]:
-    """A collector in a process of its own."""
     started = Collector(tmp_path)
     yield started
     started.end()

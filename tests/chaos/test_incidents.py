@@ -17,7 +17,6 @@ pytestmark = pytest.mark.stacks
 
 @pytest.fixture
 def store(postgresql_server: Server) -> Generator[Store]:
-    """A store in PostgreSQL; `make chaos` has one in a file."""
     opened = Store.open(postgresql_server.new_database())
     yield opened
     opened.close()

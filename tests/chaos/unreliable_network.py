@@ -18,13 +18,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFaults:
-    """Shares of connections with each fault.
-
-    Args:
-        cut: Reset somewhere in the request.
-        lost: Reset somewhere in the answer, most of them before its first byte: it was acknowledged, and nobody knows.
-        stalled: Nothing passes for a while, then everything does.
-    """
+    """Shares of connections with each fault."""
 
     cut: float = 0.0
     lost: float = 0.0
@@ -51,11 +45,7 @@ class _Fate:
 
 
 class Network:
-    """Addresses that lead to collectors in turn; in a thread of its own.
-
-    Args:
-        rng: Decides what becomes of connections.
-    """
+    """Addresses that lead to collectors in turn; in a thread of its own."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -70,8 +60,6 @@ class Network:
         self._thread.start()
 
     def listen(self, ports: Sequence[int]) -> int:
-        """Return a port of 127.0.0.1 that leads to *ports* in turn."""
-
         async def start() -> asyncio.Server:
             return await asyncio.start_server(lambda reader, writer: self._carry(ports, reader, writer), "127.0.0.1", 0)
 
@@ -79,16 +67,13 @@ class Network:
         return int(self._servers[-1].sockets[0].getsockname()[1])
 
     def cut(self) -> None:
-        """Reset open connections, and every new one until `mend`."""
         self.down = True
         self._loop.call_soon_threadsafe(lambda: [self._reset(writer) for writer in [*self._open]])
 
     def mend(self) -> None:
-        """Let connections through again."""
         self.down = False
 
     def close(self) -> None:
-        """Reset everything and end."""
         self.cut()
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -151,7 +136,6 @@ def _check(up: bool) -> None:
 async def _pump(
     source: asyncio.StreamReader, sink: asyncio.StreamWriter, budget_bytes: int | None, stall_seconds: float
 ) -> None:
-    """Carry bytes until the end, or until the budget is spent: then the connection breaks."""
     sink.transport.set_write_buffer_limits(0)  # `drain` returns when all is with the kernel
     while data := await source.read(_CHUNK_BYTES):
         await asyncio.sleep(stall_seconds)

@@ -23,23 +23,17 @@ SECOND = 1_000_000_000
 
 
 def attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return scalars as OTLP/JSON attributes."""
     kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
     return [{"key": key, "value": {kinds[type(value)]: value}} for key, value in values.items()]
 
 
 @dataclass
 class Bodies:
-    """Builder of valid OTLP/JSON requests, which tests can change.
-
-    Args:
-        now_ns: End of every interval; by default the current time. [Unix nanoseconds]
-    """
+    """Builder of valid OTLP/JSON requests, which tests can change."""
 
     now_ns: int = field(default_factory=time.time_ns)
 
     def point(self, durations: tuple[float, ...] = (0.1,), **changes: Any) -> dict[str, Any]:
-        """Return a point of `inference.request.duration` with *durations* (seconds); *changes* replace its fields."""
         histogram = Histogram()
         for seconds in durations:
             histogram.record(seconds)
@@ -54,7 +48,6 @@ class Bodies:
     def metrics(
         self, *points: dict[str, Any], name: str = names.REQUEST_DURATION, temporality: int = 1, service: str = "shop"
     ) -> dict[str, Any]:
-        """Return a request with one metric that has *points*."""
         metric = {
             "name": name,
             "exponentialHistogram": {"aggregationTemporality": temporality, "dataPoints": [*points]},
@@ -62,7 +55,6 @@ class Bodies:
         return self.request(metric, service=service)
 
     def request(self, *metrics: dict[str, Any], service: str = "shop") -> dict[str, Any]:
-        """Return a request of *service* with *metrics*."""
         resource = attributes(
             {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
         )
@@ -72,7 +64,6 @@ class Bodies:
     def trace(
         self, stages_ns: dict[str, int], *, trace_id: str = "ab" * 16, error: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the spans of a retained trace with *stages_ns*: the root, and a child for each stage except overhead."""
         duration = sum(stages_ns.values())
         begin = self.now_ns - 5 * SECOND
         root = {
@@ -113,7 +104,6 @@ class Bodies:
         return spans
 
     def spans(self, *spans: dict[str, Any], scope: str = names.SCOPE, service: str = "shop") -> dict[str, Any]:
-        """Return a request of *service* with *spans* of *scope*."""
         resource = attributes(
             {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
         )
@@ -134,31 +124,26 @@ class Served:
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        """Post *body*, bytes unchanged and other values as JSON; header names have underscores."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {"content-type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}
         return self.client.post(path, content=content, headers=named)
 
     def counted(self) -> int:
-        """Return the number of requests in the store in the last day."""
         return self.store.read.latency(last_day()).count
 
     def metric(self, name: str) -> float:
-        """Return the value of a line of /metrics, named with its labels; 0 if it does not exist."""
         for line in self.client.get("/metrics").text.splitlines():
             if line.startswith(name + " "):
                 return float(line.rpartition(" ")[2])
         return 0.0
 
     def rejected(self) -> float:
-        """Return the number of refused points and spans, for any reason."""
         lines = self.client.get("/metrics").text.splitlines()
         samples = [line for line in lines if line.startswith("stagelens_collector_rejected_total{")]
         return sum(float(line.rpartition(" ")[2]) for line in samples)
 
 
 def last_day() -> Selection:
-    """Return a selection of the last day and the next minute."""
     from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - used here only
 
     now = datetime.now(UTC)
@@ -167,7 +152,6 @@ def last_day() -> Selection:
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept_alive() -> Generator[None]:
-    """Disable the timeout of idle connections, which could close one just as its client sends the next request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(servers, "_KEEP_ALIVE_SECONDS", 600)
         yield
@@ -175,7 +159,6 @@ def _kept_alive() -> Generator[None]:
 
 @pytest.fixture
 def bodies() -> Bodies:
-    """Builder of valid OTLP/JSON requests."""
     return Bodies()
 
 
@@ -186,19 +169,16 @@ class Ahead:
     seconds: float = 0.0
 
     def __call__(self) -> float:
-        """Return the time in Unix seconds."""
         return time.time() + self.seconds
 
 
 @pytest.fixture
 def ahead() -> Ahead:
-    """Clock of the store and the collector."""
     return Ahead()
 
 
 @pytest.fixture
 def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
-    """Empty store."""
     store = Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=ahead)
     yield store
     store.close()
@@ -206,7 +186,6 @@ def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
 
 @pytest.fixture
 def serve(store: Store, ahead: Ahead) -> Generator[Callable[..., Served]]:
-    """Function that starts a collector with the given settings on a free port; it stops at the end of the test."""
     running: list[Served] = []
 
     def start(**settings: Any) -> Served:
@@ -223,13 +202,11 @@ def serve(store: Store, ahead: Ahead) -> Generator[Callable[..., Served]]:
 
 @pytest.fixture
 def served(serve: Callable[..., Served]) -> Served:
-    """Collector with default settings."""
     return serve()
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """Collector for the tests of a module that send no data."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('shared')}/stagelens.db")
     collector = Collector(CollectorConfig(port=0), store)
     collector.start()
@@ -242,8 +219,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds, for at most a minute."""
-
     def wait(condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 60
         while not condition():
@@ -266,7 +241,6 @@ class SlowStore:
         self.maintenance_failure: Exception | None = None
 
     def write(self, batches: list[Batch]) -> list[bool]:
-        """Write when the test permits it, or raise the error of the test."""
         self.entered.release()
         assert self.open.wait(60)
         if self.failure is not None:
@@ -277,11 +251,9 @@ class SlowStore:
         return self._store.write(batches)
 
     def __getattr__(self, name: str) -> Any:
-        """Return other attributes of the store unchanged."""
         return getattr(self._store, name)
 
     def add_event(self, event: Event) -> None:
-        """Store an event when the test permits it, or raise the error of the test."""
         self.entered.release()
         assert self.open.wait(60)
         if self.failure is not None:
@@ -289,7 +261,6 @@ class SlowStore:
         self._store.add_event(event)
 
     def maintain(self) -> None:
-        """Run maintenance, or raise the error of the test."""
         if self.maintenance_failure is not None:
             raise self.maintenance_failure
         self._store.maintain()
@@ -302,7 +273,6 @@ def slow(store: Store) -> SlowStore:
 
 @pytest.fixture
 def serve_slow(slow: SlowStore, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Function that starts a collector on the slow store."""
     real = Collector.__init__
 
     def on_slow(self: Collector, config: CollectorConfig, _store: Store, **options: Any) -> None:

@@ -23,7 +23,6 @@ SECOND = 1_000_000_000
 
 
 def spans(now_ns: int) -> dict[str, Any]:
-    """Return a request of another instrumentation, with a database call."""
     common = {"traceId": "ab" * 16, "startTimeUnixNano": str(now_ns - 5 * SECOND)}
     root = {**common, "spanId": "01" * 8, "name": "GET /x", "kind": 2, "endTimeUnixNano": str(now_ns - 3 * SECOND)}
     call = {
@@ -43,7 +42,6 @@ def spans(now_ns: int) -> dict[str, Any]:
 def folding(
     store: Store, health: Health, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None
 ) -> SpanFolder:
-    """Background thread, not started."""
     return SpanFolder(
         store,
         interval_seconds=60,

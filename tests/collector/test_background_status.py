@@ -44,7 +44,6 @@ class StatusProbe:
         )
 
     def __call__(self, after: float = 0.0) -> Report:
-        """Return the report *after* some seconds."""
         self.now += after
         self.reporter.report()
         (report,) = self.store.read.collectors()

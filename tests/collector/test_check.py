@@ -20,7 +20,6 @@ Run = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Write the settings of a valid collector; return the path of its file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STAGELENS_COLLECTOR_CONFIG", "collector.yaml")
     monkeypatch.setenv("TEAM_A", SECRET)
@@ -38,7 +37,6 @@ scrape:
 
 
 def check(capsys: Run, *options: str) -> tuple[int, str, str]:
-    """Return exit code, output and errors."""
     code = main(["collector", "--check", *options])
     captured = capsys.readouterr()
     return code, captured.out, captured.err

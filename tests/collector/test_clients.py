@@ -47,7 +47,6 @@ PROTOCOLS = ["http", "grpc"]
 
 
 def export_requests(exporter: MetricExporter, count: int) -> None:
-    """Record *count* requests with the Python SDK, and export them by *exporter*."""
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
     view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
     resource = Resource({names.SERVICE_NAME: "sdk", names.SERVICE_VERSION: "2", names.SERVICE_INSTANCE: "i"})
@@ -147,7 +146,6 @@ def test_the_python_sdk_retries_after_the_given_delay(
 
 @pytest.fixture(scope="module")
 def javascript() -> dict[str, str]:
-    """Environment of Node.js with the OpenTelemetry SDK; skipped without Node.js, except in CI."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         message = "no Node on this machine; `apt-get install nodejs npm`, or `make test-stacks`, which does"
         if os.environ.get("CI"):

@@ -30,7 +30,6 @@ SPANS = 1000
 
 
 def program() -> Path:
-    """Return the path of the agent in the package `rotel`; without the package the test is skipped, except in CI."""
     found = importlib.util.find_spec("rotel")
     if found is None or found.origin is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no rotel; `make test-stacks` installs it")
@@ -39,7 +38,6 @@ def program() -> Path:
 
 @contextmanager
 def rotel(endpoint: str, protocol: str, compression: str) -> Generator[str]:
-    """Run an agent that sends to *endpoint*; yield its URL. Its end sends what it holds."""
     http, grpc = free_port(), free_port()
     command = [
         str(program()), "start", "--exporter", "otlp", "--otlp-exporter-endpoint", endpoint, "--otlp-exporter-protocol",
@@ -55,14 +53,12 @@ def rotel(endpoint: str, protocol: str, compression: str) -> Generator[str]:
 
 
 def is_open(url: str) -> bool:
-    """Return whether something listens at *url*."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))):
         return True
     return False
 
 
 def waiting_spans(store: Store) -> int:
-    """Return the number of spans in the inbox."""
     with database.reading(store.engine) as connection:
         found = inbox.read_delivery(connection, 0, 2**30)
         return sum(len(decode_rows(parcel.spans)) for parcel in found.load(found.parcels))

@@ -55,7 +55,6 @@ REQUESTS = HOURS * 25
 
 
 def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process over `stagelens.db` in *folder*, and return its result."""
     with chdir(folder), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as error:
         try:
             code = main(words)
@@ -65,7 +64,6 @@ def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def batch(name: str, at: int) -> Batch:
-    """Return a batch of one request *at* Unix seconds, of one of three services."""
     series = Series(f"service-{at % 3}", "1", route=f"/{at % 5}")
     return Batch(
         name, PointAggregator().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)])
@@ -74,7 +72,6 @@ def batch(name: str, at: int) -> Batch:
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File of a store with requests in every hour of a day."""
     path = tmp_path_factory.mktemp("day") / "day.db"
     start = int(time.time()) - HOURS * 3600
     opened = Store.open(f"sqlite:///{path}")
@@ -86,7 +83,6 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(day: Path, tmp_path: Path) -> Generator[Store]:
-    """Store with that day in `stagelens.db`, where the commands expect it."""
     shutil.copy(day, tmp_path / "stagelens.db")
     opened = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     yield opened
@@ -94,7 +90,6 @@ def store(day: Path, tmp_path: Path) -> Generator[Store]:
 
 
 def counted(store: Store) -> dict[str, object]:
-    """Return the requests of each service in *store* over the whole retention."""
     end = datetime.now(UTC) + timedelta(minutes=1)
     return {
         name: (
@@ -107,7 +102,6 @@ def counted(store: Store) -> dict[str, object]:
 
 
 def counted_at(url: str) -> dict[str, object]:
-    """Return the requests of each service in the store at *url*."""
     store = Store.open(url)
     try:
         return counted(store)

@@ -29,7 +29,6 @@ def names(config: CollectorFile) -> list[str]:
 
 
 def edit(file: Path, text: str) -> None:
-    """Write *text* with another modification time."""
     before = file.stat().st_mtime_ns
     file.write_text(text)
     os.utime(file, ns=(before, before + 1_000_000))

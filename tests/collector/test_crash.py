@@ -38,8 +38,6 @@ SENDERS = 8
 
 
 class Process:
-    """Collector in a separate process."""
-
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", COLLECTOR, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -50,12 +48,10 @@ class Process:
         self.port = int(self._stdout.readline())
 
     def kill(self) -> None:
-        """Kill the process, as the kernel does when memory is exhausted."""
         self._process.kill()
         self._close()
 
     def stop(self) -> int:
-        """Stop the process in an orderly way; return its exit code."""
         self._stdin.close()
         return self._close()
 
@@ -68,7 +64,6 @@ class Process:
 
 
 def send(port: int, bodies: Iterable[tuple[str, bytes]], acknowledged: set[str], enough: threading.Event) -> None:
-    """Send *bodies* over one connection until it fails or *enough* is set; record the acknowledged ones."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         for name, body in bodies:
             if enough.is_set():
@@ -83,7 +78,6 @@ def send(port: int, bodies: Iterable[tuple[str, bytes]], acknowledged: set[str],
 
 
 def in_store(url: str) -> tuple[set[str], int]:
-    """Return the number of batches in the store, and the number of requests in its points."""
     store = Store.open(url)
     try:
         with store.engine.connect() as connection:

@@ -40,14 +40,12 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counters_of(histogram: Histogram, service: str = "shop") -> Counters:
-    """Return counters that counted *histogram*."""
     made = Counters()
     made.count(PointColumns.of([Point(Series(service), names.REQUEST_DURATION, "forward", 0, histogram)]))
     return made
 
 
 def read(body: bytes) -> dict[str, Any]:
-    """Parse the metric families of a protobuf body, by name."""
     stream, found = BytesIO(body), dict[str, Any]()
     while family := parse_length_prefixed(MetricFamily, stream):
         found[family.name] = family

@@ -23,7 +23,6 @@ NAME = re.compile(r"\bstagelens_(?:collector|alerts)_\w+")
 
 @pytest.fixture
 def exposed_names(served: Any, store: Store) -> set[str]:
-    """Return the names of all metrics in an exposition."""
     served.collector.metrics.include(AlertMetrics(store))
     lines = served.client.get("/metrics").text.splitlines()
     found = {line.split()[2] for line in lines if line.startswith("# TYPE")}

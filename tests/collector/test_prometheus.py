@@ -20,20 +20,16 @@ SECONDS = st.floats(2e-6, 1e5)
 
 
 class Clock:
-    """Clock that the test sets."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """Return the time of the clock."""
         return self.now
 
 
 def points(
     *durations: float, metric: str = names.REQUEST_DURATION, stage: str = "forward", scale: int = 5, **series: str
 ) -> PointColumns:
-    """Return one point of *durations*."""
     histogram = Histogram(scale)
     for seconds in durations:
         histogram.record(seconds)
@@ -41,14 +37,12 @@ def points(
 
 
 def shown(found: list[HistogramFamily], name: str = "stagelens_request_duration_seconds") -> dict[tuple[str, ...], int]:
-    """Return the number of requests of the metric *name* by its label values."""
     (family,) = [each for each in found if each.family.name == name]
     totals = (family.counts.sum(axis=1) + family.zero).tolist()
     return {tuple(value for _, value in labels): total for labels, total in zip(family.labels, totals, strict=True)}
 
 
 def full(clock: Clock, **settings: object) -> Counters:
-    """Return counters with *settings* and *clock*."""
     chosen = PrometheusSettings(**settings)  # pyright: ignore[reportArgumentType]
     return Counters(lambda: chosen, clock)
 

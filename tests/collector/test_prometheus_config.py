@@ -12,7 +12,6 @@ from stagelens.core.errors import ConfigError
 
 
 def written(folder: Path, section: str) -> Path:
-    """Write a file with the section *section*."""
     path = folder / "collector.yaml"
     path.write_text(f"prometheus: {section}\n")
     return path

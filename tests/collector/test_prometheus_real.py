@@ -37,7 +37,6 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def scraping(tmp_path: Path) -> Scraping:
-    """Function that runs a Prometheus with five scrapes a second; skipped if not installed, except in CI."""
     if not prometheus_server.is_installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
 
@@ -53,7 +52,6 @@ def scraping(tmp_path: Path) -> Scraping:
 
 
 def query_value(server: Prometheus, expression: str) -> float:
-    """Return the value of *expression*; None after a late scrape."""
     while (found := server.number(expression)) is None:
         pass
     return found

@@ -27,13 +27,11 @@ METRICS = sorted(path.stem for path in PAYLOADS.glob("*-metrics.bin"))
 
 
 def content(name: str) -> bytes:
-    """Return the message of a payload, decompressed."""
     body = (PAYLOADS / f"{name}.bin").read_bytes()
     return gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
 
 
 def send(served: Any, name: str) -> None:
-    """Send a payload with its recorded headers, to HTTP or gRPC as it was recorded."""
     head, body = json.loads((PAYLOADS / f"{name}.json").read_text()), (PAYLOADS / f"{name}.bin").read_bytes()
     path, headers = head["path"], head["headers"]
     if path.startswith("/v1/"):
@@ -50,14 +48,12 @@ def send(served: Any, name: str) -> None:
 
 
 def spans_of(name: str) -> list[Span]:
-    """Return the spans of servers in a payload."""
     request = ExportTraceServiceRequest.FromString(content(name))
     found = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
     return [span for span in found if span.kind == Span.SPAN_KIND_SERVER]
 
 
 def points_of(name: str) -> list[tuple[str, Any]]:
-    """Return the points in a payload, each with the name of its metric."""
     request = ExportMetricsServiceRequest.FromString(content(name))
     found = [metric for each in request.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
     return [
@@ -68,7 +64,6 @@ def points_of(name: str) -> list[tuple[str, Any]]:
 
 
 def around(recorded: float) -> Selection:
-    """Return a selection of the requests around a time in Unix seconds."""
     at, hour = datetime.fromtimestamp(recorded, UTC), timedelta(hours=1)
     return Selection(at - hour, at + hour, service="shop", version="1", environment="production")
 

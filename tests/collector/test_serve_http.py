@@ -43,7 +43,6 @@ M = TypeVar("M", bound=Message)
 
 
 def parsed(response: httpx.Response, message: M) -> M:
-    """Parse the response in its encoding into *message*."""
     if response.headers["content-type"] == PROTOBUF:
         message.ParseFromString(response.content)
         return message
@@ -51,7 +50,6 @@ def parsed(response: httpx.Response, message: M) -> M:
 
 
 def status_of(body: bytes) -> tuple[int, str]:
-    """Return code and message of a google.rpc.Status."""
     status = Status.FromString(body)
     return status.code, status.message
 
@@ -169,7 +167,6 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
 
 
 def named(encoding: str, service: str = "prompts") -> bytes:
-    """Return the protobuf export of a service, and more than a collector accepts after it."""
     text = service.encode()
     value = b"\x12" + bytes((len(text) + 2,)) + b"\n" + bytes((len(text),)) + text
     attribute = b"\n\x0cservice.name" + value

@@ -34,12 +34,10 @@ MUCH_LATER = 10_000
 
 
 def capture(kind: str) -> bytes:
-    """Return a recorded export of Triton."""
     return (CAPTURES / f"{kind}.json").read_bytes()
 
 
 def opened(trace: KeptTrace) -> KeptTrace:
-    """Return *trace* with its spans as read from the store."""
     assert trace.document is not None
     return replace(trace, spans=records.unpack_trace(trace.document)["spans"])
 
@@ -60,7 +58,6 @@ class Read:
         self.traces = [opened(trace) for trace in folded.traces]
 
     def histograms(self, metric: str) -> dict[str, Histogram]:
-        """Return the histograms of one metric by their keys."""
         found: dict[str, Histogram] = {}
         for point in self.points:
             if point.metric == metric:
@@ -69,7 +66,6 @@ class Read:
 
 
 def cut(body: bytes) -> list[bytes]:
-    """Split the export *body* into one export per span."""
     root = json.loads(body)
     (resource,) = root["resourceSpans"]
     (scope,) = resource["scopeSpans"]
@@ -220,7 +216,6 @@ def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, unt
 
 
 def _processed_later(delivery: AggregationInput) -> AggregationResult:
-    """Process all spans as if their waiting time were over."""
     return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
 
 

@@ -25,11 +25,6 @@ _MEGABYTE = 1024**2
 
 
 def steady(name: str, inputs: int, seed: int) -> Outcome:
-    """Read inputs that are nearly right, in a process of its own.
-
-    Raises:
-        AssertionError: One of them broke it, took too long, or all of them left something behind.
-    """
     command = [sys.executable, "-m", "tests.fuzz.steady", name, str(inputs), str(seed)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -42,11 +37,6 @@ def steady(name: str, inputs: int, seed: int) -> Outcome:
 
 
 def guided(name: str, inputs: int, seed: int, found: Path) -> None:
-    """Look for inputs that reach new code; what breaks anything is left in *found*.
-
-    Raises:
-        AssertionError: One of them broke it, took too long or too much memory.
-    """
     with tempfile.TemporaryDirectory() as corpus:
         for number, data in enumerate(TARGETS[name].seeds()):
             (Path(corpus) / f"seed-{number}").write_bytes(data)
@@ -75,7 +65,6 @@ def guided(name: str, inputs: int, seed: int, found: Path) -> None:
 
 
 def main() -> int:
-    """Run what the command line asks for; return 1 if anything was found."""
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many in all (default 1000000)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="to meet the same inputs again")

@@ -16,12 +16,10 @@ with atheris.instrument_imports(include=["stagelens"]):  # pyright: ignore[repor
 
 
 def main(name: str, arguments: list[str]) -> None:
-    """Fuzz *name* with *arguments* for libFuzzer."""
     target = TARGETS[name]
     logging.disable()  # damaged parcels are logged, and there are many
 
     def mutated(data: bytes, most: int, seed: int) -> bytes:
-        """Mutate as libFuzzer does, or now and then by the structure of what is read."""
         rng = random.Random(seed)
         return target.draw(rng)[:most] if rng.random() < 0.1 else atheris.Mutate(data, most)
 

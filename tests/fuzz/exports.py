@@ -21,7 +21,6 @@ Signal = Literal["metrics", "traces"]
 
 
 def metrics(rng: random.Random) -> dict[str, Any]:
-    """Return some metrics, as OTLP/JSON."""
     return _of_metrics(rng.sample(valid.METRICS, rng.randint(1, 4)))
 
 
@@ -31,7 +30,6 @@ def _of_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def spans(rng: random.Random) -> dict[str, Any]:
-    """Return spans of one or two scopes, as OTLP/JSON."""
     return _of_spans(rng.sample(list(valid.SPANS), rng.randint(1, 2)))
 
 
@@ -51,7 +49,6 @@ def messages(signal: Signal) -> Sequence[Message]:
 
 
 def _in_base64(node: Any) -> Any:
-    """Return OTLP/JSON in protobuf's own JSON mapping, with ids in base64."""
     if isinstance(node, list):
         return [_in_base64(item) for item in node]
     if not isinstance(node, dict):
@@ -64,7 +61,6 @@ def _in_base64(node: Any) -> Any:
 
 
 def deflated(encoding: str, rng: random.Random) -> bytes:
-    """Return a body of any size, compressed."""
     plain = rng.randbytes(rng.randrange(300)) + bytes(rng.choice((0, 1000, 99_000, 200_000)))
     if encoding == "gzip":
         return gzip.compress(plain, rng.randint(1, 9))

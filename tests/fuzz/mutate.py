@@ -30,7 +30,6 @@ _MOST = 64
 
 
 def value(rng: random.Random, depth: int = 2) -> Any:
-    """Return any JSON value."""
     if depth and rng.random() < 0.25:
         inner = [value(rng, depth - 1) for _ in range(rng.randrange(4))]
         return inner if rng.random() < 0.5 else {rng.choice((*_TEXTS, *_NAMES)): item for item in inner}
@@ -39,7 +38,6 @@ def value(rng: random.Random, depth: int = 2) -> Any:
 
 
 def _like(found: Any, rng: random.Random) -> Any:
-    """Return another value of the same type, which passes type checks."""
     match found:
         case bool():
             return not found
@@ -54,7 +52,6 @@ def _like(found: Any, rng: random.Random) -> Any:
 
 
 def json_value(whole: Any, rng: random.Random) -> Any:
-    """Return *whole* with one to four of its values replaced, dropped, doubled, nested or swapped with another."""
     root = copy.deepcopy(whole)
     for _ in range(rng.randint(1, 4)):
         ways = list(_places(root))
@@ -77,13 +74,11 @@ def json_value(whole: Any, rng: random.Random) -> Any:
 
 
 def _places(node: Any) -> list[tuple[Any, Any]]:
-    """Return every place below *node*, as a container and a key."""
     items = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
     return [(node, key) for key, _ in items] + [place for _, inner in items for place in _places(inner)]
 
 
 def message(whole: Message, rng: random.Random) -> Message:
-    """Return *whole* with one to four of its fields changed, cleared or doubled, at any depth."""
     root = type(whole)()
     root.CopyFrom(whole)
     for _ in range(rng.randint(1, 4)):
@@ -137,7 +132,6 @@ def _scalar(field: FieldDescriptor, rng: random.Random) -> Any:
 
 
 def raw(whole: bytes, rng: random.Random) -> bytes:
-    """Return *whole* with bytes changed, cut out, put in, repeated, or cut off at the end."""
     body = bytearray(whole)
     for _ in range(rng.randint(1, 4)):
         at = rng.randint(0, len(body))

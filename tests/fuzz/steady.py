@@ -29,14 +29,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a run.
-
-    Args:
-        inputs: How many were read.
-        seconds: How long it took. [seconds]
-        slowest_seconds: The longest that one took. [seconds]
-        rss_bytes: What the process held after a tenth of them, and at the end. [bytes]
-    """
+    """Result of a run."""
 
     inputs: int
     seconds: float
@@ -45,16 +38,10 @@ class Outcome:
 
     @property
     def left_bytes(self) -> int:
-        """How much more it held at the end."""
         return self.rss_bytes[1] - self.rss_bytes[0]
 
 
 def run(name: str, inputs: int, seed: int) -> Outcome:
-    """Read *inputs* inputs of the target *name*.
-
-    Raises:
-        Exception: What an input made it raise; a note says which one it was.
-    """
     target = TARGETS[name]
     signal.signal(signal.SIGPROF, _too_slow)
     warm, slowest = 0, 0.0
@@ -86,7 +73,6 @@ def _rss_bytes() -> int:
 
 
 def main(name: str, inputs: str, seed: str) -> None:
-    """Run it, and print what came of it as JSON."""
     logging.disable()  # damaged parcels are logged, and there are many
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     print(json.dumps(asdict(run(name, int(inputs), int(seed)))))

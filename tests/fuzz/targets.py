@@ -46,14 +46,7 @@ _FOLDED_ONE_IN = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One reader of what comes from outside.
-
-    Args:
-        check: Reads an input.
-        draw: Makes one that is nearly right.
-        seeds: Inputs that are right.
-        share: Of all inputs, how many go to it beside the others.
-    """
+    """One reader of what comes from outside."""
 
     check: Callable[[bytes], None]
     draw: Callable[[random.Random], bytes]
@@ -93,7 +86,6 @@ def _check_traces(traces: Iterable[KeptTrace]) -> None:
 
 
 def _check_processing(blob: bytes) -> None:
-    """Process the parsed spans after their waiting time: each request is counted, and no span remains."""
     waits = Parcel(_NOW - 5000, counted=False, spans=blob, id=1)
     folded, outcome = process_inbox(AggregationInput(_NOW, [waits], [], complete=True), InboxLimits(), SamplingPolicy())
     points = list(folded.points)
@@ -182,7 +174,6 @@ def _blobs() -> Sequence[bytes]:
 
 
 def _draw_blob(rng: random.Random) -> bytes:
-    """Return spans as the store keeps them, with rows that are broken, or any of it."""
     blob = rng.choice(_blobs())
     start = 5 + int.from_bytes(blob[1:5], "little")
     if rng.random() < 0.3:

@@ -12,7 +12,6 @@ SECOND = 10**9
 
 
 def attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return *values* as OTLP/JSON attributes; lists become arrays."""
     return [{"key": key, "value": _value(value)} for key, value in values.items()]
 
 
@@ -29,7 +28,6 @@ RESOURCE = attributes(
 
 
 def point(key: str, value: str) -> dict[str, Any]:
-    """Return a data point identified by *key*."""
     return {
         "attributes": attributes({key: value, names.STATUS: "ok", names.ROUTE: "/predict", "list": [0.5, True]}),
         "startTimeUnixNano": str(NOW - 10 * SECOND),
@@ -63,7 +61,6 @@ METRICS: list[dict[str, Any]] = [
 
 
 def span(number: int, name: str, kind: int, values: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a span that is the child of the one before, 10 ms shorter on both sides."""
     parent = {"parentSpanId": f"{number - 1:016x}"} if number > 1 else {}
     return {
         "traceId": "ab" * 16,

@@ -13,7 +13,6 @@ from tests.helm.given_values import CHART, Manifests, Render, Values
 
 @pytest.fixture(scope="session")
 def rendered() -> Render:
-    """Renders the chart with some values, as the release `stagelens` in the namespace `observability`: text by template."""
     from helm_python.chart import Chart  # noqa: PLC0415 - it is not installed for the other tiers
 
     chart = Chart.load(CHART)
@@ -28,7 +27,6 @@ def rendered() -> Render:
 
 @pytest.fixture(scope="session")
 def manifests(rendered: Render) -> Manifests:
-    """Renders the chart with some values into the objects it makes: once each, so they are not to be changed."""
     made: dict[str, list[dict[str, Any]]] = {}
 
     def render(values: Values) -> list[dict[str, Any]]:

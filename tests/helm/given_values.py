@@ -70,7 +70,6 @@ CHOICES: tuple[tuple[Values, ...], ...] = (
 
 
 def merged(*layers: Values) -> Values:
-    """Return *layers* put one over the other, as Helm does it."""
     found: Values = {}
     for layer in layers:
         for key, value in layer.items():

@@ -25,7 +25,6 @@ KUBERNETES = ("1.27", "1.37")
 
 
 def schema(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """Return the JSON schema of an object that has *required* fields, *optional* ones, and no others."""
     fields = required | optional
     return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
 

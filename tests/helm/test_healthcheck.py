@@ -23,8 +23,6 @@ CHECK = "import healthcheck; healthcheck._TIMEOUT_SECONDS = 60; raise SystemExit
 
 @contextmanager
 def answering(status: int) -> Generator[str]:
-    """Serve *status* with a reason on every path; give the port."""
-
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)

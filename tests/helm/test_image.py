@@ -51,7 +51,6 @@ app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("done"))])
 
 
 def steps(stage: str) -> Iterator[tuple[str, str]]:
-    """Yield the instructions of a stage of the Dockerfile, each a word and the rest."""
     text = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*\n", "", DOCKERFILE))
     body = re.split(rf"(?m)^FROM \S+ AS {stage}$", text)[1]
     for line in re.split(r"(?m)^FROM ", body)[0].splitlines():
@@ -61,8 +60,6 @@ def steps(stage: str) -> Iterator[tuple[str, str]]:
 
 
 def run_stage(stage: str, root: Path) -> None:
-    """Do what a build of *stage* does, with *root* for its file system, and this Python."""
-
     def here(text: str) -> str:
         return re.sub(r"(?<![\w.])/(src|wheels|autoinstrumentation|opt)\b", rf"{root}/\1", text)
 
@@ -94,7 +91,6 @@ def copy(source: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def autoinstrumentation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the instrumentation image, made by the steps of the Dockerfile."""
     root = tmp_path_factory.mktemp("image")
     (root / "src").mkdir()
     run_stage("wheel", root)
@@ -123,7 +119,6 @@ def workload(autoinstrumentation: Path, tmp_path: Path) -> Callable[..., dict[st
 
 @pytest.fixture
 def plain_python(tmp_path: Path) -> str:
-    """A Python with Starlette, uvicorn and nothing of ours."""
     venv.create(tmp_path / "plain", with_pip=False)
     site = next((tmp_path / "plain" / "lib").glob("python*/site-packages"))
     for name in ("uvicorn", "click", "h11", "starlette", "anyio", "idna", "typing_extensions"):
@@ -176,7 +171,6 @@ def test_pinned_versions_satisfy_the_package_requirements() -> None:
 
 
 def is_for_image(requirement: Requirement, extras: set[str]) -> bool:
-    """Return whether *requirement* applies to the image, for a package with *extras*."""
     python = re.findall(r"(?m)^ARG PYTHON_IMAGE=python:([\d.]+)", DOCKERFILE)[0]
     here = {"python_version": python, "python_full_version": f"{python}.0"}
     return requirement.marker is None or any(

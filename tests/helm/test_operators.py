@@ -17,7 +17,6 @@ INFERENCE, MONITORING = ({"podSelector": {"matchLabels": {"is": name}}} for name
 
 
 def one(made: list[Manifest], kind: str, name: str = "stagelens") -> dict[str, Any]:
-    """Return the spec of the one *kind* called *name*."""
     (found,) = (each["spec"] for each in made if each["kind"] == kind and each["metadata"]["name"] == name)
     return found
 

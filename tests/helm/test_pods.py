@@ -23,7 +23,6 @@ WORKLOADS = ("Deployment", "StatefulSet")
 
 @st.composite
 def values(draw: st.DrawFn) -> Values:
-    """Return an example, or any combination of choices."""
     if draw(st.booleans()):
         return EXAMPLES[draw(st.sampled_from(sorted(EXAMPLES)))]
     return merged(*(draw(st.sampled_from(choice)) for choice in CHOICES))

@@ -29,7 +29,6 @@ FREE = {name for name, rule in LISTED.items() if "const" not in rule}
 
 
 def environment_values(manifests: Manifests, values: Values) -> dict[str, str]:
-    """Return the environment variables of the containers that have a literal value."""
     pods = [made["spec"]["template"]["spec"] for made in manifests(values) if "template" in made.get("spec", {})]
     return {each["name"]: each["value"] for pod in pods for each in pod["containers"][0]["env"] if "value" in each}
 

@@ -13,7 +13,6 @@ from tests.collector.imports.taking import Taking
 
 @pytest.fixture
 def taking(tmp_path: Path) -> Generator[Taking]:
-    """Importer with an empty store."""
     store = Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     yield Taking(store)
     store.close()

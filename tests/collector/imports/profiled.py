@@ -17,7 +17,6 @@ CPU = [ProfilerActivity.CPU]
 
 
 def ranges(file: Path) -> None:
-    """Profile three requests."""
     with profile(activities=CPU) as made:
         for _ in range(3):
             with record_function("predict"):
@@ -28,8 +27,6 @@ def ranges(file: Path) -> None:
 
 
 def steps(file: Path) -> None:
-    """Profile three steps after one for warm-up."""
-
     def save(made: Any) -> None:
         made.export_chrome_trace(str(file))
 

@@ -26,21 +26,17 @@ class Taking:
         self.store = store
 
     def __call__(self, path: Path, **options: Any) -> ImportResult:
-        """Import the file at *path* and retain all requests as traces."""
         now = int(time.time())
         window = TimeWindow(now - 395 * 86_400, now + 86_400)
         return import_file(path, self.store, window, keep=SamplingPolicy(everything=True), **options)
 
     def requests(self) -> int:
-        """Return the number of requests in the store."""
         return self.store.read.latency(ALL).count
 
     def dimension(self, name: str) -> dict[str, int]:
-        """Return the number of requests by value of a dimension."""
         return self.store.read.dimensions(ALL)[name]
 
     def stages(self) -> list[tuple[str, dict[str, float]]]:
-        """Return route and non-zero stages (whole microseconds) of each retained trace, by time."""
         retained = self.store.read.exemplars(ALL, limit=1000, order="time").sort_values("at", kind="stable")
         return [
             (route, {stage: round(seconds * 1e6) for stage, seconds in stages.items() if seconds > _NOTHING})

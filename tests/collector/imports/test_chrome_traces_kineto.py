@@ -28,12 +28,10 @@ HOST, GPU = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
 def event(
     category: str, name: str, start: float, duration: float, lane: dict[str, int] | None = None, **args: Any
 ) -> Any:
-    """Return a complete event, in microseconds after the start of the trace."""
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "args": args, **(lane or HOST)}
 
 
 def written(tmp_path: Path, *events: Any, **more: Any) -> Path:
-    """Write a trace of *events* in the format of Kineto."""
     file = tmp_path / "trace.json"
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE, **more}))
     return file
@@ -41,7 +39,6 @@ def written(tmp_path: Path, *events: Any, **more: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the output of `profiled`."""
     folder = tmp_path_factory.mktemp("profiles")
     subprocess.run([sys.executable, Path(__file__).with_name("profiled.py"), folder], check=True, capture_output=True)
     return folder

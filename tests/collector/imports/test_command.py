@@ -21,7 +21,6 @@ TRITON = Path(__file__).parent / "files" / "triton.json"
 
 @pytest.fixture(autouse=True)
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Database that the environment names."""
     monkeypatch.chdir(tmp_path)
     return f"sqlite:///{tmp_path / 'own.db'}"
 

@@ -34,7 +34,6 @@ def attributes(**values: str) -> list[dict[str, Any]]:
 
 
 def spans(count: int, first: int = 1, service: str = "shop") -> dict[str, Any]:
-    """Return HTTP requests of 10 ms, each with a query of 4 ms."""
     made: list[dict[str, Any]] = []
     for number in range(first, first + count):
         ids = {"traceId": f"{number:032x}"}
@@ -49,7 +48,6 @@ def spans(count: int, first: int = 1, service: str = "shop") -> dict[str, Any]:
 
 
 def metrics(*seconds: float, **changes: Any) -> dict[str, Any]:
-    """Return requests with the given durations as metrics of the agent."""
     histogram = Histogram()
     for each in seconds:
         histogram.record(each)

@@ -9,5 +9,4 @@ from stagelens.collector.scrape import scraper
 
 @pytest.fixture(autouse=True)
 def _long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use long timeouts, so that a slow response on a busy machine is not an error."""
     monkeypatch.setattr(scraper, "TIMEOUT_SECONDS", 60.0)

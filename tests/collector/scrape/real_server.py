@@ -23,7 +23,6 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generator[str]:
-    """Start `python *arguments* PORT` and yield its URL; skipped if *part* is not installed, except in CI."""
     installed = HERE.parents[2] / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
         pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
@@ -44,7 +43,6 @@ def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generat
 
 
 def is_up(url: str) -> bool:
-    """Return whether a server responds at *url*."""
     try:
         with urllib.request.urlopen(url, timeout=60) as response:
             return response.status == 200
@@ -57,7 +55,6 @@ def is_up(url: str) -> bool:
 
 
 def post(url: str, body: Any) -> Any:
-    """Post *body* and return the response, both as JSON."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)

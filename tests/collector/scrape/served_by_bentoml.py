@@ -15,20 +15,16 @@ class Model:
 
     @bentoml.api(batchable=True, max_batch_size=8, max_latency_ms=1000)
     def add(self, rows: list[int]) -> list[int]:
-        """Add one after 20 ms."""
         time.sleep(0.020)
         return [row + 1 for row in rows]
 
 
 @bentoml.service
 class Front:
-    """Service that calls the model."""
-
     model = bentoml.depends(Model)
 
     @bentoml.api
     async def predict(self, row: int) -> int:
-        """Predict one row; a negative value raises an error."""
         if row < 0:
             raise ValueError
         return (await self.model.to_async.add([row]))[0]

@@ -12,24 +12,19 @@ from kserve import Model, ModelServer  # pyright: ignore[reportMissingImports] -
 
 
 class Iris(Model):  # pyright: ignore[reportUntypedBaseClass]
-    """Model that adds up its inputs."""
-
     def __init__(self) -> None:
         super().__init__("iris")
         self.ready = True
 
     def preprocess(self, payload: Any, headers: Any = None) -> Any:
-        """Take 2 ms."""
         time.sleep(0.002)
         return payload
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Add up after 20 ms."""
         time.sleep(0.020)
         return {"predictions": [sum(each) for each in payload["instances"]]}
 
     def postprocess(self, result: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Take 1 ms."""
         time.sleep(0.001)
         return result
 

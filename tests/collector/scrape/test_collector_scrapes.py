@@ -38,16 +38,13 @@ class Site:
         self.metrics_url = f"http://{host}:{port}/metrics"
 
     def metrics(self) -> str:
-        """Return the metrics of the collector."""
         return httpx.get(self.metrics_url, trust_env=False, timeout=60).text
 
     def commit(self, body: object) -> None:
-        """Send an export, which the collector commits."""
         url = self.metrics_url.replace("/metrics", "/v1/metrics")
         httpx.post(url, json=body, trust_env=False, timeout=60).raise_for_status()
 
     def counted(self, service: str) -> int:
-        """Return the number of scraped requests of *service*."""
         now = datetime.now(UTC)
         window = Selection(now - timedelta(hours=1), now + timedelta(hours=1), service=service)
         return sum(each.count for each in self.store.read.engines(window))
@@ -55,7 +52,6 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Generator[Site]:
-    """Running site, stopped at the end."""
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     file = tmp_path / "collector.yaml"
     with serving() as engine:
@@ -73,7 +69,6 @@ def site(tmp_path: Path) -> Generator[Site]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until *holds* returns true; the timeout is that of the test."""
     while not holds():
         threading.Event().wait(0.05)
 

@@ -14,7 +14,6 @@ from stagelens.core.settings import yaml_config
 
 
 def read(text: str) -> tuple[tuple[ScrapeTarget, ...], list[str]]:
-    """Return the targets of *text*, and its problems as line and text."""
     document = yaml_config.parse(text)
     targets = config.read_targets(document, ("scrape",), document.value["scrape"], EgressPolicy())
     return targets, [f"{problem.line}: {problem.text}" for problem in document.problems]

@@ -114,7 +114,6 @@ EXPECTED = {
 
 
 def read(name: str) -> Snapshot:
-    """Return the reading of the exposition *name* by its detected engine."""
     text = (EXPOSITIONS / f"{name}.prom").read_text()
     every = {wanted for engine in config.engines().values() for wanted in engine.wanted()}
     samples = exposition.parse_exposition(text, "text/plain", every)

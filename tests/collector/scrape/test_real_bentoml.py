@@ -25,14 +25,12 @@ SERVE = ("-m", "bentoml", "serve", "served_by_bentoml:Front", "--host", "127.0.0
 
 @pytest.fixture(scope="module")
 def bentoml(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """URL of a running deployment of two services."""
     home = str(tmp_path_factory.mktemp("bentoml"))
     with running("bentoml", *SERVE, ready="/readyz", BENTOML_HOME=home, BENTOML_DO_NOT_TRACK="True") as url:
         yield url
 
 
 def predict(bentoml: str, row: int) -> None:
-    """Send one request to the model, which fails if *row* is negative."""
     if row < 0:
         with pytest.raises(urllib.error.HTTPError, match="500"):
             post(f"{bentoml}/predict", {"row": row})

@@ -20,13 +20,11 @@ CALLS = 5
 
 @pytest.fixture(scope="module")
 def kserve() -> Generator[str]:
-    """URL of a running server."""
     with running("kserve", str(HERE / "served_by_kserve.py")) as url:
         yield url
 
 
 def predict(kserve: str) -> None:
-    """Send one request to the model."""
     assert post(f"{kserve}/v1/models/iris:predict", {"instances": [[1, 2]]}) == {"predictions": [3]}
 
 

@@ -28,7 +28,6 @@ CALLS = 24
 
 @pytest.fixture(scope="module")
 def triton() -> Generator[TritonServer]:
-    """Server with metrics; skipped if Triton is not installed, except in CI."""
     if not is_installed() and not os.environ.get("CI"):
         pytest.skip("no Triton server; `make triton` installs one, and `make test-stacks` does")
     with TritonServer(tells_metrics=True) as server:
@@ -36,7 +35,6 @@ def triton() -> Generator[TritonServer]:
 
 
 def call(triton: TritonServer, model: str) -> None:
-    """Send one request to *model*."""
     shape = [1, 2] if model == "batched" else [2]
     body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": shape, "data": [1.0, 2.0]}]}
     request = urllib.request.Request(
@@ -47,13 +45,11 @@ def call(triton: TritonServer, model: str) -> None:
 
 
 def statistics(triton: TritonServer, model: str) -> dict[str, Any]:
-    """Return the server's statistics of *model*."""
     with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=30) as response:
         return json.load(response)["model_stats"][0]
 
 
 def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
-    """Return the server's statistics of *model* after *calls* calls, which are counted after their responses."""
     while True:
         found = statistics(triton, model)
         # A batch is counted after all of its requests.
@@ -90,7 +86,6 @@ def test_triton_counts_are_stored_exactly(triton: TritonServer, tmp_path: Path) 
     batched = found["batched"]
 
     def added(what: str) -> float:
-        """Return the seconds in *what* since the statistics *before*."""
         first, last = (each["inference_stats"][what]["ns"] for each in (before, after))
         return (last - first) / 1e9
 

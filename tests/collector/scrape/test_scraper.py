@@ -25,13 +25,10 @@ NOW = 1_800_000_000.0
 
 
 class Clock:
-    """Clock that the test sets."""
-
     def __init__(self) -> None:
         self.now = NOW
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
 
@@ -44,18 +41,15 @@ class Rig:
         self.scraper = self.another()
 
     def another(self) -> Scraper:
-        """Return the scraper of another collector."""
         return Scraper(self.store, lambda: (self.target,), dict(os.environ), clock=self.clock)
 
     def read(self, scraper: Scraper | None = None, *, seconds: float = 10) -> TargetState:
-        """Advance the clock, read the target, and return its state."""
         self.clock.now += seconds
         scraper = scraper or self.scraper
         asyncio.run(scraper.scrape(self.target))
         return scraper.states.all()[0]
 
     def counted(self) -> int:
-        """Return the number of requests of the target in the store."""
         ever = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 86_400, UTC))
         found = self.store.read.engines(ever)
 
@@ -65,14 +59,12 @@ class Rig:
 
 
 def read_by(scraper: Scraper, url: str) -> None:
-    """Wait until *scraper* has read *url* and has no other work."""
     while [state.url for state in scraper.states.all() if state.state == "up"] != [url]:
         threading.Event().wait(0.01)
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Generator[Rig]:
-    """Store in SQLite, and a vLLM target without requests."""
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=clock)
     with serving() as served:

@@ -25,17 +25,14 @@ OTHER = MetricStream("request", "engine", (("model", "other"),))
 
 
 def bucket_of(value: float) -> tuple[float, float]:
-    """Return the bucket of *value*."""
     return next((low, high) for low, high in BUCKETS if low < value <= high)
 
 
 def counted(values: list[float], created: float = 0.0) -> StreamCounts:
-    """Return the exposition of a process that observed *values*."""
     return StreamCounts(dict(Counter(map(bucket_of, values))), math.fsum(values), created)
 
 
 def scraped(at: float, streams: dict[MetricStream, StreamCounts], started: float = 0.0, beyond: int = 0) -> Snapshot:
-    """Return a reading by fixed rules."""
     return Snapshot(at, "rules", started, streams, beyond)
 
 
@@ -51,10 +48,6 @@ ACTIONS = st.lists(
 def test_differences_add_up_to_the_observations(
     actions: list[tuple[dict[str, list[float]], bool, bool]], reported: str
 ) -> None:
-    """Over restarts, failed readings and changing labels, differences add up without loss or duplicates.
-
-    A restart loses observations since the last reading, because the process no longer has them.
-    """
     now, started = 1000.0, 900.0
     seen: dict[str, list[float]] = {}
     unread: dict[str, list[float]] = {}

@@ -15,12 +15,10 @@ ENGINE = Engine(name="mine", request=SourceMetric(names=("a_seconds",)))
 
 
 def parse(text: str, media_type: str = "text/plain; version=0.0.4", limit: int = 100) -> exposition.Samples:
-    """Return the samples of *text* that ENGINE needs."""
     return exposition.parse_exposition(text, media_type, ENGINE.wanted(), limit)
 
 
 def read(text: str, media_type: str = "text/plain") -> snapshot.Snapshot:
-    """Return the reading of *text* by ENGINE."""
     return snapshot.read_snapshot(parse(text, media_type), ENGINE, 0.0, "")
 
 

@@ -19,7 +19,6 @@ EDGES = st.lists(st.floats(1e-6, 1e4), unique=True, max_size=8).map(sorted)
 
 
 def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
-    """Return the merged result of *values* counted in buckets up to *edges* and scraped in two halves."""
     engine = config.engines()["vllm"]
     total: dict[str, Histogram] = {}
     base = Snapshot(0.0, "")

@@ -31,7 +31,6 @@ EDGES = (0.0, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, math.inf)
 
 
 def points(added: Mapping[MetricStream, StreamCounts], url: str = "http://gpu-1:8000/metrics") -> list[Point]:
-    """Return the points of a vLLM target at *url*."""
     engine = config.engines()["vllm"]
     return list(replica_points_of(added, ScrapeTarget(url=url, service="chat"), engine, 100))
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def files(authority: Authorities, tmp_path: Path) -> ServerTlsFiles:
-    """Files of a server that requires client certificates of `clients`; tests may replace them."""
     server = authority("servers").sign("first")
     pairs = {"tls.crt": server.certificate, "tls.key": server.key, "ca.crt": authority("clients").file}
     for name, source in pairs.items():

@@ -53,19 +53,15 @@ CLAIMED: dict[str, str] = {"deployment.environment.name": "staging", "deployment
 
 @dataclass
 class Site:
-    """Collector with helper functions for requests."""
-
     collector: Collector
     verify: ssl.SSLContext | bool = True
     scheme: str = "http"
 
     def client(self) -> httpx.Client:
-        """Return an HTTP client."""
         base = f"{self.scheme}://localhost:{self.collector.address[1]}"
         return httpx.Client(base_url=base, verify=self.verify, timeout=60)
 
     def post(self, body: Any, token: str = "", path: str = "/v1/metrics", **headers: str) -> httpx.Response:
-        """Post *body* as JSON."""
         named = {"content-type": "application/json", **headers}
         if token:
             named["authorization"] = f"Bearer {token}"
@@ -73,7 +69,6 @@ class Site:
             return client.post(path, content=json.dumps(body), headers=named)
 
     def export(self, token: str = "", credentials: grpc.ChannelCredentials | None = None) -> grpc.StatusCode:
-        """Send an empty export over gRPC, and return the status."""
         address = f"localhost:{self.collector.grpc_port}"
         options = [("grpc.use_local_subchannel_pool", 1)]
         channel = (
@@ -93,7 +88,6 @@ class Site:
 
 @pytest.fixture
 def site(store: Store, tmp_path: Path) -> Generator[Callable[..., Site]]:
-    """Function that starts a collector with its own configuration file."""
     running: list[Collector] = []
 
     def start(text: str, host: str = "127.0.0.1") -> Site:
@@ -112,37 +106,31 @@ def site(store: Store, tmp_path: Path) -> Generator[Callable[..., Site]]:
 
 @pytest.fixture
 def guarded(site: Callable[..., Site]) -> Site:
-    """Collector that requires tokens."""
     return site(TOKENS)
 
 
 @pytest.fixture
 def sealed(site: Callable[..., Site], authority: Authorities) -> Site:
-    """Collector with TLS that requires client certificates of `clients`."""
     own = authority("servers").sign("collector")
     tls = f"{{certificate: {own.certificate}, key: {own.key}, client_ca: {authority('clients').file}}}"
     return site(f"access:\n  tls: {tls}\n  certificates: [{{common_name: checkout, environment: prod}}]\n")
 
 
 def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
-    """Return texts as OTLP/JSON attributes."""
     return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
 
 
 def environments(store: Store) -> Iterator[str]:
-    """Yield the environment of each series."""
     with store.engine.connect() as connection:
         yield from connection.exec_driver_sql("SELECT environment FROM series").scalars()
 
 
 def server_of(site: Site) -> Any:
-    """Return the HTTP server of the collector."""
     collector: Any = site.collector
     return collector._server
 
 
 def limits_of(site: Site) -> Any:
-    """Return the connection limits of the HTTP server."""
     return server_of(site).limits
 
 

@@ -29,7 +29,6 @@ def sha256(secret: str) -> bytes:
 
 
 def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.AccessSection, list[str]]:
-    """Parse the section, and return it with each problem and its line."""
     document = parse(text)
     found = access_config.read_access(document, (), document.value, ENV, {} if held is None else held)
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def put(source: Pem, files: ServerTlsFiles) -> None:
-    """Replace the certificate and key of the server."""
     for new, place in ((source.certificate, files.certificate), (source.key, files.key)):
         shutil.copyfile(new, place)
         # Change the modification time, because two changes within one tick of the file system's clock look like one.
@@ -35,8 +34,6 @@ def put(source: Pem, files: ServerTlsFiles) -> None:
 
 
 def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tuple[str, str]:
-    """Return the server's certificate name and the client's name seen by the server; ssl.SSLError if one refuses."""
-
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(f"you are {certificate_of(writer.transport)}\n".encode())
@@ -63,8 +60,6 @@ def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tup
 
 @pytest.fixture
 def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
-    """Return the name of the client as seen by a gRPC server; grpc.RpcError if refused."""
-
     def say(_request: bytes, context: grpc.ServicerContext) -> bytes:
         names: Any = context.auth_context().get("x509_common_name", [])
         return b"".join(names)

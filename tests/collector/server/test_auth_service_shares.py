@@ -15,7 +15,6 @@ C: Sender = ("certificate", "c")
 
 
 def number_admitted(shares: ServiceShares, sender: Sender, services: int = 10_000) -> int:
-    """Return how many of *services* new services *sender* may use."""
     return sum(shares.admit(sender, f"{sender}-{number}") for number in range(services))
 
 

@@ -13,7 +13,6 @@ from stagelens.collector.server.body_reader import BodyReader
 
 @pytest.fixture
 def body_reader() -> BodyReader:
-    """Body reader with a limit of 100 bytes."""
     return BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics(Health()))
 
 

@@ -16,21 +16,17 @@ THREADS = 2
 
 
 class Reading:
-    """Parser whose first calls block until released."""
-
     def __init__(self) -> None:
         self.go = threading.Event()
         self.begun = threading.Semaphore(0)
         self.groups: list[Sequence[bytes]] = []
 
     def wait(self, body: bytes) -> bytes:
-        """Parse *body* after the release."""
         self.begun.release()
         assert self.go.wait(60)
         return body
 
     def together(self, bodies: Sequence[bytes]) -> list[bytes]:
-        """Parse *bodies*; raise an error if one is invalid."""
         self.groups.append(bodies)
         if b"bad" in bodies:
             msg = "bad"
@@ -39,7 +35,6 @@ class Reading:
 
 
 async def _occupied(parser: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
-    """Occupy all threads of *decoders*."""
     tasks = [asyncio.create_task(decoders.read(b"first", "", parser.wait, parser.together)) for _ in range(THREADS)]
     for _ in tasks:
         assert await asyncio.to_thread(parser.begun.acquire, timeout=60)

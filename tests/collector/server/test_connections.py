@@ -27,7 +27,6 @@ def connected(served: Any) -> socket.socket:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """Return all data until the other end closes the connection."""
     received = b""
     try:
         while more := connection.recv(65_536):
@@ -113,7 +112,6 @@ def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def request(body: bytes) -> bytes:
-    """Return a request with *body* as JSON."""
     return HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -298,8 +296,6 @@ CHUNKS = b"4;name=x\r\n{\r\n\r\r\n00\r\nX-Trailer: 1\r\n\r\n"
 
 
 class ReceivedPieces(asyncio.Protocol):
-    """Parser that records what it receives."""
-
     def __init__(self) -> None:
         self.pieces = list[bytes]()
 
@@ -361,15 +357,12 @@ class SlowlyRead:
         self.aborted = False
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of unread bytes."""
         return self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
     def is_closing(self) -> bool:
-        """Return true: the response is complete."""
         return True
 
     def abort(self) -> None:
-        """Close the connection."""
         self.aborted = True
 
 
@@ -380,12 +373,9 @@ class Timers:
         self.now, self.waiting = 0.0, list[Callable[[], None]]()
 
     def time(self) -> float:
-        """Return the time."""
         return self.now
 
     def call_later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
-        """Add a timer."""
-
         def run() -> None:
             self.now += seconds
             call(*arguments)

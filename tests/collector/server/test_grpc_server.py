@@ -43,7 +43,6 @@ Serve: TypeAlias = Callable[..., Any]
 
 
 def channel(collector: Collector, compression: grpc.Compression | None = None) -> grpc.Channel:
-    """Separate connection to the server."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
     return grpc.insecure_channel(f"127.0.0.1:{collector.grpc_port}", options, compression)
 
@@ -55,7 +54,6 @@ def call(
     compression: grpc.Compression | None = None,
     **metadata: str,
 ) -> bytes:
-    """Send one message and return the response; keys of *metadata* have underscores."""
     body = message if isinstance(message, bytes) else message.SerializeToString()
     headers = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
     with channel(served.collector, compression) as to:
@@ -63,19 +61,16 @@ def call(
 
 
 def refusal(served: Any, *arguments: Any, **metadata: Any) -> grpc.RpcError:
-    """Send one message and return the error."""
     with pytest.raises(grpc.RpcError) as caught:
         call(served, *arguments, **metadata)
     return caught.value
 
 
 def details(error: Any) -> Status:
-    """Return the google.rpc.Status of an error."""
     return Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
 
 
 def retry_seconds(error: Any) -> int:
-    """Return the retry delay of an error, from both places that exporters read."""
     (found,) = details(error).details
     info = RetryInfo()
     assert found.Unpack(info)
@@ -85,7 +80,6 @@ def retry_seconds(error: Any) -> int:
 
 @st.composite
 def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Generate *whole* with a few bytes changed, possibly truncated."""
     body = bytearray(whole)
     for _ in range(draw(st.integers(1, 3))):
         body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
@@ -93,7 +87,6 @@ def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 def rows(store: Store) -> list[int]:
-    """Return the number of rows in the tables that a call may write to."""
     with store.engine.connect() as connection:
         tables = ("points", "traces", "batches", "series")
         return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
@@ -101,7 +94,6 @@ def rows(store: Store) -> list[int]:
 
 @pytest.fixture
 def metrics(bodies: Any) -> ExportMetricsServiceRequest:
-    """Return an export of one point with one request."""
     return ParseDict(bodies.metrics(bodies.point()), ExportMetricsServiceRequest())
 
 
@@ -181,7 +173,6 @@ def test_a_refusal_is_a_status_of_google_rpc(serve: Serve) -> None:
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, Callable[..., Any]]]:
-    """Collector for all examples: its store, and a function that starts a call."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
     collector = Collector(CollectorConfig(port=0, grpc_port=0, max_inflated_bytes=100_000), store)
     collector.start()
@@ -261,12 +252,10 @@ def test_calls_over_the_limit_get_a_retry_delay(serve: Serve, metrics: Any, monk
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Return a frame of HTTP/2 (RFC 9113, 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def half_messages(collector: Collector, number: int) -> socket.socket:
-    """Connect and begin *number* calls with a part of their message."""
     pairs = ((":method", "POST"), (":scheme", "http"), (":path", METRICS), ("content-type", "application/grpc"))
     head = b"".join(
         b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
