@@ -22,7 +22,7 @@ from ..store.inbox import AggregationInput, AggregationResult, read_backlog
 from ..store.points import PointColumns, as_columns
 from .config import LiveConfig
 from .ingest.writer import FullError
-from .scrape.scraper import TargetState
+from .scrape.target_states import TargetState
 from .self_metrics import Health, SelfMetrics
 from .server.auth import FORGOTTEN_SECONDS, ServiceShares
 from .traces.inbox import InboxLimits, InboxOutcome, process_inbox

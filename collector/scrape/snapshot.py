@@ -1,99 +1,29 @@
-"""Snapshots of a target, all counters and histograms that the rules of its engine name, and the points between two snapshots.
+"""Snapshots of a target: all counters and histograms that the rules of its engine name, and the difference between two of them.
 
-Only the lines of wanted metrics are parsed. A summary, or a pair of sum and count, is a histogram with one bucket from zero to
-infinity. Triton statistics have only sums and numbers of executions by batch size, no distributions: the mean of each batch-size
-bucket is exact, and there are no quantiles. A snapshot is stored as bytes for the next scrape, by this or another collector.
+A summary, or a pair of sum and count, is a histogram with one bucket from zero to infinity. A snapshot is stored as bytes for the
+next scrape, by this or another collector.
 
 Counters only grow while a process lives. A counter that is smaller than before, or has a later start, was reset: its whole value
 is new. Counts from before the first snapshot have no known time, so the first snapshot adds nothing. After a failed scrape the
-previous snapshot stays valid, and the interval becomes longer. Fixed buckets are intervals: each observation is counted at both
-edges of its bucket, in two histograms; see `core.histogram`.
-
-Source: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
+previous snapshot stays valid, and the interval becomes longer.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 from math import inf
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
-from prometheus_client import parser
-from prometheus_client.metrics_core import Metric
-from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.samples import Sample
 
-from ...core import names
-from ...core.addresses import host_and_port
-from ...core.attributes import ATTRIBUTE_SCALE, REPLICA, SCRAPED, attribute_key, replica_stage_key
-from ...core.errors import StagelensError
-from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Distribution, Histogram, bucket_index
-from ...store import Point, Series
-from ..ingest.validation import printable_text
-from .config import Engine, ScrapeTarget, SourceMetric, base_of
-
-OPENMETRICS = "application/openmetrics-text"
-# Maximum number of samples, more than a server with a hundred models has; a sample takes about 1 kB in memory.
-MAX_SAMPLES = 50_000
-# Metric of the start of the process, which reveals a restart even if counters are larger than before.
-PROCESS_START = "process_start_time_seconds"
-
-_NAME = re.compile(r"\s*(?:#\s*(?:TYPE|HELP|UNIT)\s+)?([^\s{]+)")
-_END = "# EOF"
-_SHOWN_CHARS = 80
-
-Samples = Mapping[str, list[Sample]]
-
-
-class ExpositionError(StagelensError):
-    """The text is not a valid exposition; the message names the line."""
-
-
-def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit: int = MAX_SAMPLES) -> Samples:
-    read: Callable[[Iterable[str]], Iterable[Metric]] = (
-        openmetrics.text_fd_to_metric_families
-        if media_type.startswith(OPENMETRICS)
-        else parser.text_fd_to_metric_families
-    )  # pyright: ignore[reportAssignmentType] - typed as a file, but only iterated over
-    lines = _Lines(text, {*wanted, PROCESS_START})
-    found: defaultdict[str, list[Sample]] = defaultdict(list)
-    try:
-        samples = (sample for family in read(lines) for sample in family.samples)
-        for sample in islice(samples, limit):
-            found[sample.name].append(sample)
-        more = next(samples, None)
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
-        shown = lines.last.strip()[:_SHOWN_CHARS]
-        msg = f"line {lines.number} is not valid in the Prometheus text format: {shown!r} ({error or type(error).__name__})"
-        raise ExpositionError(msg) from error
-    if more is not None:
-        msg = f"it has more than {limit} samples of the scraped metrics; drop labels at the target"
-        raise ExpositionError(msg)
-    return found
-
-
-class _Lines:
-    """Iterator over the lines of the wanted metrics, with the number and text of the last line."""
-
-    def __init__(self, text: str, wanted: Collection[str]) -> None:
-        self._text, self._wanted = text, wanted
-        self.number, self.last = 0, ""
-
-    def __iter__(self) -> Iterator[str]:
-        for number, line in enumerate(self._text.splitlines(), 1):
-            match = _NAME.match(line)
-            if line.startswith(_END) or (match and base_of(match[1]) in self._wanted):
-                self.number, self.last = number, line
-                yield line
-
+from .config import Engine, SourceMetric
+from .exposition import PROCESS_START, Samples
 
 # Maximum number of streams of a target; each scrape writes a point for each stream. [count]
 MAX_STREAMS = 2000
@@ -281,47 +211,6 @@ def _number(text: str) -> float:
         return math.nan
 
 
-_NANOSECONDS = 1e9
-# Maximum number of statistics, more than the models and batch sizes of any server.
-_MAX_ENTRIES = 20_000
-
-
-class StatisticsError(StagelensError):
-    """A response does not follow the statistics extension."""
-
-
-def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
-    """Return the executions of every model by batch-size bucket, with the inference time as the sum."""
-    runs: Counter[MetricStream] = Counter()
-    spent: Counter[MetricStream] = Counter()
-    try:
-        entries = [
-            (model, batch) for model in json.loads(text)["model_stats"] for batch in model.get("batch_stats") or ()
-        ]
-        for model, batch in entries[:_MAX_ENTRIES]:
-            labels = (("model", str(model["name"])), ("version", str(model.get("version", ""))))
-            stream = MetricStream("batch", BATCH_SIZES.bucket_of(_bounded_int(batch["batch_size"], least=1)), labels)
-            runs[stream] += _bounded_int(batch["compute_infer"]["count"])
-            spent[stream] += _bounded_int(batch["compute_infer"]["ns"])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        msg = (
-            f"its statistics are not in Triton's format ({type(error).__name__}: {error}); the path is /v2/models/stats"
-        )
-        raise StatisticsError(msg) from error
-    return {
-        stream: StreamCounts({ONE_BUCKET: count} if count else {}, spent[stream] / _NANOSECONDS)
-        for stream, count in runs.items()
-    }
-
-
-def _bounded_int(value: Any, least: int = 0) -> int:
-    number = int(value)
-    if not least <= number <= MAX_COUNT * int(_NANOSECONDS):
-        msg = f"{number} is out of range"
-        raise ValueError(msg)
-    return number
-
-
 # A snapshot in another format is ignored.
 _FORMAT = 1
 
@@ -355,111 +244,6 @@ def _load_stream(row: list[Any]) -> tuple[MetricStream, StreamCounts]:
     kind, key, labels, buckets, total, created = row
     edges = {(low, inf if high is None else high): count for low, high, count in buckets}
     return MetricStream(kind, key, tuple((name, value) for name, value in labels)), StreamCounts(edges, total, created)
-
-
-_SERVER_ERROR = 500
-# Label value without information: BentoML sets it for a service that is not a built Bento.
-_NOT_AVAILABLE = "not available"
-_PAIRS = {
-    "request": names.ENGINE_REQUEST,
-    "stage": names.ENGINE_STAGE,
-    "first_token": names.ENGINE_FIRST_TOKEN,
-    "output_token": names.ENGINE_OUTPUT_TOKEN,
-}
-
-
-def points_of(
-    added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
-) -> Iterator[Point]:
-    """Yield points with the counts *added* at *target*, all at the time *at*, in Unix seconds."""
-    for stream, counted in added.items():
-        series = _series_of(stream.labels, target, engine)
-        if stream.kind in _PAIRS:
-            for metric, histogram in zip(_PAIRS[stream.kind], _edge_histograms(counted), strict=True):
-                yield Point(series, metric, stream.key, at, histogram)
-        else:
-            metric = names.ENGINE_TOKENS if stream.kind == "tokens" else names.ENGINE_BATCH
-            yield Point(series, metric, stream.key, at, Histogram(zero=counted.count, sum=counted.sum))
-
-
-def replica_points_of(
-    added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
-) -> Iterator[Point]:
-    """Yield points with the counts *added* at *target* as those of one replica, so that a slow target of a service has a name.
-
-    Requests count at the values of `_closest_values`, because a fast and a slow replica may share a fixed bucket. The time in stages counts
-    at the mean latency of all requests, because only its sum is known.
-    """
-    asked = {stream: counted for stream, counted in added.items() if stream.kind == "request"}
-    count, total = sum(each.count for each in asked.values()), math.fsum(each.sum for each in asked.values())
-    if not count or total < ZERO_THRESHOLD * count:
-        return
-    address = urlsplit(target.url)
-    host = address.hostname or ""
-    place = f"{SCRAPED}{host_and_port(host, address.port) if address.port else host}"
-    latency: defaultdict[Series, Histogram] = defaultdict(lambda: Histogram(ATTRIBUTE_SCALE))
-    spent: Counter[tuple[Series, str]] = Counter()
-    for stream, counted in added.items():
-        series = _series_of(stream.labels, target, engine)
-        if stream.kind == "request":
-            for value, number in _closest_values(counted):
-                latency[series].record(value, number)
-        elif stream.kind == "stage":
-            spent[series, stream.key] += round(counted.sum * 1e6)
-    for series, histogram in latency.items():
-        yield Point(series, names.REQUEST_BY_ATTRIBUTE, attribute_key(REPLICA.key, place), at, histogram)
-    bucket = bucket_index(total / count, ATTRIBUTE_SCALE)
-    for (series, stage), time in spent.items():
-        if time:
-            key = replica_stage_key(stage, place)
-            yield Point(series, names.REPLICA_STAGE_TIME, key, at, Histogram(ATTRIBUTE_SCALE, {bucket: time}))
-
-
-def _closest_values(counted: StreamCounts) -> Iterator[tuple[float, int]]:
-    """Yield the value at which the observations of each bucket count, and their number.
-
-    The values are as close to each other as their buckets and their sum allow: all buckets have the same value, or their edge nearest
-    to it. Observations of one bucket therefore count at their mean, and those next to a common edge on both of its sides.
-    """
-    edges = sorted({edge for bucket in counted.buckets for edge in bucket if edge < inf})
-
-    def total(value: float) -> float:
-        return math.fsum(min(max(value, low), high) * number for (low, high), number in counted.buckets.items())
-
-    # Between two edges the total is linear.
-    below = max((edge for edge in edges if total(edge) <= counted.sum), default=edges[0])
-    inside = sum(number for (low, high), number in counted.buckets.items() if low <= below < high)
-    value = below + (counted.sum - total(below)) / inside if inside else below
-    for (low, high), number in counted.buckets.items():
-        yield min(max(value, low), high), number
-
-
-def _edge_histograms(counted: StreamCounts) -> tuple[Histogram, Histogram]:
-    found = Distribution()
-    for (low, high), count in counted.buckets.items():
-        found.add(low, high, count)
-    found.set_sum(counted.sum)
-    return found.lows, found.highs
-
-
-def _series_of(labels: Labels, target: ScrapeTarget, engine: Engine) -> Series:
-    values = dict(labels)
-
-    def label_value(dimension: str) -> str:
-        found = (values.get(name, "") for name in getattr(engine.labels, dimension))
-        return next((printable_text(value) for value in found if value not in ("", _NOT_AVAILABLE)), "")
-
-    status = label_value("status")
-    failed = status.isdecimal() and int(status) >= _SERVER_ERROR
-    return Series(
-        service=target.service,
-        version=target.version or label_value("version"),
-        environment=target.environment,
-        model=label_value("model"),
-        model_version=label_value("model_version"),
-        route=label_value("route"),
-        status=names.STATUS_ERROR if failed else names.STATUS_OK,
-    )
 
 
 # Counts of a longer interval are dropped: a single point for the interval would look like a burst in charts and alerts. [seconds]

@@ -12,7 +12,7 @@ import pytest
 
 from stagelens.collector.background import StatusReporter
 from stagelens.collector.config import LiveConfig
-from stagelens.collector.scrape.scraper import TargetState
+from stagelens.collector.scrape.target_states import TargetState
 from stagelens.collector.self_metrics import STOPPED_AFTER, Health, OpenProcesses, SelfMetrics
 from stagelens.core.hardware import hardware_key
 from stagelens.core.histogram import Histogram

@@ -30,10 +30,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.writer import UncommittedError, Writer
+from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.core import names
-from stagelens.core.background_tasks import TaskSupervisor
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.store import Batch, Selection, Store
 
@@ -295,10 +295,10 @@ def test_a_failed_writer_fails_the_probes(
 def test_a_failed_scraper_fails_the_liveness_probe(
     serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    def broken(_self: TaskSupervisor[Any]) -> None:
+    def broken(_self: Scraper) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr(TaskSupervisor, "_run", broken)
+    monkeypatch.setattr(Scraper, "_run", broken)
     served = serve()
     until(lambda: "the thread stagelens-scraper has stopped" in served.client.get("/livez").text)
 

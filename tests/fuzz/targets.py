@@ -19,8 +19,7 @@ from typing import Any
 from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp.model import JSON, PROTOBUF
-from stagelens.collector.scrape import snapshot
-from stagelens.collector.scrape import snapshot as triton_statistics
+from stagelens.collector.scrape import exposition, triton_statistics
 from stagelens.collector.scrape.config import engines
 from stagelens.collector.scrape.snapshot import read_snapshot as read_samples
 from stagelens.collector.server.body_reader import inflate
@@ -189,8 +188,8 @@ def _check_exposition(body: bytes) -> None:
     text = body.decode(errors="replace")
     for engine in engines().values():
         try:
-            samples = snapshot.parse_exposition(text, "text/plain", engine.wanted())
-        except snapshot.ExpositionError:
+            samples = exposition.parse_exposition(text, "text/plain", engine.wanted())
+        except exposition.ExpositionError:
             continue
         read_samples(samples, engine, float(_NOW), "rules")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.collector.scrape import scraper
+from stagelens.collector.scrape import fetch
 
 
 @pytest.fixture(autouse=True)
 def _long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraper, "TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 60.0)

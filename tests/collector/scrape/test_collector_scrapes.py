@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,8 +50,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Generator[Site]:
-    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+def site(tmp_path: Path, open_store: Callable[..., Store]) -> Generator[Site]:
+    store = open_store()
     file = tmp_path / "collector.yaml"
     with serving() as engine:
         engine.counts()
@@ -65,16 +64,10 @@ def site(tmp_path: Path) -> Generator[Site]:
         live.refresh()
         yield made
         collector.stop()
-    store.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        threading.Event().wait(0.05)
 
 
 @pytest.mark.timeout(60)
-def test_targets_of_the_file_are_scraped_and_reported(site: Site, bodies: Any) -> None:
+def test_targets_of_the_file_are_scraped_and_reported(site: Site, bodies: Any, until: Callable[..., None]) -> None:
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.engine.url)}"}} 1\.0', site.metrics())))
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.metrics_url)}"}} 1\.0', site.metrics())))
     site.engine.counts(0.3, 0.7, 1.5)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from stagelens.collector.scrape import config, snapshot
-from stagelens.collector.scrape import snapshot as exposition
+from stagelens.collector.scrape import config, exposition, snapshot
 from stagelens.collector.scrape.config import ScrapeTarget
-from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts, difference_between, points_of
+from stagelens.collector.scrape.points import points_of
+from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts, difference_between
 from stagelens.core import names
 
 EXPOSITIONS = Path(__file__).parent / "expositions"
@@ -129,6 +129,12 @@ def test_every_engine_has_an_exposition_for_tests() -> None:
     assert {file.stem for file in EXPOSITIONS.iterdir()} == set(EXPECTED)
 
 
+def test_every_engine_names_its_documentation() -> None:
+    sources = {key: engine.sources for key, engine in config.engines().items()}
+
+    assert all(urls and all(url.startswith("https://") for url in urls) for urls in sources.values()), sources
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_exposition_is_mapped_to_its_metrics(name: str) -> None:
     found: dict[tuple[str, str], tuple[int, float]] = {}
@@ -137,14 +143,6 @@ def test_an_exposition_is_mapped_to_its_metrics(name: str) -> None:
         found[stream.kind, stream.key] = (count + counted.count, round(total + counted.sum, 9))
 
     assert found == EXPECTED[name].counted
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_every_engine_names_its_documentation(name: str) -> None:
-    engine = config.engines()[EXPECTED[name].engine]
-
-    assert engine.sources
-    assert all(source.startswith("https://") for source in engine.sources)
 
 
 def test_labels_become_dimensions() -> None:
@@ -170,19 +168,13 @@ def test_a_placeholder_label_is_ignored() -> None:
     assert {(each.series.model, each.series.version) for each in made} == {("Summarization", "")}
 
 
-def test_triton_models_and_versions_are_separate_series() -> None:
-    found = {
-        stream.labels: counted.sum for stream, counted in read("triton").streams.items() if stream.kind == "request"
-    }
+def test_triton_models_and_versions_are_separate_series_with_one_unbounded_bucket() -> None:
+    streams = read("triton").streams
+    found = {stream.labels: counted.sum for stream, counted in streams.items() if stream.kind == "request"}
+    queue = streams[MetricStream("stage", "queue", (("model", "resnet"), ("version", "1")))]
 
     assert found == {
         (("model", "resnet"), ("version", "1")): 5.0,
         (("model", "bert"), ("version", "3")): 2.5,
     }
-
-
-def test_a_sum_without_buckets_is_one_unbounded_bucket() -> None:
-    streams = read("triton").streams
-    counted = streams[MetricStream("stage", "queue", (("model", "resnet"), ("version", "1")))]
-
-    assert dict(counted.buckets) == {snapshot.ONE_BUCKET: 200}
+    assert dict(queue.buckets) == {snapshot.ONE_BUCKET: 200}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from stagelens.collector.scrape import scraper as module
+from stagelens.collector.scrape import fetch
 from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Store
@@ -17,21 +16,16 @@ from tests.support.hostile_peer import PEERS, listening
 from tests.support.scrape_target import serving
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Generator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path}/s.db")
-    yield opened
-    opened.close()
-
-
 @pytest.mark.parametrize("name", PEERS)
-def test_a_hostile_target_does_not_affect_another(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 2.0)
-    monkeypatch.setattr(module, "MAX_BYTES", 1024**2)
+def test_a_hostile_target_does_not_affect_another(
+    open_store: Callable[..., Store], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
     with listening(name) as url, serving() as served:
         served.counts(0.3)
         targets = ScrapeTarget(url=f"{url}/metrics", service="hostile"), ScrapeTarget(url=served.url, service="honest")
-        scraper = Scraper(store, lambda: targets, dict(os.environ))
+        scraper = Scraper(open_store(), lambda: targets, dict(os.environ))
 
         async def read() -> None:
             await asyncio.gather(*(scraper.scrape(target) for target in targets))

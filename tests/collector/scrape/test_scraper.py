@@ -8,20 +8,23 @@ import json
 import os
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape import scraper
+from stagelens.collector.scrape import fetch
 from stagelens.collector.scrape.config import ScrapeTarget
-from stagelens.collector.scrape.scraper import Scraper, TargetState
+from stagelens.collector.scrape.scraper import Scraper
+from stagelens.collector.scrape.target_states import TargetState
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Store
 from stagelens.store.collectors import TargetLostError
 from tests.support.scrape_target import Served, serving
 
 NOW = 1_800_000_000.0
+EVER = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 86_400, UTC))
 
 
 class Clock:
@@ -50,8 +53,7 @@ class Rig:
         return scraper.states.all()[0]
 
     def counted(self) -> int:
-        ever = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 86_400, UTC))
-        found = self.store.read.engines(ever)
+        found = self.store.read.engines(EVER)
 
         assert all(each.requests.count == each.requests.highs.count for each in found)
 
@@ -64,13 +66,11 @@ def read_by(scraper: Scraper, url: str) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Generator[Rig]:
+def rig(open_store: Callable[..., Store]) -> Generator[Rig]:
     clock = Clock()
-    store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=clock)
     with serving() as served:
         served.counts()
-        yield Rig(store, served, clock)
-    store.close()
+        yield Rig(open_store(clock=clock), served, clock)
 
 
 def test_the_first_scrape_counts_nothing_and_the_next_the_difference(rig: Rig) -> None:
@@ -95,10 +95,7 @@ def test_two_targets_of_a_service_are_its_replicas(rig: Rig) -> None:
             slow.counts(*slow_values)
             rig.read()
             asyncio.run(rig.scraper.scrape(target))
-        around = Selection(
-            datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 3600, UTC), service="chat"
-        )
-        table = rig.store.read.replica_counts(around)
+        table = rig.store.read.replica_counts(replace(EVER, service="chat"))
 
         assert {each.place: each.requests.sum() for each in table.replicas} == {
             f"127.0.0.1:{rig.served.port}": 2,
@@ -228,7 +225,7 @@ def test_a_slow_target_does_not_delay_others(
 
         async def both() -> None:
             with monkeypatch.context() as patch:
-                patch.setattr(scraper, "TIMEOUT_SECONDS", 0.5)
+                patch.setattr(fetch, "TIMEOUT_SECONDS", 0.5)
                 waiting = asyncio.create_task(rig.scraper.scrape(slow))
                 # On a busy machine the timeout may pass before the connection.
                 await asyncio.to_thread(until, lambda: rig.served.asked or waiting.done())
@@ -244,7 +241,7 @@ def test_a_slow_target_does_not_delay_others(
 
 
 def test_scrape_responses_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraper, "MAX_BYTES", 1024**2)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
     rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
     large = rig.read()
     rig.served.headers["Content-Encoding"] = "gzip"
@@ -287,16 +284,20 @@ def test_a_name_resolving_to_a_metadata_service_is_not_scraped(rig: Rig, monkeyp
     assert "is an address of a cloud metadata service with credentials, which is not allowed" in rig.read().error
 
 
-def test_an_exposition_of_several_engines_needs_the_engine_setting(rig: Rig) -> None:
-    rig.served.bodies["/metrics"] += b'request_predict_seconds_count{model_name="m"} 1\n'
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"<html>hello</html>", "no metrics of a known engine"),
+        (
+            b'request_predict_seconds_count{model_name="m"} 1\nvllm:e2e_request_latency_seconds_sum 1\n',
+            "write `engine: kserve` or `engine: vllm`",
+        ),
+    ],
+)
+def test_a_target_that_is_not_one_known_engine_is_an_error(rig: Rig, body: bytes, error: str) -> None:
+    rig.served.bodies["/metrics"] = body
 
-    assert "write `engine: kserve` or `engine: vllm`" in rig.read().error
-
-
-def test_a_target_without_known_metrics_is_an_error(rig: Rig) -> None:
-    rig.served.bodies["/metrics"] = b"<html>hello</html>"
-
-    assert "no metrics of a known engine" in rig.read().error
+    assert error in rig.read().error
 
 
 def test_targets_follow_the_file(rig: Rig) -> None:
@@ -345,9 +346,8 @@ def test_failing_statistics_do_not_affect_the_metrics(rig: Rig) -> None:
         batch = {"batch_size": 4, "compute_infer": {"count": runs, "ns": runs * 10**9}}
         rig.served.bodies[path] = json.dumps({"model_stats": [{"name": "m", "batch_stats": [batch]}]}).encode()
         states.append(rig.read())
-    ever = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 3600, UTC))
     found = [
-        (band, runs.count, runs.sum) for each in rig.store.read.engines(ever) for band, runs in each.batches.items()
+        (band, runs.count, runs.sum) for each in rig.store.read.engines(EVER) for band, runs in each.batches.items()
     ]
 
     assert "it returns 404" in missing.error

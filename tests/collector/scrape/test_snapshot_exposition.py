@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.scrape import snapshot
-from stagelens.collector.scrape import snapshot as exposition
+from stagelens.collector.scrape import exposition, snapshot
 from stagelens.collector.scrape.config import Engine, SourceMetric
-from stagelens.collector.scrape.snapshot import ExpositionError
+from stagelens.collector.scrape.exposition import ExpositionError
 
 ENGINE = Engine(name="mine", request=SourceMetric(names=("a_seconds",)))
 

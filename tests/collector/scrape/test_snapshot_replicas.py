@@ -13,11 +13,11 @@ import pytest
 from stagelens.analysis.replicas import ReplicaCounts, ReplicaTable, find_outlier
 from stagelens.collector.scrape import config
 from stagelens.collector.scrape.config import ScrapeTarget
+from stagelens.collector.scrape.points import replica_points_of
 from stagelens.collector.scrape.snapshot import (
     ONE_BUCKET,
     MetricStream,
     StreamCounts,
-    replica_points_of,
 )
 from stagelens.core.attributes import ATTRIBUTE_SCALE
 from stagelens.core.histogram import bucket_index
@@ -39,6 +39,7 @@ def points(added: Mapping[MetricStream, StreamCounts], url: str = "http://gpu-1:
     ("counted", "values"),
     [
         pytest.param(StreamCounts({(0.0, 0.5): 4}, 0.4), {0.1: 4}, id="one bucket: the mean"),
+        pytest.param(StreamCounts({ONE_BUCKET: 4}, 2.0), {0.5: 4}, id="no buckets: the mean"),
         pytest.param(StreamCounts({(0.2, 0.5): 3, (0.5, 1.0): 1}, 1.7), {0.4: 3, 0.5: 1}, id="the common edge"),
         pytest.param(StreamCounts({(0.0, 0.5): 2, (1.0, 4.0): 2}, 5.4), {0.5: 2, 2.2: 2}, id="the upper bucket"),
         pytest.param(StreamCounts({(0.0, 0.5): 1, (8.0, math.inf): 2}, 40.5), {0.5: 1, 20.0: 2}, id="no end"),
@@ -56,12 +57,6 @@ def test_requests_count_as_close_to_each_other_as_possible(counted: StreamCounts
     )
     assert found.histogram.buckets == {bucket_index(value, ATTRIBUTE_SCALE): n for value, n in values.items()}
     assert found.histogram.sum == pytest.approx(sum(value * n for value, n in values.items()))
-
-
-def test_requests_without_buckets_count_at_their_mean() -> None:
-    (found,) = points({REQUESTS: StreamCounts({ONE_BUCKET: 4}, 2.0)})
-
-    assert found.histogram.buckets == {bucket_index(0.5, ATTRIBUTE_SCALE): 4}
 
 
 def test_the_time_in_stages_is_exact() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stagelens.collector.scrape import snapshot
+from stagelens.collector.scrape.triton_statistics import StatisticsError, read_triton_statistics
 
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", "-1", '"x"', "null", "[]"])
@@ -14,5 +14,5 @@ def test_infinity_is_refused(number: str) -> None:
     run = f'{{"count": 1, "ns": {number}}}'
     text = json.dumps({"model_stats": [{"name": "m", "batch_stats": [{"batch_size": 1, "compute_infer": "RUN"}]}]})
 
-    with pytest.raises(snapshot.StatisticsError):
-        snapshot.read_triton_statistics(text.replace('"RUN"', run))
+    with pytest.raises(StatisticsError):
+        read_triton_statistics(text.replace('"RUN"', run))

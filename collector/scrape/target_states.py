@@ -1,0 +1,103 @@
+"""States of the scrape targets, for the page *Engines*, /metrics and the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from .config import Engine, ScrapeTarget
+from .snapshot import Difference
+
+_log = logging.getLogger(__name__)
+
+_PREFIX = "stagelens_collector_scrape_"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    url: str
+    service: str
+    engine: str = ""
+    # "elsewhere": another collector does it.
+    state: Literal["up", "down", "elsewhere", "new"] = "new"
+    error: str = ""
+    seconds: float = 0.0
+    streams: int = 0
+    beyond: int = 0
+    failures: int = 0
+    lost_seconds: float = 0.0
+
+
+class TargetStates(Collector):
+    """States of all scrape targets. Thread-safe; each change is logged once, not with every scrape."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: dict[str, TargetState] = {}
+
+    def all(self) -> list[TargetState]:
+        with self._lock:
+            return sorted(self._states.values(), key=lambda state: (state.service, state.url))
+
+    def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, seconds: float) -> None:
+        before = self._of(target)
+        self._set(
+            replace(
+                before,
+                engine=engine.name,
+                state="up",
+                error=difference.note,
+                seconds=seconds,
+                streams=len(difference.base.streams),
+                beyond=difference.base.beyond,
+                lost_seconds=before.lost_seconds + difference.lost_seconds,
+            )
+        )
+
+    def failed(self, target: ScrapeTarget, error: str) -> None:
+        before = self._of(target)
+        self._set(replace(before, state="down", error=error, failures=before.failures + 1))
+
+    def elsewhere(self, target: ScrapeTarget) -> None:
+        self._set(replace(self._of(target), state="elsewhere", error=""))
+
+    def forget(self, url: str) -> None:
+        with self._lock:
+            self._states.pop(url, None)
+
+    def _of(self, target: ScrapeTarget) -> TargetState:
+        with self._lock:
+            return self._states.get(target.url) or TargetState(target.url, target.service)
+
+    def _set(self, state: TargetState) -> None:
+        with self._lock:
+            before = self._states.get(state.url)
+            self._states[state.url] = state
+        if (before.state if before else "up") != state.state and "down" in (state.state, before and before.state):
+            _log.warning("scraping %s: %s%s", state.url, state.state, f", {state.error}" if state.error else "")
+
+    def collect(self) -> Iterable[Metric]:
+        up = GaugeMetricFamily(_PREFIX + "up", "1 while the target can be scraped.", labels=("target",))
+        took = GaugeMetricFamily(_PREFIX + "seconds", "Duration of the last scrape.", labels=("target",))
+        streams = GaugeMetricFamily(_PREFIX + "streams", "Series in the last scrape.", labels=("target",))
+        beyond = GaugeMetricFamily(
+            _PREFIX + "streams_left_out", "Skipped series: above the limit, or invalid.", labels=("target",)
+        )
+        failures = CounterMetricFamily(_PREFIX + "failures", "Failed scrapes.", labels=("target",))
+        lost = CounterMetricFamily(_PREFIX + "lost_seconds", "Time without counts.", labels=("target",))
+        for state in self.all():
+            if state.state in ("up", "down"):
+                up.add_metric((state.url,), state.state == "up")
+                took.add_metric((state.url,), state.seconds)
+                streams.add_metric((state.url,), state.streams)
+                beyond.add_metric((state.url,), state.beyond)
+                failures.add_metric((state.url,), state.failures)
+                lost.add_metric((state.url,), state.lost_seconds)
+        return (up, took, streams, beyond, failures, lost)
