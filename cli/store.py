@@ -11,7 +11,7 @@ from pathlib import Path
 from ..collector import commands
 from ..collector.config import CollectorConfig
 from ..collector.imports.command import import_files
-from ..collector.imports.importer import FORMATS
+from ..collector.imports.formats import FORMATS
 from ..core.errors import StoreError
 from ..core.settings.schema import COLLECTOR, STORE
 from ..store import backup as store_backup

@@ -11,12 +11,10 @@ points by the hundred, and spans by trace, because a retained trace of an agent 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
 
 from ...core import names
 from ...core.errors import WireError
@@ -27,151 +25,16 @@ from ...store.retention import IMPORT_PREFIX
 from ...store.schema import FINEST
 from ..ingest.pipeline import Export, read_export
 from ..ingest.validation import Reason, TimeWindow
-from ..otlp.json_encoding import Object, object_at, objects, string
-from ..otlp.model import JSON, KINDS, Attributes
+from ..otlp.json_encoding import Object, object_at, objects
+from ..otlp.model import JSON, Attributes
 from ..traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from ..traces.rule_config import Rule
 from ..traces.sampling import SamplingPolicy
 from ..traces.span_reader import SpanReader
-from .chrome_traces import KINETO_KEYS, read_kineto, read_onnxruntime
-from .server_records import VLLM_KEYS, read_triton, read_vllm
-from .source import ImportFile, ImportFileError
+from .formats import format_of
+from .otlp_files import METRICS, SPANS, split_export
+from .source import ImportFile
 from .spans import import_rules as own_rules
-
-METRICS, SPANS, LOGS = "resourceMetrics", "resourceSpans", "resourceLogs"
-OTLP_KEYS = (METRICS, SPANS, LOGS)
-# Number of points or spans in one export.
-_RECORDS_PER_EXPORT = 1000
-
-
-def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the exports in *source*, each with its position; invalid lines are reported."""
-    for place, key, item in _read_resources(source):
-        if key == LOGS:
-            source.diagnostics.note("it has logs, which are not counted")
-            continue
-        try:
-            for export in split_export({key: [item]}):
-                yield place, export
-        except WireError as error:
-            source.diagnostics.skip(place, str(error))
-
-
-def split_export(export: Object, at_once: int = _RECORDS_PER_EXPORT) -> Iterator[Object]:
-    """Yield *export* in pieces of about *at_once* points or spans; a larger trace is one piece."""
-    for resource in objects(export, METRICS):
-        for scope in objects(resource, "scopeMetrics"):
-            for metric in objects(scope, "metrics"):
-                for piece in _split_metric(metric, at_once):
-                    yield {METRICS: [resource | {"scopeMetrics": [scope | {"metrics": [piece]}]}]}
-    for resource in objects(export, SPANS):
-        for scope in objects(resource, "scopeSpans"):
-            for spans in _split_spans(objects(scope, "spans"), at_once):
-                yield {SPANS: [resource | {"scopeSpans": [scope | {"spans": spans}]}]}
-
-
-def _split_metric(metric: Object, at_once: int) -> Iterator[Object]:
-    for kind in KINDS:
-        data = metric.get(kind)
-        if isinstance(data, dict):
-            points = objects(data, "dataPoints")
-            for first in range(0, len(points), at_once):
-                yield metric | {kind: data | {"dataPoints": points[first : first + at_once]}}
-
-
-def _split_spans(spans: list[Object], at_once: int) -> Iterator[list[Object]]:
-    traces: defaultdict[str, list[Object]] = defaultdict(list)
-    for span in spans:
-        traces[string(span, "traceId")].append(span)
-    held: list[Object] = []
-    for trace in traces.values():
-        held += trace
-        if len(held) >= at_once:
-            yield held
-            held = []
-    if held:
-        yield held
-
-
-def _read_resources(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
-    if source.first_line_is_whole():
-        yield from _read_lines(source)
-        return
-    for key in OTLP_KEYS:
-        # Every read of the file fails at the same place.
-        for number, item in enumerate(source.items(f"{key}.item", quiet=key != OTLP_KEYS[0])):
-            yield f"{key}[{number}]", key, item
-
-
-def _read_lines(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
-    for number, line in source.lines():
-        try:
-            root = json.loads(line)
-            if not isinstance(root, dict):
-                source.diagnostics.skip(f"line {number}", "is not an object")
-                continue
-            found = [(key, item) for key in OTLP_KEYS for item in objects(root, key)]
-        except RecursionError:
-            source.diagnostics.skip(f"line {number}", "is nested too deeply")
-        except (ValueError, WireError) as error:
-            source.diagnostics.skip(f"line {number}", f"is not OTLP ({error})")
-        else:
-            yield from ((f"line {number}", key, item) for key, item in found)
-
-
-# Reader that yields exports as OTLP/JSON, each with its position in the file; the service is for requests without one.
-FormatReader: TypeAlias = Callable[[ImportFile, str | None], Iterator[tuple[str, Object]]]
-
-# Number of names that are checked before the format of a file counts as unknown.
-_MAX_NAMES = 1000
-
-
-class Format(NamedTuple):
-    """Format of an imported file.
-
-    Args:
-        keys: Keys that only this format has, in its top-level object or in the objects of its top-level list.
-        where: `""` for the top-level object, `"item"` for the top-level list.
-    """
-
-    title: str
-    keys: frozenset[str]
-    where: str
-    read: FormatReader
-
-
-FORMATS = (
-    Format("OTLP JSON (also a run saved by `stagelens run --save`)", frozenset(OTLP_KEYS), "", read_otlp),
-    Format("a torch.profiler trace (Kineto; also vLLM's)", frozenset(KINETO_KEYS), "", read_kineto),
-    Format("a vLLM benchmark result (`vllm bench serve`)", frozenset(VLLM_KEYS), "", read_vllm),
-    Format(
-        "a Triton JSON trace (`--trace-config mode=triton`)",
-        frozenset(("timestamps", "model_name", "activity")),
-        "item",
-        read_triton,
-    ),
-    Format("an ONNX Runtime profile (`enable_profiling`)", frozenset(("ph",)), "item", read_onnxruntime),
-)
-
-
-def format_of(source: ImportFile) -> Format:
-    names: list[str] = []
-    try:
-        for where, name in islice(source.keys(), _MAX_NAMES):
-            found = next((each for each in FORMATS if where == each.where and name in each.keys), None)
-            if found is not None:
-                return found
-            names.append(name)
-        why = (
-            f"its first names are {', '.join(map(repr, names[:5]))}"
-            if names
-            else "it has no names to detect the format"
-        )
-    except ImportFileError as error:
-        why = str(error)
-    read = "".join(f"\n  {each.title}" for each in FORMATS)
-    msg = f"{source.path}: has no supported format: {why}. Supported formats:{read}"
-    raise ImportFileError(msg)
 
 
 @dataclass(slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,5 @@ from tests.collector.imports.taking import Taking
 
 
 @pytest.fixture
-def taking(tmp_path: Path) -> Generator[Taking]:
-    store = Store.open(f"sqlite:///{tmp_path / 'store.db'}")
-    yield Taking(store)
-    store.close()
+def taking(open_store: Callable[..., Store]) -> Taking:
+    return Taking(open_store())

@@ -85,7 +85,7 @@ def test_failed_requests_are_omitted_and_reported(taking: Taking, tmp_path: Path
 def test_prompts_and_outputs_are_not_stored(taking: Taking, tmp_path: Path) -> None:
     taking(written(tmp_path))
 
-    assert b"secret" not in (tmp_path / "store.db").read_bytes()
+    assert b"secret" not in (tmp_path / "stagelens.db").read_bytes()
 
 
 def test_totals_without_details_are_refused_with_the_option(taking: Taking, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.imports.source import TolerantGunzip
+from stagelens.collector.imports.gunzip import TolerantGunzip
 
 
 @given(st.lists(st.binary(max_size=300).map(lambda data: data * 700), min_size=1, max_size=3), st.integers(1, 100_000))

@@ -1,82 +1,30 @@
-"""Chrome traces: profiles of torch.profiler (Kineto, including vLLM's VLLM_TORCH_PROFILER_DIR) and of ONNX Runtime.
+"""Chrome traces of torch.profiler (Kineto, including vLLM's VLLM_TORCH_PROFILER_DIR).
 
-torch.profiler: a request is a `ProfilerStep#`, or without steps an outermost range of `record_function` on its thread. Inside it,
+A request is a `ProfilerStep#`, or without steps an outermost range of `record_function` on its thread. Inside it,
 
 - ranges with the name of a stage, such as `preprocess`, are that stage; waiting for a DataLoader is `preprocess`;
 - modules and outermost operators are `forward`, unless they are in a range of a stage;
 - device work belongs to the request whose thread launched it: copies to the device are `h2d`, copies from the device are `d2h`,
   and kernels belong to the stage of the range in which they were launched, or else to `forward`.
 
-ONNX Runtime (`SessionOptions.enable_profiling`): each `model_run` is a request with the stage `forward`, except for copies from and to
-the device. Creating the session is a request of its own with the stage `load` and the route `session start`. Times count from the start
-of profiling; the modification time of the file is the end.
-
-Sources: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU;
-https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp;
-https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
+Source: https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp
 """
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core import names, stages
 from ..otlp.json_encoding import Object
+from .chrome_events import ChromeEvent, complete_events
 from .source import ImportFile, ImportFileError
 from .spans import ImportedRequest, StageInterval, span_exports
-
-# Later times are invalid. [microseconds]
-_MAX_MICROSECONDS = 2.0**53
-
-
-class ChromeEvent(NamedTuple):
-    """Complete event of a Chrome trace: an event with a start and an end in nanoseconds."""
-
-    name: str
-    category: str
-    start: int
-    end: int
-    lane: tuple[str, str]
-
-
-def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent, Object]]:
-    """Yield the complete events of the list at *path*, each with its JSON object; invalid events are reported.
-
-    Events of other kinds, such as process names, are ignored.
-    """
-    for place, item in enumerate(source.items(path), 1):
-        event = read_event(item)
-        if event is not None:
-            yield event, item
-        elif not isinstance(item, dict) or item.get("ph") in ("X", None):
-            source.diagnostics.skip(f"event {place}", "has no name, no time or no duration")
-
-
-def read_event(item: Any) -> ChromeEvent | None:
-    if not isinstance(item, dict) or item.get("ph") != "X":
-        return None
-    name, start, duration = item.get("name"), _finite_number(item.get("ts")), _finite_number(item.get("dur"))
-    if not isinstance(name, str) or start is None or duration is None or duration < 0:
-        return None
-    begin, end = round(start * 1000), round((start + duration) * 1000)
-    return ChromeEvent(name, str(item.get("cat", "")), begin, end, (str(item.get("pid")), str(item.get("tid"))))
-
-
-def _finite_number(value: Any) -> float | None:
-    # Some profilers write times as text.
-    try:
-        number = float(value) if isinstance(value, int | float | str) else math.nan
-    except (ValueError, OverflowError):
-        return None
-    return number if abs(number) < _MAX_MICROSECONDS else None
-
 
 KINETO_SERVICE = "torch"
 KINETO_KEYS = ("traceEvents", "schemaVersion", "deviceProperties", "baseTimeNanoseconds")
@@ -272,49 +220,3 @@ def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> lis
             last[each.stage] = len(found)
             found.append(StageInterval(each.stage, begin, stop, each.name))
     return found
-
-
-ONNXRUNTIME_SERVICE = "onnxruntime"
-_RUN, _START = "model_run", "session start"
-# Events of loading the model (`model_loading_uri`, `_array`, …) and of creating the session.
-_READING, _MAKING = "model_loading_", "session_initialization"
-# Names of the graph operators that copy between host and device.
-_COPIES = {"MemcpyFromHost": "h2d", "MemcpyToHost": "d2h"}
-# Maximum number of copies whose run has not ended yet.
-_MAX_COPIES = 100_000
-
-
-def read_onnxruntime(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    latest = max((event.end for item in source.items("item", quiet=True) if (event := read_event(item))), default=0)
-    source.note_undated()
-    for export in span_exports(
-        _onnxruntime_requests(source, source.ended_ns - latest), service or ONNXRUNTIME_SERVICE, source.digest
-    ):
-        yield "", export
-
-
-def _onnxruntime_requests(source: ImportFile, offset: int) -> Iterator[ImportedRequest]:
-    copies: defaultdict[tuple[str, str], list[StageInterval]] = defaultdict(list)
-    began = 0
-    for event, item in complete_events(source, "item"):
-        start, end, held = event.start + offset, event.end + offset, copies[event.lane]
-        stage = _COPIES.get(_operator(item))
-        if stage and len(held) < _MAX_COPIES:
-            held.append(StageInterval(stage, start, end, event.name))
-        elif event.name == _RUN:
-            inside = [copy for copy in held if start <= copy.start <= end]
-            device = "cuda" if inside else "cpu"
-            values = {names.ROUTE: _RUN, names.DEVICE: device}
-            yield ImportedRequest(_RUN, start, end, [StageInterval("forward", start, end), *inside], values)
-            held.clear()
-        elif event.name.startswith(_READING):
-            began = start
-        elif event.name == _MAKING:
-            begin = began or start
-            yield ImportedRequest(_START, begin, end, [StageInterval("load", begin, end)], {names.ROUTE: _START})
-            began = 0
-
-
-def _operator(item: Object) -> str:
-    args = item.get("args")
-    return str(args.get("op_name", "")) if isinstance(args, dict) else ""

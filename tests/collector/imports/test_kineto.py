@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.imports import chrome_traces
-from stagelens.collector.imports.chrome_traces import ChromeEvent
+from stagelens.collector.imports import kineto
+from stagelens.collector.imports.chrome_events import ChromeEvent
 from stagelens.collector.imports.source import ImportFileError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_the_last_open_range_is_found(ends: list[tuple[int, int]], at: int) -> N
     ranges = [ChromeEvent("r", "user_annotation", min(pair), max(pair), ("1", "1")) for pair in ends]
     open_ = [each for each in ranges if each.start <= at < each.end]
 
-    found = chrome_traces.Nested(ranges).around(at)
+    found = kineto.Nested(ranges).around(at)
 
     assert (found is None) == (not open_)
     if found:
@@ -158,7 +158,7 @@ def test_an_invalid_event_is_named_and_skipped_alone(taking: Taking, tmp_path: P
 def test_a_trace_that_would_fill_the_memory_is_refused(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chrome_traces, "MAX_EVENTS", 3)
+    monkeypatch.setattr(kineto, "MAX_EVENTS", 3)
     events = [event("cpu_op", "aten::linear", number, 1) for number in range(5)]
 
     with pytest.raises(ImportFileError, match="profile fewer steps"):
