@@ -57,7 +57,7 @@ LIBRARIES = (
     Library("aiokafka", "catalog", "KafkaInstrumentor"),
     Library("bentoml", "bentoml", "BentoMLInstrumentor"),
     Library("botocore", "catalog", "BotocoreInstrumentor"),
-    Library("catboost", "boosting", "CatBoostInstrumentor"),
+    Library("catboost", "catalog", "CatBoostInstrumentor"),
     Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
     Library("confluent_kafka.cimpl", "catalog", "KafkaInstrumentor"),
     Library("ctranslate2", "inference_runtimes", "CTranslate2Instrumentor"),
@@ -78,7 +78,7 @@ LIBRARIES = (
     Library("keras", "tensorflow", "KerasInstrumentor"),
     Library("kserve", "open_inference", "KServeInstrumentor"),
     Library("librosa", "catalog", "LibrosaInstrumentor"),
-    Library("lightgbm", "boosting", "LightGBMInstrumentor"),
+    Library("lightgbm", "catalog", "LightGBMInstrumentor"),
     Library("litestar", "web_frameworks", "LitestarInstrumentor"),
     Library("litserve", "litserve", "LitServeInstrumentor"),
     Library("llama_cpp", "llama_cpp", "LlamaCppInstrumentor"),
@@ -122,7 +122,7 @@ LIBRARIES = (
     Library("waitress", "servers", "ServerInstrumentor"),
     Library("werkzeug", "servers", "ServerInstrumentor"),
     Library("wsgiref", "servers", "ServerInstrumentor"),
-    Library("xgboost", "boosting", "XGBoostInstrumentor"),
+    Library("xgboost", "catalog", "XGBoostInstrumentor"),
 )
 
 

@@ -24,8 +24,6 @@ _by_connection: WeakValueDictionary[int, LineStream] = WeakValueDictionary()
 
 
 class AiohttpClientInstrumentor(Instrumentor):
-    """Instrumentor of `aiohttp.ClientSession` and of the bodies of its responses."""
-
     library = "aiohttp"
     title = "aiohttp (client)"
     stages = {

@@ -19,18 +19,14 @@ from weakref import WeakSet
 from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
-from ..recorder import finish
 from ..records import ROUTE, START, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import transport_peer
 from .server_common import (
-    CANCELLED,
     FAILED,
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
-    UNMATCHED,
     has_hung_up,
-    is_cancelled,
     is_users_code,
     unmatched_route,
 )
@@ -40,19 +36,18 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class AiohttpExchange(NativeExchange):
-    """State of one aiohttp request; finishes its record exactly once."""
+    """State of one request of aiohttp."""
 
-    __slots__ = ("_ended", "_handler", "_request", "_size", "_streamed")
+    __slots__ = ("_handler", "_request", "_streamed")
 
     def serve(self, request: Any, handler: Handler) -> AiohttpExchange:
         self._request = request
         self._handler = handler
-        self._ended = 0
         self._streamed: Any = None
-        # Size of the parts of a streamed response. [bytes]
-        self._size = 0
+        self.size = 0
+        self.rest = "framework"
         # The router runs later.
-        self._marks[ROUTE] = self._template
+        self.marks[ROUTE] = self._template
         return self
 
     async def handle(self, request: Any) -> Any:
@@ -64,8 +59,8 @@ class AiohttpExchange(NativeExchange):
             self.error_type = type(error).__qualname__
             raise
         finally:
-            if self._is_handler() and has_capacity(self._marks):
-                self._marks.extend(("handler", started, self._ended or clock()))
+            if self._is_handler() and has_capacity(self.marks):
+                self.marks.extend(("handler", started, self.ended or clock()))
 
     def _is_handler(self) -> bool:
         match = getattr(self._request, "_match_info", None)
@@ -81,54 +76,56 @@ class AiohttpExchange(NativeExchange):
 
     def hand_over(self, response: Any, part: Any) -> None:
         self._streamed = response
-        self._size += _size_of(part)
+        self.size += _size_of(part)
         self.add_chunk(response.headers.items(), part)
 
     def mark_network(self, started: int, ended: int) -> None:
-        if has_capacity(self._marks):
-            self._marks.extend(("network", started, ended))
+        if has_capacity(self.marks):
+            self.marks.extend(("network", started, ended))
 
     def look_for_client(self, now: int) -> None:
         """Note whether the client has gone before the end of the response is sent; it may go when it has that."""
         transport = self._request.transport
-        self.is_gone = transport is None or (
+        self.gone = transport is None or (
             # The event loop may not have run since.
-            now - self._marks[START] > MIN_LOOK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
+            now - self.marks[START] > MIN_LOOK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
         )
 
     def last_byte(self, started: int, size: int) -> None:
         """Record the end of the response; *started* is the start of its last write, of *size* bytes."""
-        self._ended = clock()
-        self._size += size
-        self.mark_network(started, self._ended)
+        self.ended = clock()
+        self.size += size
+        self.mark_network(started, self.ended)
 
     def end(self, response: Any) -> None:
         """Finish the record of the request. *response* is the sent response, None if none was sent completely."""
-        ended = self._ended or clock()
-        route, error_type, status = UNMATCHED, self.error_type, FAILED
+        ended = self.ended or clock()
         try:
-            # Without the reference to this object, which has the marks.
-            route = self._marks[ROUTE] = self._template()
-            error_type, status = self._outcome(response)
-            self.is_gone = self.is_gone or (not self._ended and self._request.transport is None)
-            if self.is_gone and is_cancelled(error_type, status):
-                self._marks.extend(CANCELLED)
-            if self._stream is not None:
-                self._marks.extend(self._stream.facts())
-            if response is not None and self._request.method != "HEAD":
-                self._marks.extend(("@response_size", response.headers.get("Content-Length", self._size), 0))
+            self._note(response)
         except Exception:
+            self.status = FAILED
             log_failure("describing a request")
-        self._marks.extend(("framework", self._marks[START], ended))
-        finish(self._marks, self._start, ended, route, error_type, status)
+        self.ended = ended
+        # A handler may raise its response, such as "not found".
+        self.complete("" if response is not None else self.error_type)
         self.leave()
 
-    def _outcome(self, response: Any) -> tuple[str, int]:
-        if response is not None:
-            # A handler may raise its response, such as "not found".
-            return self.error_type if response.status >= FAILED else "", response.status
-        status = 0 if self._streamed is None else self._streamed.status
-        return self.error_type, status or (0 if self._request.transport is None else FAILED)
+    def _note(self, response: Any) -> None:
+        transport = self._request.transport
+        if response is None:
+            streamed = 0 if self._streamed is None else self._streamed.status
+            self.status = streamed or (0 if transport is None else FAILED)
+        else:
+            self.status = response.status
+            self.size = response.headers.get("Content-Length", self.size)
+        self.gone = self.gone or (not self.ended and transport is None)
+        if response is None or self._request.method == "HEAD":
+            self.size = None
+
+    def template(self) -> str:
+        # Without the reference to this object, which has the marks.
+        route = self.marks[ROUTE] = self._template()
+        return route
 
     def _template(self) -> str:
         return _template(self._request)
@@ -141,8 +138,6 @@ def _template(request: Any) -> str:
 
 
 class AioHttpServerInstrumentor(Instrumentor):
-    """Instrumentor of `aiohttp.web`, standalone or inside gunicorn."""
-
     library = "aiohttp"
     title = "aiohttp (server)"
     stages = MappingProxyType(

@@ -22,15 +22,14 @@ from ..records import ROUTE, START, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import own_wait_ns, transport_peer, trusted_wait_ns
 from .server_common import (
-    CANCELLED,
     FAILED,
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
     UNMATCHED,
     Exchange,
+    NotCopied,
     called_like,
     has_hung_up,
-    is_cancelled,
     readable,
     record_request_head,
     route_of,
@@ -90,69 +89,47 @@ LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
 class AsgiExchange(Exchange):
-    """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once."""
+    """State of one HTTP request of any ASGI application, whose `receive` and `send` it wraps."""
 
     __slots__ = (
         "_body_read",
-        "_ended",
-        "_gone",
         "_headers",
-        "_marks",
         "_receive",
         "_scope",
         "_send",
-        "_size",
-        "_start",
-        "_status",
-        "_stream",
         "awaits_response",
-        "error_type",
-        "finished",
         "handling",
         "mounts",
         "named_by",
-        "rest",
-        "route",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, marks: Marks, rest: str) -> None:
+        super().__init__(marks, rest)
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._marks = marks
-        self._ended = 0
-        self._status = 0
         self._headers: Iterable[tuple[bytes, bytes]] = ()
-        self._stream: ResponseStream | None = None
-        # Size of the response body so far, -1 if the server sends a file. [bytes]
-        self._size = 0
-        self._body_read = self._gone = False
-        # Whether the record was passed on.
-        self.finished = False
-        # Class of an exception for which the framework has sent the response.
-        self.error_type = ""
+        self.size = 0
+        self._body_read = False
         # Start of the running handler, 0 if none runs.
         self.handling = 0
         # Whether a route has been called, and no response of the framework yet.
         self.awaits_response = False
         self.mounts = ""
-        self.route = ""
-        # Stage of the time that nothing else covers.
-        self.rest = rest
         # The route that has named it: a method of FastAPI calls that of Starlette.
         self.named_by: object = None
-        self._start = self._read_head()
+        self.start = self._read_head()
 
     def name(self, template: str) -> None:
         """Set the route to the prefixes of the mounts followed by *template*; the current task runs the handler."""
-        self.route = self._marks[ROUTE] = self.mounts + template
+        self.route = self.marks[ROUTE] = self.mounts + template
         if state.register is not None:
-            state.register(self._marks, self.route)
+            state.register(self.marks, self.route)
 
     def end_handler(self) -> None:
         started, self.handling = self.handling, 0
         if started:
-            self._marks.extend(("handler", started, self._ended or clock()))
+            self.marks.extend(("handler", started, self.ended or clock()))
 
     def receiving(self) -> Receive:
         """Return the application's `receive`: the wait for the body is `network`, the wait for a disconnect is not."""
@@ -167,7 +144,7 @@ class AsgiExchange(Exchange):
                 raise
             try:
                 if message["type"] == "http.disconnect":
-                    self._gone = True
+                    self.gone = True
                 if not self._body_read:
                     self._mark(started)
                     self._body_read = not message.get("more_body", False)
@@ -182,11 +159,11 @@ class AsgiExchange(Exchange):
 
         async def send(message: Message) -> None:
             started = clock()
-            if started - self._marks[START] > MIN_LOOK_NS:
+            if started - self.marks[START] > MIN_LOOK_NS:
                 self._look_for_client(message)
             if sends_server_timing and message["type"] == "http.response.start":
-                message = with_timing(message, self._marks, self._start, started)
-            gone = self._gone
+                message = with_timing(message, self.marks, self.start, started)
+            gone = self.gone
             try:
                 await self._send(message)
             except BaseException:
@@ -195,11 +172,11 @@ class AsgiExchange(Exchange):
             try:
                 ended = clock()
                 more = message.get("more_body", False)
-                if (not more or ended - started > MIN_CHUNK_NS) and has_capacity(self._marks):
-                    self._marks.extend(("network", started, ended))
+                if (not more or ended - started > MIN_CHUNK_NS) and has_capacity(self.marks):
+                    self.marks.extend(("network", started, ended))
                 kind = message["type"]
                 if kind == "http.response.start":
-                    self._status = message["status"]
+                    self.status = message["status"]
                     self._headers = readable(message.get("headers"))
                     if self.awaits_response and not self.handling:
                         self._resume_handler()
@@ -214,17 +191,19 @@ class AsgiExchange(Exchange):
         """Finish the record if the last byte was never sent, because the application returned, raised or was cancelled."""
         if self.finished:
             return
-        self._gone = self._gone or error_type == "ClientDisconnect" or self._has_client_gone()
-        if not self._status and not self._gone:
+        self.gone = self.gone or error_type == "ClientDisconnect" or self._has_client_gone()
+        if not self.status and not self.gone:
             # The server sends an error response for an application that sends none.
-            self._status = 500
-        self._finish(error_type)
+            self.status = FAILED
+        if self.handling:
+            self.end_handler()
+        self.complete(error_type)
 
     def _look_for_client(self, message: Message) -> None:
         """Note whether the client has gone before the last part of the response is sent; it may go when it has that."""
         try:
             if message["type"] in LAST_MESSAGES and not message.get("more_body", False):
-                self._gone = self._gone or self._has_client_gone()
+                self.gone = self.gone or self._has_client_gone()
         except Exception:
             log_failure("looking for a client")
 
@@ -245,58 +224,40 @@ class AsgiExchange(Exchange):
     def _sent_body(self, message: Message, started: int, more: bool, gone: bool) -> None:
         body = message.get("body")
         if body:
-            self._size += len(body)
-            if self._stream is None and more:
-                self._stream = ResponseStream(self._headers)
-            if self._stream is not None:
-                self._stream.add(started, body)
+            self.size += len(body)
+            if self.stream is None and more:
+                self.stream = ResponseStream(self._headers)
+            if self.stream is not None:
+                self.stream.add(started, body)
         elif message["type"] != "http.response.body":
-            self._size = -1
+            self.size = -1
         if not more:
             # The end of the response is a disconnect, too, which Hypercorn reports while it sends.
-            self._gone = gone
-            self._ended = clock()
+            self.gone = gone
+            self.ended = clock()
             # A 500 may be the response to an exception, whose class is known later, in `close`.
-            if self._status < FAILED:
-                self._finish("")
-
-    def _finish(self, error_type: str) -> None:
-        self.finished = True
-        marks, ended, route = self._marks, self._ended or clock(), self.route
-        try:
-            if not route:
-                route = UNMATCHED
-                route = self._template()
-            if self._stream is not None:
-                marks.extend(self._stream.facts())
-        except Exception:
-            log_failure("describing a request")
-        if not error_type and self._status >= FAILED:
-            error_type = self.error_type
-        if self._gone and is_cancelled(error_type, self._status):
-            marks.extend(CANCELLED)
-        if self.handling:
-            self.end_handler()
-        marks.extend((self.rest, marks[START], ended, "@response_size", self._size, 0))
-        finish(marks, self._start, ended, route, error_type, self._status)
+            if self.status < FAILED:
+                if self.handling:
+                    self.end_handler()
+                self.complete("")
 
     def _resume_handler(self) -> None:
         """Let the code that sends this response, after the endpoint, belong to the handler: it is none of the framework's."""
-        keys = self._marks[::3]
+        keys = self.marks[::3]
         if "handler" in keys:
-            self.handling = max(end for key, end in zip(keys, self._marks[2::3], strict=True) if key == "handler")
+            self.handling = max(end for key, end in zip(keys, self.marks[2::3], strict=True) if key == "handler")
 
     def _mark(self, started: int) -> None:
-        if has_capacity(self._marks):
-            self._marks.extend(("network", started, clock()))
+        if has_capacity(self.marks):
+            self.marks.extend(("network", started, clock()))
 
-    def _template(self) -> str:
+    def template(self) -> str:
         # A custom route class, or a mounted application that is not a router.
         template = getattr(self._scope.get("route"), "path", None) or self._scope.get("path_template")
         if self.mounts or (template and isinstance(template, str)):
             return str(self.mounts or template)
         path = path_of(self._scope)
-        return route_of(self._marks, path, self._status) if self.rest == HANDLER else unmatched_route(path)
+        return route_of(self.marks, path, self.status) if self.rest == HANDLER else unmatched_route(path)
 
     def _read_head(self) -> int:
         read: dict[bytes, str] = {}
@@ -312,9 +273,9 @@ class AsgiExchange(Exchange):
         else:
             waited = own_wait_ns(arrived)
         if named_attributes.sources:
-            named_attributes.record_headers(self._marks, self._header)
+            named_attributes.record_headers(self.marks, self._header)
         return record_request_head(
-            self._marks,
+            self.marks,
             method,
             read.get(b"traceparent", ""),
             read.get(b"x-force-trace", ""),
@@ -344,7 +305,7 @@ def path_of(scope: Scope) -> str:
     return path if path.startswith(root) else root + path
 
 
-class MessageExchange(Exchange):
+class MessageExchange(NotCopied):
     """Messages of one websocket: each that arrives is a request, until the last answer before the application awaits the next."""
 
     __slots__ = ("_answered", "_marks", "_receive", "_scope", "_send", "_stream", "_token", "rest")

@@ -21,8 +21,6 @@ from .server_common import as_handler
 
 
 class BentoMLInstrumentor(Instrumentor):
-    """Instrumentor of the methods of `bentoml.api`, and of the dispatcher of `bentoml.api(batchable=True)`."""
-
     library = "bentoml"
     title = "BentoML"
     stages = {

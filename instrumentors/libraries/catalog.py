@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Final
 
-from ..instrumentor import CallsInstrumentor, Hook, LongCall, Probed, log_failure, timed_call
+from ..instrumentor import CallsInstrumentor, Hook, LongCall, Probed, log_failure, timed, timed_call
 from ..records import Marks, clock, has_capacity
 
 
@@ -421,3 +421,83 @@ class KafkaInstrumentor(DependencyInstrumentor):
         attributes = {name: functools.update_wrapper(make(method), method) for name, method in found.items()}
         described = {name: getattr(original, name) for name in ("__doc__", "__module__", "__qualname__")}
         return type(original.__name__, (original,), {**attributes, **described})
+
+
+_XGBOOST: Final = "XGBModel XGBClassifier XGBRegressor XGBRanker XGBRFClassifier XGBRFRegressor"
+_LIGHTGBM: Final = "LGBMModel LGBMClassifier LGBMRegressor LGBMRanker"
+_CATBOOST: Final = "catboost.core:CatBoost CatBoostClassifier CatBoostRegressor CatBoostRanker"
+
+
+class BoostingInstrumentor(CallsInstrumentor):
+    """Base class of a library of models: `forward` is a prediction, and a call without a stage a training."""
+
+    facts = ("model", "batch")
+
+    def wrapper(self, stage: str) -> Probed:
+        # Loaded only with these libraries.
+        from .model_common import model_call, without_calls  # noqa: PLC0415
+
+        return {"forward": model_call(), "load": timed("load"), "": without_calls}[stage]
+
+
+class XGBoostInstrumentor(BoostingInstrumentor):
+    """XGBoost: times predictions as `forward`, and the loading of models.
+
+    - Copies to and from a GPU inside a prediction count as `forward`.
+    """
+
+    library = "xgboost"
+    title = "XGBoost"
+    stages = {
+        "forward": "calls of `predict` and `inplace_predict` of a `Booster`; `predict`, `predict_proba` and `apply` of the "
+        "scikit-learn models; from 20 µs",
+        "load": "calls of `load_model`",
+    }
+    not_timed = ("the creation of a `DMatrix` outside of a prediction", "predictions inside `fit` and `train`")
+    tested = {"xgboost-cpu": "3.2.0"}
+    calls = (
+        ("xgboost.core:Booster", "forward", "predict inplace_predict"),
+        ("xgboost.core:Booster", "load", "load_model"),
+        (f"xgboost.sklearn:{_XGBOOST}", "forward", "predict predict_proba apply"),
+        (f"xgboost.sklearn:{_XGBOOST}", "load", "load_model"),
+        (f"xgboost.sklearn:{_XGBOOST}", "", "fit"),
+        ("xgboost.training", "", "train"),
+    )
+
+
+class LightGBMInstrumentor(BoostingInstrumentor):
+    """LightGBM: times predictions as `forward`."""
+
+    library = "lightgbm"
+    title = "LightGBM"
+    stages = {
+        "forward": "calls of `predict` of a `Booster`; `predict`, `predict_proba` and `decision_function` of the scikit-learn "
+        "models; from 20 µs"
+    }
+    not_timed = ("the loading of a `Booster` from a file", "predictions inside `fit` and `train`")
+    tested = {"lightgbm": "4.7.0"}
+    calls = (
+        ("lightgbm.basic:Booster", "forward", "predict"),
+        (f"lightgbm.sklearn:{_LIGHTGBM}", "forward", "predict predict_proba decision_function"),
+        (f"lightgbm.sklearn:{_LIGHTGBM}", "", "fit"),
+        ("lightgbm.engine", "", "train"),
+    )
+
+
+class CatBoostInstrumentor(BoostingInstrumentor):
+    """CatBoost: times predictions as `forward`, and the loading of models."""
+
+    library = "catboost"
+    title = "CatBoost"
+    stages = {
+        "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `virtual_ensembles_predict` and "
+        "`calc_leaf_indexes`, from 20 µs",
+        "load": "calls of `load_model`",
+    }
+    not_timed = ("the creation of a `Pool` outside of a prediction", "`staged_predict`", "predictions inside `fit`")
+    tested = {"catboost": "1.2.10"}
+    calls = (
+        (_CATBOOST, "forward", "predict predict_proba predict_log_proba virtual_ensembles_predict calc_leaf_indexes"),
+        (_CATBOOST, "load", "load_model"),
+        (_CATBOOST, "", "fit"),
+    )

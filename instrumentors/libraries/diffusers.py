@@ -18,8 +18,6 @@ PROCESSORS = {"preprocess": ("preprocess", "preprocess_video"), "postprocess": (
 
 
 class DiffusersInstrumentor(Instrumentor):
-    """Instrumentor of `diffusers.DiffusionPipeline`, its subclasses and the image processors."""
-
     library = "diffusers"
     title = "Diffusers"
     stages = {

@@ -21,8 +21,6 @@ from .wsgi import Environ, StartResponse
 
 
 class DjangoInstrumentor(Instrumentor):
-    """Instrumentor of Django's two handlers and their subclasses."""
-
     library = "django"
     title = "Django"
     stages = {

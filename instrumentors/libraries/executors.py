@@ -46,8 +46,6 @@ SERVING_ALL = frozenset(
 
 
 class ExecutorInstrumentor(Instrumentor):
-    """Instrumentor of `concurrent.futures`, `threading` and the thread pool of `multiprocessing`."""
-
     library = "concurrent.futures"
     title = "Threads and executors"
     stages = MappingProxyType(

@@ -18,8 +18,6 @@ from .wsgi import KEY, Environ, StartResponse, close, serve, step
 
 
 class FlaskInstrumentor(Instrumentor):
-    """Instrumentor of `flask.Flask` and its subclasses, under any WSGI server."""
-
     library = "flask"
     title = "Flask"
     stages = {

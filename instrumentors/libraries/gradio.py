@@ -17,8 +17,6 @@ from ..records import FIRST_FACT, ROUTE, START, Marks, clock, current, triples_o
 
 
 class GradioInstrumentor(Instrumentor):
-    """Instrumentor of `gradio.queueing.Queue`, and of the functions of `gradio.Blocks`."""
-
     library = "gradio"
     title = "Gradio"
     stages = {

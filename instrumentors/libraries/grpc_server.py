@@ -25,17 +25,17 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
+from ...core.stages import FRAMEWORK
 from .. import named_attributes, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, Target, log_failure, timed, timed_call
-from ..recorder import abandon, begin, end, finish
-from ..recorder_state import state
+from ..recorder import abandon, begin, end
 from ..records import ROUTE, START, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import trusted_wait_ns
 from .server_common import (
-    CANCELLED,
     MIN_CHUNK_NS,
     UNMATCHED,
+    Exchange,
     as_handler,
     is_users_code,
     record_request_head,
@@ -52,31 +52,29 @@ GONE = "CANCELLED"
 DEADLINE_TOLERANCE_SECONDS = 0.15
 
 
-class GrpcExchange:
-    """State of one call; finishes its record exactly once."""
+class GrpcExchange(Exchange):
+    """State of one call."""
 
     __slots__ = (
         "_arrived",
         "_receiving",
-        "_start",
-        "_stream",
         "code",
         "context",
         "error",
         "handling",
-        "marks",
         "method",
         "owner",
         "request_bytes",
-        "response_bytes",
         "sending",
         "submitted",
     )
 
     def __init__(self, method: str, arrived: int) -> None:
+        super().__init__(["", arrived], FRAMEWORK)
         self.method = method
-        self._arrived = self._start = self.submitted = arrived
-        self.marks: Marks = []
+        self._arrived = self.submitted = arrived
+        # Until a thread works on the call.
+        self.marks = []
         # Name of the status, and class of the exception behind it.
         self.code = self.error = ""
         # Start of the running method, of the wait for the only message of the request, and of the sending of the response; 0 for none.
@@ -85,10 +83,8 @@ class GrpcExchange:
         self.context: Any = None
         # Thread or task of the call.
         self.owner: Any = None
-        self._stream: ResponseStream | None = None
-        # Size of the messages so far, None if not known. [bytes]
+        # Size of the messages of the request so far, None if not known. [bytes]
         self.request_bytes: int | None = None
-        self.response_bytes: int | None = None
 
     def open(self, marks: Marks, metadata: Iterable[Any]) -> None:
         """Read the metadata into the new *marks*; the request starts with its arrival."""
@@ -100,13 +96,13 @@ class GrpcExchange:
         waited = trusted_wait_ns(head.get("x-request-start", ""), tuple)
         forced = head.get("x-force-trace", "")
         tracestate = head.get("tracestate", "")
-        self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, tracestate)
+        self.start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, tracestate)
         if named_attributes.sources:
             given = {pair[0]: pair[1] for pair in pairs if isinstance(pair[1], str)}
             named_attributes.record_headers(marks, given.get)
         if opened > self.submitted:
             marks.extend(("queue", self.submitted, opened))
-        marks[ROUTE] = self._route()
+        marks[ROUTE] = self.template()
         if state.register is not None:
             state.register(marks, marks[ROUTE])
 
@@ -136,31 +132,25 @@ class GrpcExchange:
 
     def hand_over(self, at: int, message: Any) -> None:
         """Record the sending of a *message* at the time *at*; an empty one only keeps the call open."""
-        if self._stream is None:
-            self._stream = ResponseStream()
-        self._stream.add(at, message)
+        if self.stream is None:
+            self.stream = ResponseStream()
+        self.stream.add(at, message)
 
     def sized(self, message: Any) -> Any:
         if isinstance(message, bytes):
-            self.response_bytes = (self.response_bytes or 0) + len(message)
+            self.size = (self.size or 0) + len(message)
         return message
 
     def finish(self, ended: int) -> None:
         self.end_handler()
-        for fact, size in (("@request_size", self.request_bytes), ("@response_size", self.response_bytes)):
-            if size is not None:
-                self.marks.extend((fact, size, 0))
-        if self._stream is not None:
-            self.marks.extend(self._stream.facts())
-        elif self.sending:
+        if self.request_bytes is not None:
+            self.marks.extend(("@request_size", self.request_bytes, 0))
+        if self.stream is None and self.sending:
             self.marks.extend(("network", self.sending, ended))
-        self.marks.extend(("framework", self.marks[START], ended))
-        error_type = self.error or self.code if self.code in FAILURES else ""
-        if self.code == GONE:
-            self.marks.extend(CANCELLED)
-        finish(self.marks, self._start, ended, self._route(), error_type)
+        self.ended, self.gone = ended, self.code == GONE
+        self.complete(self.error or self.code if self.code in FAILURES else "")
 
-    def _route(self) -> str:
+    def template(self) -> str:
         return self.method.lstrip("/")
 
 
@@ -170,8 +160,6 @@ _exchange: ContextVar[GrpcExchange | None] = ContextVar("stagelens_grpc_exchange
 
 
 class GrpcServerInstrumentor(Instrumentor):
-    """Instrumentor of the servers of `grpc.server` and `grpc.aio.server` that are created after the import of `stagelens`."""
-
     library = "grpc"
     title = "gRPC (server)"
     stages = {
@@ -565,12 +553,10 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
             try:
                 async with contextlib.aclosing(behavior(_incoming(exchange, request), context)) as messages:
                     async for message in messages:
-                        started, before = clock(), exchange.response_bytes or 0
+                        started, before = clock(), exchange.size or 0
                         yield message
                         # Its size, once it is serialized.
-                        exchange.hand_over(
-                            started, message if isinstance(message, bytes) else exchange.response_bytes != before
-                        )
+                        exchange.hand_over(started, message if isinstance(message, bytes) else exchange.size != before)
                         exchange.mark("network", started, MIN_CHUNK_NS)
             except BaseException as error:
                 exchange.error = _class_of(error)

@@ -28,8 +28,6 @@ OVERDUE, CHECK = 0.6, 0.1
 
 
 class GunicornInstrumentor(Instrumentor):
-    """Instrumentor of `gunicorn.workers.gthread.ThreadWorker`."""
-
     library = "gunicorn"
     title = "gunicorn"
     stages = MappingProxyType({"queue": "the wait of a connection for a thread of a `gthread` worker"})

@@ -29,8 +29,6 @@ from .server_common import relayed
 
 
 class HttpxInstrumentor(Instrumentor):
-    """Instrumentor of `httpx.Client` and `httpx.AsyncClient`, also of httpx2."""
-
     library = "httpx"
     title = "httpx"
     stages = {

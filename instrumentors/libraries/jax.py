@@ -21,8 +21,6 @@ PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - importing
 
 
 class JaxInstrumentor(Instrumentor):
-    """Instrumentor of `jax.jit`, `jax.stages.Compiled` and the waits of `jax.Array`."""
-
     library = "jax"
     title = "JAX"
     stages = {

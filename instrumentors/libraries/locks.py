@@ -21,8 +21,6 @@ MIN_FILE_WAIT: Final = 5_000_000
 
 
 class LockInstrumentor(Instrumentor):
-    """Instrumentor of locks, semaphores and limiters of asyncio, anyio, threads, processes, gevent and filelock."""
-
     library = "asyncio"
     title = "Locks and semaphores"
     stages = MappingProxyType(

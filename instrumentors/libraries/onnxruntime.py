@@ -26,8 +26,6 @@ _SESSION = "onnxruntime:InferenceSession.__mro__"
 
 
 class OnnxRuntimeInstrumentor(Instrumentor):
-    """Instrumentor of `onnxruntime.InferenceSession` and its subclasses, `OrtValue` and `IOBinding`."""
-
     library = "onnxruntime"
     title = "ONNX Runtime"
     stages = {

@@ -26,8 +26,6 @@ _CHILDREN: Final = tuple(f"multiprocessing.popen_{method}" for method in ("fork"
 
 
 class ProcessPoolInstrumentor(Instrumentor):
-    """Instrumentor of `concurrent.futures.ProcessPoolExecutor`."""
-
     library = "concurrent.futures.process"
     title = "Process pools"
     stages = {

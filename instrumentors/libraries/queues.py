@@ -63,8 +63,6 @@ MAX_LOOSE: Final = 16
 
 
 class QueueInstrumentor(Instrumentor):
-    """Instrumentor of `asyncio.Queue`, `queue.Queue`, the queues of gevent, the memory object streams of anyio, and janus."""
-
     library = "queue"
     title = "Queues and your own batchers"
     stages = MappingProxyType(

@@ -38,8 +38,6 @@ SENT: Final = "_stagelens"
 
 
 class RayServeInstrumentor(Instrumentor):
-    """Instrumentor of `ray.serve`: its proxy, handles, replicas and `@serve.batch`."""
-
     library = "ray.serve"
     title = "Ray Serve"
     stages = {

@@ -30,8 +30,6 @@ CLASSES = "BaseModel SentenceTransformer SparseEncoder CrossEncoder MultiVectorE
 
 
 class SentenceTransformersInstrumentor(Instrumentor):
-    """Instrumentor of `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` and `CrossEncoder`."""
-
     library = "sentence_transformers"
     title = "Sentence Transformers"
     stages = {

@@ -23,21 +23,83 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
 from ...core import health_probes
-from ..instrumentor import timed, timed_async, unpatched
+from ..instrumentor import log_failure, timed, timed_async, unpatched
+from ..recorder import finish
 from ..records import ROUTE, START, Marks, clock, current, has_capacity, untimed
 from ..trace_context import OWN_ENTRY, is_forced
+from .streams import ResponseStream
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
 MIN_CHUNK_NS = 50_000
 
 
-class Exchange:
-    """Base of the state of a request, as a value of a mapping that applications may copy and serialize: there it is None."""
+class NotCopied:
+    """A value of a mapping that applications may copy and serialize: there it is None."""
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
+
+
+class Exchange(NotCopied):
+    """State of one request of a server; finishes its record exactly once."""
+
+    __slots__ = (
+        "ended",
+        "error_type",
+        "finished",
+        "gone",
+        "marks",
+        "rest",
+        "route",
+        "size",
+        "start",
+        "status",
+        "stream",
+    )
+
+    def __init__(self, marks: Marks, rest: str) -> None:
+        self.marks = marks
+        # Stage of the time that nothing else covers.
+        self.rest = rest
+        self.start: int = marks[START]
+        # Time of the last byte of the response, 0 before it.
+        self.ended = self.status = 0
+        self.stream: ResponseStream | None = None
+        # Size of the response body so far, -1 if the server sends a file, None if not known. [bytes]
+        self.size: Any = None
+        # Whether the client has gone before the response was complete; whether the record was passed on.
+        self.gone = self.finished = False
+        # Class of an exception for which the framework has sent the response.
+        self.error_type = ""
+        self.route = ""
+
+    def template(self) -> str:
+        """Return the route of a request that nobody has named."""
+        return UNMATCHED
+
+    def complete(self, error_type: str) -> None:
+        """Finish the record of the request; repeated calls have no effect."""
+        if self.finished:
+            return
+        self.finished = True
+        marks, ended, status, route = self.marks, self.ended or clock(), self.status, self.route or UNMATCHED
+        try:
+            route = self.route or self.template()
+            if self.stream is not None:
+                marks.extend(self.stream.facts())
+        except Exception:
+            log_failure("describing a request")
+        if not error_type and not 0 < status < FAILED:
+            error_type = self.error_type
+        if self.gone and is_cancelled(error_type, status):
+            marks.extend(CANCELLED)
+        if self.size is None:
+            marks.extend((self.rest, marks[START], ended))
+        else:
+            marks.extend((self.rest, marks[START], ended, "@response_size", self.size, 0))
+        finish(marks, self.start, ended, route, error_type, status)
 
 
 # Frameworks whose endpoints are not the user's code.

@@ -70,8 +70,6 @@ _EXPORTERS: Final = frozenset({"prometheus_client"})
 
 
 class ServerInstrumentor(Instrumentor):
-    """Instrumentor of the servers, each at the place where it calls the application."""
-
     library = "asgi_wsgi_servers"
     title = "ASGI and WSGI servers"
     stages = {

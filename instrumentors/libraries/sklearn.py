@@ -25,8 +25,6 @@ PREDICTIONS: Final = (
 
 
 class SklearnInstrumentor(Instrumentor):
-    """Instrumentor of the estimators of scikit-learn, of other libraries and of the user."""
-
     library = "sklearn"
     title = "scikit-learn"
     stages = {

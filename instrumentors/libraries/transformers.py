@@ -424,8 +424,6 @@ _GENERATION = "transformers.generation.utils:GenerationMixin"
 
 
 class TransformersInstrumentor(Instrumentor):
-    """Instrumentor of `Pipeline`, `GenerationMixin`, `PreTrainedTokenizerBase` and every `from_pretrained`."""
-
     library = "transformers"
     title = "Transformers"
     stages = {

@@ -21,8 +21,6 @@ from ..stalls import watch_loop
 
 
 class UvicornInstrumentor(Instrumentor):
-    """Instrumentor of `uvicorn.Server`: alone, as one of several workers, under a reloader, and inside gunicorn."""
-
     library = "uvicorn"
     title = "uvicorn"
     not_timed = ("the work of uvicorn, such as the parsing of HTTP",)

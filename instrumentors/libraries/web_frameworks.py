@@ -17,19 +17,17 @@ from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
 from ..instrumentor import Instrumentor, Probed, Target, log_failure, timed
 from ..probes import Probe, itself
-from ..recorder import abandon, begin, end, finish
+from ..recorder import abandon, begin, end
 from ..records import START, Marks, clock
 from .asgi import MessageExchange, recorded
 from .proxy_waits import socket_peer, transport_peer, trusted_wait_ns
 from .server_common import (
-    CANCELLED,
     FAILED,
     MIN_LOOK_NS,
     NOT_FOUND,
     UNMATCHED,
     Exchange,
     has_hung_up,
-    is_cancelled,
     is_users_code,
     name_route,
     record_request_head,
@@ -43,20 +41,14 @@ _STAGES = MappingProxyType(
 
 
 class NativeExchange(Exchange):
-    """State of one request; finishes its record exactly once."""
+    """State of one request of a server of its own protocol."""
 
-    __slots__ = ("_marks", "_start", "_stream", "_token", "error_type", "is_gone", "status")
+    __slots__ = ("_token", "path")
 
     def __init__(self, marks: Marks, token: Token[Marks | None]) -> None:
-        self._marks = marks
+        super().__init__(marks, HANDLER)
         self._token: Token[Marks | None] | None = token
-        self._start: int = marks[START]
-        self._stream: ResponseStream | None = None
-        # Class of an exception for which the server has sent the response.
-        self.error_type = ""
-        # Whether the client has gone before the response was complete.
-        self.is_gone = False
-        self.status = 0
+        self.path = ""
 
     @classmethod
     def open(
@@ -77,7 +69,7 @@ class NativeExchange(Exchange):
             exchange = cls(*opened)
             exchange.read_head(method, lambda name: header(name) or "", peer)
             if named_attributes.sources:
-                named_attributes.record_headers(exchange._marks, lambda name: (named or header)(name) or "")
+                named_attributes.record_headers(exchange.marks, lambda name: (named or header)(name) or "")
         except Exception:
             abandon(opened[1])
             log_failure("timing a request")
@@ -85,8 +77,8 @@ class NativeExchange(Exchange):
         return exchange
 
     def read_head(self, method: str | None, header: Callable[[str], str], peer: Callable[[], object]) -> None:
-        self._start = record_request_head(
-            self._marks,
+        self.start = record_request_head(
+            self.marks,
             method,
             header("traceparent"),
             header("X-Force-Trace"),
@@ -97,14 +89,14 @@ class NativeExchange(Exchange):
         )
 
     def add_chunk(self, headers: Iterable[tuple[str, str]], chunk: bytes) -> None:
-        if self._stream is None:
-            self._stream = ResponseStream(headers)
-        self._stream.add(clock(), chunk)
+        if self.stream is None:
+            self.stream = ResponseStream(headers)
+        self.stream.add(clock(), chunk)
 
     def look(self, connection: Any) -> None:
         """Note whether the client of *connection*, a socket or None for a closed one, has gone; it may go when it has the response."""
-        if not self.is_gone and clock() - self._marks[START] > MIN_LOOK_NS:
-            self.is_gone = connection is None or bool(has_hung_up(connection))
+        if not self.gone and clock() - self.marks[START] > MIN_LOOK_NS:
+            self.gone = connection is None or bool(has_hung_up(connection))
 
     def leave(self) -> None:
         """Remove the request from this context; a task that it has started may go on."""
@@ -112,22 +104,15 @@ class NativeExchange(Exchange):
         if token is not None:
             end(token)
 
-    def finish(self, path: str, error: BaseException | None, rest: str = HANDLER, template: str = "") -> None:
-        """Finish the record of the request; *rest* is the stage of the time that no other stage covers."""
-        ended, route = clock(), template or UNMATCHED
+    def finish(self, path: str, error: BaseException | None) -> None:
+        """Finish the record of the request of *path*, which ended with *error*."""
+        self.ended, self.path = clock(), path
         self.leave()
-        status = self.status or (FAILED if error else 0)
-        try:
-            route = template or route_of(self._marks, path, status)
-            if self._stream is not None:
-                self._marks.extend(self._stream.facts())
-        except Exception:
-            log_failure("describing a request")
-        error_type = type(error).__qualname__ if error else "" if 0 < status < FAILED else self.error_type
-        if self.is_gone and is_cancelled(error_type, status):
-            self._marks.extend(CANCELLED)
-        self._marks.extend((rest, self._marks[START], ended))
-        finish(self._marks, self._start, ended, route, error_type, status)
+        self.status = self.status or (FAILED if error else 0)
+        self.complete(type(error).__qualname__ if error else "")
+
+    def template(self) -> str:
+        return route_of(self.marks, self.path, self.status)
 
 
 class Messages(MessageExchange):
@@ -397,7 +382,7 @@ def _finish_sanic(exchange: NativeExchange, request: Any, failure: BaseException
     _exchange.set(None)
     exchange.status = getattr(getattr(request.stream, "response", None), "status", 0)
     # Sanic cancels the handler when the client has gone.
-    exchange.is_gone = isinstance(failure, asyncio.CancelledError) and request.transport.is_closing()
+    exchange.gone = isinstance(failure, asyncio.CancelledError) and request.transport.is_closing()
     exchange.finish(request.path, failure)
 
 
@@ -468,8 +453,9 @@ def _matched(pair: tuple[Any, Any], match: object) -> None:
 
 def _finish_tornado(exchange: NativeExchange, handler: Any, error: BaseException | None) -> None:
     is_users = is_users_code(type(handler))
-    template = getattr(handler.request, _PATTERN, "") if exchange.status != NOT_FOUND or is_users else UNMATCHED
-    exchange.finish(handler.request.path, error, HANDLER if is_users else FRAMEWORK, template)
+    exchange.route = getattr(handler.request, _PATTERN, "") if exchange.status != NOT_FOUND or is_users else UNMATCHED
+    exchange.rest = HANDLER if is_users else FRAMEWORK
+    exchange.finish(handler.request.path, error)
 
 
 def _execute(original: Any) -> Any:

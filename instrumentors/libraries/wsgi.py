@@ -25,20 +25,17 @@ from typing import Any, TypeAlias
 from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
 from ..instrumentor import log_failure
-from ..recorder import abandon, begin, end, finish
+from ..recorder import abandon, begin, end
 from ..records import ROUTE, START, Marks, clock, current, has_capacity
 from .proxy_waits import UNIX_PEER, socket_peer, trusted_wait_ns
 from .server_common import (
-    CANCELLED,
     COMPLETE,
     FAILED,
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
-    UNMATCHED,
     Exchange,
     called_like,
     has_hung_up,
-    is_cancelled,
     named_like,
     readable,
     record_request_head,
@@ -56,49 +53,30 @@ waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
 
 
 class WsgiExchange(Exchange):
-    """State of one WSGI request; finishes its record exactly once."""
+    """State of one WSGI request."""
 
     __slots__ = (
         "_connection",
-        "_gone",
         "_headers",
         "_looked",
         "_path",
-        "_size",
-        "_start",
         "_start_response",
-        "_status",
-        "_stream",
         "_written",
         "ends_with",
-        "error_type",
-        "finished",
-        "marks",
-        "rest",
         "returned",
-        "route",
     )
 
     def __init__(self, environ: Environ, start_response: StartResponse, marks: Marks, rest: str) -> None:
-        self.marks = marks
-        # Stage of the time that nothing else covers.
-        self.rest = rest
-        self.finished = False
-        self.route = UNMATCHED
+        super().__init__(marks, rest)
         self._path = environ.get("PATH_INFO")
-        # Class of an exception for which the framework has sent the response.
-        self.error_type = ""
         self._start_response = start_response
         self._connection = environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
         if self._connection is None:
             self._connection = environ.get("waitress.client_disconnected")
-        # Whether the client has gone, and the time of the last look.
-        self._gone, self._looked = False, marks[START]
-        self._status = 0
+        # Time of the last look for the client.
+        self._looked = marks[START]
         self._headers: Iterable[tuple[str, str]] = ()
-        self._stream: ResponseStream | None = None
-        # Size of the response body so far, -1 if the server sends a file. [bytes]
-        self._size = 0
+        self.size = 0
         # Start of the current write of the server, 0 for none.
         self._written = 0
         # Id of the body with which the request ends, and of the one that the server got; 0 for none.
@@ -108,7 +86,7 @@ class WsgiExchange(Exchange):
             # Reset, because the next request shares the connection and its thread.
             waited_ns.set(0)
         method = environ.get("REQUEST_METHOD", "")
-        self._start = record_request_head(
+        self.start = record_request_head(
             marks,
             method,
             environ.get("HTTP_TRACEPARENT", ""),
@@ -130,13 +108,13 @@ class WsgiExchange(Exchange):
         self.route = self.marks[ROUTE] = template
 
     def name_unknown(self, environ: Environ) -> None:
-        if self.rest != HANDLER or self.route is not UNMATCHED:
+        if self.rest != HANDLER or self.route:
             return
         try:
             # https://bottlepy.org/docs/dev/api.html#bottle.BaseRequest.route
             rule = getattr(environ.get("bottle.route"), "rule", None)
             path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-            self.route = rule or route_of(self.marks, path, self._status)
+            self.route = rule or route_of(self.marks, path, self.status)
         except Exception:
             log_failure("naming a route")
 
@@ -144,7 +122,7 @@ class WsgiExchange(Exchange):
         def start_response(*args: Any, **options: Any) -> Any:
             try:
                 status, headers = (*args, *options.values())[:2]
-                self._status, self._headers = int(status[:3]), readable(headers)
+                self.status, self._headers = int(status[:3]), readable(headers)
             except Exception:
                 log_failure("reading a status")
             return self._start_response(*args, **options)
@@ -180,9 +158,9 @@ class WsgiExchange(Exchange):
 
     def begin_parts(self) -> int:
         started = clock()
-        if self._size < 0:
+        if self.size < 0:
             # The server has nothing to write yet.
-            self._written = self._size = 0
+            self._written = self.size = 0
         self.wrote(started)
         return started
 
@@ -218,48 +196,39 @@ class WsgiExchange(Exchange):
 
     def _look(self, now: int) -> None:
         """Note whether the client has gone before a part is written; it may go when it has the last one."""
-        if now - self._looked > MIN_LOOK_NS and not self._gone:
+        if now - self._looked > MIN_LOOK_NS and not self.gone:
             gone = has_hung_up(_socket(self._connection, self._start_response))
-            self._looked, self._gone = sys.maxsize if gone is None else now, bool(gone)
+            self._looked, self.gone = sys.maxsize if gone is None else now, bool(gone)
 
     def hand_over(self, part: Any) -> None:
         self.hand_over_all(len(part))
-        if self._stream is None:
-            self._stream = ResponseStream(self._headers)
-        self._stream.add(self._written, part)
+        if self.stream is None:
+            self.stream = ResponseStream(self._headers)
+        self.stream.add(self._written, part)
 
     def hand_over_all(self, size: int) -> None:
         self._written = now = clock()
         self._look(now)
-        self._size += size
+        self.size += size
 
     def send_unread(self) -> None:
         """Record that a body was passed to the server whose parts may not be seen, such as a file."""
         if not self._written:
-            self._written, self._size = clock(), -1
+            self._written, self.size = clock(), -1
             self._look(self._written)
 
     def finish(self, error_type: str) -> None:
         """Finish the record of the request; repeated calls have no effect."""
-        if self.finished:
-            return
-        self.finished = True
-        ended = clock()
-        try:
-            self.wrote(ended)
-            if self._stream is not None:
-                self.marks.extend(self._stream.facts())
-        except Exception:
-            log_failure("describing a request")
-        self.marks.extend((self.rest, self.marks[START], ended, "@response_size", self._size, 0))
-        # The server sends an error response for an application that sends none.
-        status = self._status or FAILED
-        if not error_type and status >= FAILED:
-            error_type = self.error_type
-        if self._gone and is_cancelled(error_type, status):
-            self.marks.extend(CANCELLED)
-        route = unmatched_route(self._path) if self.route is UNMATCHED else self.route
-        finish(self.marks, self._start, ended, route, error_type, status)
+        if not self.finished:
+            self.ended = clock()
+            if self._written:
+                self.wrote(self.ended)
+            # The server sends an error response for an application that sends none.
+            self.status = self.status or FAILED
+            self.complete(error_type)
+
+    def template(self) -> str:
+        return unmatched_route(self._path)
 
 
 def _socket(connection: Any, start_response: Any) -> Any:

@@ -329,7 +329,6 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
 MODELS = {
-    "boosting",
     "diffusers",
     "inference_runtimes",
     "jax",

@@ -118,8 +118,6 @@ RECORD_ALWAYS = MAX_MARKS // 4
 
 
 class TorchInstrumentor(Instrumentor):
-    """Instrumentor of `torch.nn.Module`, the copies of `torch.Tensor`, the loaders and the compiler."""
-
     library = "torch"
     title = "PyTorch"
     stages = {

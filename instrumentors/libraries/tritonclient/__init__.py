@@ -23,8 +23,6 @@ from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, Sending, enter, headers_for
 
 
 class TritonClientInstrumentor(Instrumentor):
-    """Instrumentor of the four clients of `tritonclient`: HTTP and gRPC, each for threads and for asyncio."""
-
     library = "tritonclient"
     title = "Triton Inference Server (client)"
     stages = {

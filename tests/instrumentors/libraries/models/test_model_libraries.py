@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries.boosting import CatBoostInstrumentor, LightGBMInstrumentor, XGBoostInstrumentor
+from stagelens.instrumentors.libraries.catalog import CatBoostInstrumentor, LightGBMInstrumentor, XGBoostInstrumentor
 from stagelens.instrumentors.libraries.inference_runtimes import OpenVinoInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
 from stagelens.instrumentors.libraries.tensorflow import KerasInstrumentor
