@@ -36,8 +36,6 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class AiohttpExchange(NativeExchange):
-    """State of one request of aiohttp."""
-
     __slots__ = ("_handler", "_request", "_streamed")
 
     def serve(self, request: Any, handler: Handler) -> AiohttpExchange:
@@ -51,7 +49,6 @@ class AiohttpExchange(NativeExchange):
         return self
 
     async def handle(self, request: Any) -> Any:
-        """Call the handler and note its exception, for which aiohttp sends the response."""
         started = clock()
         try:
             return await self._handler(request)

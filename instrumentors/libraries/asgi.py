@@ -381,8 +381,6 @@ class MessageExchange(NotCopied):
 
 
 def recorded(application: Application, rest: str = FRAMEWORK) -> Application:
-    """Return *application* with every HTTP request and each message of a websocket recorded."""
-
     # One coroutine, by which servers distinguish ASGI 3 from ASGI 2; each further one costs the request 3 µs.
     async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
         # A server passes the call on to the application of a framework, and both are wrapped.

@@ -48,8 +48,6 @@ _NUMBERS: Final = tuple({f'"{dialect.known_by}"' for dialect in BODIES})
 
 
 class RespondedCall:
-    """A call whose response headers have arrived."""
-
     __slots__ = ("_headers", "_is_reported", "_started", "ended", "marks")
 
     def __init__(self, marks: Marks, started: int, headers: Any) -> None:
@@ -88,7 +86,6 @@ class RespondedCall:
 
 
 def has_report(body: str | bytes) -> bool:
-    """Return whether *body* ends with the fields of a known report dialect."""
     if len(body) > _MAX_BODY:
         return False
     end = body[-_TAIL:]
@@ -160,7 +157,6 @@ def _reports_in_headers(headers: Any) -> Iterator[tuple[ReportDialect, Mapping[s
 
 
 def reports_in_body(body: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any]]]:
-    """Yield the reports in *body*, a dictionary or a pydantic model, by dialect."""
     for dialect in BODIES:
         for place in dialect.places:
             at = body
@@ -171,7 +167,6 @@ def reports_in_body(body: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any
 
 
 def get_item(holder: Any, key: str) -> Any:
-    """Return the value of *key* in *holder*, a dictionary or a pydantic model; None if missing."""
     return holder.get(key) if isinstance(holder, dict) else getattr(holder, key, None)
 
 
@@ -209,7 +204,6 @@ def record_read(marks: Marks, started: int) -> None:
 
 
 def traceparent(marks: Marks) -> str:
-    """Return the `traceparent` header for an outgoing call of the request, "" for none; never raises."""
     try:
         return trace_context.traceparent(marks)
     except Exception:
@@ -248,8 +242,6 @@ _MAX_TOKENS: Final = 10**8
 
 
 class TokenStream:
-    """Recorder of the parts of one streamed response."""
-
     __slots__ = ("_call", "_first", "_gap", "_item", "_last", "_marks", "_reasoned", "_report", "_several", "_usage")
 
     def __init__(self, marks: Marks, call: RespondedCall | None) -> None:
@@ -356,7 +348,6 @@ def record_tokens(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True
 
 
 def _usage_count(holder: Any, *names: str) -> int:
-    """Return the first valid token count among the fields *names* of *holder*, 0 for none."""
     values = (get_item(holder, name) for name in names)
     return next((value for value in values if type(value) is int and 0 <= value <= _MAX_TOKENS), 0)
 

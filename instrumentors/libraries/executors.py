@@ -300,8 +300,6 @@ def as_job(function: Any) -> Any:
 
 
 class _Wrapped:
-    """A function of the user, as which it is pickled: where it is loaded may be no Stagelens."""
-
     __slots__ = ("_function",)
     _function: Any
 

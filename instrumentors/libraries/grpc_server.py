@@ -53,8 +53,6 @@ DEADLINE_TOLERANCE_SECONDS = 0.15
 
 
 class GrpcExchange(Exchange):
-    """State of one call."""
-
     __slots__ = (
         "_arrived",
         "_receiving",
@@ -408,8 +406,6 @@ def _send_response(original: Any) -> Any:
 
 
 class MethodInterceptor:
-    """Last interceptor of a server with threads: records the method of the user."""
-
     @staticmethod
     def intercept_service(continuation: Callable[[Any], Any], details: Any) -> Any:
         return _with_behavior(continuation(details), _timed_behavior)
@@ -595,8 +591,6 @@ def _incoming(exchange: GrpcExchange, request: Any) -> Any:
 
 
 class IncomingMessages:
-    """Asynchronous iterator over the messages of a request."""
-
     __slots__ = ("_exchange", "_messages")
 
     def __init__(self, exchange: GrpcExchange, messages: Any) -> None:

@@ -122,8 +122,6 @@ def _receive(original: Any) -> Any:
 
 
 class _Work:
-    """Current work of the worker process and the requests that it serves."""
-
     def __init__(self, uids: Iterable[Any]) -> None:
         self.uids = frozenset(uids)
         self.run = BatchRun([OPEN, clock(), 0, SHARED, 0, 0, "@batch", len(self.uids), 0])

@@ -51,8 +51,6 @@ class LlamaCppInstrumentor(Instrumentor):
 
 
 class _Generation:
-    """State of an outermost call with its stream."""
-
     first = 0
     request: tuple[Marks, ContextVar[Marks | None]] | None = None
     _has_begun = False

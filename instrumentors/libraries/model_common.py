@@ -112,7 +112,6 @@ def model_call(
 
 
 def subclasses(owner: type) -> Iterator[type]:
-    """Yield the subclasses of *owner* that are loaded, and theirs."""
     for each in owner.__subclasses__():
         yield each
         yield from subclasses(each)

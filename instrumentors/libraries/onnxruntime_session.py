@@ -61,7 +61,6 @@ class KnownSession:
         self.warm = False
 
     def unseen(self, feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return the shapes of *feed* for `learn` if no run had them yet, else None."""
         if self.warm:
             return None
         try:
@@ -94,7 +93,6 @@ class KnownSession:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of an array, an OrtValue or nested lists; () if there is none."""
     shape: Any = getattr(value, "shape", None)
     if shape is None:
         return _nesting(value)
@@ -118,7 +116,6 @@ sessions: dict[int, KnownSession] = {}
 
 
 def known_of(session: Any) -> KnownSession:
-    """Return the known properties of *session*, an `onnxruntime.InferenceSession`; never raises."""
     inner = getattr(session, "_sess", None)
     return sessions.get(id(inner)) or _register_session(session, inner)
 
@@ -138,7 +135,6 @@ def _register_session(session: Any, inner: Any) -> KnownSession:
 
 
 def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:
-    """Return the facts, the device, and the name of the batched input ("" for none) of *session*."""
     path = session._model_path  # noqa: SLF001 - there is no public name for it
     model = model_name(path) if path else session.get_modelmeta().graph_name
     provider = session.get_providers()[0]
@@ -160,7 +156,6 @@ def model_name(path: str) -> str:
 
 
 def path_name(path: Any) -> str:
-    """Return `model_name` of a possible path, "" for anything else; never raises."""
     try:
         return model_name(os.fspath(path)) if isinstance(path, (str, os.PathLike)) else ""
     except Exception:
@@ -196,8 +191,6 @@ DEVICE: Final = "_stagelens_device"
 
 
 class Bound(NamedTuple):
-    """Shape of a value that was bound to an input."""
-
     shape: tuple[int, ...]
 
 
@@ -246,23 +239,19 @@ def _copy_stage(stage_of: Callable[..., str], args: tuple[Any, ...], options: di
 
 # Each function has the name and the arguments of a method, and returns the stage of its copy.
 def update_inplace(value: Any, data: Any) -> str:
-    """Return the stage of `update_inplace`, which copies an array or another value into *value*."""
     source = data.device_name() if hasattr(data, "device_name") else "cpu"
     return between(source, value.device_name())
 
 
 def numpy(value: Any) -> str:
-    """Return the stage of `numpy`, which copies *value* to the CPU."""
     return between(value.device_name(), "cpu")
 
 
 def synchronize_inputs(binding: Any) -> str:
-    """Return the stage of `synchronize_inputs`, which waits for copies of inputs."""
     return between("cpu", _device(binding))
 
 
 def synchronize_outputs(binding: Any) -> str:
-    """Return the stage of `synchronize_outputs`, which waits for asynchronous runs and their copies."""
     return "" if _device(binding) == "cpu" else "forward"
 
 

@@ -107,7 +107,6 @@ trusted = trusted_networks(os.environ.get(TRUSTED_VARIABLE, "")) if os.environ.g
 
 
 def is_trusted(peer: str) -> bool:
-    """Return whether *peer*, an address, `unix` or "" for unknown, is one of the trusted proxies."""
     if "*" in trusted or (peer == UNIX_PEER and UNIX_PEER in trusted):
         return True
     address = parse_ip(peer)
@@ -152,7 +151,6 @@ def _wait_at(waited_ns: int, peer: str) -> int:
 
 
 def socket_peer(connection: Any, otherwise: object = "") -> object:
-    """Return the address of the client of *connection*, a socket; *otherwise* if that is not known."""
     try:
         return connection.getpeername() or UNIX_PEER
     except Exception:
@@ -160,7 +158,6 @@ def socket_peer(connection: Any, otherwise: object = "") -> object:
 
 
 def transport_peer(transport: Any, otherwise: object = "") -> object:
-    """Return the address of the client of *transport*, of asyncio; *otherwise* if that is not known."""
     # One of Twisted has no such method.
     name = transport.get_extra_info("peername") if hasattr(transport, "get_extra_info") else None
     return otherwise if name is None else name or UNIX_PEER

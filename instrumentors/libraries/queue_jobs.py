@@ -216,7 +216,6 @@ class Job(Ticket):
         self.release()
 
     def reply(self) -> Any:
-        """Return the object that the request waits for, None if it is set or does not exist any more."""
         known = self._reply
         return None if known is None else known()
 
@@ -353,7 +352,6 @@ class Stream(Job):
         self._asked, self.confirmed = clock(), True
 
     def receive(self) -> None:
-        """Note that the request goes on, with an item or without."""
         self.resumed = clock()
         self._received = self._answered or self.resumed
         self._asked = self._answered = 0

@@ -60,7 +60,6 @@ def whole(part: Any) -> Any:
 
 
 def kind_of(item: Any) -> int:
-    """Return what *item* is: `FUTURE`, `EVENT`, `QUEUE` or what it contains."""
     kind = type(item)
     known = _kinds.get(kind)
     if known is None:
@@ -170,31 +169,26 @@ def has_waiters(reply: Any) -> bool:
 
 @lru_cache(MAX_KINDS)
 def base_of(kind: type) -> Any:
-    """Return the class of futures or events that *kind* extends."""
     return next((known for known in (*FUTURES, *EVENTS) if issubclass(kind, known)), None)
 
 
 @lru_cache(MAX_KINDS)
 def has_loop(kind: type) -> bool:
-    """Return whether *kind* is a future of an event loop."""
     return hasattr(base_of(kind), "get_loop")
 
 
 def is_running(child: Any) -> bool:
-    """Return whether *child*, a thread, a task or a job of an executor, has not ended."""
     if isinstance(child, threading.Thread):
         return threading.Thread.is_alive(child)
     return kind_of(child) == FUTURE and not is_set(child)
 
 
 def running_loop() -> Any:
-    """Return the event loop that runs in this thread, None for none."""
     asyncio = sys.modules.get("_asyncio")
     return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - asyncio's own way, which never raises
 
 
 def thread_or_task() -> int:
-    """Return the number of the current task, or else of the greenlet or thread."""
     loop = running_loop()
     if loop is not None:
         return id(current_task(loop))
@@ -204,7 +198,6 @@ def thread_or_task() -> int:
 
 
 def current_task(loop: Any) -> Any:
-    """Return the task that runs in *loop*, None for none."""
     return sys.modules["asyncio.tasks"].current_task(loop)
 
 

@@ -315,8 +315,6 @@ def _close(loop: Any) -> None:
 
 
 class _Get:
-    """Call of `get` by a worker, or by a request that waits for its reply."""
-
     __slots__ = ("_awaited", "_forms", "_started", "run")
 
     def __init__(self, run: QueueRun | None, forms: bool, awaited: Job | None) -> None:

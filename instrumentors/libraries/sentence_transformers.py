@@ -114,7 +114,6 @@ def _describe(marks: Marks, model: Any, args: Any, options: dict[str, Any]) -> N
 
 
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:
-    """Return the facts about *model*, with the name of its inner transformer."""
     inner = getattr(model, "transformers_model", None) or getattr(model, "model", None)
     return transformers.describe(model if inner is None else inner)
 

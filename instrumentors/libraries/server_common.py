@@ -76,7 +76,6 @@ class Exchange(NotCopied):
         self.route = ""
 
     def template(self) -> str:
-        """Return the route of a request that nobody has named."""
         return UNMATCHED
 
     def complete(self, error_type: str) -> None:
@@ -136,12 +135,10 @@ ENDED: Final = object()
 
 
 def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
-    """Return a generator with the names, values, exceptions and result of the generator *parts*."""
     return named_like((_relayed_async if hasattr(parts, "__anext__") else _relayed)(parts, after), parts)
 
 
 def named_like(made: Any, original: Any) -> Any:
-    """Return the generator *made* with the names of *original*, under which other tools show it."""
     try:
         made.__name__, made.__qualname__ = original.__name__, original.__qualname__
     except AttributeError:
@@ -215,7 +212,6 @@ async def _relayed_async(parts: Any, after: Callable[[int, Any], None]) -> Async
 
 
 def record_step(started: int, _: Any = None) -> None:
-    """Record a slow step of a generator as `handler` of the running request."""
     marks, now = current.get(), clock()
     if started and marks is not None and now - started > MIN_CHUNK_NS and has_capacity(marks):
         marks.extend(("handler", started, now))
@@ -283,7 +279,6 @@ def stand_in(original: Any, timed: Callable[[str], Any]) -> Any:
 
 
 def timed_callable(call: Callable[..., Any], original: Any) -> Any:
-    """Return an object that is the callable *original*, but calls *call*."""
     return stand_in(original, {"__call__": call}.get)
 
 
@@ -435,7 +430,6 @@ def record_request_head(  # noqa: PLR0917 - positional, because keywords cost th
     size: str = "",
     agent: str = "",
 ) -> int:
-    """Record the method and headers of a request, and return its start."""
     arrived: int = marks[START]
     if method is not None:
         marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))

@@ -99,7 +99,6 @@ class ServerInstrumentor(Instrumentor):
     }
 
     def instrumentation_dependencies(self) -> tuple[str, ...]:
-        """Return nothing: any of the servers is enough."""
         return ()
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -153,7 +152,6 @@ def served_asgi(app: Any) -> Any:
 
 
 def _layers(app: Any) -> Iterator[Any]:
-    """Yield *app* and the applications inside of it, if it is a middleware."""
     while app is not None:
         yield app
         attributes = getattr(app, "__dict__", {})

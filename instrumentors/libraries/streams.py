@@ -53,7 +53,6 @@ class ResponseStream:
         self._longest = -1
 
     def add(self, at: int, part: Any) -> None:
-        """Record a chunk, passed to the server at the time *at* of `clock`."""
         if not part:
             return
         self._chunks += 1

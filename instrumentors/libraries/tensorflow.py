@@ -197,7 +197,6 @@ def _is_model(function: Any) -> bool:
 
 
 def _function_name(function: Any) -> str:
-    """Return the name of the SavedModel of *function*, else its own, without what TensorFlow adds to it."""
     name = getattr(function, "name", None) or getattr(function, "__name__", "")
     name = name.decode() if isinstance(name, bytes) else str(name)
     return _saved_names.get(function) or re.sub(r"^__inference_|_\d+$", "", name) or type(function).__name__

@@ -90,7 +90,6 @@ wrap_load = Probed.until_end(_Load, parameters=2)
 
 
 def _requested_model(args: Any) -> str:
-    """Return the name of the requested repository, the first string among *args* (the class may come first); "" for none."""
     try:
         return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
     except Exception:
@@ -99,7 +98,6 @@ def _requested_model(args: Any) -> str:
 
 
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:
-    """Return the facts about *model*, a `PreTrainedModel` or a compatible object."""
     return "@model", name_of(model), 0, "@device", str(getattr(model, "device", "")).partition(":")[0], 0
 
 
@@ -233,8 +231,6 @@ def _describe_pipeline(marks: Marks, pipeline: Any) -> None:
 
 
 class GenerateCall:
-    """State of one call of `generate`: number of steps and their end times by `clock`."""
-
     __slots__ = ("first", "gap", "last", "prompt", "steps")
 
     def __init__(self) -> None:
@@ -264,8 +260,6 @@ _generate_state = _GenerateState()
 
 
 def wrap_generate(original: Any) -> Any:
-    """Wrap `GenerationMixin.generate`, which records `load` or `prefill`, `decode` and the tokens."""
-
     def generate(self: Any, *args: Any, **options: Any) -> Any:
         marks, outer = current.get(), _generate_state.run
         if outer is not None:

@@ -41,8 +41,6 @@ _STAGES = MappingProxyType(
 
 
 class NativeExchange(Exchange):
-    """State of one request of a server of its own protocol."""
-
     __slots__ = ("_token", "path")
 
     def __init__(self, marks: Marks, token: Token[Marks | None]) -> None:
@@ -116,8 +114,6 @@ class NativeExchange(Exchange):
 
 
 class Messages(MessageExchange):
-    """Messages of a websocket that no ASGI server serves."""
-
     __slots__ = ("_template",)
 
     def __init__(self, headers: Any, template: Callable[[], str]) -> None:
@@ -185,7 +181,6 @@ SENDING = Probed(Probe(_sending, _sent, _sent, 2))
 
 
 async def until_end(serving: Awaitable[Any], finish: Callable[[BaseException | None], object]) -> Any:
-    """Return what *serving* returns, and call *finish* with the exception that it raises, or with None."""
     failure = None
     try:
         return await serving
@@ -215,7 +210,6 @@ def _note_error(error: BaseException | None) -> NativeExchange | None:
 
 
 def is_websocket(header: Callable[[str], Any]) -> bool:
-    """Return whether a request, whose headers *header* returns, opens a websocket."""
     return (header("Upgrade") or "").lower() == "websocket"
 
 

@@ -53,8 +53,6 @@ waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
 
 
 class WsgiExchange(Exchange):
-    """State of one WSGI request."""
-
     __slots__ = (
         "_connection",
         "_headers",
@@ -218,7 +216,6 @@ class WsgiExchange(Exchange):
             self._look(self._written)
 
     def finish(self, error_type: str) -> None:
-        """Finish the record of the request; repeated calls have no effect."""
         if not self.finished:
             self.ended = clock()
             if self._written:
@@ -232,7 +229,6 @@ class WsgiExchange(Exchange):
 
 
 def _socket(connection: Any, start_response: Any) -> Any:
-    """Return the socket of a request: *connection*, if the server has it in the environment, or that of the object behind it."""
     owner = getattr(connection, "__self__", None) or getattr(start_response, "__self__", None)
     if connection is not None and hasattr(connection, "fileno"):
         return connection
@@ -286,8 +282,6 @@ def exchange_of(body: Any) -> WsgiExchange | None:
 
 
 def step(original: Any) -> Any:
-    """Wrap `__next__` of a class of bodies."""
-
     def __next__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
         exchange = exchange_of(self)
         return original(self) if exchange is None else exchange.step(original, self, id(self))
@@ -296,7 +290,6 @@ def step(original: Any) -> Any:
 
 
 def stepped(parts: Iterator[Any], body: Any) -> Iterator[Any]:
-    """Return a `map` with each step of *parts* inside the request that ends with *body*."""
     return map(step(lambda _: next(parts)), itertools.repeat(body))
 
 
@@ -370,7 +363,6 @@ def _call(app: Any, environ: Environ, start_response: StartResponse) -> Iterable
 def serve(
     application: Application, app: Any, environ: Environ, start_response: StartResponse, rest: str = FRAMEWORK
 ) -> Iterable[bytes]:
-    """Run `application(app, environ, start_response)` and record it if it is a new request."""
     opened = _open(environ, start_response, rest)
     if opened is None:
         outer = environ.get(KEY)

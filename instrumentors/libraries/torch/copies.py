@@ -113,7 +113,6 @@ def _mark(marks: Marks, stage: str, started: int) -> None:
 
 
 def off_host(tensor: Any) -> Any:
-    """Return the device of *tensor*, None for the host."""
     try:
         return None if tensor.is_cpu else tensor.device
     except Exception:

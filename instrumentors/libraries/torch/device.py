@@ -37,15 +37,12 @@ RELAXED = 2
 
 
 class Driver:
-    """Driver library of a GPU; that of AMD has the same functions with another prefix."""
-
     def __init__(self, library: str, prefix: str) -> None:
         self._library = library
         self._prefix = prefix
         self._prepared = threading.local()
 
     def prepare(self, device: int) -> None:
-        """Prepare this thread for querying events; repeated calls have no effect."""
         if getattr(self._prepared, "done", False):
             return
         context, handle = ctypes.c_void_p(), ctypes.c_int()
@@ -82,16 +79,12 @@ class StreamEvent(Protocol):
 
     def record(self, stream: Any) -> None: ...
 
-    def query(self) -> bool:
-        """Return, without blocking, whether the device has reached the event."""
-        ...
+    def query(self) -> bool: ...
 
     def elapsed_time(self, end_event: Any) -> float: ...
 
 
 class EventSource(Protocol):
-    """Factory of the events of one kind of device."""
-
     def stream(self, device: Any) -> Any:
         """Return the current stream of this thread on *device*, None while it is capturing a graph."""
         ...
@@ -102,8 +95,6 @@ class EventSource(Protocol):
 
 
 class TorchEvents:
-    """Events of `torch.cuda`, which also serves AMD, or `torch.xpu`."""
-
     def __init__(self, backend: Any, driver: Driver | None, current_id: Callable[[int], Any] | None = None) -> None:
         self._backend = backend
         self._driver = driver
@@ -134,7 +125,6 @@ class TorchEvents:
 
 
 def event_source(torch: Any, kind: str) -> EventSource | None:
-    """Return the event source of a *kind* of device such as "cuda", None if it has no events."""
     if kind == "cuda":
         driver = Driver("libcuda.so.1", "cu") if torch.version.hip is None else Driver("libamdhip64.so", "hip")
         # The function that `current_stream` calls.
@@ -143,8 +133,6 @@ def event_source(torch: Any, kind: str) -> EventSource | None:
 
 
 class DeviceEvent:
-    """Event with the time just before its recording and, once known, its device time."""
-
     __slots__ = ("asked", "at", "event")
 
     def __init__(self, event: StreamEvent, asked: int) -> None:
@@ -176,7 +164,6 @@ class Timeline:
         return DeviceEvent(event, asked)
 
     def prepare(self) -> None:
-        """Prepare this thread for all methods except `record`, which needs no preparation."""
         self.source.prepare(self._device)
 
     def learn(self, stamp: DeviceEvent) -> None:

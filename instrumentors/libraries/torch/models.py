@@ -201,7 +201,6 @@ known_models: dict[int, TorchModel] = {}
 
 
 def register_model(module: Any) -> TorchModel:
-    """Return a new model for a module that is called for the first time; without properties if that fails."""
     model = TorchModel(module)
     try:
         model.locate(module)
@@ -223,7 +222,6 @@ def update_devices() -> None:
 
 
 def describe(module: Any) -> tuple[str, Any]:
-    """Return the original class name of *module*, and the device of its first parameter (None for none)."""
     kind = type(module).__name__
     if kind == "OptimizedModule":
         # The module that torch.compile has wrapped.
@@ -235,7 +233,6 @@ def describe(module: Any) -> tuple[str, Any]:
 
 
 def first_device(module: Any) -> Any:
-    """Return the device of the first parameter of *module*, None without parameters."""
     # `parameters()` walks the same tree at eight times the cost, because it removes duplicates.
     for parameter in module._parameters.values():  # noqa: SLF001 - there is no public name for it
         if parameter is not None:

@@ -180,7 +180,6 @@ class MutableMark:
 
 
 def is_last_response(response: Any) -> bool:
-    """Return whether a response is marked as the last of its call."""
     return FINAL in response.parameters and response.parameters[FINAL].bool_param
 
 
@@ -221,7 +220,6 @@ class CallStream:
             self._calls[request_id] = call
 
     def refused(self, call: StreamedCall, request_id: str, error: BaseException) -> None:
-        """Unregister *call*, which was not sent because of *error*."""
         with self._lock:
             if self._calls.get(request_id) is call:
                 del self._calls[request_id]
@@ -271,8 +269,6 @@ class CallStream:
 
 
 def start_stream(original: Any) -> Any:
-    """Wrap `start_stream` to put a `CallStream` between client and callback."""
-
     def start_stream(
         self: Any, callback: Any, stream_timeout: Any = None, headers: Any = None, compression_algorithm: Any = None
     ) -> Any:
@@ -323,8 +319,6 @@ def async_stream_infer(original: Any) -> Any:
 
 
 def stop_stream(original: Any) -> Any:
-    """Wrap `stop_stream` to end the running calls."""
-
     def stop_stream(self: Any, *args: Any, **options: Any) -> Any:
         try:
             return original(self, *args, **options)
@@ -338,8 +332,6 @@ def stop_stream(original: Any) -> Any:
 
 
 def stream_infer(original: Any) -> Any:
-    """Wrap `stream_infer` to record the responses when they are read."""
-
     def stream_infer(
         self: Any,
         inputs_iterator: Any,
@@ -360,8 +352,6 @@ def stream_infer(original: Any) -> Any:
 
 
 class StreamInputs:
-    """Wrapper of the inputs of a stream that reads the called model from them."""
-
     def __init__(self, inputs: Any, call: StreamedCall) -> None:
         self._inputs = inputs
         self._call = call
@@ -384,8 +374,6 @@ class StreamInputs:
 
 
 class ResponseParts:
-    """Wrapper of the responses of a stream that records them."""
-
     def __init__(self, parts: Any, call: StreamedCall) -> None:
         self._parts = parts
         self._call = call

@@ -31,8 +31,6 @@ calling: ContextVar[Call | None] = ContextVar("stagelens_triton_call", default=N
 
 
 class Call:
-    """A Triton call for which a request waits."""
-
     __slots__ = ("_ended", "deferred", "marks", "model", "sent", "server", "started", "version")
 
     def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
@@ -46,7 +44,6 @@ class Call:
         self._ended = False
 
     def serialized(self, started: int) -> None:
-        """Record the serialization of the request since *started*; then the request is sent."""
         self.sent = clock()
         if has_capacity(self.marks):
             self.marks.extend(("serialize", started, self.sent))
@@ -75,7 +72,6 @@ class Call:
 
 
 def enter(call: Call) -> tuple[Token[Marks | None], Token[Call | None]]:
-    """Remove the request from the context and set *call* as the current call."""
     return current.set(None), calling.set(call)
 
 
@@ -153,7 +149,6 @@ CLIENT_ERROR = 400
 
 
 def init(original: Any, protocol: str) -> Any:
-    """Wrap `__init__` of a client to store the address of its server."""
     signature = inspect.signature(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
@@ -169,8 +164,6 @@ def init(original: Any, protocol: str) -> Any:
 
 
 def infer(original: Any, place: int) -> Any:
-    """Wrap `infer` to record a call of the request; *place* is the position of `headers` among the arguments."""
-
     def infer(self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any) -> Any:
         marks = current.get()
         if marks is None:
@@ -184,8 +177,6 @@ def infer(original: Any, place: int) -> Any:
 
 
 def infer_aio(original: Any, place: int) -> Any:
-    """Wrap the coroutine function `infer` to record a call of the request."""
-
     async def infer(
         self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any
     ) -> Any:
@@ -219,8 +210,6 @@ def async_infer_http(original: Any) -> Any:
 
 
 def post(original: Any) -> Any:
-    """Wrap `_post` to end the call of a greenlet."""
-
     def _post(self: Any, request_uri: Any, request_body: Any, headers: Any, query_params: Any) -> Any:
         call = headers.call if isinstance(headers, Headers) else None
         if call is None or not call.deferred:
@@ -246,8 +235,6 @@ def _failure(response: Any) -> str:
 
 
 def get_result(original: Any) -> Any:
-    """Wrap `get_result` to record its wait as `network`."""
-
     def get_result(self: Any, block: Any = True, timeout: Any = None) -> Any:
         marks = current.get()
         if marks is None:
@@ -302,7 +289,6 @@ def async_infer_grpc(original: Any) -> Any:
 
 
 def _with_headers(call: Call, place: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-    """Return *args* with our headers at index *place*; if *args* is shorter, set them in *options*."""
     if len(args) > place:
         return (*args[:place], headers_for(call, args[place]), *args[place + 1 :])
     options["headers"] = headers_for(call, options.get("headers"))
@@ -310,8 +296,6 @@ def _with_headers(call: Call, place: int, args: tuple[Any, ...], options: dict[s
 
 
 def building(original: Any) -> Any:
-    """Wrap the function that builds the request of a call, to record `serialize`."""
-
     def _get_inference_request(*args: Any, **options: Any) -> Any:
         call = calling.get()
         if call is None:

@@ -47,8 +47,6 @@ class Server:
 
 
 class Totals(NamedTuple):
-    """Number of successful calls of a model, and their total times in nanoseconds."""
-
     calls: int
     whole: int
     h2d: int
@@ -142,7 +140,6 @@ def _channel(server: Server, _process: int) -> Any:
 
 
 def close_channels() -> None:
-    """Close all gRPC connections to servers."""
     _channel.cache_clear()
 
 
@@ -182,16 +179,12 @@ _logger = logging.getLogger("stagelens")
 
 
 class CallWindow(NamedTuple):
-    """Calls between two readings of the statistics."""
-
     counted: Totals  # Totals that the server counted
     # Mean duration of this process's calls that ended between the two readings; 0 for none. [nanoseconds]
     call_ns: float
 
 
 class TotalsReading(NamedTuple):
-    """Totals and the time of the reading, in nanoseconds of the recorder's clock."""
-
     at: int
     totals: Totals
 
@@ -323,8 +316,6 @@ class Averaged:
 
 
 class KnownModels:
-    """Readings of the called models, at most `MAX_MODELS`."""
-
     def __init__(self) -> None:
         self._sources: dict[Server, ServerStatistics] = {}
         self._models: dict[tuple[Server, str, str], ModelReadings] = {}
