@@ -16,7 +16,7 @@ from ...core.health_probes import is_known_agent
 from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes, recorder
 from ..instrumentor import log_failure
-from ..recorder import abandon, begin, end, finish
+from ..recorder import abandon, begin, end
 from ..recorder_state import state
 from ..records import ROUTE, START, Marks, clock, has_capacity
 from ..stalls import watch_loop
@@ -25,7 +25,6 @@ from .server_common import (
     FAILED,
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
-    UNMATCHED,
     Exchange,
     NotCopied,
     called_like,
@@ -308,13 +307,12 @@ def path_of(scope: Scope) -> str:
 class MessageExchange(NotCopied):
     """Messages of one websocket: each that arrives is a request, until the last answer before the application awaits the next."""
 
-    __slots__ = ("_answered", "_marks", "_receive", "_scope", "_send", "_stream", "_token", "rest")
+    __slots__ = ("_answered", "_exchange", "_receive", "_scope", "_send", "_token", "rest")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._marks: Marks | None = None
+        self._exchange: Exchange | None = None
         self._token: Token[Marks | None] | None = None
-        self._stream: ResponseStream | None = None
         # End of the last answer, 0 before the first one.
         self._answered = 0
         self.rest = HANDLER
@@ -341,43 +339,42 @@ class MessageExchange(NotCopied):
 
     def close(self, error_type: str) -> None:
         """Finish the record of the current message, if there is one."""
-        marks, token, self._marks, self._token = self._marks, self._token, None, None
-        if marks is None or token is None:
+        exchange, token, self._exchange, self._token = self._exchange, self._token, None, None
+        if exchange is None or token is None:
             return
         # The time after the last answer is no wait of the client.
-        ended, route = (0 if error_type else self._answered) or clock(), UNMATCHED
+        exchange.ended = 0 if error_type else self._answered
         try:
             template = getattr(self._scope.get("route"), "path", None) or self._scope.get("path_template")
-            route = template or route_of(marks, path_of(self._scope), 0, self._scope.get("path_params"))
-            if self._stream is not None:
-                marks.extend(self._stream.facts())
+            params = self._scope.get("path_params")
+            exchange.route = template or route_of(exchange.marks, path_of(self._scope), 0, params)
         except Exception:
             log_failure("describing a message of a websocket")
         end(token)
-        marks.extend((HANDLER, marks[START], ended))
-        finish(marks, marks[START], ended, route, error_type)
+        exchange.complete(error_type)
 
     def _open(self) -> None:
         opened = begin()
         if opened is None:
             return
-        self._marks, self._token = opened
-        self._answered, self._stream = 0, None
+        marks, self._token = opened
+        self._exchange, self._answered = Exchange(marks, HANDLER), 0
         try:
             if named_attributes.sources:
-                named_attributes.record_headers(self._marks, functools.partial(_header, self._scope))
+                named_attributes.record_headers(marks, functools.partial(_header, self._scope))
         except Exception:
             log_failure("timing a message of a websocket")
 
     def _sent(self, started: int, message: Message) -> None:
         self._answered = clock()
-        if self._marks is None:
+        exchange = self._exchange
+        if exchange is None:
             return
-        if has_capacity(self._marks):
-            self._marks.extend(("network", started, self._answered))
-        if self._stream is None:
-            self._stream = ResponseStream()
-        self._stream.add(started, message.get("bytes") or message.get("text"))
+        if has_capacity(exchange.marks):
+            exchange.marks.extend(("network", started, self._answered))
+        if exchange.stream is None:
+            exchange.stream = ResponseStream()
+        exchange.stream.add(started, message.get("bytes") or message.get("text"))
 
 
 def recorded(application: Application, rest: str = FRAMEWORK) -> Application:

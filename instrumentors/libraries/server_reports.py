@@ -27,7 +27,7 @@ S: Final = 10**9
 MS: Final = 10**6
 NS: Final = 1
 
-# Values of a field other than a stage: total time of the server, and its time to the first token.
+# Values of a field other than a stage: total time of the server, and its time to the first token; also in the tables below.
 TOTAL: Final = "total"
 TO_FIRST: Final = "first"
 
@@ -69,31 +69,26 @@ class ReportDialect(NamedTuple):
     rounding_ns: int = 0
 
 
+def _fields(unit_ns: int, names: str) -> tuple[Field, ...]:
+    """Return the fields of *names*, each with its stage: "queue_time=queue prompt_time=prefill"."""
+    return tuple(Field(name, unit_ns, stage) for name, _, stage in (pair.partition("=") for pair in names.split()))
+
+
 # https://github.com/huggingface/text-generation-inference, router/src/server.rs: whole milliseconds, truncated. Its
 # inference time is prefill and decode together. `x-compute-time` is milliseconds or seconds, by version, and is not read.
 TGI: Final = ReportDialect(
     "tgi",
     "Text Generation Inference",
     "x-validation-time",
-    (
-        Field("x-validation-time", MS, "preprocess"),
-        Field("x-queue-time", MS, "queue"),
-        Field("x-inference-time", MS, "decode"),
-        Field("x-total-time", MS, TOTAL),
-    ),
+    _fields(MS, "x-validation-time=preprocess x-queue-time=queue x-inference-time=decode x-total-time=total"),
 )
 
 # https://docs.fireworks.ai/api-reference/post-completions, `perf_metrics_in_response`. Seconds, as its responses show:
 # 0.044 for a call of 0.65 s. Only dedicated deployments report stages; a stream has no total in its headers.
-_FIREWORKS: Final = (
-    Field("tokenizer-queue-duration", S, "queue"),
-    Field("tokenizer-duration", S, "tokenize"),
-    Field("prefill-queue-duration", S, "queue"),
-    Field("prefill-duration", S, "prefill"),
-    Field("generation-queue-duration", S, "queue"),
-    Field("generation-duration", S, "decode"),
-    Field("server-time-to-first-token", S, TO_FIRST),
-    Field("server-processing-time", S, TOTAL),
+_FIREWORKS: Final = _fields(
+    S,
+    "tokenizer-queue-duration=queue tokenizer-duration=tokenize prefill-queue-duration=queue prefill-duration=prefill "
+    "generation-queue-duration=queue generation-duration=decode server-time-to-first-token=first server-processing-time=total",
 )
 FIREWORKS: Final = ReportDialect(
     "fireworks",
@@ -110,7 +105,7 @@ SERVER_TIMING: Final = ReportDialect(
     "server-timing",
     tuple(
         Field(stage, MS, stage)
-        for stage in (
+        for stage in [
             "network",
             "queue",
             "load",
@@ -124,8 +119,8 @@ SERVER_TIMING: Final = ReportDialect(
             "d2h",
             "postprocess",
             "dependency",
-            TOTAL,
-        )
+            "total",
+        ]
     ),
     generates=False,
     rounding_ns=MS,
@@ -162,11 +157,7 @@ VLLM: Final = ReportDialect(
     "vllm",
     "vLLM",
     "queue_time_ms",
-    (
-        Field("queue_time_ms", MS, "queue"),
-        Field("time_to_first_token_ms", MS, "prefill"),
-        Field("generation_time_ms", MS, "decode"),
-    ),
+    _fields(MS, "queue_time_ms=queue time_to_first_token_ms=prefill generation_time_ms=decode"),
     (("metrics",),),
 )
 
@@ -175,7 +166,7 @@ LLAMA_CPP: Final = ReportDialect(
     "llama.cpp",
     "llama.cpp",
     "prompt_ms",
-    (Field("prompt_ms", MS, "prefill"), Field("predicted_ms", MS, "decode")),
+    _fields(MS, "prompt_ms=prefill predicted_ms=decode"),
     (("timings",),),
 )
 
@@ -185,7 +176,7 @@ GROQ: Final = ReportDialect(
     "groq",
     "Groq",
     "prompt_time",
-    (Field("queue_time", S, "queue"), Field("prompt_time", S, "prefill"), Field("completion_time", S, "decode")),
+    _fields(S, "queue_time=queue prompt_time=prefill completion_time=decode"),
     (("usage",), ("x_groq", "usage")),
 )
 
@@ -194,12 +185,7 @@ CEREBRAS: Final = ReportDialect(
     "cerebras",
     "Cerebras",
     "prompt_time",
-    (
-        Field("queue_time", S, "queue"),
-        Field("prompt_time", S, "prefill"),
-        Field("completion_time", S, "decode"),
-        Field("total_time", S, TOTAL),
-    ),
+    _fields(S, "queue_time=queue prompt_time=prefill completion_time=decode total_time=total"),
     (("time_info",),),
 )
 
@@ -215,9 +201,7 @@ OLLAMA: Final = ReportDialect(
     "load_duration",
     (
         Field("load_duration", NS, "load", brief="queue"),
-        Field("prompt_eval_duration", NS, "prefill"),
-        Field("eval_duration", NS, "decode"),
-        Field("total_duration", NS, TOTAL),
+        *_fields(NS, "prompt_eval_duration=prefill eval_duration=decode total_duration=total"),
     ),
     ((),),
 )
