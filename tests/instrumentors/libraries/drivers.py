@@ -321,7 +321,7 @@ def django_application(by: str) -> Generator[Send]:
     def view(request: HttpRequest, item: str) -> JsonResponse:
         return JsonResponse({ITEM: item, "body": json.loads(request.body) if request.method == "POST" else None})
 
-    with override_settings(ROOT_URLCONF=(path("items/<item>", view),), MIDDLEWARE=[]):
+    with override_settings(ROOT_URLCONF=(path("items/<item>", view),)):
         yield by_wsgi(WSGIHandler()) if by == "wsgi" else by_asgi(ASGIHandler())
 
 
@@ -357,6 +357,8 @@ class Server(NamedTuple):
     route: str
     stages: tuple[str, ...]
     failing: str
+    theirs: str
+    """Class of OpenTelemetry below `opentelemetry.instrumentation`."""
 
 
 WEB = ("framework", "handler", "serialize")
@@ -367,9 +369,15 @@ SERVERS: Mapping[str, Server] = {
         "/items/{item}",
         (*WEB, "network"),
         "libraries.asgi.AsgiExchange._sent_body",
+        "fastapi:FastAPIInstrumentor",
     ),
     "flask": Server(
-        "flask:FlaskInstrumentor", flask_application, "/items/<item>", WEB, "libraries.wsgi.WsgiExchange.hand_over_all"
+        "flask:FlaskInstrumentor",
+        flask_application,
+        "/items/<item>",
+        WEB,
+        "libraries.wsgi.WsgiExchange.hand_over_all",
+        "flask:FlaskInstrumentor",
     ),
     "django wsgi": Server(
         "django:DjangoInstrumentor",
@@ -377,6 +385,7 @@ SERVERS: Mapping[str, Server] = {
         "/items/<item>",
         WEB,
         "libraries.django._exchange_of",
+        "django:DjangoInstrumentor",
     ),
     "django asgi": Server(
         "django:DjangoInstrumentor",
@@ -384,6 +393,7 @@ SERVERS: Mapping[str, Server] = {
         "/items/<item>",
         WEB,
         "libraries.django._exchange_of",
+        "django:DjangoInstrumentor",
     ),
     "aiohttp": Server(
         "aiohttp_server:AioHttpServerInstrumentor",
@@ -391,6 +401,7 @@ SERVERS: Mapping[str, Server] = {
         "/items/{item}",
         (*WEB, "network"),
         "libraries.aiohttp_server.AiohttpExchange._template",
+        "aiohttp_server:AioHttpServerInstrumentor",
     ),
 }
 

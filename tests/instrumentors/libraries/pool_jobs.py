@@ -13,12 +13,10 @@ prepared: list[str] = []
 
 
 def prepare(word: str) -> None:
-    """Initialize a process."""
     prepared.append(word)
 
 
 def square(number: int) -> int:
-    """Square it, as a stage."""
     with stage("forward"):
         return number**2
 
@@ -31,24 +29,17 @@ def describe_process() -> tuple[int, int, bool, str, list[str]]:
 
 
 class Failed(Exception):  # noqa: N818 - not ours to say
-    """With two arguments, as those that pickle badly."""
-
     def __init__(self, code: int, why: str) -> None:
         super().__init__(code, why)
         self.code = code
 
 
 class OwnPickle(Exception):  # noqa: N818
-    """Exception with its own pickle format."""
-
     def __reduce__(self) -> tuple[type, tuple[str]]:
-        """Keep nothing but a word."""
         return type(self), ("again",)
 
 
 class OwnState(Exception):  # noqa: N818
-    """Exception that accepts only its own attributes."""
-
     def __setstate__(self, state: dict[str, int] | None) -> None:
         """Refuse others, after which the pool would be broken."""
         if state != {"code": 7}:
@@ -57,7 +48,6 @@ class OwnState(Exception):  # noqa: N818
 
 
 def fail(kind: type[Exception]) -> None:
-    """Fail in a stage."""
     error = kind(7, "planted")
     vars(error)["code"] = 7
     with stage("forward"):
@@ -71,10 +61,8 @@ def nested() -> None:
 
 
 def wait_at(gate: str) -> None:
-    """Wait until something is written to a pipe."""
     Path(gate).read_text()
 
 
 def die() -> None:
-    """Take the process with it."""
     os._exit(3)

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,14 +19,8 @@ import aiohttp
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
-from opentelemetry import trace
-from opentelemetry.instrumentation.aiohttp_server import AioHttpServerInstrumentor as TheirInstrumentor
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stagelens.instrumentors import records
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import aiohttp_server as module
 from stagelens.instrumentors.libraries import proxy_waits
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
@@ -49,7 +43,6 @@ async def item(request: web.Request) -> web.Response:
 
 
 def application(*routes: tuple[str, str, Handler]) -> web.Application:
-    """One application with these routes."""
     app = web.Application()
     app.add_routes([web.route(method, path, handler) for method, path, handler in routes])
     return app
@@ -66,8 +59,6 @@ def serving(app: web.Application, drive: Callable[[Client], Awaitable[Any]], **o
 
 
 def send_request(app: web.Application, method: str, path: str, **options: Any) -> tuple[int, bytes]:
-    """Send one request."""
-
     async def drive(client: Client) -> tuple[int, bytes]:
         async with client.request(method, path, **options) as response:
             return response.status, await response.read()
@@ -424,33 +415,8 @@ def test_a_subclass_works_unchanged() -> None:
     assert send_request(application(("GET", "/", mine)), "GET", "/") == (200, b"mine")
 
 
-@pytest.fixture(params=["before ours", "after ours"])
-def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> Iterator[InMemorySpanExporter]:
-    """Instrument aiohttp's server with OpenTelemetry's module as well."""
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    if request.param == "before ours":
-        instrumented.uninstrument()
-    theirs = TheirInstrumentor()
-    theirs.instrument(tracer_provider=provider)
-    instrumented.instrument()
-    yield spans
-    theirs.uninstrument()
-
-
-@pytest.mark.filterwarnings("ignore:Inheritance class _InstrumentedApplication")  # how OpenTelemetry patches it
-def test_opentelemetry_causes_no_duplicates(finished: Finished, their_spans: InMemorySpanExporter) -> None:
-    send_request(application(("GET", "/items/{item}", item)), "GET", "/items/1")
-
-    spans = [span for span in their_spans.get_finished_spans() if span.kind == trace.SpanKind.SERVER]
-    assert len(spans) == 1
-    assert [record[3:6] for record in finished] == [("/items/{item}", "", 200)]
-
-
 @web.middleware
 async def slow_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Work, and refuse some requests."""
     work()
     if "refuse" in request.query:
         raise web.HTTPForbidden

@@ -20,11 +20,6 @@ import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
-from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor as TheirInstrumentor
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
@@ -35,7 +30,6 @@ from starlette.websockets import WebSocket
 from stagelens import stage
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import asgi, proxy_waits
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from tests.support.endpoint_work import WORK_NS, own_times, work
@@ -50,14 +44,10 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 
 
 class Item(BaseModel):
-    """A body to validate."""
-
     n: int
 
 
 def send_request(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
-    """Send one request to *app* without a network."""
-
     async def go() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
@@ -597,8 +587,6 @@ def test_headers_that_can_be_read_once_are_left_to_others(finished: Finished, re
     header = (b"content-length", b"2")
 
     class Send:
-        """A callable object with an attribute."""
-
         note = 1
 
         async def __call__(self, message: Message) -> None:
@@ -738,38 +726,13 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     assert records.current.get() is None
 
 
-@pytest.mark.parametrize("theirs_first", [True, False])
-def test_opentelemetry_causes_no_duplicates(finished: Finished, instrumented: Instrumentor, theirs_first: bool) -> None:
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    app = FastAPI()
-    app.get("/items/{n}")(lambda n: n)
-    if theirs_first:
-        instrumented.uninstrument()
-    TheirInstrumentor.instrument_app(app, tracer_provider=provider)
-    instrumented.instrument()
-
-    response = send_request(app, "GET", "/items/1")
-
-    assert response.json() == "1"
-    server = [span.name for span in spans.get_finished_spans() if span.kind == SpanKind.SERVER]
-    assert server == ["GET /items/{n}"]
-    assert [record[3:6] for record in finished] == [("/items/{n}", "", 200)]
-    assert finished.stages().count("queue") == 1
-
-
 async def worker(request: Request) -> Response:
-    """Answer after the work."""
     work()
     return Response(request.url.path)
 
 
 class Worker(HTTPEndpoint):
-    """Endpoint that is a class."""
-
     async def get(self, request: Request) -> Response:
-        """Answer after the work."""
         return await worker(request)
 
 
@@ -779,8 +742,6 @@ async def worker_application(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def worker_stream(_: Request) -> Response:
-    """Stream parts that each take work."""
-
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(2):
             work()
@@ -790,13 +751,10 @@ async def worker_stream(_: Request) -> Response:
 
 
 class SlowMiddleware:
-    """Middleware that works before the endpoint."""
-
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Work, and call the application."""
         work()
         await self.app(scope, receive, send)
 
@@ -830,13 +788,11 @@ def test_the_documentation_of_fastapi_is_framework(finished: Finished) -> None:
 
 
 def depends() -> int:
-    """Dependency that works, in a thread."""
     work()
     return 1
 
 
 async def depends_later() -> int:
-    """Dependency that works, on the event loop."""
     work()
     return 1
 

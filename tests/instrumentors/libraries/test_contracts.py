@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from tests.instrumentors.libraries.drivers import CALLS, SERVERS, Call, Server, stages_of
+from tests.instrumentors.libraries.drivers import CALLS, SERVERS, Call, Server, configure_django, stages_of
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -202,6 +206,30 @@ def test_a_failure_of_ours_in_a_request_is_logged_once(
     assert len(finished) == 3
     assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
     assert records.current.get() is None
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+@pytest.mark.filterwarnings("ignore:Inheritance class _InstrumentedApplication")  # how OpenTelemetry patches aiohttp
+def test_opentelemetry_beside_us_causes_no_duplicates(server: Server, finished: Finished, ours_first: bool) -> None:
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    module, _, name = server.theirs.partition(":")
+    theirs = getattr(import_module(f"opentelemetry.instrumentation.{module}"), name)()
+    (ours,) = classes_of(server.instrumentor)
+    if not ours_first:
+        ours().uninstrument()
+    configure_django()
+    theirs.instrument(tracer_provider=provider, skip_dep_check=True)
+    ours().instrument()
+    try:
+        with server.make() as send:
+            status, _ = send("/items/7")
+    finally:
+        theirs.uninstrument()
+
+    assert status == 200
+    assert len([span for span in spans.get_finished_spans() if span.kind == SpanKind.SERVER]) == 1
+    assert [record[3:6] for record in finished] == [(server.route, "", 200)]
 
 
 USED = """

@@ -46,8 +46,7 @@ def work(value: int = 0) -> int:
 
 
 @stage("forward")
-async def later() -> None:
-    """Work on a loop."""
+async def later() -> None: ...
 
 
 def routes(finished: Finished) -> dict[str, list[str]]:
@@ -217,10 +216,7 @@ def test_a_job_that_starts_after_its_request_runs_outside(
 
 
 class Worker(threading.Thread):
-    """A thread with a `run` of its own."""
-
     def run(self) -> None:
-        """Work."""
         work()
 
 
@@ -445,7 +441,7 @@ def test_jobs_and_threads_leave_no_work_for_the_garbage_collector(finished: Fini
 
 def test_a_retained_future_releases_its_request(finished: Finished) -> None:
     class Late:
-        """Something that goes with the request."""
+        pass
 
     with request("caches"), ThreadPoolExecutor(1) as pool:
         marks = records.current.get()
@@ -583,11 +579,8 @@ class Sends(ThreadPoolExecutor):
 
 
 class SendsToInterpreters(Sends):
-    """As the `InterpreterPoolExecutor` of Python 3.14 does."""
-
     @classmethod
     def prepare_context(cls, *_: Any) -> Any:
-        """Prepare what a thread does with a job."""
         return lambda: None, lambda fn, args, kwargs: (fn, args, kwargs)
 
 

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,6 @@ import flask.json.provider
 import pytest
 from flask import Blueprint, Flask, Response, jsonify, request, send_file, stream_with_context
 from flask.views import MethodView
-from opentelemetry.instrumentation.flask import FlaskInstrumentor as TheirInstrumentor
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 
@@ -38,7 +34,6 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 
 @pytest.fixture
 def app() -> Flask:
-    """Application with every kind of view."""
     app = Flask(__name__, static_folder=None)
     part = Blueprint("part", __name__, url_prefix="/part")
 
@@ -123,14 +118,10 @@ def test_wsgi_app_can_be_served_directly(finished: Finished, app: Flask) -> None
 
 
 class OwnProvider(flask.json.provider.DefaultJSONProvider):
-    """As with a faster JSON library."""
-
     def dumps(self, obj: Any, **_: Any) -> str:
-        """Write compactly."""
         return json.dumps(obj)
 
     def loads(self, s: str | bytes, **_: Any) -> Any:
-        """Read."""
         return json.loads(s)
 
 
@@ -270,29 +261,6 @@ def test_a_subclass_works_unchanged(finished: Finished) -> None:
     assert [record[3:6] for record in finished] == [("/", "", 200)]
 
 
-@pytest.fixture(params=["before ours", "after ours"])
-def their_spans(
-    request: pytest.FixtureRequest, instrumented: Instrumentor, app: Flask
-) -> Iterator[InMemorySpanExporter]:
-    """Instrument the application with OpenTelemetry's module as well."""
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    if request.param == "before ours":
-        instrumented.uninstrument()
-    TheirInstrumentor.instrument_app(app, tracer_provider=provider)
-    instrumented.instrument()
-    yield spans
-    TheirInstrumentor.uninstrument_app(app)
-
-
-def test_opentelemetry_causes_no_duplicates(finished: Finished, app: Flask, their_spans: InMemorySpanExporter) -> None:
-    send_request(app, "GET", "/items/1")
-
-    assert [span.name for span in their_spans.get_finished_spans()] == ["GET /items/<int:item>"]
-    assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]
-
-
 def test_a_process_without_flask_loads_nothing_of_it() -> None:
     code = (
         "import stagelens, sys; stagelens.instrument(); print([n for n in sys.modules if 'flask' in n or 'wsgi' in n])"
@@ -325,10 +293,7 @@ def working_views(app: Flask) -> None:
         return flask.Response(parts())
 
     class View(MethodView):
-        """View that is a class."""
-
         def get(self) -> str:
-            """Answer after the work."""
             work()
             return "done"
 

@@ -41,27 +41,22 @@ WORK_NS = 1_000_000
 
 
 def spin(duration_ns: int) -> None:
-    """Compute for *duration_ns*."""
     until = records.clock() + duration_ns
     while records.clock() < until:
         pass
 
 
 class Gate:
-    """Holds a method until the test opens it."""
-
     def __init__(self) -> None:
         self.entered = threading.Event()
         self.opened = threading.Event()
 
     def hold(self) -> None:
-        """Wait for the test."""
         self.entered.set()
         assert self.opened.wait(30)
 
 
 def decode(message: bytes) -> bytes:
-    """Deserialize, and take a while."""
     if message == b"unreadable":
         raise ValueError(message)
     spin(WORK_NS)
@@ -69,13 +64,12 @@ def decode(message: bytes) -> bytes:
 
 
 def encode(message: bytes) -> bytes:
-    """Serialize, and take a while."""
     spin(WORK_NS)
     return message
 
 
 class Refuses(Exception):  # noqa: N818 - what it does
-    """Raised by a method."""
+    pass
 
 
 ABORTED = {b"abort": grpc.StatusCode.UNAVAILABLE, b"invalid": grpc.StatusCode.INVALID_ARGUMENT}
@@ -83,7 +77,6 @@ CODES = {b"code": grpc.StatusCode.INTERNAL}
 
 
 def refuse(request: bytes, context: Any) -> None:
-    """Fail without an abort, if *request* says so."""
     if request in CODES:
         context.set_code(CODES[request])
     if request == b"raise":
@@ -99,8 +92,6 @@ def part_of(request: bytes, part: bytes) -> bytes:
 
 
 def sync_methods(gate: Gate) -> dict[str, Any]:
-    """Return the methods of a servicer without `async`."""
-
     def unary(request: bytes, context: Any) -> bytes:
         spin(WORK_NS)
         if request in ABORTED:
@@ -126,8 +117,6 @@ def sync_methods(gate: Gate) -> dict[str, Any]:
 
 
 def aio_methods(gate: Gate) -> dict[str, Any]:
-    """Return the methods of a servicer with `async`."""
-
     async def unary(request: bytes, context: Any) -> bytes:
         spin(WORK_NS)
         if request in ABORTED:
@@ -192,7 +181,6 @@ class Server:
 
 @contextlib.contextmanager
 def threads(interceptors: Any = (), handlers: Any = (), **options: Any) -> Generator[Server]:
-    """Run a server with a pool of threads."""
     gate = Gate()
     with ThreadPoolExecutor(options.pop("max_workers", 4)) as pool:
         server: Any = grpc.server(pool, interceptors=interceptors, **options)
@@ -242,7 +230,6 @@ KINDS: dict[str, Any] = {"threads": threads, "aio": aio}
 
 @pytest.fixture(params=list(KINDS))
 def server(request: pytest.FixtureRequest) -> Generator[Server]:
-    """Run a server of each kind."""
     with KINDS[request.param]() as running:
         yield running
 
@@ -476,7 +463,6 @@ class Slow(grpc.ServerInterceptor):
     """An interceptor of the user, which works before and after the method."""
 
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Return the method with work around it."""
         found = continuation(handler_call_details)
         spin(WORK_NS)
 
@@ -488,10 +474,7 @@ class Slow(grpc.ServerInterceptor):
 
 
 class SlowAio(grpc.aio.ServerInterceptor):
-    """The same for asyncio."""
-
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Return the method with work around it."""
         found = await continuation(handler_call_details)
         spin(WORK_NS)
 
@@ -523,10 +506,7 @@ class Described:
 
 
 class Servicer:
-    """Has a method."""
-
     def stream(self, request: bytes, _: Any) -> Iterator[bytes]:
-        """Return the request."""
         yield request
 
 

@@ -38,7 +38,7 @@ class Thing:
 
 
 class Failure(Exception):  # noqa: N818 - a short name
-    """What a job raises."""
+    pass
 
 
 class Watch:
@@ -49,19 +49,16 @@ class Watch:
         self.held: list[Any] = []
 
     def __call__(self, name: str, thing: Any) -> Any:
-        """Watch *thing* and return it."""
         # An exception in C accepts no weak reference.
         with contextlib.suppress(TypeError):
             self._watched[name] = weakref.ref(thing)
         return thing
 
     def alive(self) -> list[str]:
-        """Return the names of those that live."""
         return [name for name, reference in self._watched.items() if reference() is not None]
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Hold the exception that is raised."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - `CancelledError` too
@@ -286,8 +283,7 @@ def create_an_eager_task(watch: Watch) -> None:
             except Failure as error:
                 self.set_exception(error)
 
-        def set_name(self, _: Any) -> None:
-            """Have no name."""
+        def set_name(self, _: Any) -> None: ...
 
     async def job() -> None:
         raise Failure

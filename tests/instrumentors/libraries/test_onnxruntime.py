@@ -37,7 +37,6 @@ class Owned(onnxruntime.InferenceSession):
     """A session as people make it: run through a method of its own, and pickled by its path."""
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
-        """Call the one that is patched."""
         return super().run(output_names, input_feed, run_options)
 
     def __getstate__(self) -> Any:
@@ -48,7 +47,6 @@ class Owned(onnxruntime.InferenceSession):
 
 
 def load() -> Any:
-    """Load the model, outside any request."""
     token = records.current.set(None)
     try:
         return onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
@@ -57,7 +55,6 @@ def load() -> Any:
 
 
 def feed_of(session: Any, batch: int = 1) -> dict[str, Any]:
-    """Return inputs of the shape the model wants."""
     return {node.name: np.zeros([batch, *node.shape[1:]], dtype=np.int32) for node in session.get_inputs()}
 
 
@@ -73,7 +70,6 @@ def warm() -> Any:
 
 @pytest.fixture
 def feed(warm: Any) -> dict[str, Any]:
-    """One input."""
     return feed_of(warm)
 
 
@@ -229,14 +225,11 @@ def test_inputs_need_not_be_arrays(in_a_request: Finished, warm: Any, kind: str)
 
 
 class Node:
-    """The first input of a model."""
-
     def __init__(self, *shape: Any) -> None:
         self.name = "x"
         self.shape = list(shape)
 
     def get_inputs(self) -> list[Node]:
-        """Be the session as well."""
         return [self]
 
 

@@ -132,7 +132,6 @@ def test_concurrent_requests_record_their_own_jobs(finished: Finished, pool: Pro
 
 
 def intervals_of(record: Record) -> list[tuple[str, int, int]]:
-    """Return the stages of one of several requests."""
     DeferredRecords().holds(record, 0.0)
     return intervals(record)
 

@@ -93,7 +93,6 @@ class Reference:
 
 
 def recorded() -> dict[str, set[str]]:
-    """Return the steps of each finished request."""
     results: dict[str, set[str]] = {}
     for marks, _, end, route, *_ in recorder.pending:
         assert is_ready(marks)
@@ -137,7 +136,6 @@ async def process(reference: Reference, batch: list[Any], style: Style, followin
 
 
 async def work(reference: Reference, jobs: Queue, style: Style, following: Queue | None) -> None:
-    """Take batches until cancelled."""
     while True:
         batch = [await jobs.get()]
         if style.forms:
@@ -226,7 +224,6 @@ def take_batch(jobs: queue.Queue[Any], style: Style) -> list[Any]:
 
 
 def work_in_a_thread(reference: Reference, jobs: queue.Queue[Any], style: Style, set_result: Any) -> None:
-    """Take batches until one contains None."""
     stopped = False
     while not stopped:
         taken = take_batch(jobs, style)
@@ -242,8 +239,6 @@ def work_in_a_thread(reference: Reference, jobs: queue.Queue[Any], style: Style,
 
 
 def handle_in_threads(jobs: queue.Queue[Any], count: int) -> None:
-    """Run *count* requests in threads."""
-
     def handle(number: int) -> None:
         with request(f"request_{number}"):
             future: Future[None] = Future()

@@ -502,16 +502,12 @@ def test_tickets_of_the_user_win(finished: Finished) -> None:
 
 
 class Job:
-    """A job as services write it."""
-
     def __init__(self, name: str, reply: Any) -> None:
         self.name = name
         self.reply = reply
 
 
 class SlottedJob:
-    """A job with slots, one of them empty."""
-
     __slots__ = ("name", "nothing", "reply")
 
     def __init__(self, name: str, reply: Any) -> None:
@@ -932,8 +928,6 @@ def generate(live: list[Any], number: int) -> list[tuple[Any, int | None]]:
 
 
 class Generation:
-    """A job with a stream of *size* tokens."""
-
     def __init__(self, reply: Any, size: int = 4) -> None:
         self.reply, self.size = reply, size
         self.steps: list[str] = []

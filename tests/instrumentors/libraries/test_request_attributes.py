@@ -43,7 +43,6 @@ Ask = Callable[[], bytes]
 
 @pytest.fixture(autouse=True)
 def instrumented() -> Generator[None]:
-    """Instrument all servers of this file."""
     instrumentors = (StarletteInstrumentor(), FlaskInstrumentor(), AioHttpServerInstrumentor())
     for each in instrumentors:
         each.instrument()
@@ -98,7 +97,6 @@ SERVERS = {"fastapi": ask_fastapi, "flask": ask_flask, "aiohttp": ask_aiohttp}
 
 @pytest.fixture(params=SERVERS)
 def send_request(request: pytest.FixtureRequest) -> Ask:
-    """Run the test with each server."""
     return SERVERS[request.param]
 
 

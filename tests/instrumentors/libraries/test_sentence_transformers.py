@@ -45,7 +45,6 @@ def fixture_inner_instrumented(embedder: SentenceTransformer, ranker: CrossEncod
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an embedder in it."""
     folder = tmp_path_factory.mktemp("models")
     bert().base_model.save_pretrained(folder / "bert")
     tokenizer().save_pretrained(folder / "bert")
@@ -57,13 +56,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def embedder(saved: Path) -> SentenceTransformer:
-    """A model that embeds."""
     return SentenceTransformer(str(saved))
 
 
 @pytest.fixture(scope="module")
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
-    """A model that compares."""
     folder = str(tmp_path_factory.mktemp("models") / "ranker")
     bert(labels=1).save_pretrained(folder)
     tokenizer().save_pretrained(folder)

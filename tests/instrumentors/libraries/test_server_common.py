@@ -90,15 +90,11 @@ class Without(type):
 
 
 class Odd(metaclass=Without):
-    """A callable object of such a class."""
-
     def __call__(self, *_: object) -> str:
         return "own"
 
 
 class Choice(enum.Enum):
-    """A callable member."""
-
     YES = 1
 
     def __call__(self, *_: object) -> str:

@@ -48,14 +48,12 @@ async def predict() -> str:
 
 @app.get("/theirs")
 async def theirs(response: Response, header: str) -> str:
-    """Respond with a header of the service itself."""
     response.headers["Server-Timing"] = header
     return "done"
 
 
 @pytest.fixture
 def enabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch it on."""
     monkeypatch.setattr(asgi, "sends_server_timing", True)
 
 

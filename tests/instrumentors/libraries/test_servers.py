@@ -191,7 +191,7 @@ def test_python_s_own_server_trusts_no_client(reads: bool, monkeypatch: pytest.M
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Log nothing."""
+            ...
 
     instrumentor = HttpServerInstrumentor()
     instrumentor.instrument()
@@ -243,7 +243,7 @@ def test_wsgiref_serves_the_application_itself(finished: Finished) -> None:
 
     class Quiet(WSGIRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Log nothing."""
+            ...
 
     with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
         assert server.get_app() is app

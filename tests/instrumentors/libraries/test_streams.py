@@ -76,7 +76,6 @@ class OwnResponse(Response):
         self._release = release
 
     async def __call__(self, _: Any, __: Any, send: Any) -> None:
-        """Send as the two others do."""
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b": ping\n\n", "more_body": True})

@@ -36,7 +36,6 @@ class Unnamed(Model):
 
 @pytest.fixture
 def tinymodel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
-    """The library, instrumented before its import."""
     (tmp_path / "tinymodel.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(str(tmp_path))
     instrumentor = TemplateInstrumentor()

@@ -33,34 +33,25 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 
 
 class Block(nn.Module):
-    """Part of a net."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute."""
         return torch.relu(self.linear(x))
 
 
 class Net(nn.Module):
-    """A net of several modules."""
-
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.Sequential(Block(), Block(), Block())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute."""
         return self.blocks(x)
 
 
 class Broken(nn.Module):
-    """A net that fails."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Fail."""
         raise KeyError(x.shape)
 
 
@@ -73,7 +64,6 @@ def warm(model: Any, calls: int = 1) -> Any:
 
 @pytest.fixture
 def net(instrumented: Instrumentor) -> Net:
-    """A small net, ready for inference and warm."""
     assert instrumented
     return warm(Net().eval())
 

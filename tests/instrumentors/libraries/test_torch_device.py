@@ -41,13 +41,10 @@ LAUNCH, RUN, CALL, COPY = MS, 10 * MS, 10 * US, 500 * US
 
 
 class Host:
-    """The host's clock."""
-
     def __init__(self) -> None:
         self.now = 1_000 * MS
 
     def clock(self) -> int:
-        """Return the time in nanoseconds; looking takes none."""
         return self.now
 
 
@@ -62,35 +59,28 @@ class Stream:
         self.capturing = False
 
     def launch(self, duration: int) -> None:
-        """Queue so many nanoseconds of work."""
         self.free_at = max(self.free_at, self.host.now) + duration
 
     def wait(self) -> None:
-        """Block the host until all is done."""
         self.host.now = max(self.host.now, self.free_at)
 
 
 class Event:
-    """As `torch.cuda.Event(enable_timing=True)`: what is asked too early raises."""
-
     def __init__(self, source: Source) -> None:
         self.source = source
         self.at: int | None = None
 
     def record(self, stream: Stream) -> None:
-        """Happen when all before it is done."""
         assert not stream.capturing
         self.at = max(stream.free_at, stream.host.now)
         self.source.records += 1
 
     def query(self) -> bool:
-        """Return whether the event is complete."""
         self.source.asked.add(threading.get_ident())
         assert self.source.asked <= self.source.prepared
         return self.at is not None and self.source.host.now >= self.at
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return milliseconds."""
         assert self.query()
         assert end_event.query()
         assert self.at is not None
@@ -100,8 +90,6 @@ class Event:
 
 
 class Source:
-    """As `TorchEvents`."""
-
     def __init__(self, host: Host) -> None:
         self.host = host
         self.streams: contextvars.ContextVar[Stream] = contextvars.ContextVar("stream")
@@ -112,51 +100,40 @@ class Source:
 
     @property
     def default(self) -> Stream:
-        """The stream of this thread."""
         return self.streams.get(self._default)
 
     def stream(self, device: Any) -> Stream | None:
-        """Return it, unless it is capturing."""
         assert device.type == KIND
         return None if self.default.capturing else self.default
 
     def event(self) -> Event:
-        """Count how many are made."""
         self.made += 1
         return Event(self)
 
     def prepare(self, device: Any) -> None:
-        """Record the thread."""
         assert device == Stream.device
         self.prepared.add(threading.get_ident())
 
 
 class Tensor(torch.Tensor):
-    """A tensor on the device."""
-
     elem: torch.Tensor
 
     def __new__(cls, elem: torch.Tensor) -> Self:
-        """Wrap a tensor of the host."""
         made: Any = torch.Tensor._make_wrapper_subclass(cls, elem.shape, dtype=elem.dtype, device=torch.device(KIND))
         made.elem = elem
         return made
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Pass the call through."""
         with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - torch documents it so
             return func(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute."""
         return run(func, args, dict(kwargs or {}))
 
 
 class Dispatch(TorchDispatchMode):
-    """Simulated device library."""
-
     def __init__(self, source: Source) -> None:
         super().__init__()
         self.source = source
@@ -187,15 +164,12 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 class Net(nn.Module):
-    """A model on the device."""
-
     def __init__(self, source: Source) -> None:
         super().__init__()
         self.weight = nn.Parameter(Tensor(torch.ones(3)), requires_grad=False)
         self.source = source
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Launch, and return before anything is done."""
         self.source.default.launch(RUN)
         self.source.host.now += LAUNCH
         return x
@@ -207,8 +181,6 @@ def any_method(tensor: torch.Tensor, name: str) -> Any:
 
 
 class Request:
-    """One request by hand."""
-
     def __init__(self, host: Host) -> None:
         self.host = host
         scope = recorder.begin()
@@ -218,7 +190,6 @@ class Request:
         self.end = 0
 
     def close(self) -> None:
-        """End it for whoever has asked."""
         self.end = self.host.now
         self.marks[0] = records.CLOSED
         recorder.end(self.token)
@@ -240,7 +211,6 @@ class Request:
         }
 
     def own_times(self) -> dict[str, int]:
-        """Return the own times, in us."""
         triples = zip(self.marks[::3], self.marks[1::3], self.marks[2::3], strict=True)
         intervals = [(key.partition("@")[0], t0, t1) for key, t0, t1 in triples if not key.startswith("@")]
         return {stage: round(own / US) for stage, own in partition(intervals, self.start, self.end).items()}
@@ -248,7 +218,6 @@ class Request:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
-    """The clock of everything that is recorded."""
     host = Host()
     for module in (recorder, calls, loads, torch_copies, torch_device):
         monkeypatch.setattr(module, "clock", host.clock)
@@ -258,7 +227,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
 
 @pytest.fixture
 def source(host: Host, monkeypatch: pytest.MonkeyPatch, instrumented: TorchInstrumentor) -> Generator[Source]:
-    """A device, known to the process."""
     assert instrumented
     source = Source(host)
     monkeypatch.setattr(torch_device.devices, "sources", {KIND: source})
@@ -270,7 +238,6 @@ def source(host: Host, monkeypatch: pytest.MonkeyPatch, instrumented: TorchInstr
 
 @pytest.fixture
 def net(source: Source) -> Net:
-    """A warm model on an idle device."""
     net = Net(source)
     net(torch.ones(3))
     source.default.wait()
@@ -280,7 +247,6 @@ def net(source: Source) -> Net:
 
 @pytest.fixture
 def x(source: Source) -> torch.Tensor:
-    """A tensor on the device."""
     assert source
     return Tensor(torch.ones(3))
 
@@ -432,7 +398,6 @@ def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net
 
 
 def in_a_thread(function: Callable[[], Any]) -> Any:
-    """Return what *function* returns there."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
@@ -772,15 +737,12 @@ class Backend:
     capturing = False
 
     def is_current_stream_capturing(self) -> bool:
-        """Return the configured state."""
         return self.capturing
 
     def current_stream(self, device: Any) -> str:
-        """Name a stream."""
         return f"stream of {device}"
 
     def Event(self, *, enable_timing: bool) -> str:  # noqa: N802 - torch's name
-        """Name an event."""
         return f"event {enable_timing}"
 
 

@@ -23,23 +23,19 @@ class Library:
         self.modes: list[int] = []
 
     def cuCtxGetCurrent(self, context: Any) -> int:  # noqa: N802 - its name there
-        """Return the context of the thread."""
         context._obj.value = self.current
         return 0
 
     def cuDeviceGet(self, handle: Any, index: int) -> int:  # noqa: N802
-        """Return the handle of a device."""
         handle._obj.value = index
         return 0
 
     def cuDevicePrimaryCtxRetain(self, context: Any, handle: Any) -> int:  # noqa: N802
-        """Return the context of a device."""
         context._obj.value = FIRST + handle.value
         self.retained.append(handle.value)
         return 0
 
     def cuCtxSetCurrent(self, context: Any) -> int:  # noqa: N802
-        """Give the thread one."""
         self.current = context.value
         return 0
 

@@ -49,14 +49,12 @@ class Lengths(Pipeline):
         return {}, {}, {}
 
     def preprocess(self, input_: str, **_: Any) -> Any:
-        """Prepare."""
         return self._step("preprocess", {"word": input_})
 
     def _forward(self, input_tensors: Any, **_: Any) -> Any:
         return self._step("forward", {"length": len(input_tensors["word"])})
 
     def postprocess(self, model_outputs: Any, **_: Any) -> Any:
-        """Return the output."""
         return self._step("postprocess", model_outputs["length"])
 
     def _step(self, name: str, output: Any) -> Any:
@@ -75,13 +73,11 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def classify() -> Any:
-    """A pipeline of the library."""
     return pipeline("text-classification", model=bert(), tokenizer=tokenizer())
 
 
 @pytest.fixture
 def lengths() -> Lengths:
-    """A pipeline of the user's own."""
     return Lengths(model=bert(), tokenizer=tokenizer())
 
 

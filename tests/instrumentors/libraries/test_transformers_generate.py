@@ -54,25 +54,19 @@ def fixture_torch_instrumented() -> Generator[None]:
 
 
 class Watch(StoppingCriteria):
-    """Notes when each step has its tokens."""
-
     def __init__(self) -> None:
         self.times: list[int] = []
 
     def __call__(self, input_ids: Any, *_: Any, **_options: Any) -> Any:
-        """Go on."""
         self.times.append(records.clock())
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
 
 class Failing(LogitsProcessor):
-    """Fails in a step."""
-
     def __init__(self, step: int) -> None:
         self._left = step
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return the scores unchanged, or fail."""
         self._left -= 1
         if not self._left:
             raise KeyError(input_ids.shape)
@@ -90,7 +84,6 @@ def run(model: Any, loop: str, **options: Any) -> Any:
 
 
 def facts(request: Finished) -> dict[str, tuple[Any, Any]]:
-    """Return both values of each fact."""
     return {key: (first, second) for key, first, second in request.marks() if key.startswith("@")}
 
 

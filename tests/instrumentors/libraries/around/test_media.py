@@ -24,7 +24,6 @@ SILENCE = torch.zeros(1, 16_000)
 
 @pytest.fixture(autouse=True)
 def instrumented_libraries(around: Path) -> Generator[None]:
-    """Instrument all of them, as `stagelens.instrument` does."""
     assert around.exists()
     instrumentors = [library.load()() for library in LIBRARIES if library.trigger in BESIDE]
     for each in instrumentors:
@@ -67,7 +66,6 @@ def test_decoding_an_image_preprocesses(stages: Callable[[], list[str]]) -> None
 
 
 def test_torchaudio_preprocesses(stages: Callable[[], list[str]]) -> None:
-    """Transforms and functions; `load` needs TorchCodec."""
     audio: Any = importlib.import_module("torchaudio")
     kaldi: Any = importlib.import_module("torchaudio.compliance.kaldi")
 

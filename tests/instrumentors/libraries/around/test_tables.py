@@ -68,7 +68,6 @@ SEVERAL: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def pandas() -> Generator[None]:
-    """Instrument pandas."""
     PandasInstrumentor().instrument()
     yield
     PandasInstrumentor().uninstrument()

@@ -27,8 +27,6 @@ STAGE = "stagelens.stage."
 
 
 class Server:
-    """Running server and the spans of its requests."""
-
     def __init__(self, url: str, sink: Any) -> None:
         self.url = url
         self.sink = sink
@@ -48,7 +46,6 @@ class Server:
         return [response and response["outputs"][0]["data"][0] for response in responses], spans
 
     def infer_over_grpc(self, port: int, numbers: Sequence[int]) -> tuple[list[int | None], list[dict[str, Any]]]:
-        """Do the same over gRPC to *port*."""
         # Not installed for the first tier, which imports this file as well.
         from tritonclient.grpc import service_pb2  # noqa: PLC0415
         from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
@@ -88,7 +85,6 @@ class Server:
         return responses, [found[trace] for trace in traces]
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the spans of requests."""
         return [span for span in self.sink.spans() if "stagelens.kept.because" in span["attributes"]]
 
     @staticmethod
@@ -174,7 +170,6 @@ def _is_up(url: str) -> bool:
 
 @pytest.fixture
 def serving(sink: Any) -> Generator[Callable[..., Server]]:
-    """Start servers that are stopped after the test."""
     with ExitStack() as stack:
         yield lambda part, arguments, ready, **variables: stack.enter_context(
             running(part, sink, arguments, ready, **variables)

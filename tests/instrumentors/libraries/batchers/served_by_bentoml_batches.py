@@ -14,29 +14,23 @@ from doubling import double
 
 @bentoml.service
 class Model:
-    """Doubles each row of a batch."""
-
     # On a busy machine calls wait; what waits longer is refused.
     @bentoml.api(batchable=True, max_batch_size=3, max_latency_ms=60_000)
     def double(self, rows: list[int]) -> list[int]:
-        """Double all."""
         return double(rows)
 
     @bentoml.api
     def triple(self, number: int) -> int:
-        """Take a while, in a thread."""
         time.sleep(0.005)
         return number * 3
 
     @bentoml.api
     async def triple_later(self, number: int) -> int:
-        """Take a while, on the event loop."""
         await asyncio.sleep(0.006)
         return number * 3
 
     @bentoml.api
     async def triple_each(self, number: int) -> AsyncGenerator[str]:
-        """Take a while in a stream."""
         await asyncio.sleep(0.006)
         yield str(number * 3)
 

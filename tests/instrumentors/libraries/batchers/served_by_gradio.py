@@ -19,20 +19,17 @@ def double(number: float) -> float:
 
 
 async def triple(number: float) -> float:
-    """Triple it, on the event loop."""
     time.sleep(0.005)  # noqa: ASYNC251 - computes, as models do
     return number * 3
 
 
 def count(number: float) -> Iterator[float]:
-    """Count up to it."""
     for each in range(int(number)):
         time.sleep(0.005)
         yield each + 1
 
 
 def halve(numbers: list[float]) -> list[list[float]]:
-    """Halve all of a batch."""
     time.sleep(0.005)
     return [[number / 2 for number in numbers]]
 

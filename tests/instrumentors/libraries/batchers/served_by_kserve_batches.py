@@ -21,8 +21,6 @@ BATCH = 3
 
 
 class Doubling(Model):
-    """Doubles all of a batch at once."""
-
     def __init__(self) -> None:
         super().__init__("doubling")
         self.ready = True
@@ -35,7 +33,6 @@ class Doubling(Model):
         return int(payload.inputs[0].data[0])
 
     async def predict(self, payload: int, headers: Any = None, response_headers: Any = None) -> int:
-        """Put it into the queue, with a ticket."""
         loop = asyncio.get_running_loop()
         # The task begins in the context of the first request, and goes on in it for ever.
         self.batcher = self.batcher or loop.create_task(self.work())
@@ -44,7 +41,6 @@ class Doubling(Model):
         return await future
 
     def postprocess(self, result: int, headers: Any = None, response_headers: Any = None) -> InferResponse:
-        """Make a response of the number."""
         time.sleep(0.001)
         return InferResponse("", self.name, [InferOutput("doubled", [1, 1], "INT64", [result])])
 
@@ -61,7 +57,6 @@ class Doubling(Model):
             self.double(jobs)
 
     def double(self, jobs: list[tuple[int, asyncio.Future[int], Ticket]]) -> None:
-        """Double all."""
         numbers, futures, tickets = zip(*jobs, strict=True)
         try:
             with stagelens.batch(tickets):

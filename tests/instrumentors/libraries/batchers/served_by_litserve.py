@@ -16,13 +16,9 @@ import stagelens
 
 
 class One(litserve.LitAPI):
-    """Doubles each input separately."""
-
-    def setup(self, device: str) -> None:
-        """Load nothing."""
+    def setup(self, device: str) -> None: ...
 
     def decode_request(self, request: dict[str, int]) -> int:
-        """Take the number out."""
         return request["input"]
 
     def predict(self, x: int) -> int:
@@ -34,23 +30,16 @@ class One(litserve.LitAPI):
         return x * 2
 
     def encode_response(self, output: Any) -> dict[str, int]:
-        """Name the result."""
         return {"output": output}
 
 
 class Many(One):
-    """Doubles all of a batch at once."""
-
     def predict(self, x: list[int]) -> list[int]:
-        """Double all."""
         return double(x)
 
 
 class Chat(litserve.LitAPI):
-    """Sends a greeting in the format of OpenAI."""
-
-    def setup(self, device: str) -> None:
-        """Load nothing."""
+    def setup(self, device: str) -> None: ...
 
     def predict(self, prompt: Any) -> Generator[str]:
         """Return it in two parts, within a custom stage."""

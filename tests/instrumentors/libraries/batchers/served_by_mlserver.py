@@ -14,17 +14,13 @@ from mlserver.types import InferenceRequest, InferenceResponse
 
 
 class Doubling(MLModel):
-    """Doubles all of a batch at once."""
-
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Double all."""
         numbers: list[int] = NumpyCodec.decode_input(payload.inputs[0])[:, 0].tolist()
         doubled = np.array(double(numbers)).reshape(-1, 1)
         return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("doubled", doubled)])
 
 
 async def main(http: int, grpc: int) -> None:
-    """Serve until asked to stop."""
     settings = Settings(
         host="127.0.0.1", http_port=http, grpc_port=grpc, metrics_endpoint=None, parallel_workers=1, debug=False
     )

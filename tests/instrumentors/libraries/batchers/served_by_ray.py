@@ -22,34 +22,26 @@ deployment = serve.deployment(ray_actor_options={"num_cpus": 0}, max_ongoing_req
 
 @deployment
 class Model:
-    """Doubles all of a batch at once."""
-
     @serve.batch(max_batch_size=3, batch_wait_timeout_s=0.5)
     async def double(self, numbers: list[int]) -> list[int]:
-        """Double all."""
         return double(numbers)
 
     async def __call__(self, number: int) -> int:
-        """Double one, with others."""
         return await self.double(number)
 
 
 @deployment
 class Front:
-    """Asks the model."""
-
     def __init__(self, model: Any) -> None:
         self.model = model
 
     async def __call__(self, request: Any) -> dict[str, int]:
-        """Send one number as a readiness probe."""
         if request.method == "GET":
             return {}
         return {"output": await self.model.remote((await request.json())["input"])}
 
 
 async def main(port: int) -> None:
-    """Serve until asked to stop."""
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         ray.init(
             num_cpus=1,

@@ -44,7 +44,6 @@ def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callab
 
 
 def check(rows: list[int], span: dict[str, Any], server: Any) -> None:
-    """Hold a request to what it asked for."""
     inside = [inner["name"].split() for inner in server.sink.spans() if inner["traceId"] == span["traceId"]]
     batches = [{int(row) for row in name[1:]} for name in inside if name[0] == "batch"]
 

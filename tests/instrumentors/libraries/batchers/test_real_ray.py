@@ -25,7 +25,6 @@ def test_a_handle_call_is_assigned_its_batch(
     server = serving("ray", ["served_by_ray.py", "PORT"], "/double", **ENVIRONMENT)
 
     def nested_requests(span: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the requests that were made in another."""
         return [inner for inner in server.requests() if inner["parentSpanId"] == span["spanId"]]
 
     def check(number: int, span: dict[str, Any]) -> None:

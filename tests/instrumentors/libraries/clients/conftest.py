@@ -18,8 +18,6 @@ PARTS = (b"one ", b"two ", b"three")
 
 
 class Running:
-    """The request a test runs in."""
-
     def __init__(self, marks: records.Marks) -> None:
         self.marks = marks
 
@@ -37,13 +35,11 @@ class Running:
         return sum(name != BODY for name, _, _ in self.stages())
 
     def trace(self) -> str:
-        """Return the header its calls hand on."""
         return traceparent(self.marks)
 
 
 @pytest.fixture
 def in_a_request() -> Generator[Running]:
-    """Run the test inside a request."""
     opened = recorder.begin()
     assert opened is not None
     marks, token = opened
@@ -64,18 +60,14 @@ class Upstream:
         self.hung_up = False
 
     def traces(self) -> list[str]:
-        """Return every `traceparent` of the last call."""
         return self.heads[-1].get_all("traceparent", [])
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler that responds by path."""
-
     protocol_version = "HTTP/1.1"
     upstream: Upstream
 
     def do_GET(self) -> None:
-        """Respond, or disconnect."""
         self.upstream.heads.append(self.headers)
         if self.path == "/flaky" and not self.upstream.hung_up:
             self.upstream.hung_up = self.close_connection = True
@@ -106,20 +98,15 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Log nothing."""
+        ...
 
 
 class Server(ThreadingHTTPServer):
-    """Server that does not log disconnected clients."""
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
 
 @pytest.fixture
 def upstream() -> Generator[Upstream]:
-    """Start a server on the loopback."""
-
     class Answers(Handler):
         pass
 

@@ -37,8 +37,6 @@ THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Client(NamedTuple):
-    """How to call, and what OpenTelemetry patches there."""
-
     get: Get
     theirs: Any
 
@@ -55,20 +53,17 @@ OURS = (Urllib3Instrumentor, RequestsInstrumentor, HttpxInstrumentor, AiohttpCli
 
 
 def instrument() -> None:
-    """Instrument all of them."""
     for ours in OURS:
         ours().instrument()
 
 
 def uninstrument() -> None:
-    """Give all of them back."""
     for ours in OURS:
         ours().uninstrument()
 
 
 @pytest.fixture(autouse=True)
 def ours() -> Generator[None]:
-    """Instrument all of them for the test."""
     instrument()
     yield
     uninstrument()
@@ -76,7 +71,6 @@ def ours() -> Generator[None]:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> Client:
-    """Run the test with each client."""
     return CLIENTS[request.param]
 
 
@@ -282,7 +276,6 @@ def test_opentelemetry_causes_no_duplicate_spans_or_stages(
 
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Set the clock by which reads end."""
     return lambda now: monkeypatch.setattr(client_common, "clock", lambda: now)
 
 
@@ -310,7 +303,6 @@ class Shortened(list[Any]):
     """A list that another thread shortens right after its length was asked for."""
 
     def __len__(self) -> int:
-        """Return an outdated length."""
         return super().__len__() + 300
 
 

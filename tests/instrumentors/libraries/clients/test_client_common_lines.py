@@ -33,7 +33,6 @@ HEAD = {"model": "llama3.2", "created_at": "2026-11-01T10:00:00Z"}
 
 
 def ollama(text: str, **more: Any) -> str:
-    """Return a line of /api/generate."""
     return json.dumps({**HEAD, "response": text, "done": bool(more), **more})
 
 
@@ -118,7 +117,7 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
                 self.wfile.write(line.encode() + b"\n")
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Log nothing."""
+            ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -136,7 +135,6 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
 
 @pytest.fixture(autouse=True)
 def clients() -> Generator[None]:
-    """Instrument every client."""
     ours: tuple[Instrumentor, ...] = (
         HttpxInstrumentor(),
         RequestsInstrumentor(),

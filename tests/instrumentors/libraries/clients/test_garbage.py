@@ -57,7 +57,6 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 
 @contextmanager
 def nothing_reported() -> Generator[None]:
-    """Hold that nothing of ours failed meanwhile."""
     places: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instrumentor, "_reported", places)

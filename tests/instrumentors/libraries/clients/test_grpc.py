@@ -54,12 +54,10 @@ class Server:
         self.release = threading.Event()
 
     def traces(self) -> list[str]:
-        """Return every `traceparent` of the last call."""
         return [value for key, value in self.metadata[-1] if key == "traceparent"]
 
     @property
     def address(self) -> str:
-        """Where it listens."""
         return f"127.0.0.1:{self.port}"
 
 
@@ -114,7 +112,6 @@ def server() -> Generator[Server]:
 
 @pytest.fixture
 def channel(server: Server) -> Generator[grpc.Channel]:
-    """Open a sync channel."""
     with grpc.insecure_channel(server.address) as opened:
         yield opened
 
@@ -339,7 +336,6 @@ class Metadatum(grpc.UnaryUnaryClientInterceptor):
     """An interceptor of the user's own, which sets the trace."""
 
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """Continue with a trace."""
         details = client_call_details._replace(metadata=[("traceparent", THEIRS)])
         return continuation(details, request)
 
@@ -365,8 +361,6 @@ def test_a_future_without_callbacks_still_returns_its_result(
 
 
 def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: Any) -> Any:
-    """Run *use* with an aio channel."""
-
     async def go() -> Any:
         async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
             return await use(channel)
@@ -474,7 +468,6 @@ class AioMetadatum(grpc.aio.UnaryUnaryClientInterceptor):
     """An interceptor of the user's own, which sets the trace."""
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """Continue with a trace."""
         details = client_call_details._replace(metadata=grpc.aio.Metadata(("traceparent", THEIRS)))
         return await continuation(details, request)
 

@@ -28,7 +28,6 @@ BODY = b"one two three"
 
 @pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
 def module(request: pytest.FixtureRequest) -> Any:
-    """Run the test with both."""
     return request.param
 
 

@@ -42,7 +42,6 @@ def chunk(delta: dict[str, Any] | None = None, index: int = 0, **more: Any) -> d
 
 
 def usage(completion_tokens: int, **more: Any) -> dict[str, Any]:
-    """Return what `include_usage` asks for."""
     return {"prompt_tokens": 5, "completion_tokens": completion_tokens, "total_tokens": 5 + completion_tokens, **more}
 
 
@@ -92,7 +91,6 @@ class Upstream:
         self.url = ""
 
     def send(self, write: Callable[[bytes], object]) -> None:
-        """Send them."""
         *before, content, last = self.parts
         for part in before:
             write(b"data: " + json.dumps(part).encode() + b"\n\n")
@@ -104,7 +102,6 @@ class Upstream:
 
 @pytest.fixture(scope="module")
 def started() -> Generator[Upstream]:
-    """Start it."""
     upstream = Upstream()
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,7 +118,7 @@ def started() -> Generator[Upstream]:
             self.close_connection = True
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Log nothing."""
+            ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     upstream.url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -136,7 +133,6 @@ def started() -> Generator[Upstream]:
 
 @pytest.fixture
 def upstream(started: Upstream) -> Upstream:
-    """Respond immediately."""
     started.parts, started.work_seconds = (*CHUNKS, LAST), 0.0
     started.held.set()
     return started
@@ -144,7 +140,6 @@ def upstream(started: Upstream) -> Upstream:
 
 @pytest.fixture(autouse=True)
 def instrumented() -> Generator[None]:
-    """Instrument it, and what it stands on."""
     ours = (HttpxInstrumentor(), OpenAIInstrumentor())
     for instrumentor in ours:
         instrumentor.instrument()
@@ -161,15 +156,12 @@ def client(started: Upstream) -> Generator[openai.OpenAI]:
 
 
 def open_stream(client: openai.OpenAI) -> openai.Stream[ChatCompletionChunk]:
-    """Ask for a stream."""
     return client.chat.completions.create(
         model="m", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
     )
 
 
 def awaited(upstream: Upstream, read: Callable[[Any], Any]) -> Any:
-    """Have *read* read an async stream."""
-
     async def go() -> Any:
         async with openai.AsyncOpenAI(base_url=upstream.url, api_key="k", max_retries=0) as client:
             return await read(await client.chat.completions.create(model="m", messages=MESSAGES, stream=True))
@@ -349,7 +341,6 @@ def played(monkeypatch: pytest.MonkeyPatch, parts: Iterable[Any], step: int = 10
 
 
 def chat(*parts: dict[str, Any]) -> list[ChatCompletionChunk]:
-    """Return parts as the client makes them."""
     return [ChatCompletionChunk.model_validate(part) for part in parts]
 
 
@@ -425,17 +416,14 @@ def test_time_per_token_counts_tokens_not_parts(
 
 
 def event(kind: str, **more: Any) -> dict[str, Any]:
-    """Return an event of the Responses API."""
     return {"type": f"response.{kind}", "sequence_number": 0, **more}
 
 
 def text(kind: str = "output_text", place: int = 0) -> dict[str, Any]:
-    """Return one with content."""
     return event(f"{kind}.delta", delta="a", item_id="i", output_index=place, content_index=0, logprobs=[])
 
 
 def completed(output_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
-    """Return the last one."""
     used = {
         "input_tokens": 5,
         "output_tokens": output_tokens,
@@ -461,7 +449,6 @@ def test_a_responses_api_stream_is_timed_by_its_deltas(
 
 
 def responses(*parts: dict[str, Any]) -> list[Any]:
-    """Return events as the client makes them."""
     return [construct_type(type_=ResponseStreamEvent, value=part) for part in parts]
 
 

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("instrumented", "with_urllib3")
 
 @pytest.fixture
 def with_urllib3() -> Generator[None]:
-    """Instrument what requests stands on, as `stagelens.instrument` does."""
     Urllib3Instrumentor().instrument()
     yield
     Urllib3Instrumentor().uninstrument()
@@ -64,8 +63,7 @@ def test_an_adapter_without_urllib3_is_recorded(in_a_request: Running) -> None:
             response.raw = io.BytesIO(b"local")
             return response
 
-        def close(self) -> None:
-            """Hold nothing open."""
+        def close(self) -> None: ...
 
     with requests.Session() as session:
         session.mount("local://", Local())

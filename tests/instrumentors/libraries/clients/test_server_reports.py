@@ -208,7 +208,6 @@ class Handler(BaseHTTPRequestHandler):
     body_to_say: dict[str, Any]
 
     def do_GET(self) -> None:
-        """Respond."""
         time.sleep(WORK_SECONDS)
         self.send_response(200)
         for name, value in self.headers_to_say.items():
@@ -220,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Log nothing."""
+        ...
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +245,6 @@ def saying() -> Generator[Callable[[dict[str, str]], str]]:
 
 @pytest.fixture(autouse=True)
 def clients() -> Generator[None]:
-    """Instrument every client."""
     ours = (HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor())
     for instrumentor in ours:
         instrumentor.instrument()
@@ -392,7 +390,6 @@ class Watched(dict[str, Any]):
     asked: ClassVar[set[str]] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the item."""
         self.asked.add(key)
         return super().get(key, default)
 

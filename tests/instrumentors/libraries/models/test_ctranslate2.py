@@ -25,7 +25,6 @@ TOKENS = [["word1", "word2"], ["word3"], ["word4"]]
 
 
 def bert() -> Any:
-    """Return an encoder."""
     torch.manual_seed(0)
     # The attribute is what the converter asks for and transformers no longer has.
     options: dict[str, Any] = {**tiny_models.SMALL, "position_embedding_type": "absolute"}
@@ -34,7 +33,6 @@ def bert() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with converted models."""
     if not (FOLDER / "ctranslate2").is_dir():
         pytest.skip("make models: ctranslate2 is not installed")
     if str(FOLDER) not in sys.path:
@@ -50,7 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def ctranslate2(folder: Path) -> Generator[Any]:  # noqa: ARG001 - makes it importable
-    """The library, instrumented."""
     instrumentor = CTranslate2Instrumentor()
     instrumentor.instrument()
     yield import_module("ctranslate2")

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.stacks
 
 @pytest.fixture(scope="module")
 def diffusers() -> Any:
-    """The library."""
     if not (FOLDER / "diffusers").is_dir():
         pytest.skip("make models: diffusers is not installed")
     if str(FOLDER) not in sys.path:
@@ -40,7 +39,6 @@ def diffusers() -> Any:
 
 @pytest.fixture(autouse=True)
 def instrumented(diffusers: Any) -> Generator[None]:  # noqa: ARG001 - imported before
-    """Instrument Diffusers and the library of its models."""
     instrumentors = DiffusersInstrumentor(), TorchInstrumentor()
     for each in instrumentors:
         each.instrument()
@@ -50,14 +48,12 @@ def instrumented(diffusers: Any) -> Generator[None]:  # noqa: ARG001 - imported 
 
 
 def unet(diffusers: Any) -> Any:
-    """Return a small model."""
     torch.manual_seed(0)
     blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",), "block_out_channels": (32,)}
     return diffusers.UNet2DModel(sample_size=8, layers_per_block=1, add_attention=False, **blocks)
 
 
 def ddpm(diffusers: Any) -> Any:
-    """Return a pipeline of the library."""
     pipeline = diffusers.DDPMPipeline(unet(diffusers), diffusers.DDPMScheduler())
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -44,7 +44,6 @@ Y = np.arange(40) % 2
 
 @pytest.fixture(autouse=True)
 def instrumented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Record calls of any duration."""
     monkeypatch.setattr(instrumentor, "MIN_CALL_NS", 0)
     SklearnInstrumentor().instrument()
     yield
@@ -95,7 +94,6 @@ class Shared:
     """A mixin of the user that is no estimator."""
 
     def predict(self, table: Any) -> Any:
-        """Return the first column."""
         return table[:, 0]
 
 

@@ -27,7 +27,6 @@ X = np.ones((500, 500), np.float32)
 
 @pytest.fixture
 def jax() -> Generator[Any]:
-    """The library, instrumented."""
     if not (FOLDER / "jax").is_dir():
         pytest.skip("make models: jax is not installed")
     if str(FOLDER) not in sys.path:
@@ -40,7 +39,6 @@ def jax() -> Generator[Any]:
 
 
 def network(x: Any) -> Any:
-    """Multiply matrices."""
     return x @ x @ x @ x
 
 
@@ -120,7 +118,6 @@ def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
 
     @jax.jit
     def inner(x: Any) -> Any:
-        """Return the sum of squares."""
         return (x**2).sum()
 
     plain = inner.jitted

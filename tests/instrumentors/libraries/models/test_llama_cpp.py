@@ -53,7 +53,6 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
 def write_llama(path: Path) -> None:
-    """Write a model with one layer."""
     writer = import_module("gguf").GGUFWriter(path, "llama")
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(SIZE)
@@ -89,7 +88,6 @@ def write_llama(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a model."""
     if not (FOLDER / "llama_cpp").is_dir():
         pytest.skip("make llama: llama-cpp-python is not installed")
     sys.path.append(str(FOLDER))
@@ -100,7 +98,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def instrumented(path: Path) -> Generator[None]:  # noqa: ARG001 - makes the library importable
-    """Instrument the library."""
     instrumentor = LlamaCppInstrumentor()
     instrumentor.instrument()
     yield
@@ -108,7 +105,6 @@ def instrumented(path: Path) -> Generator[None]:  # noqa: ARG001 - makes the lib
 
 
 def load(path: Path, **options: Any) -> Any:
-    """Return a new model on one thread."""
     return import_module("llama_cpp").Llama(
         model_path=str(path), n_ctx=CONTEXT, n_threads=1, n_threads_batch=1, verbose=False, **options
     )
@@ -116,14 +112,12 @@ def load(path: Path, **options: Any) -> Any:
 
 @pytest.fixture
 def llama(path: Path) -> Generator[Any]:
-    """A loaded model."""
     model = load(path)
     yield model
     model.close()
 
 
 def complete(llama: Any, *, stream: bool) -> list[Any]:
-    """Return the parts of a completion."""
     result = llama.create_completion(PROMPT, stream=stream, **OPTIONS)
     return list(result) if stream else [result]
 
@@ -141,7 +135,6 @@ def call(llama: Any, *, stream: bool) -> list[Any]:
 
 
 def generate(llama: Any, *, stream: bool) -> list[int]:
-    """Return the tokens of `generate`, which always streams."""
     assert stream
     tokens: list[int] = []
     for token in llama.generate(llama.tokenize(PROMPT.encode()), temp=0):

@@ -46,7 +46,6 @@ class Model(NamedTuple):
     name: str
 
     def predict(self, table: Any) -> Any:
-        """Call the method as it is patched now."""
         result = getattr(self.trained, self.method)(table)
         return next(iter(result.values())) if isinstance(result, Mapping) else result
 
@@ -136,7 +135,6 @@ def _made(make: Callable[[], Model]) -> Model:
 
 @pytest.fixture(params=MAKERS, ids=lambda make: make.__name__.strip("_"))
 def model(request: pytest.FixtureRequest) -> Generator[Model]:
-    """A trained model of an instrumented library."""
     made = _made(request.param)
     instrumentor = made.instrumentor()
     instrumentor.instrument()

@@ -26,7 +26,6 @@ VOCABULARY = ["<unk>", "<s>", "</s>", "AB", *BYTES]
 
 
 def write_llama(path: Path) -> None:
-    """Write a model with one layer."""
     writer = import_module("gguf").GGUFWriter(path, "llama")
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(SIZE)
@@ -62,7 +61,6 @@ def write_llama(path: Path) -> None:
 
 @pytest.fixture
 def genai() -> Any:
-    """The library."""
     if not (FOLDER / "openvino_genai").is_dir():
         pytest.skip("make models: openvino-genai is not installed")
     if str(FOLDER) not in sys.path:

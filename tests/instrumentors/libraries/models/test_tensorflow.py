@@ -26,7 +26,6 @@ X = np.ones((64, 8), np.float32)
 
 @pytest.fixture(scope="module")
 def tensorflow() -> Any:
-    """The library, which also imports Keras."""
     if not (FOLDER / "tensorflow").is_dir():
         pytest.skip("make tensorflow: tensorflow is not installed")
     if "keras" in sys.modules:
@@ -39,7 +38,6 @@ def tensorflow() -> Any:
 
 @pytest.fixture(autouse=True)
 def instrumented(tensorflow: Any) -> Generator[None]:  # noqa: ARG001 - imported before
-    """Instrument both libraries."""
     instrumentors = TensorFlowInstrumentor(), KerasInstrumentor()
     for each in instrumentors:
         each.instrument()
@@ -49,7 +47,6 @@ def instrumented(tensorflow: Any) -> Generator[None]:  # noqa: ARG001 - imported
 
 
 def network(tensorflow: Any) -> Any:
-    """Return a new model, which contains a model."""
     keras = tensorflow.keras
     inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
     inputs = keras.Input((8,))

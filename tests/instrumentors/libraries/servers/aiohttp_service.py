@@ -11,12 +11,10 @@ from aiohttp import web
 
 
 async def root(_: web.Request) -> web.Response:
-    """Return the process id."""
     return web.json_response({"pid": os.getpid()})
 
 
 async def wait(_: web.Request) -> web.Response:
-    """Respond when the gate is open."""
     gate.enter()
     while not gate.is_open():  # noqa: ASYNC110 - the event is in another process
         await asyncio.sleep(0.01)

@@ -16,7 +16,6 @@ ANSWER = b'{"ok": true}'
 
 
 def work() -> None:
-    """Call the model twice."""
     for _ in range(2):
         _model.identify_bytes(b"import os\n" * 9)
 
@@ -47,15 +46,12 @@ async def asgi(scope: Any, receive: Any, send: Any) -> None:
 
 
 def wsgi(_: Any, start_response: Any) -> Iterable[bytes]:
-    """Respond to requests."""
     work()
     start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(ANSWER)))])
     return [ANSWER]
 
 
 def serve_http(port: int) -> None:
-    """Serve by Python's own server."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             work()
@@ -67,21 +63,18 @@ def serve_http(port: int) -> None:
 
 
 def serve_wsgiref(port: int) -> None:
-    """Serve by Python's own server of WSGI."""
     from wsgiref.simple_server import make_server  # noqa: PLC0415 - each service imports its own server only
 
     make_server("127.0.0.1", port, wsgi).serve_forever()
 
 
 def serve_werkzeug(port: int) -> None:
-    """Serve by the development server."""
     from werkzeug.serving import run_simple  # noqa: PLC0415 - as above
 
     run_simple("127.0.0.1", port, wsgi, threaded=True)
 
 
 def serve_cheroot(port: int) -> None:
-    """Serve by the server of CherryPy."""
     from cheroot.wsgi import Server  # noqa: PLC0415 - as above  # pyright: ignore[reportMissingImports]
 
     Server(("127.0.0.1", port), wsgi).start()
@@ -121,7 +114,6 @@ def serve_tornado_wsgi(port: int) -> None:
 
 
 def serve_sanic(port: int) -> None:
-    """Serve by its own server."""
     from sanic import Sanic, response  # noqa: PLC0415 - as above  # pyright: ignore[reportMissingImports]
 
     app = Sanic("bare")
@@ -140,7 +132,6 @@ def serve_sanic(port: int) -> None:
 
 
 def serve_litestar(port: int) -> None:
-    """Serve under uvicorn."""
     import uvicorn  # noqa: PLC0415 - as above
     from litestar import Litestar, get  # noqa: PLC0415 - as above  # pyright: ignore[reportMissingImports]
 

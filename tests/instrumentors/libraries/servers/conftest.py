@@ -77,7 +77,6 @@ class Server:
             time.sleep(0.05)
 
     def log(self) -> str:
-        """Return what the server has printed."""
         # The server writes where this file stands: it must not be moved meanwhile.
         file = self._log.fileno()
         return os.pread(file, os.fstat(file).st_size, 0).decode()
@@ -88,7 +87,6 @@ class Server:
         return self.process.wait(120), self.log()
 
     def kill(self) -> None:
-        """End what is left of it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -97,7 +95,6 @@ class Server:
 
 @pytest.fixture
 def start(sink: Sink) -> Generator[Callable[..., Server]]:
-    """Start servers that report to the sink."""
     with contextlib.ExitStack() as stack:
 
         def start(*command: str, cwd: Path = HERE, **variables: str) -> Server:

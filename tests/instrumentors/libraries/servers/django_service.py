@@ -16,12 +16,10 @@ settings.configure(ROOT_URLCONF=__name__, DEBUG=True, MIDDLEWARE=[])
 
 
 def root(_: HttpRequest) -> JsonResponse:
-    """Return the process id."""
     return JsonResponse({"pid": os.getpid()})
 
 
 def wait(_: HttpRequest) -> JsonResponse:
-    """Respond when the gate is open."""
     gate.enter()
     while not gate.is_open():
         time.sleep(0.01)

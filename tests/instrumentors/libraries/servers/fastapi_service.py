@@ -18,13 +18,11 @@ served = itertools.count(1)
 
 @app.get("/")
 async def root() -> dict[str, Any]:
-    """Return process id and threads."""
     return {"pid": os.getpid(), "n": next(served), "threads": [thread.name for thread in threading.enumerate()]}
 
 
 @app.get("/wait")
 async def wait() -> dict[str, Any]:
-    """Respond when the gate is open."""
     gate.enter()
     while not gate.is_open():  # noqa: ASYNC110 - the event is in another process
         await asyncio.sleep(0.01)
@@ -42,6 +40,5 @@ async def block() -> dict[str, Any]:
 
 @app.get("/block/{seconds}")
 async def block_for(seconds: int) -> dict[str, Any]:
-    """Block the event loop."""
     time.sleep(seconds)  # noqa: ASYNC251 - the mistake that the test is about
     return {}

@@ -23,14 +23,12 @@ all_inside = threading.Event()
 
 @app.get("/")
 def root() -> dict[str, Any]:
-    """Return process id and threads."""
     threads = [thread.name for thread in threading.enumerate()]
     return {"pid": os.getpid(), "n": next(served), "threads": threads, "at_fork": at_fork}
 
 
 @app.get("/wait")
 def wait() -> dict[str, Any]:
-    """Respond when the gate is open."""
     gate.enter()
     while not gate.is_open():
         time.sleep(0.01)

@@ -14,5 +14,4 @@ def enter() -> None:
 
 
 def is_open() -> bool:
-    """Return whether the request may go on."""
     return (FOLDER / "open").exists()

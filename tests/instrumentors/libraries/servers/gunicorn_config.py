@@ -6,5 +6,4 @@ from typing import Any
 
 
 def post_worker_init(worker: Any) -> None:
-    """Report that the worker is ready."""
     worker.log.info("Worker is up")

@@ -15,13 +15,11 @@ app = Sanic("tests")
 
 @app.get("/")
 async def root(_: Any) -> Any:
-    """Return the process id."""
     return response.json({"pid": os.getpid()})
 
 
 @app.get("/wait")
 async def wait(_: Any) -> Any:
-    """Respond when the gate is open."""
     gate.enter()
     while not gate.is_open():  # noqa: ASYNC110 - the event is in another process
         await asyncio.sleep(0.01)

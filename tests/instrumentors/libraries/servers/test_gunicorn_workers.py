@@ -48,7 +48,6 @@ def check(sink: Sink, bodies: list[dict[str, Any]]) -> None:
 
 
 def assert_clean(ended: tuple[int, str]) -> None:
-    """Check that the server exited without errors."""
     status, log = ended
 
     assert status == 0, log

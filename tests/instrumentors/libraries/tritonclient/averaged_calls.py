@@ -16,5 +16,4 @@ def ready(call: Averaged) -> bool:
 
 
 def spent(marks: list[Any]) -> dict[str, int]:
-    """Return how long each stage of *marks* took."""
     return {marks[at]: marks[at + 2] - marks[at + 1] for at in range(0, len(marks), 3)}

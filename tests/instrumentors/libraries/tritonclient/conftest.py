@@ -16,22 +16,15 @@ from tests.support.triton.triton_server import TraceSink, TritonServer, is_insta
 class Recorded(Protocol):
     """Record of the only request of `in_a_request`; the class has another name than that of the parent `conftest`."""
 
-    def stages(self) -> list[str]:
-        """Return its stages, in the order they ended."""
-        ...
+    def stages(self) -> list[str]: ...
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of the request."""
-        ...
+    def facts(self) -> dict[str, Any]: ...
 
-    def marks(self) -> list[tuple[str, Any, Any]]:
-        """Return its triples."""
-        ...
+    def marks(self) -> list[tuple[str, Any, Any]]: ...
 
 
 @pytest.fixture(scope="session")
 def traces() -> Generator[TraceSink]:
-    """Receive what the server traces."""
     with TraceSink() as sink:
         yield sink
 
@@ -47,7 +40,6 @@ def triton(traces: TraceSink) -> Generator[TritonServer]:
 
 @pytest.fixture(autouse=True)
 def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for statistics on a busy machine, too."""
     monkeypatch.setattr(statistics, "TIMEOUT_SECONDS", 60.0)
 
 

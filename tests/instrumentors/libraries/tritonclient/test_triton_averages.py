@@ -32,7 +32,6 @@ class Planted:
         self.asked = 0
 
     def ask(self, _server: Server, _model: str, _version: str) -> Totals:
-        """Return the statistics of a reading."""
         self.asked += 1
         if self.error is not None:
             raise self.error
@@ -50,7 +49,6 @@ class Planted:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """Plant a server and a clock."""
     planted = Planted()
     monkeypatch.setattr(statistics, "fetch_totals", planted.ask)
     monkeypatch.setattr(statistics, "clock", lambda: planted.now)

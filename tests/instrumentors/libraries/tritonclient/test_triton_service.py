@@ -28,7 +28,6 @@ def forwards(sink: Any) -> list[dict[str, Any]]:
 
 
 def unclaimed(span: dict[str, Any]) -> float:
-    """Return the unattributed share of a request's time."""
     return span["attributes"].get(OVERHEAD, 0) / (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]))
 
 

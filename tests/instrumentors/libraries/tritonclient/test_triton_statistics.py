@@ -29,7 +29,6 @@ INSTRUMENTOR = TritonClientInstrumentor
 
 
 def server_of(triton: TritonServer, protocol: str) -> Server:
-    """Return the server of a client of *protocol*."""
     return Server(protocol, triton.http if protocol == "http" else triton.grpc, {})
 
 

@@ -35,7 +35,6 @@ pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 @pytest.fixture
 def client(triton: TritonServer) -> Generator[Any]:
-    """A client of gRPC, made after instrumenting."""
     with grpc.InferenceServerClient(triton.grpc) as client:
         yield client
 
@@ -47,12 +46,10 @@ class RecordingCallback:
         self.parts: queue.Queue[tuple[Any, Any, Any]] = queue.Queue()
 
     def __call__(self, result: Any, error: Any) -> None:
-        """Take a part."""
         value = None if result is None else result.as_numpy("OUT")
         self.parts.put((value, error, records.current.get()))
 
     def take(self, count: int) -> list[tuple[Any, Any, Any]]:
-        """Return the next parts."""
         return [self.parts.get(timeout=30) for _ in range(count)]
 
 
@@ -180,7 +177,6 @@ class Watched:
         assert self._met.wait(60)
 
     def join(self) -> None:
-        """Wait for what had to wait."""
         for thread in self._threads:
             thread.join(60)
 
@@ -193,12 +189,10 @@ class Interrupted(triton_client.StreamedCall):
     meanwhile: Callable[[], None]
 
     def part(self, response: Any) -> bool:
-        """Note a part."""
         self._interrupt()
         return super().part(response)
 
     def end(self, error: BaseException | None, status: str = "") -> None:
-        """Note the end."""
         self._interrupt()
         super().end(error, status)
 
@@ -220,7 +214,6 @@ class Sharing:
         self.stream.add(triton_client.StreamedCall(marks, object(), "m", ""), request_id)
 
     def respond(self, request_id: str, *, last: bool = False) -> None:
-        """Have a part come."""
         response = messages.ModelInferResponse(id=request_id)
         response.parameters[triton_client.FINAL].bool_param = last
         self.stream.on_response(SimpleNamespace(get_response=lambda: response), None)

@@ -36,20 +36,16 @@ EXPECTED = Totals(4, 40, 1, 20, 2)
 
 @pytest.fixture
 def own(authority: Authorities) -> Pem:
-    """Certificate of the servers."""
     return authority("servers").sign("triton", "localhost")
 
 
 @pytest.fixture
 def trusted(authority: Authorities) -> Path:
-    """Certificate of their authority."""
     return authority("servers").file
 
 
 @pytest.fixture
 def https(own: Pem) -> Generator[str]:
-    """Serve statistics over HTTPS."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -57,7 +53,7 @@ def https(own: Pem) -> Generator[str]:
             self.wfile.write(STATISTICS.encode())
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Log nothing."""
+            ...
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
@@ -78,8 +74,6 @@ def https(own: Pem) -> Generator[str]:
 
 @pytest.fixture
 def grpcs(own: Pem) -> Generator[str]:
-    """Serve statistics over gRPC with TLS."""
-
     class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - the service's names
             times = {"compute_input": 1, "compute_infer": 20, "compute_output": 2}
@@ -98,7 +92,6 @@ def grpcs(own: Pem) -> Generator[str]:
 
 
 def statistics_of(client: Any) -> Totals:
-    """Return the statistics of the server of *client*."""
     return fetch_totals(getattr(client, SERVER), "m", "")
 
 
