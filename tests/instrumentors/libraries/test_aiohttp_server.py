@@ -401,20 +401,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     assert len(finished) == (0 if name == "read_head" else 3)
 
 
-def test_a_subclass_works_unchanged() -> None:
-    class Mine(web.Response):
-        def __init__(self) -> None:
-            super().__init__(text="mine")
-
-        async def write_eof(self, data: bytes = b"") -> None:
-            await super().write_eof(data)
-
-    async def mine(_: web.Request) -> web.Response:
-        return Mine()
-
-    assert send_request(application(("GET", "/", mine)), "GET", "/") == (200, b"mine")
-
-
 @web.middleware
 async def slow_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     work()

@@ -397,17 +397,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
 
 
-def test_a_subclass_works_unchanged(finished: Finished) -> None:
-    class Mine(WSGIHandler):
-        def resolve_request(self, request: Any) -> Any:
-            match = super().resolve_request(request)
-            match.kwargs["item"] += 1
-            return match
-
-    assert client(Mine()).get("/items/1/", buffered=True).json == {"item": 2}
-    assert [record[3:6] for record in finished] == [("/items/<int:item>/", "", 200)]
-
-
 @pytest.mark.parametrize("url", ["/worker", "/async-worker", "/class-worker"])
 def test_the_view_is_handler_and_the_rest_framework(finished: Finished, send_request: Ask, url: str) -> None:
     with override_settings(MIDDLEWARE=[f"{__name__}.slow_middleware"]):

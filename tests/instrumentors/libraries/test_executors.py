@@ -480,22 +480,6 @@ def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     assert sum(record.name == "stagelens" for record in caplog.records) == 2
 
 
-def test_subclasses_work_unchanged(finished: Finished) -> None:
-    class Counting(ThreadPoolExecutor):
-        submitted = 0
-
-        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-            self.submitted += 1
-            assert fn is work
-            return super().submit(fn, *args, **kwargs)
-
-    with Counting(1) as pool, request("subclass"):
-        assert list(pool.map(work, [1, 2])) == [1, 2]
-
-    assert pool.submitted == 2
-    assert finished.stages().count("forward") == 2
-
-
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_opentelemetry_and_stagelens_both_propagate_context(
     first: str, finished: Finished, instrumented: Instrumentor

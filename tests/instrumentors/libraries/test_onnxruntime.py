@@ -97,12 +97,31 @@ def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, warm: Any
         np.testing.assert_array_equal(plain, other)
 
 
-def test_the_first_run_of_a_session_is_load(in_a_request: Finished) -> None:
+@pytest.mark.parametrize(
+    ("device", "batches", "cold"),
+    [
+        ("cpu", (1, 1, 2, 3), (0,)),
+        ("cuda", (1, 1, 2, 1, 2), (0, 2)),
+        # The number of cold shapes is limited.
+        ("cuda", (1, 2, 3, 4, 5, 1), (0, 1, 2)),
+    ],
+)
+def test_the_first_run_of_a_session_and_on_an_accelerator_of_each_shape_is_load(
+    in_a_request: Finished,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    batches: tuple[int, ...],
+    cold: tuple[int, ...],
+) -> None:
+    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", device)
+    monkeypatch.setattr(onnxruntime_session, "MAX_SHAPES", 3)
     session = load()
-    for batch in (1, 1, 2, 3):
+    for batch in batches:
         session.run(None, feed_of(session, batch))
 
-    assert in_a_request.stages() == ["load", "forward", "forward", "forward"]
+    assert in_a_request.stages() == ["load" if run in cold else "forward" for run in range(len(batches))]
+    assert in_a_request.facts() == {**FACTS, "@device": device, "@batch": batches[-1]}
+    assert len(onnxruntime_session.known_of(session).seen) <= 3
 
 
 def test_runs_before_the_first_request_warm_up_the_session(finished: Finished) -> None:
@@ -150,18 +169,6 @@ def test_every_run_started_cold_is_load(in_a_request: Finished) -> None:
     assert in_a_request.stages() == []
 
 
-def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
-    in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
-    session = load()
-    for batch in (1, 1, 2, 1, 2):
-        session.run(None, feed_of(session, batch))
-
-    assert in_a_request.stages() == ["load", "forward", "load", "forward", "forward"]
-    assert in_a_request.facts() == {**FACTS, "@device": "cuda", "@batch": 2}
-
-
 def test_an_input_with_a_custom_shape_attribute_is_accepted(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,17 +182,6 @@ def test_an_input_with_a_custom_shape_attribute_is_accepted(
     session.run(None, feed)
 
     assert in_a_request.stages() == ["load", "forward"]
-
-
-def test_the_number_of_cold_shapes_is_limited(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
-    monkeypatch.setattr(onnxruntime_session, "MAX_SHAPES", 3)
-    session = load()
-    for batch in (1, 2, 3, 4, 5, 1):
-        session.run(None, feed_of(session, batch))
-
-    assert in_a_request.stages() == ["load"] * 3 + ["forward"] * 3
-    assert len(onnxruntime_session.known_of(session).seen) == 3
 
 
 def test_an_unawaited_run_is_recorded_as_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from unittest import mock
 
 import pytest
@@ -251,37 +251,101 @@ def x(source: Source) -> torch.Tensor:
     return Tensor(torch.ones(3))
 
 
-def test_model_time_is_device_time(host: Host, net: Net, x: torch.Tensor) -> None:
-    request = Request(host)
+class Frozen(nn.Module):
+    """A model without parameters, which runs where its input is."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.source.default.launch(RUN)
+        self.source.host.now += LAUNCH
+        return value
+
+
+class Work(NamedTuple):
+    """Work of a request with a model, a tensor on the device and the device; its intervals and its own times, in us."""
+
+    run: Callable[[Net, torch.Tensor, Source], Any]
+    last: dict[str, tuple[int, int]]
+    own: dict[str, int]
+    idle: int = 0
+    """Time of the host after it."""
+    is_ready: bool = True
+
+
+def launch_before(net: Net, x: torch.Tensor, source: Source) -> None:
+    source.default.launch(4 * MS)
+    net(net(x)).cpu()
+
+
+def run_after_the_copy(net: Net, x: torch.Tensor, _: Source) -> None:
     net(x).cpu()
-    host.now += 300 * US
+    net(x)
+
+
+MODEL = {"forward@launch": (0, 1_000), "forward@gpu": (0, 10_000)}
+WORKS = {
+    "model and copy": Work(
+        lambda net, x, _: net(x).cpu(),
+        {**MODEL, "d2h@gpu": (10_000, 10_500)},
+        {"forward": 10_000, "d2h": 500, "overhead": 300},
+        idle=300 * US,
+    ),
+    "copies in both directions": Work(
+        lambda net, _, __: net(torch.ones(3).to(KIND)).cpu(),
+        {},
+        {"h2d": 500, "forward": 10_000, "d2h": 500, "overhead": 0},
+    ),
+    "first call": Work(lambda _, x, source: Net(source)(x).cpu(), {"load@gpu": (0, 10_000)}, {}),
+    "model without parameters": Work(lambda _, x, source: Frozen(source)(x).cpu(), {"forward@gpu": (0, 10_000)}, {}),
+    # 1 ms of the launches each; 4 ms of kernels are under them and after them.
+    "earlier work of the request": Work(launch_before, {}, {"forward": 22_000, "d2h": 500, "overhead": 2_000}),
+    "no event in time": Work(
+        lambda net, x, _: (net(x), x.to("cpu", non_blocking=True)),
+        {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 1_010)},
+        {},
+        is_ready=False,
+    ),
+    "some events in time": Work(
+        run_after_the_copy,
+        {"forward@gpu": (0, 10_000)},
+        {"forward": 11_000, "d2h": 500, "overhead": 0},
+        is_ready=False,
+    ),
+    "copy that nothing waits for": Work(
+        lambda net, x, _: net(x).to("cpu", non_blocking=True),
+        {**MODEL, "d2h@launch": (1_000, 1_010), "d2h@gpu": (10_000, 10_500)},
+        {},
+        idle=20 * MS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_work_has_the_times_of_the_device(host: Host, net: Net, x: torch.Tensor, source: Source, name: str) -> None:
+    work, request = WORKS[name], Request(host)
+    work.run(net, x, source)
+    host.now += work.idle
     request.close()
+    last = request.finish_marks(wait=work.is_ready)
 
-    assert request.finish_marks() == {
-        "forward@launch": (0, 1_000),
-        "forward@gpu": (0, 10_000),
-        "d2h@gpu": (10_000, 10_500),
-    }
-    assert request.own_times() == {"forward": 10_000, "d2h": 500, "overhead": 300}
-
-
-def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
-    request = Request(host)
-    host.now += 200 * US
-    net(torch.ones(3).to(KIND)).cpu()
-    request.close()
-    request.finish_marks()
-
-    assert request.own_times() == {"h2d": 500, "forward": 10_000, "d2h": 500, "overhead": 200}
+    assert {key: last[key] for key in work.last} == work.last
+    assert name != "no event in time" or set(last) == set(work.last)
+    assert not work.own or request.own_times() == work.own
     assert sum(request.own_times().values()) == (request.end - request.start) // US
 
 
-def test_the_first_call_on_the_device_is_load(host: Host, source: Source, x: torch.Tensor) -> None:
+def test_a_kind_of_device_without_events_is_timed_by_the_host(
+    host: Host, net: Net, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_device.devices, "sources", {})
     request = Request(host)
-    Net(source)(x).cpu()
+    net(x).cpu()
     request.close()
 
-    assert request.finish_marks()["load@gpu"] == (0, 10_000)
+    assert request.finish_marks() == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 10_500)}
 
 
 def test_the_first_call_with_a_shape_is_load_with_cudnn_benchmark(
@@ -317,17 +381,6 @@ def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Te
     assert request.own_times() == {"forward": 1_000 + 10_000, "queue": 8_000, "d2h": 500, "overhead": 0}
 
 
-def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    request = Request(host)
-    source.default.launch(4 * MS)
-    net(net(x)).cpu()
-    request.close()
-    request.finish_marks()
-
-    # 1 ms of the launches each; 4 ms of kernels are under them and after them.
-    assert request.own_times() == {"forward": 22_000, "d2h": 500, "overhead": 2_000}
-
-
 def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
     request = Request(host)
 
@@ -361,40 +414,6 @@ def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, 
     request.close()
 
     assert captured == (source.records - 2, [])
-
-
-def test_a_device_without_a_timely_event_leaves_the_launch_time(host: Host, net: Net, x: torch.Tensor) -> None:
-    request = Request(host)
-    net(x)
-    x.to("cpu", non_blocking=True)
-    request.close()
-
-    assert request.finish_marks(wait=False) == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 1_010)}
-
-
-def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) -> None:
-    request = Request(host)
-    net(x).cpu()
-    net(x)
-    request.close()
-    times = request.finish_marks(wait=False)
-
-    assert times["forward@gpu"] == (0, 10_000)
-    assert request.own_times() == {"forward": 11_000, "d2h": 500, "overhead": 0}
-
-
-def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net) -> None:
-    request = Request(host)
-    net(x).to("cpu", non_blocking=True)
-    host.now += 20 * MS
-    request.close()
-
-    assert request.finish_marks() == {
-        "forward@launch": (0, 1_000),
-        "forward@gpu": (0, 10_000),
-        "d2h@launch": (1_000, 1_010),
-        "d2h@gpu": (10_000, 10_500),
-    }
 
 
 def in_a_thread(function: Callable[[], Any]) -> Any:
@@ -522,31 +541,6 @@ def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, m
     request.finish_marks()
 
     assert [key for key in request.marks[::3] if "@" in key[1:]] == ["h2d@launch", "h2d@gpu"]
-
-
-def test_a_kind_of_device_without_events_is_timed_by_the_host(
-    host: Host, net: Net, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_device.devices, "sources", {})
-    request = Request(host)
-    net(x).cpu()
-    request.close()
-
-    assert request.finish_marks() == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 10_500)}
-
-
-def test_a_frozen_model_runs_where_its_input_is(host: Host, source: Source, x: torch.Tensor) -> None:
-    class Frozen(nn.Module):
-        def forward(self, value: torch.Tensor) -> torch.Tensor:
-            source.default.launch(RUN)
-            host.now += LAUNCH
-            return value
-
-    request = Request(host)
-    Frozen()(x).cpu()
-    request.close()
-
-    assert request.finish_marks()["forward@gpu"] == (0, 10_000)
 
 
 def test_moving_a_model_is_load_and_no_copies(host: Host, source: Source) -> None:
