@@ -14,9 +14,9 @@ import time
 import warnings
 import weakref
 from abc import ABC
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,12 +77,29 @@ async def ask(jobs: asyncio.Queue[Any] | janus.AsyncQueue[Any], name: str) -> No
         await future
 
 
+@asynccontextmanager
+async def working(*workers: Coroutine[Any, Any, Any]) -> AsyncGenerator[None]:
+    """Run the workers in tasks until the block ends."""
+    tasks = [asyncio.create_task(worker) for worker in workers]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def in_a_thread(target: Callable[..., object], *args: Any) -> Generator[None]:
+    """Run a worker, which somebody asks to end before the block ends."""
+    worker = threading.Thread(target=target, args=args)
+    worker.start()
+    yield
+    worker.join(30)
+
+
 async def serve(worker: Callable[[asyncio.Queue[Any]], Any], *names: str) -> None:
     jobs: asyncio.Queue[Any] = asyncio.Queue()
-    task = asyncio.create_task(worker(jobs))
-    await asyncio.gather(*(ask(jobs, name) for name in names))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with working(worker(jobs)):
+        await asyncio.gather(*(ask(jobs, name) for name in names))
     await asyncio.sleep(0)
 
 
@@ -156,54 +173,63 @@ async def awaited_in_a_task(jobs: asyncio.Queue[Any]) -> None:
         resolve(batch)
 
 
-@pytest.mark.parametrize("worker", [in_an_executor, drained, polled, pipelined, awaited_in_a_task])
-def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished, worker: Any) -> None:
-    asyncio.run(serve(worker, "a", "b", "c", "d"))
-    results = found(finished)
-
-    assert set(results) == {"a", "b", "c", "d"}
-    for names in ("ab", "cd"):
-        for name in names:
-            assert results[name] == ({"queue", "for_" + "_".join(names)}, 2)
+async def serve_janus(worker: Callable[[Any], Any], *names: str) -> None:
+    jobs: janus.Queue[Any] = janus.Queue()
+    async with working(worker(jobs.async_q)):
+        await asyncio.gather(*(ask(jobs.async_q, name) for name in names))
+    await jobs.aclose()
 
 
-@pytest.mark.parametrize("worker", [in_an_executor, polled, pipelined])
-def test_a_batch_of_janus_counts_for_its_requests(finished: Finished, worker: Any) -> None:
-    async def main() -> None:
-        jobs: janus.Queue[Any] = janus.Queue()
-        task = asyncio.create_task(worker(jobs.async_q))
-        await asyncio.gather(*(ask(jobs.async_q, name) for name in "abcd"))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await jobs.aclose()
-
-    asyncio.run(main())
+@pytest.mark.parametrize(
+    ("run", "worker"),
+    [
+        *((serve, worker) for worker in (in_an_executor, drained, polled, pipelined, awaited_in_a_task)),
+        *((serve_janus, worker) for worker in (in_an_executor, polled, pipelined)),
+    ],
+)
+def test_a_batch_counts_for_its_requests(finished: Finished, run: Any, worker: Any) -> None:
+    asyncio.run(run(worker, *"abcd"))
 
     assert found(finished) == {
         name: ({"queue", "for_" + "_".join(names)}, 2) for names in ("ab", "cd") for name in names
     }
 
 
-def test_a_thread_that_takes_from_janus_works_for_the_requests_of_the_loop(finished: Finished) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        jobs: janus.Queue[Any] = janus.Queue()
+SCENARIOS: dict[str, tuple[Callable[[], Coroutine[Any, Any, None]], Any]] = {}
+Scenario = Callable[[], Coroutine[Any, Any, None]]
 
-        def serve() -> None:
-            while (job := jobs.sync_q.get()) is not None:
-                work(job[0])
-                loop.call_soon_threadsafe(job[1].set_result, None)
 
-        worker = threading.Thread(target=serve)
-        worker.start()
-        await asyncio.gather(*(ask(jobs.async_q, name) for name in "ab"))
-        await jobs.async_q.put(None)
-        await asyncio.to_thread(worker.join, 30)
-        await jobs.aclose()
+def expects(results: dict[str, tuple[set[str], Any]]) -> Callable[[Scenario], Scenario]:
+    """Expect that after the function each request has these stages and this size of its batch."""
 
-    asyncio.run(main())
+    def decorate(scenario: Scenario) -> Scenario:
+        SCENARIOS[scenario.__name__] = scenario, results
+        return scenario
 
-    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "ab"}
+    return decorate
+
+
+def alone(names: str) -> dict[str, tuple[set[str], Any]]:
+    """Return the results of requests whose jobs are worked on one by one."""
+    return {name: ({"queue", f"for_{name}"}, 1) for name in names}
+
+
+@expects(alone("ab"))
+async def a_thread_that_takes_from_janus_works_for_the_requests_of_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    jobs: janus.Queue[Any] = janus.Queue()
+
+    def serve() -> None:
+        while (job := jobs.sync_q.get()) is not None:
+            work(job[0])
+            loop.call_soon_threadsafe(job[1].set_result, None)
+
+    worker = threading.Thread(target=serve)
+    worker.start()
+    await asyncio.gather(*(ask(jobs.async_q, name) for name in "ab"))
+    await jobs.async_q.put(None)
+    await asyncio.to_thread(worker.join, 30)
+    await jobs.aclose()
 
 
 async def slow_to_answer(jobs: asyncio.Queue[Any]) -> None:
@@ -227,10 +253,8 @@ def test_the_jobs_that_wait_in_a_queue_are_counted(finished: Finished) -> None:
         jobs: asyncio.Queue[Any] = asyncio.Queue()
         requests = [asyncio.create_task(ask(jobs, name)) for name in "abc"]
         await asyncio.sleep(0)
-        worker = asyncio.create_task(one_by_one(jobs))
-        await asyncio.gather(*requests)
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
+        async with working(one_by_one(jobs)):
+            await asyncio.gather(*requests)
         await asyncio.sleep(0)
 
     asyncio.run(serve_three())
@@ -259,22 +283,21 @@ def test_a_sleep_before_the_work_belongs_to_the_forming_of_the_batch(
     assert [key for key in marks[::3] if key in {"queue", "for_a"}] == expected
 
 
-def test_a_request_waits_for_the_loop_after_its_result_is_set(finished: Finished) -> None:
-    asyncio.run(serve(one_by_one, "a", "b"))
+@pytest.mark.parametrize(
+    ("worker", "waits"),
+    [
+        (one_by_one, {"a": True, "b": True}),
+        # For its turn, after the batch is answered.
+        (pipelined, {"a": False, "b": True}),
+    ],
+)
+def test_a_request_waits_for_the_loop_after_its_result_is_set(
+    finished: Finished, worker: Any, waits: dict[str, bool]
+) -> None:
+    asyncio.run(serve(worker, "a", "b"))
+    found(finished)
 
-    for marks, *_ in finished:
-        complete(marks)
-        assert "queue@loop" in marks[::3]
-
-
-def test_a_request_waits_for_its_turn_after_a_batch_is_answered(finished: Finished) -> None:
-    asyncio.run(serve(pipelined, "a", "b"))
-
-    waited: dict[str, bool] = {}
-    for marks, _, _, route, *_ in finished:
-        complete(marks)
-        waited[route] = "queue@loop" in marks[::3]
-    assert waited == {"a": False, "b": True}
+    assert {route: "queue@loop" in marks[::3] for marks, _, _, route, *_ in finished} == waits
 
 
 def test_a_cancelled_request_leaves_its_batch(finished: Finished) -> None:
@@ -316,104 +339,169 @@ def test_a_job_passes_through_two_queues(finished: Finished) -> None:
                 work(batch[0][0])
                 resolve(batch)
 
-        tasks = [asyncio.create_task(forward()), asyncio.create_task(finish())]
-        await asyncio.gather(ask(first, "a"), ask(first, "b"))
-        for task in tasks:
-            task.cancel()
+        async with working(forward(), finish()):
+            await asyncio.gather(ask(first, "a"), ask(first, "b"))
 
     asyncio.run(main())
-    results = found(finished)
 
-    assert results == {name: ({"queue", f"for_step_{name}", f"for_{name}"}, 1) for name in "ab"}
+    assert found(finished) == {name: ({"queue", f"for_step_{name}", f"for_{name}"}, 1) for name in "ab"}
     # It waits for the second worker, too.
     assert all([key for key in marks[::3] if key[0] != "@"].count("queue") == 2 for marks, *_ in finished)
 
 
-def test_the_largest_batch_of_a_chain_of_workers_counts(finished: Finished) -> None:
-    async def main() -> None:
-        queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(3)]
+@expects({name: ({"queue", f"for_{name}", "for_a_b"}, 2) for name in "ab"})
+async def the_largest_batch_of_a_chain_of_workers_counts() -> None:
+    queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(3)]
 
-        async def pass_on(source: asyncio.Queue[Any], at_once: int, into: asyncio.Queue[Any] | None) -> None:
-            while True:
-                batch = [await source.get() for _ in range(at_once)]
-                work(*[name for name, _ in batch])
-                for job in batch:
-                    into.put_nowait(job) if into else resolve([job])
+    async def pass_on(source: asyncio.Queue[Any], at_once: int, into: asyncio.Queue[Any] | None) -> None:
+        while True:
+            batch = [await source.get() for _ in range(at_once)]
+            work(*[name for name, _ in batch])
+            for job in batch:
+                into.put_nowait(job) if into else resolve([job])
 
-        sizes, targets = (1, 2, 1), (*queues[1:], None)
-        tasks = [asyncio.create_task(pass_on(*each)) for each in zip(queues, sizes, targets, strict=True)]
+    async with working(*map(pass_on, queues, (1, 2, 1), (*queues[1:], None))):
         await asyncio.gather(ask(queues[0], "a"), ask(queues[0], "b"))
-        for task in tasks:
-            task.cancel()
-
-    asyncio.run(main())
-
-    assert found(finished) == {name: ({"queue", f"for_{name}", "for_a_b"}, 2) for name in "ab"}
 
 
-def test_a_worker_that_the_first_request_starts_works_for_all(finished: Finished) -> None:
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        workers: list[Any] = []
+# The worker has the context of the first request, which needs no job for that.
+@expects({"a": ({"for_a"}, None), "b": ({"queue", "for_b"}, None)})
+async def a_worker_that_the_first_request_starts_works_for_all() -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
+    workers: list[Any] = []
 
-        async def lazy(name: str, *, waits: bool) -> None:
-            with request(name):
-                if not workers:
-                    workers.append(asyncio.create_task(one_by_one(jobs)))
-                future = asyncio.get_running_loop().create_future()
-                jobs.put_nowait((name, future))
-                await future
-                if waits:
-                    await asyncio.sleep(0.02)
+    async def lazy(name: str, *, waits: bool) -> None:
+        with request(name):
+            if not workers:
+                workers.append(asyncio.create_task(one_by_one(jobs)))
+            future = asyncio.get_running_loop().create_future()
+            jobs.put_nowait((name, future))
+            await future
+            if waits:
+                await asyncio.sleep(0.02)
 
-        await asyncio.gather(lazy("a", waits=True), lazy("b", waits=False))
-        workers[0].cancel()
-
-    asyncio.run(main())
-    results = found(finished)
-
-    # The worker has the context of the first request, which needs no job for that.
-    assert results == {"a": ({"for_a"}, None), "b": ({"queue", "for_b"}, None)}
+    await asyncio.gather(lazy("a", waits=True), lazy("b", waits=False))
+    workers[0].cancel()
 
 
-def test_a_task_of_a_request_that_takes_from_another_queue_stays_with_it(finished: Finished) -> None:
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        others: asyncio.Queue[Any] = asyncio.Queue()
-        others.put_nowait("data")
+@expects({"a": ({"queue", "for_a", "for_a_too"}, 1)})
+async def a_task_of_a_request_that_takes_from_another_queue_stays_with_it() -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
+    others: asyncio.Queue[Any] = asyncio.Queue()
+    others.put_nowait("data")
 
-        async def take() -> None:
-            await others.get()
-            work("a", "too")
+    async def take() -> None:
+        await others.get()
+        work("a", "too")
 
-        async def handle() -> None:
-            with request("a"):
-                future = asyncio.get_running_loop().create_future()
-                jobs.put_nowait(("a", future))
-                await asyncio.create_task(take())
-                await future
-
-        task = asyncio.create_task(one_by_one(jobs))
-        await handle()
-        task.cancel()
-
-    asyncio.run(main())
-
-    assert found(finished) == {"a": ({"queue", "for_a", "for_a_too"}, 1)}
+    async with working(one_by_one(jobs)):
+        with request("a"):
+            future = asyncio.get_running_loop().create_future()
+            jobs.put_nowait(("a", future))
+            await asyncio.create_task(take())
+            await future
 
 
-def test_a_thread_that_runs_a_job_in_the_context_of_its_request_needs_no_job(finished: Finished) -> None:
-    async def main() -> None:
-        async def handle(name: str) -> None:
-            with request(name):
-                await anyio.to_thread.run_sync(work, name)
+@expects({name: ({f"for_{name}"}, None) for name in "abcd"})
+async def a_thread_that_runs_a_job_in_the_context_of_its_request_needs_no_job() -> None:
+    async def handle(name: str) -> None:
+        with request(name):
+            await anyio.to_thread.run_sync(work, name)
 
-        await asyncio.gather(*map(handle, "ab"))
-        await asyncio.gather(*map(handle, "cd"))
+    await asyncio.gather(*map(handle, "ab"))
+    await asyncio.gather(*map(handle, "cd"))
 
-    asyncio.run(main())
 
-    assert found(finished) == {name: ({f"for_{name}"}, None) for name in "abcd"}
+@expects({"a": (set(), None)})
+async def a_job_without_a_future_claims_nothing() -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
+    with request("a"):
+        jobs.put_nowait({"event": "log"})
+        await asyncio.sleep(0)
+
+    async def log() -> None:
+        await jobs.get()
+        work("nobody")
+
+    await asyncio.create_task(log())
+
+
+@expects(alone("a"))
+async def tickets_of_the_user_win() -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def work_with_tickets() -> None:
+        name, future, ticket = await jobs.get()
+        work("outside")
+        with tickets.batch([ticket]):
+            work(name)
+        future.set_result(None)
+
+    task = asyncio.create_task(work_with_tickets())
+    with request("a"):
+        future = asyncio.get_running_loop().create_future()
+        jobs.put_nowait(("a", future, tickets.ticket()))
+        await future
+    await task
+
+
+@expects({"a": (set(), None), "b": (set(), None)})
+async def a_future_of_two_requests_claims_nothing() -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
+    future = asyncio.get_running_loop().create_future()
+
+    async def share(name: str) -> None:
+        with request(name):
+            jobs.put_nowait((name, future))
+            await future
+
+    async with working(one_by_one(jobs)):
+        await asyncio.gather(share("a"), share("b"))
+
+
+@expects({**alone("a"), "b": (set(), None)})
+async def a_job_that_its_request_does_not_wait_for_claims_nothing() -> None:
+    loop = asyncio.get_running_loop()
+    entries, notes, jobs = asyncio.Queue[Any](), asyncio.Queue[Any](), asyncio.Queue[Any]()
+    pending: dict[int, asyncio.Future[None]] = {}
+    noted = asyncio.Event()
+
+    async def log() -> None:
+        while True:
+            await entries.get()
+            work("nobody")
+
+    async def note() -> None:
+        await notes.get()
+        await noted.wait()
+
+    async def serve_jobs() -> None:
+        number, _ = await jobs.get()
+        await asyncio.sleep(0.001)
+        work("a")
+        pending.pop(number).set_result(None)
+
+    async def handle(name: str, *, notes_too: bool) -> None:
+        with request(name):
+            future = pending[id(name)] = loop.create_future()
+            entries.put_nowait({"request": name})
+            if notes_too:
+                notes.put_nowait({"request": name})
+            jobs.put_nowait((id(name), name))
+            await future
+
+    async with working(log(), note()):
+        for name in "ab":
+            await asyncio.gather(serve_jobs(), handle(name, notes_too=name == "b"))
+        noted.set()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_work_belongs_to(finished: Finished, name: str) -> None:
+    scenario, results = SCENARIOS[name]
+    asyncio.run(scenario())
+
+    assert found(finished) == results
 
 
 def set_directly(loop: Any, future: Any) -> None:
@@ -446,59 +534,16 @@ def test_a_thread_answers_the_requests_of_an_event_loop(finished: Finished, answ
                 jobs.put((name, future))
                 await future
 
-        worker = threading.Thread(target=serve)
-        worker.start()
-        tasks = [asyncio.create_task(handle(name)) for name in "abc"]
-        await asyncio.sleep(0)
-        # All jobs are in the queue. The loop is busy while the thread works on all of them.
-        jobs.put(None)
-        worker.join(30)
+        with in_a_thread(serve):
+            tasks = [asyncio.create_task(handle(name)) for name in "abc"]
+            await asyncio.sleep(0)
+            # All jobs are in the queue. The loop is busy while the thread works on all of them.
+            jobs.put(None)
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
 
-    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abc"}
-
-
-def test_a_job_without_a_future_claims_nothing(finished: Finished) -> None:
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        with request("a"):
-            jobs.put_nowait({"event": "log"})
-            await asyncio.sleep(0)
-
-        async def log() -> None:
-            await jobs.get()
-            work("nobody")
-
-        await asyncio.create_task(log())
-
-    asyncio.run(main())
-
-    assert found(finished) == {"a": (set(), None)}
-
-
-def test_tickets_of_the_user_win(finished: Finished) -> None:
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-
-        async def work_with_tickets() -> None:
-            name, future, ticket = await jobs.get()
-            work("outside")
-            with tickets.batch([ticket]):
-                work(name)
-            future.set_result(None)
-
-        task = asyncio.create_task(work_with_tickets())
-        with request("a"):
-            future = asyncio.get_running_loop().create_future()
-            jobs.put_nowait(("a", future, tickets.ticket()))
-            await future
-        await task
-
-    asyncio.run(main())
-
-    assert found(finished) == {"a": ({"queue", "for_a"}, 1)}
+    assert found(finished) == alone("abc")
 
 
 class Job:
@@ -553,16 +598,11 @@ def test_a_thread_works_for_the_requests_of_its_batch(finished: Finished, make: 
             jobs.put(job)
             wait_for(job.reply)
 
-    worker = threading.Thread(target=loop)
-    worker.start()
-    with ThreadPoolExecutor(2) as pool:
+    with in_a_thread(loop), ThreadPoolExecutor(2) as pool:
         list(pool.map(handle, "ab"))
-    jobs.put(None)
-    worker.join(30)
-    results = found(finished)
+        jobs.put(None)
 
-    for name in "ab":
-        assert results[name] == ({"queue", "for_a_b" if size == 2 else f"for_{name}"}, size)
+    assert found(finished) == {name: ({"queue", "for_a_b" if size == 2 else f"for_{name}"}, size) for name in "ab"}
 
 
 def test_an_event_that_the_request_does_not_wait_for_claims_nothing(finished: Finished) -> None:
@@ -592,14 +632,11 @@ def test_each_of_many_jobs_is_looked_at_a_few_times(
         for future in taken[::order]:
             future.set_result(1)
 
-    worker = threading.Thread(target=work_on_all)
-    worker.start()
-    with request("many"):
+    with in_a_thread(work_on_all), request("many"):
         futures = [Future[int]() for _ in range(number)]
         for future in futures:
             jobs.put(future)
         assert [future.result() for future in futures] == [1] * number
-    worker.join()
 
     assert found(finished)["many"][1] == number
     assert number / 2 < len(looked) < 3 * number
@@ -631,25 +668,6 @@ def test_what_a_job_belongs_to_ends_with_it(finished: Finished) -> None:
 
     assert asyncio.run(serve_none()) == [None, None]
     assert len(finished) == 1
-
-
-def test_a_future_of_two_requests_claims_nothing(finished: Finished) -> None:
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        future = asyncio.get_running_loop().create_future()
-
-        async def share(name: str) -> None:
-            with request(name):
-                jobs.put_nowait((name, future))
-                await future
-
-        task = asyncio.create_task(one_by_one(jobs))
-        await asyncio.gather(share("a"), share("b"))
-        task.cancel()
-
-    asyncio.run(main())
-
-    assert found(finished) == {"a": (set(), None), "b": (set(), None)}
 
 
 def test_an_item_without_attributes_of_its_own_is_passed_on() -> None:
@@ -770,14 +788,12 @@ def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -
                 time.sleep(0)
             future.set_result(None)
 
-    worker = threading.Thread(target=serve_jobs)
-    worker.start()
-    with request("a"):
-        future: Future[None] = Future()
-        jobs.put(future)
-        future.result()
-    jobs.put(None)
-    worker.join()
+    with in_a_thread(serve_jobs):
+        with request("a"):
+            future: Future[None] = Future()
+            jobs.put(future)
+            future.result()
+        jobs.put(None)
     ((marks, *_),) = finished
     complete(marks)
 
@@ -974,12 +990,10 @@ def test_a_thread_streams_to_requests_in_threads(
             while generations[number].reply.get(timeout=30) is not None:
                 pass
 
-    engine = threading.Thread(target=run_engine_thread, args=(jobs, lambda reply, token: reply.put(token)))
-    engine.start()
-    with ThreadPoolExecutor(2) as pool:
+    engine = in_a_thread(run_engine_thread, jobs, lambda reply, token: reply.put(token))
+    with engine, ThreadPoolExecutor(2) as pool:
         list(pool.map(handle, range(4)))
-    jobs.put(None)
-    engine.join(30)
+        jobs.put(None)
 
     expect_all_steps(finished, generations)
 
@@ -1036,11 +1050,8 @@ async def stream(make: Any, send_job: Callable[[Generation], Any]) -> list[Gener
 def test_a_task_streams_to_the_requests_of_its_loop(finished: Finished, make: Any) -> None:
     async def main() -> list[Generation]:
         sender, receiver = make()
-        worker = asyncio.create_task(generate_alone(receiver))
-        generations = await stream(make, lambda job: put(sender, job))
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        return generations
+        async with working(generate_alone(receiver)):
+            return await stream(make, lambda job: put(sender, job))
 
     expect_all_steps(finished, asyncio.run(main()))
 
@@ -1094,7 +1105,7 @@ def test_a_job_has_an_event_of_its_loop(finished: Finished, make: Any, size: int
 
     asyncio.run(main())
 
-    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abc"}
+    assert found(finished) == alone("abc")
 
 
 async def await_future(future: asyncio.Future[Any]) -> None:
@@ -1128,57 +1139,44 @@ def set_by_number(pending: dict[str, Any], names: list[str]) -> None:
         pending.pop(name).set_result(None)
 
 
-def expect_batches(finished: Finished, size: int) -> None:
-    batches = {name: names for names in (("ab", "cd") if size == 2 else "abcd") for name in names}
-    assert found(finished) == {name: ({"queue", "for_" + "_".join(names)}, size) for name, names in batches.items()}
+async def numbered_for_a_task(pending: dict[str, Any], wait: Any, size: int) -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
 
-
-@pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_job_has_the_number_of_a_future(finished: Finished, wait: Any, size: int) -> None:
-    pending: dict[str, Any] = {}
-
-    async def serve_jobs(jobs: asyncio.Queue[Any]) -> None:
+    async def serve_jobs() -> None:
         while True:
             names = [(await jobs.get())[0] for _ in range(size)]
             await asyncio.sleep(0.001)
             work(*names)
             set_by_number(pending, names)
 
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        worker = asyncio.create_task(serve_jobs(jobs))
+    async with working(serve_jobs()):
         await ask_by_number(jobs, pending, wait)
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-
-    asyncio.run(main())
-
-    expect_batches(finished, size)
 
 
-@pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_job_for_a_thread_has_the_number_of_a_future(finished: Finished, wait: Any, size: int) -> None:
-    pending: dict[str, Any] = {}
+async def numbered_for_a_thread(pending: dict[str, Any], wait: Any, size: int) -> None:
     jobs: queue.Queue[Any] = queue.Queue()
+    loop = asyncio.get_running_loop()
 
-    def run_jobs(loop: asyncio.AbstractEventLoop) -> None:
+    def run_jobs() -> None:
         while (job := jobs.get()) is not None:
             names = [job[0], *(jobs.get()[0] for _ in range(size - 1))]
             work(*names)
             loop.call_soon_threadsafe(set_by_number, pending, names)
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        worker = loop.run_in_executor(None, run_jobs, loop)
-        await ask_by_number(jobs, pending, wait)
-        jobs.put_nowait(None)
-        await worker
+    worker = loop.run_in_executor(None, run_jobs)
+    await ask_by_number(jobs, pending, wait)
+    jobs.put_nowait(None)
+    await worker
 
-    asyncio.run(main())
 
-    expect_batches(finished, size)
+@pytest.mark.parametrize("run", [numbered_for_a_task, numbered_for_a_thread])
+@pytest.mark.parametrize("wait", [await_future, await_with_timeout, await_with_time])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_job_has_the_number_of_a_future(finished: Finished, run: Any, wait: Any, size: int) -> None:
+    asyncio.run(run({}, wait, size))
+
+    batches = {name: names for names in (("ab", "cd") if size == 2 else "abcd") for name in names}
+    assert found(finished) == {name: ({"queue", "for_" + "_".join(names)}, size) for name, names in batches.items()}
 
 
 @pytest.mark.parametrize("make", [threading.Event, Future, queue.Queue])
@@ -1197,57 +1195,11 @@ def test_a_job_has_the_number_of_what_a_thread_waits_for(finished: Finished, mak
             jobs.put((name,))
             wait_for(reply)
 
-    worker = threading.Thread(target=loop)
-    worker.start()
-    with ThreadPoolExecutor(2) as pool:
+    with in_a_thread(loop), ThreadPoolExecutor(2) as pool:
         list(pool.map(handle, "abcd"))
-    jobs.put(("stop",))
-    worker.join(30)
+        jobs.put(("stop",))
 
-    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abcd"}
-
-
-def test_a_job_that_its_request_does_not_wait_for_claims_nothing(finished: Finished) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        entries, notes, jobs = asyncio.Queue[Any](), asyncio.Queue[Any](), asyncio.Queue[Any]()
-        pending: dict[int, asyncio.Future[None]] = {}
-        noted = asyncio.Event()
-
-        async def log() -> None:
-            while True:
-                await entries.get()
-                work("nobody")
-
-        async def note() -> None:
-            await notes.get()
-            await noted.wait()
-
-        async def serve_jobs() -> None:
-            number, _ = await jobs.get()
-            await asyncio.sleep(0.001)
-            work("a")
-            pending.pop(number).set_result(None)
-
-        async def handle(name: str, *, notes_too: bool) -> None:
-            with request(name):
-                future = pending[id(name)] = loop.create_future()
-                entries.put_nowait({"request": name})
-                if notes_too:
-                    notes.put_nowait({"request": name})
-                jobs.put_nowait((id(name), name))
-                await future
-
-        others = [asyncio.create_task(log()), asyncio.create_task(note())]
-        for name in "ab":
-            await asyncio.gather(serve_jobs(), handle(name, notes_too=name == "b"))
-        noted.set()
-        others[0].cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    asyncio.run(main())
-
-    assert found(finished) == {"a": ({"queue", "for_a"}, 1), "b": (set(), None)}
+    assert found(finished) == alone("abcd")
 
 
 def test_a_pool_of_connections_is_no_queue_of_jobs(finished: Finished) -> None:
