@@ -1,14 +1,7 @@
-"""Public API for manual timing: `stagelens.request()` and `stagelens.stage()`, context managers and decorators.
+"""Public API for manual timing: `stagelens.request()`, `stagelens.stage()` and `stagelens.attribute()`.
 
-`stagelens.attribute()` names an attribute of the current request.
-
-A request inside a running request only adds its facts to that request, which is counted once. A stage outside of any request
-is not recorded.
-
-A decorated generator is timed step by step, each step in a context manager of its own. While the generator is suspended, no
-request is attached to the context of the consumer and no clock runs, because the consumer may resume it in another task, thread
-or context, late, or never. For that reason a request around a `yield` is written as a decorator, not as a `with` inside the
-generator.
+A decorated generator is timed step by step. While it is suspended, no request is attached to the context of the consumer, which may
+resume it in another task, thread or context, late, or never. A request around a `yield` is therefore a decorator, not a `with`.
 """
 
 from __future__ import annotations
@@ -35,8 +28,6 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Step]]
 
 
 def stepped(function: Callable[..., Generator[Any, Any, Any]], opened: Opened) -> Callable[..., Any]:
-    """Return *function*, a generator function, with each step inside a context manager from *opened*."""
-
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with opened() as step:
             steps = _Steps(function(*args, **kwargs), step)
@@ -74,8 +65,6 @@ class _Steps(Generator[Any, Any, Any]):
 
 
 def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Opened) -> Callable[..., Any]:
-    """Return *function*, an async generator function, with each step inside a context manager from *opened*."""
-
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with opened() as step:
             inner = function(*args, **kwargs)
@@ -284,7 +273,6 @@ class Request:
         return Request(self._name, self._facts)
 
     def detach(self) -> Marks | None:
-        """Remove the running request from this context without ending it; return None inside another request."""
         token, self._token = self._token, None
         if token is not None:
             end(token)

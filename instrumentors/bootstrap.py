@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 from ..core.import_lock import import_lock
 from . import functions, recorder, scripts
 from .config_file import apply_config_file
-from .instrumentor import Instrumentor, log_failure, when_imported
+from .import_hooks import when_imported
+from .instrumentor import Instrumentor, log_failure
 
 # Comma-separated names of what `opentelemetry-instrument` leaves out.
 DISABLED_VARIABLE: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientTlsFiles:
-    """Paths of the TLS files, in PEM format."""
-
     certificate: str | None = None
     client_certificate: str | None = None
     client_key: str | None = None
@@ -63,8 +61,6 @@ MAX_RETAINED = 100
 
 @dataclass(frozen=True, slots=True)
 class OverheadBudget:
-    """Allowed cost of the agent per request: the larger of two limits."""
-
     share: float = 0.01
     absolute_ns: float = 100_000.0
 
@@ -84,7 +80,6 @@ class OverheadBudget:
         return cls(share, absolute_ns)
 
     def allows_ns(self, duration_ns: float) -> float:
-        """Return the allowed cost of a request of this duration, in nanoseconds."""
         return max(self.share * duration_ns, self.absolute_ns)
 
     def __str__(self) -> str:
@@ -118,8 +113,6 @@ def _budget_error(text: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """Limits of the traces that are retained per series and export interval."""
-
     slow: int = 4
     errors: int = 10
     uniform: int = 2

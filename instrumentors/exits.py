@@ -1,12 +1,8 @@
-"""Ends of a process that run no exit handlers: the last records are sent before them.
+"""Ends of a process that run no exit handlers: `os._exit`, `os.execve`, and signals with the default action, such as SIGTERM.
 
-- `os._exit`, with which forked workers end (multiprocessing, Celery, RQ), and `os.execve`, with which programs restart.
-- A signal whose action is the default one, such as SIGTERM from an orchestrator or from `Pool.terminate`. The process still ends
-  by the signal, `signal.getsignal` still returns SIG_DFL, and a handler that the host sets replaces ours.
-
-The handler is that of `faulthandler.register`. It is written in C, so it runs at once whatever the main thread does, and it is
-no handler for `signal`. It writes to a socket. A thread at the other end sends the records, restores the default action, and
-raises the signal again. Others meanwhile have no effect: `timeout` sends two at once, to the process and to its group.
+The handler of a signal is that of `faulthandler.register`, in C, which runs at once whatever the main thread does; to `signal` it is
+none. It writes to a socket. A thread at the other end sends the records, restores the default action, and raises the signal again.
+Others meanwhile have no effect: `timeout` sends two at once, to the process and to its group.
 """
 
 from __future__ import annotations
@@ -57,7 +53,6 @@ class ExitInstrumentor(Instrumentor):
 
 
 def watch(flush: Callable[[], object], flush_at_end: Callable[[], object]) -> None:
-    """Call *flush_at_end* at the end of this process, and *flush* before it may become another program."""
     atexit.unregister(_end)
     atexit.register(_end, flush_at_end)
     ExitInstrumentor().before_exit(flush, flush_at_end)
@@ -95,8 +90,6 @@ def await_end(*_: object) -> None:
 
 
 class Signals:
-    """The signals that would end this process by their default action."""
-
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
         self._pid = os.getpid()

@@ -1,7 +1,7 @@
 """The user's own functions as stages, named on the command line: `stagelens run --stage preprocess=serve:prepare -- …`.
 
-A named function is patched when its module is imported, so the code stays unchanged. The script itself (`python serve.py`) is
-never imported by its name: its functions are patched before the first request starts, when all of them are defined.
+A named function is patched when its module is imported. The script itself is never imported by its name: its functions are patched
+before the first request starts. The entry point is for `opentelemetry-instrument`, which replaces our `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ _logger = logging.getLogger("stagelens")
 
 
 class NamedStage(NamedTuple):
-    """A function of the user that is timed as a stage."""
-
     stage: str
     module: str
     path: str
@@ -70,13 +68,10 @@ CLOUDPICKLE_HOOKS: Final = dict.fromkeys(
 
 
 class FunctionInstrumentor(Instrumentor):
-    """Instrumentor of the functions that are listed in `STAGELENS_STAGES`."""
-
     # Functions that were not found yet, by module.
     _unmatched: ClassVar[dict[str, list[NamedStage]]] = {}
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return one hook for each module with listed functions; an invalid setting is logged and ignored."""
         try:
             named = parse(os.environ.get(VARIABLE, ""))
         except ConfigError as error:

@@ -1,9 +1,7 @@
 """Loads: what this process loaded and warmed up, during requests and before them, as phases of its cold start.
 
-A load may contain others: `from_pretrained` copies weights, a first run compiles. Each phase is recorded with its own time, so that
-the phases of a process add up. Libraries read files and create objects from them in one call; reading is the part of that call
-in which the process waited and did not compute. Only long phases are recorded, and at most `MAX_LOADS`. A forked child also
-reports what its parent had loaded and not yet reported.
+Each phase is recorded with its own time, so that the phases of a process add up. Libraries read files and create objects from them in
+one call; reading is the part of it in which the process waited and did not compute.
 
     token = loads.begin(reading=True)
     try:
@@ -60,8 +58,6 @@ class LoadRecord(NamedTuple):
 
 
 class _Thread(threading.local):
-    """Current phase of this thread: the time and work of its nested phases in nanoseconds, and its model."""
-
     inside_ns = 0
     inside_work_ns = 0
     model = ""
@@ -72,8 +68,6 @@ Token: TypeAlias = tuple[int, int, int, int, str]
 
 
 class LoadLog:
-    """The loads of this process, the first `MAX_LOADS` of them."""
-
     def __init__(self) -> None:
         self._thread = _Thread()
         self._noted: deque[LoadRecord] = deque()

@@ -1,17 +1,14 @@
 """Probes: our code at the entry and at the end of a Python function, in the function's own frame.
 
-A wrapper is one more frame between a function and its caller. Who looks at its caller then finds us: pydantic resolves forward
-references there, `warnings.warn(…, stacklevel=2)` names its line, SQLAlchemy looks for the first one outside of itself. And a
-wrapper holds the arguments as long as the call lasts. With a probe the function stays the same object, with the same signature,
-kind, frame and name; only its `__code__` is another one:
+Who looks at its caller finds a wrapper (pydantic, `warnings.warn(…, stacklevel=2)`, SQLAlchemy), and a wrapper holds the arguments.
+With a probe the function stays the same object; only its `__code__` is another one:
 
     token = enter(…)         # after the arguments are bound; in a coroutine when it first runs
     …                        # the body, with the token at the bottom of its stack of values
     leave(token, value)      # before each return
-    failed(token, error)     # when an exception leaves the function
+    failed(token, error)     # when an exception leaves the function, or a coroutine is closed
 
-The token is released at the end. A coroutine that is closed fails, too. An exception that a signal handler raises in `leave`
-leads to `failed`, and goes on to the caller; in a `__del__` it would be lost.
+An exception that a signal handler raises in `leave` leads to `failed`, and goes on to the caller.
 """
 # The format of bytecode: Python's `InternalDocs` and `Objects/locations.md`. A unit is an opcode and its argument, of a byte each.
 
@@ -53,7 +50,6 @@ class Probe(NamedTuple):
 
 
 def itself(first: Any, *_: Any) -> Any:
-    """Return the first argument, as the token of a call."""
     return first
 
 

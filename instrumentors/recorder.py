@@ -1,10 +1,7 @@
 """The request path: starts and finishes requests, and hands finished ones to the background thread.
 
-A server integration wraps one request as follows. `begin` returns None inside a running request, which stays the only one
-that is counted; stages and facts are then added to the outer request:
-
       scope = begin()
-      if scope is None:
+      if scope is None:  # inside of another request, to which stages and facts are added
           return await app(...)
       marks, token = scope
       t0 = marks[START]
@@ -14,14 +11,8 @@ that is counted; stages and facts are then added to the outer request:
           end(token)
           finish(marks, t0, clock(), route="/predict", http_status=200)
 
-`finish` appends one tuple to a bounded queue and returns. Partition, histograms, sampling and export happen on a background
-thread that the first request starts; `bootstrap` installs what this thread runs. `open_requests` returns the requests that
-have not finished yet. Where the context variable does not
-reach (a thread pool, a callback), pass the list: `marks = current.get()` there, `token = current.set(marks)` here. Work for
-several requests at once, or in another process, uses `tickets.py`.
-
-Records leave the process every few seconds, and by `flush` before it ends (`exits.py`). A server integration calls `flush` on a
-thread at the shutdown of the lifespan, because a server may restore handlers of signals and end by one at once.
+`finish` appends one tuple to a bounded queue; all else happens on a background thread that the first request starts. Where the
+context variable does not reach, pass the list: `marks = current.get()` there, `token = current.set(marks)` here.
 """
 
 from __future__ import annotations
@@ -114,7 +105,6 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
 
 
 def begun() -> int:
-    """Return how many requests of this process have started."""
     # The next number, without drawing it.
     return int(repr(arrivals)[len("count(") : -1])
 
@@ -169,7 +159,6 @@ def abandon(token: Token[Marks | None]) -> None:
 
 
 def discard(marks: Marks) -> None:
-    """Close the marks of a request that will not be finished."""
     marks[STATE] = CLOSED
     abandoned.add()
 
@@ -192,7 +181,6 @@ def open_requests() -> list[OpenRequest]:
 
 
 def open_marks() -> list[Marks]:
-    """Return the marks of the running requests of this process."""
     # A calibration request starts at -1.
     return [marks for marks in started.copy() if marks[STATE] == OPEN and marks[START] > 0]
 
@@ -310,7 +298,6 @@ _flush_agent: Callable[[float], bool] | None = None
 
 
 def install_agent(run: Callable[[], None], flush_agent: Callable[[float], bool]) -> None:
-    """Register the functions that the background thread and `flush` call; `bootstrap` does this on import."""
     global _run_agent, _flush_agent
     _run_agent, _flush_agent = run, flush_agent
 
@@ -398,7 +385,6 @@ def start_work(marks: Marks) -> Marks | None:
 
 
 def end_work(before: Marks | None) -> None:
-    """Undo `start_work` on the same thread."""
     if before is None:
         working.pop(threading.get_ident(), None)
     else:

@@ -15,8 +15,6 @@ CALIBRATION: Final = 4
 
 
 class RecorderState:
-    """Mode and callbacks of the request path."""
-
     __slots__ = ("_before_first", "_calibrate", "mode", "register", "user_span")
 
     def __init__(self) -> None:
@@ -49,7 +47,6 @@ class RecorderState:
         self.mode |= CALIBRATION
 
     def take_calls(self) -> list[Callable[[], object]]:
-        """Return what the starting request runs, and remove the flag."""
         # If the governor sets the mode at the same moment, its change is lost and repeated a second later.
         self.mode &= CALIBRATION - 1
         first, self._before_first = self._before_first, None

@@ -55,8 +55,7 @@ The list is held by the context variable `current` and consists of triples `key,
 - The first triple holds the state of the request: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last position belongs to
   `libraries/executors.py`: the jobs of the request in thread pools.
 
-Measured: a list subclass, an object per stage or aggregation per request cost 3 to 10 times as much once a model has run in
-between and the caches are cold; compiling the recorder gains nothing there.
+Measured: a list subclass or an object per stage costs 3 to 10 times as much once a model has run and the caches are cold.
 """
 
 from __future__ import annotations
@@ -129,9 +128,7 @@ untimed: ContextVar[Marks | None] = ContextVar("stagelens_untimed", default=None
 class Late(Protocol):
     """Marks that are known only after the end of the request; the background thread polls them for a few seconds."""
 
-    def ready(self) -> bool:
-        """Return whether all marks are known; do not block."""
-        ...
+    def ready(self) -> bool: ...
 
     def marks(self) -> Marks:
         """Return the triples that are known so far; called once."""

@@ -23,8 +23,6 @@ from .records import ATTRIBUTE, BODY, REPORTED, REST, TIMINGS, Late, Marks, Reco
 
 
 class RequestFacts(NamedTuple):
-    """Facts and stage intervals of a request."""
-
     facts: dict[str, Any]  # Facts by key, combined as `records` describes
     intervals: list[Interval]  # Stage (without the part after the "@"), start, end. [nanoseconds by `clock`]
 
@@ -55,7 +53,6 @@ def read_marks(marks: Marks) -> RequestFacts:
 
 
 def read_request(record: Record) -> RequestFacts:
-    """Return the facts and intervals of a finished request, as `read_marks` does."""
     marks, start, end, *_, kind = record
     parsed = read_marks(marks)
     if "@late" in parsed.facts:
@@ -178,8 +175,6 @@ MAX_WAITING = 2048
 
 
 class DeferredRecords:
-    """Finished requests with unknown marks, oldest first."""
-
     def __init__(self) -> None:
         self._held: deque[tuple[float, Record]] = deque()
 

@@ -48,8 +48,6 @@ _ENDPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class RunOutputs:
-    """Requested outputs of a run that is saved or summarized here."""
-
     requested: bool = False
     report: Path | None = None
     save: Path | None = None
@@ -81,7 +79,6 @@ def explain_untimed(command: Sequence[str]) -> str | None:
 
 
 def pyinstaller_hooks() -> list[str]:
-    """Return the folder with our hook, for PyInstaller's entry point `hook-dirs`."""
     return [str(Path(__file__).parent / "pyinstaller")]
 
 
@@ -114,7 +111,6 @@ def explain_bundle(path: str) -> str | None:
 
 
 def become(command: list[str], env: Mapping[str, str]) -> int:
-    """Replace this process by *command*; print the reason and return 126 or 127 if that fails."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # the parent process may have closed either
         stream.flush()
     try:
@@ -140,7 +136,6 @@ def lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
 
 
 def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[str, str]:
-    """Return *current* with our `sitecustomize` first on PYTHONPATH, once, and the user's entries behind it."""
     theirs = current.get("PYTHONPATH")
     # An empty entry among others means the working directory and is retained.
     entries = [entry for entry in theirs.split(os.pathsep) if entry != str(AUTOLOAD)] if theirs else []
@@ -152,7 +147,6 @@ def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[
 
 
 def split(argv: list[str]) -> tuple[list[str], RunOutputs, list[str]]:
-    """Return the stages and outputs of the leading options, and the remaining words."""
     stages, outputs, rest = list[str](), RunOutputs(), argv
     while rest and (option := rest[0].partition("=")[0]) in _OPTIONS:
         value, used = _value(rest, option)

@@ -1,15 +1,11 @@
 """Requests of plain scripts: where no server counts requests, each outermost call of a model library is a request.
 
-A library tests `on` only where no request runs in the context, and then calls `begin`:
-
       scope = scripts.begin() if marks is None and scripts.on else None
       if scope is not None:
           return scripts.call(scope, "resnet50", wrapper, *args)
 
-`call` calls the wrapper again, now inside the request. `on` becomes False for the rest of the process when the process has
-imported a server, listens on a port, or has called `stagelens.request()`: other model calls are then warm-ups or background
-work, also the first ones before, which wait for this a few seconds long, or until `flush`. If such a process accepts connections
-or calls models, but no request of it is seen, one line in the log says so.
+`on` becomes False for the rest of the process when it has imported a server, listens on a port, or has called `stagelens.request()`.
+The first calls wait a few seconds for this: they may be warm-ups. If no request of such a process is seen, a line in the log says so.
 """
 
 from __future__ import annotations
@@ -18,16 +14,15 @@ import _socket
 import atexit
 import logging
 import os
-import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Token
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
-from . import recorder
+from . import listening_ports, recorder
 from .instrumentor import Hook, Instrumentor, Probed
 from .probes import Probe
 from .records import NUMBER, ROUTE, START, Marks, clock
@@ -65,11 +60,6 @@ SERVERS: Final = (
 ENGINES: Final = ("vllm",)
 # Modules that import a server without serving requests of the program.
 _IMPORTERS: Final = {"starlette": ENGINES, "tornado.web": ("distributed", "ipykernel")}
-# Modules that open ports in a process that is no server: notebooks, and the workers of clusters.
-_OPEN_PORTS: Final = ("distributed", "ipykernel", "mpi4py", "pyspark", "ray")
-# Ports of metrics, which are no service.
-exporter_ports: Final = set[int]()
-
 Scope: TypeAlias = tuple[Marks, Token[Marks | None]]
 on = True
 
@@ -92,7 +82,6 @@ def _is_service() -> bool:
 
 
 def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Return `function(*args, **options)` and finish the request of *scope* under the fixed *name*."""
     error_type, result = "", None
     scope[0][ROUTE] = name
     try:
@@ -106,7 +95,6 @@ def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **op
 
 
 def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
-    """Finish the request of *scope*, which has returned a *result* of this class or raised an exception of *error_type*."""
     marks, token = scope
     ended = clock()
     recorder.end(token)
@@ -146,7 +134,7 @@ class _WarmUp:
 
             # One search for all that waited.
             _next_search, _released = 0, clock()
-            if _may_serve() and any(map(_is_listening, supervised.children())):
+            if listening_ports.may_serve() and any(map(listening_ports.is_listening, supervised.children())):
                 turn_off()
         if _is_service():
             # As a calibration request, which is not counted.
@@ -155,19 +143,6 @@ class _WarmUp:
 
 
 _released = 0
-
-
-def _is_listening(pid: int) -> bool:
-    """Return whether a child listens on a port: its parent is no script."""
-    with suppress(OSError):
-        files = [f"/proc/{pid}/fd/{file}" for file in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH208 - as below
-        sockets = {os.readlink(file) for file in files}  # noqa: PTH115
-        for name in ("tcp", "tcp6"):
-            with open(f"/proc/{pid}/net/{name}") as table:  # noqa: PTH123
-                rows = map(str.split, table)
-                if any(row[3] == "0A" and f"socket:[{row[9]}]" in sockets for row in rows):
-                    return True
-    return False
 
 
 def has_server() -> bool:
@@ -196,45 +171,12 @@ def _listens() -> bool:
     started = clock()
     if started < _next_search:
         return False
-    port = next(listening_ports(), 0)
+    port = next(listening_ports.open_ports(), 0)
     ended = clock()
     _next_search = ended + round((ended - started) / _MAX_SHARE)
     if port:
         expect_requests(port)
     return port != 0
-
-
-def listening_ports() -> Iterator[int]:
-    """Yield the TCP ports on which this process listens for requests, whatever has opened them; none on Windows."""
-    # With a default timeout, the object that asks a socket of the host would change its mode.
-    if not _may_serve() or _socket.getdefaulttimeout() is not None:
-        return
-    with suppress(Exception):
-        for name in os.listdir("/dev/fd"):  # noqa: PTH208 - importing pathlib would cost the host time
-            with suppress(Exception):
-                port = _listening_port(int(name))
-                if port and port not in exporter_ports:
-                    yield port
-
-
-def _may_serve() -> bool:
-    torch = sys.modules.get("torch.distributed")
-    return not any(name in sys.modules for name in _OPEN_PORTS) and not (torch is not None and torch.is_initialized())
-
-
-def _listening_port(file: int) -> int:
-    if not stat.S_ISSOCK(os.fstat(file).st_mode):
-        return 0
-    socket = _socket.socket(fileno=file)
-    try:
-        if socket.family in {_socket.AF_INET, _socket.AF_INET6} and socket.getsockopt(
-            _socket.SOL_SOCKET, _socket.SO_ACCEPTCONN
-        ):
-            return int(socket.getsockname()[1])
-    finally:
-        # It belongs to the host.
-        socket.detach()
-    return 0
 
 
 class SocketInstrumentor(Instrumentor):
@@ -256,7 +198,7 @@ def _accepting(socket: Any) -> None:
         # A Unix socket is a pipe between processes.
         if socket.family in {_socket.AF_INET, _socket.AF_INET6} and not has_server():
             port = socket.getsockname()[1]
-            if _may_serve() and port not in exporter_ports:
+            if listening_ports.may_serve() and port not in listening_ports.exporter_ports:
                 expect_requests(port)
 
 

@@ -66,8 +66,6 @@ _PROC = Path("/proc")
 
 
 class Process(NamedTuple):
-    """A process of the machine, as described by /proc/PID/stat."""
-
     pid: int
     parent: int
     session: int
@@ -75,8 +73,6 @@ class Process(NamedTuple):
 
 
 class Session:
-    """A running command; a context manager that terminates it."""
-
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `__exit__`
         try:
@@ -109,7 +105,6 @@ class Session:
         return self.code is not None
 
     def wait(self) -> float:
-        """Wait until the command exits."""
         _, status, used = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         if self._process.returncode:
@@ -128,7 +123,6 @@ class Session:
         return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
     def processes(self) -> list[Process]:
-        """Return all processes of the command: those of its session, and their descendants."""
         everything, ours = list(processes()), {self._process.pid}
         before = 0
         while len(ours) > before:
@@ -162,7 +156,6 @@ class Session:
 
 
 def processes() -> Iterator[Process]:
-    """Yield the processes of the machine; none without /proc."""
     for path in _PROC.glob("[0-9]*/stat"):
         try:
             # The name in parentheses may contain any character.
@@ -175,5 +168,4 @@ def processes() -> Iterator[Process]:
 
 
 def pause() -> None:
-    """Sleep for one polling interval."""
     time.sleep(POLL_SECONDS)

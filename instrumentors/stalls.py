@@ -1,16 +1,10 @@
 """Stalls: what held up the requests of this process, and kernel counters of the time around a request.
 
-A stall is a garbage collection, a stalled event loop, a missing CPU, or a compilation by torch.compile. It overlaps the stage
-that was running and explains its duration. The code that sees a stall notes it at its end, without a lock; the background
-thread sorts the notes into a ring, so that each instant has one cause: that of the innermost stall, which ended first.
+A stall is a garbage collection, a stalled event loop, a missing CPU, or a compilation by torch.compile. It overlaps the stage that was
+running. Each is noted at its end, without a lock, and sorted into a ring in which each instant has the cause of its innermost stall.
 
-A heartbeat callback in each watched event loop measures stalls of the loop: the delay from when a beat was due to when it ran.
-The time without a CPU comes from the kernel. A loop that stalled before the beat was due stalled longer than that, by at most
-the time between two beats. Beats are frequent only after a request that may have waited for its loop: another request ran when it
-arrived, it lasted longer than the time between two rare beats, or loops held up several requests.
-
-Process counters (context switches, page faults, allocator retries) are read about every two seconds. A trace gets their increase
-between the last reading before its request and the first one after it. They belong to the whole process and are no stalls.
+A heartbeat in each event loop measures its delay; the time without a CPU comes from the kernel. Beats are frequent only after a request
+that may have waited for its loop. Counters (context switches, page faults, allocator retries) belong to the whole process.
 """
 
 from __future__ import annotations
@@ -45,8 +39,6 @@ MAX_COUNTER_READINGS: Final = 1200
 
 
 class CounterReading(NamedTuple):
-    """One reading of the counters, in the order of `names.AROUND`."""
-
     at: int  # Time of the reading. [nanoseconds by `clock`]
     switches: int  # Number of involuntary context switches
     major_faults: int  # Number of pages that were read from a disk
@@ -54,8 +46,6 @@ class CounterReading(NamedTuple):
 
 
 class ProcessCounters:
-    """Latest readings of the counters of this process."""
-
     def __init__(self) -> None:
         self._readings: deque[CounterReading] = deque(maxlen=MAX_COUNTER_READINGS)
 
@@ -169,7 +159,6 @@ def by_stage(met: Iterable[Stall], intervals: Collection[Interval], start: int, 
 
 
 def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str, int]:
-    """Return the stall time of one interval of a *stage* in nanoseconds by cause."""
     return {
         cause: spent
         for (cause, _), spent in by_stage(overlapping(met, start, end), [(stage, start, end)], start, end).items()
@@ -193,8 +182,6 @@ _watched: WeakSet[AbstractEventLoop] = WeakSet()
 
 
 class LoopLag:
-    """Longest delay of a heartbeat since the last export, and the time between two beats."""
-
     def __init__(self) -> None:
         self._worst_ns = -1
         self._closely_until = 0
@@ -209,7 +196,6 @@ class LoopLag:
         return worst if worst >= 0 else None
 
     def watch_closely(self) -> None:
-        """Make beats frequent for some time: a request ran that a stalled loop may hold up."""
         self._closely_until = clock() + CLOSELY_NS
 
     def seconds(self) -> float:
@@ -221,8 +207,6 @@ loop_lag: Final = LoopLag()
 
 
 class ThreadStatistics:
-    """Scheduler statistics of the thread that reads them."""
-
     def __init__(self) -> None:
         self._file = -1
         # Process and thread that opened the file, and what identifies the file.

@@ -67,8 +67,6 @@ class SharedRequests:
 
 
 class Supervised(NamedTuple):
-    """Duties of a process towards its supervisor."""
-
     shared: SharedRequests
     is_overdue: Callable[[], bool]
     check_seconds: float
@@ -95,7 +93,6 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def supervise(by: Supervised) -> None:
-    """Write the open requests of this process for its supervisor from now on."""
     global supervised  # noqa: PLW0603 - of this process
     supervised = by
 
@@ -145,7 +142,6 @@ def started_child(child: Any, _: object) -> None:
 
 
 def children() -> list[int]:
-    """Return the processes that `multiprocessing` has started and that may still run."""
     return [child.pid for child in tuple(_children)]
 
 
@@ -182,14 +178,11 @@ def child_ended(child: Any, code: int | None, killed: int = 0) -> None:
 
 
 def note_open_requests() -> None:
-    """Write the requests that are open now, if a supervisor reads them."""
     if supervised is not None:
         supervised.shared.write(recorder.open_requests())
 
 
 class FailedRequests:
-    """Requests of killed workers that wait for a process that reports them."""
-
     def __init__(self) -> None:
         self._failed: list[tuple[OpenRequest, int]] = []
 

@@ -1,19 +1,13 @@
 """Tickets: work for a request where its context does not reach, in a batch with others or in another process.
 
-A batch records into its own list, the *run*. A ticket refers to its runs, but a run refers to no request: a worker cannot write
-to the wrong request, even if a request has ended or was cancelled meanwhile. After the end of the request the background thread adds
-the results of its tickets to its marks (`records.Late`):
+A batch records into its own list, the *run*. A ticket refers to its runs, but a run to no request: a worker cannot write to the wrong
+request. After its end a request gets from its tickets (`records.Late`):
 
 - `queue`: from the creation of a ticket to the start of its first run, except while another run worked for the same request;
-- each stage of a run, in full: the request waits for its whole batch, however many requests share it. Stages between runs
-  belong to the request alone, so that its stages still add up to its own time;
+- each stage of a run, in full, however many requests share it;
 - facts that hold for each request, which excludes the total number of tokens and the trace.
 
-Tickets and runs can be pickled to another process. Times of a run are then by `clock` of that process: on Linux this is
-CLOCK_MONOTONIC, which all processes of a host share. Impossible times are left out.
-
-Some libraries only carry an id from the request to the response. `TicketsById` holds the tickets by that id, and `with_run`
-attaches the run to the id of the response: the id stays equal to the original, so that nothing else in the message changes.
+Times of a pickled run are by `clock` of its process: on Linux CLOCK_MONOTONIC, which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -149,8 +143,6 @@ class Ticket:
 
 
 class Tickets:
-    """All tickets of one request, as a `records.Late`."""
-
     __slots__ = ("_drawn",)
 
     def __init__(self) -> None:
@@ -232,8 +224,6 @@ def request_tickets(marks: Marks, *, create: bool = False) -> Tickets | None:
 
 
 class BatchScope:
-    """Context manager of `stagelens.batch`: work on the jobs of several tickets."""
-
     __slots__ = ("_facts", "_run", "_tickets", "_token")
 
     def __init__(self, tickets: Iterable[Any], facts: Marks | None = None) -> None:
@@ -302,8 +292,6 @@ def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) ->
 
 
 class TextWithRun(str):
-    """A string id that carries a run."""
-
     __slots__ = ("run",)
     run: BatchRun
 
@@ -335,8 +323,6 @@ def with_run(uid: Any, run: BatchRun) -> Any:
 
 
 class TicketsById:
-    """Tickets of the requests that wait for a response of *library*, by id."""
-
     def __init__(self, library: str) -> None:
         self._library = library
         self._tickets: WeakValueDictionary[Any, Ticket] = WeakValueDictionary()

@@ -1,11 +1,7 @@
 """W3C trace context: the headers `traceparent` and `tracestate` of a request, and those that are sent to the called services.
 
-The ids of a request are created for the first outgoing call and stored in its marks, so that a trace retained later has the
-propagated ids. Inside a span of the user's own OpenTelemetry SDK, that span is propagated instead: a Stagelens span exists
-only if its request is retained, whereas the user's backend has the user's spans.
-
-`tracestate` names the calling service, as in `stagelens=checkout`. Only hosts of the user's own network get it, because the name of
-a service is nothing that third parties should know.
+Inside a span of the user's own OpenTelemetry SDK that span is propagated, because ours exists only if the request is retained.
+`tracestate` names the calling service (`stagelens=checkout`), only to hosts of the user's own network.
 
 Source: https://www.w3.org/TR/trace-context/
 """
@@ -105,7 +101,6 @@ def trace_draw(facts: dict[str, Any]) -> int | None:
 
 
 def is_forced(header: str) -> bool:
-    """Return whether *header*, the value of `X-Force-Trace`, is the configured secret."""
     wanted = os.environ.get(FORCE_VARIABLE, "")
     return bool(wanted) and header == wanted
 
@@ -126,7 +121,6 @@ def tracestate(service: str) -> str:
 
 @functools.lru_cache(_MAX_HOSTS)
 def tracestate_to(host: str) -> str:
-    """Return the `tracestate` header of calls from this service to *host*; "" for a host that does not get it."""
     if not may_name_service_to(host, os.environ.get(NAMED_TO_VARIABLE, "")):
         return ""
     from .config import service_name  # noqa: PLC0415 - not loaded with every Python process of a command
@@ -136,7 +130,6 @@ def tracestate_to(host: str) -> str:
 
 @functools.lru_cache(_MAX_HOSTS)
 def tracestate_to_target(target: str | bytes) -> str:
-    """Return the result of `tracestate_to` for the host of a gRPC *target*."""
     return tracestate_to(host_of_target(target if isinstance(target, str) else target.decode()))
 
 

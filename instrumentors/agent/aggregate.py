@@ -27,8 +27,9 @@ from ..request_marks import RequestFacts, read_marks, read_request
 from ..stalls import IDLE_SECONDS, MIN_LATE_NS, by_stage, loop_lag, stalls
 from ..trace_context import trace_draw
 from .attributes import Arrivals, attribute_values
-from .profile import MAX_KEYS, Profiler, other_key
+from .profile import Profiler
 from .sample import Sampler
+from .stacks import MAX_KEYS, other_key
 
 # Positions in `AGENT_LEVELS`.
 ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
@@ -85,8 +86,6 @@ class Dimensions(NamedTuple):
 
 @dataclass(slots=True)
 class Delta:
-    """Data of one series since the last export."""
-
     sampler: Sampler[Record]
     own_stages: set[str] = field(default_factory=set[str])
     counts: RequestHistograms = field(default_factory=RequestHistograms)
@@ -118,8 +117,6 @@ class _Series:
 
 
 class Aggregator:
-    """Aggregator of finished requests into the series of this process."""
-
     def __init__(
         self,
         limits: SamplingLimits,
@@ -202,7 +199,6 @@ class Aggregator:
             )
 
     def _read(self, record: Record, marks: Marks) -> RequestFacts:
-        """Return what *record* contains, a copy, and add to both the waits for locks that were seen for the original *marks*."""
         parsed = read_request(record)
         if self._profiler is not None:
             waits = self._profiler.lock_waits(marks, parsed.intervals, record[1], max(record[1], record[2]))
@@ -211,7 +207,6 @@ class Aggregator:
         return parsed
 
     def add_open(self, deltas: dict[Dimensions, Delta], marks: Marks, route: str, seen: int) -> None:
-        """Add to *deltas* a request that has not ended, seen for the time *seen*; in nanoseconds."""
         series = self._series(read_marks(marks[:]).facts, route, names.STATUS_OK)
         delta = deltas.get(series.dimensions) or deltas.setdefault(series.dimensions, self.nothing())
         delta.counts.add_open(max(1, clock() - marks[START]), seen)
@@ -300,7 +295,6 @@ def _status_of(facts: dict[str, Any], error_type: str, http_status: int) -> str:
 
 
 def dimensions_of(facts: dict[str, Any], route: str, status: str = names.STATUS_OK) -> Dimensions:
-    """Return the dimensions of a request with these *facts*."""
     return Dimensions(
         to_text(facts.get("@model")),
         to_text(facts.get("@model_version")),

@@ -1,11 +1,7 @@
 """Attributes of finished requests: the values by which they are counted, and how many requests ran when each one arrived.
 
-Each request draws the number of its arrival (`recorder.arrivals`), so the number of requests that had started before is known.
-The requests that had ended before are counted from the finished ones, by the time of their end. This counts requests that still
-run, and costs the request path 30 ns.
-
-A request that never ends, such as one whose generator the user forgot, would count for ever. Requests are therefore divided into
-generations of a minute; those that have not ended when their generation is ten minutes old are no longer counted.
+A request draws the number of its arrival; those that had ended before are counted by the time of their end. Requests that have not
+ended when their generation is ten minutes old are no longer counted: a generator that the user forgot never ends.
 """
 
 from __future__ import annotations
@@ -41,8 +37,6 @@ NUMBERS = {
 
 
 class Arrivals:
-    """Arrivals and ends of the requests of a process."""
-
     def __init__(self) -> None:
         # Ends of requests in order of time, and the number of earlier ones. [nanoseconds by `clock`]
         self._ends: list[int] = []
@@ -96,7 +90,6 @@ class Arrivals:
 
 
 def attribute_values(facts: Mapping[str, Any], running: int | None, limits: AttributeLimits) -> list[tuple[str, str]]:
-    """Return the attributes by which a request with *facts* is counted, and their values."""
     get = facts.get
     found: list[tuple[str, str]] = [] if running is None else [_CONCURRENCY[running.bit_length()]]
     for fact, bands, lowest in _BANDS:

@@ -58,8 +58,6 @@ class _Chain(NamedTuple):
 
 
 class RequestTasks:
-    """Tasks of the event loops by request, read once for each look."""
-
     def __init__(self, is_user: Callable[[FrameType], bool], rng: random.Random) -> None:
         self._is_user = is_user
         self._rng = rng
@@ -94,7 +92,6 @@ class RequestTasks:
         return found
 
     def _around_tasks(self, chain: _Chain) -> tuple[int, bool] | None:
-        """Return the position of the frame that waits for other tasks, and whether for their end; None if it waits for another thing."""
         joins = any(type(each).__name__ == "_GatheringFuture" for each in gc.get_referents(chain.awaited))
         is_signal = True
         for position, frame in enumerate(chain.frames):
@@ -146,7 +143,6 @@ class RequestTasks:
 
 
 def thread_frames(top: FrameType | None) -> list[FrameType]:
-    """Return the frames of a thread from the innermost, which is *top*."""
     found: list[FrameType] = []
     while top is not None and len(found) < MAX_DEPTH:
         found.append(top)

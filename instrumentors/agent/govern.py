@@ -1,18 +1,9 @@
 """The cost of the agent in this process, and the governor that limits it to STAGELENS_OVERHEAD_BUDGET.
 
-Requests are not measured. About every two seconds, before a request starts, a calibration request measures the cost on the request's
-thread (`PathCost`); this cost is multiplied by the number of stages. The calibration request uses the real recorder with
-empty stages, and runs on that thread because only there the CPU caches are in the state that the work of the service leaves.
-The median of many calibrations counts, because another thread may have held the interpreter lock during any of them. The
-CPU time of our own threads is measured (`CpuAccount`).
-
-The governor lowers the level as soon as the cost has exceeded the budget for ten seconds, to the first level whose expected
-cost fits. It raises the level only after the next one has been expected to fit, with a margin, for a while. After a raise
-that soon had to be undone, the next one waits twice as long, up to an hour, so that a varying load changes the level rarely.
-A new level takes effect in `recorder.begin` and in the aggregation.
-
-The tail profiler gets what the rest leaves of the budget, at least a small share of a core, so that it never lowers the level;
-it is paused at the levels that aggregate no samples.
+About every two seconds a calibration request measures the cost on the thread of a request, whose CPU caches are in the state that
+the work of the service leaves; the median counts, because another thread may have held the interpreter lock. The governor lowers the
+level when the cost has exceeded the budget for ten seconds, and raises it when the next one has fit for a while, which doubles after
+each raise that had to be undone. The tail profiler gets what the rest leaves of the budget.
 """
 
 from __future__ import annotations
@@ -45,8 +36,6 @@ MAX_AGGREGATIONS, AGGREGATION_EVERY_SECONDS = 5, 10.0
 
 
 class PathCost:
-    """Cost of recording on the thread of a request, for requests with their stages (timed) and without."""
-
     def __init__(self) -> None:
         # By whether the request was timed: cost of a request without its stages, and of one stage. [nanoseconds]
         self._requests: dict[bool, deque[float]] = {timed: deque(maxlen=MAX_CALIBRATIONS) for timed in (True, False)}
@@ -164,8 +153,6 @@ RELAPSE_SECONDS = 600.0
 
 
 class CostSample(NamedTuple):
-    """Costs and requests of one interval."""
-
     now: float
     costs_ns: Sequence[float]
     duration_ns: float
@@ -173,8 +160,6 @@ class CostSample(NamedTuple):
 
 
 class Governor:
-    """Controller of the recording level."""
-
     def __init__(self, budget: OverheadBudget) -> None:
         self._budget = budget
         self.level = ALL
@@ -222,7 +207,6 @@ class Governor:
         self._over = self._margin_since = None
 
     def profiler_share(self, sample: CostSample) -> float:
-        """Return how much of a core the tail profiler may use: what is left of the budget, or `MIN_PROFILER_SHARE`."""
         if self.level >= NO_FACTS:
             return 0.0
         allowed_ns = max(self._budget.allows_ns(sample.duration_ns) * sample.rate, FREE_SHARE * 1e9)
@@ -252,8 +236,6 @@ Work: TypeAlias = Literal["counting", "export", "traces", "attributes", "profile
 
 
 class CpuAccount:
-    """CPU time of the agent's threads by work, in nanoseconds."""
-
     def __init__(self, sending_ns: Callable[[], int], profiling_ns: Callable[[], int] = int) -> None:
         self._sending_ns = sending_ns
         self._profiling_ns = profiling_ns
@@ -287,8 +269,6 @@ class CpuAccount:
 
 
 class CostController:
-    """Controller that measures the cost of recording and applies the level of the governor."""
-
     def __init__(self, budget: OverheadBudget | None, aggregator: Aggregator, cpu: CpuAccount) -> None:
         self._governor = Governor(budget) if budget is not None else None
         self._budget = budget
@@ -321,7 +301,6 @@ class CostController:
             state.calibrate_next(self._mode, self._path.calibrate)
 
     def adjust(self) -> None:
-        """Once a second, if there were requests: measure their cost and adjust the level to the budget."""
         governor, now, before = self._governor, time.monotonic(), self.level
         if governor is None:
             return

@@ -1,12 +1,7 @@
 """Hardware metrics of this process: CPU, memory, threads, throttling, torch's device memory, and its visible GPUs.
 
-The process metrics come from five small files of /proc and of the control group, read once per export, which takes 0.1 ms
-together. Systems without these files, such as macOS, export none of them.
-
-The GPU metrics (utilization, memory, power, clock, PCIe transfers) come from NVML. A separate thread reads it, because its calls take
-from microseconds to 20 milliseconds (transfers) and never return if the driver hangs; then no more GPU metrics are exported, and
-nothing else is affected. Without `nvidia-ml-py` there is no thread. Values that a GPU does not provide are left out (a MIG slice
-has no utilization of its own).
+Files of /proc and of the control group are read once per export, which takes 0.1 ms. A separate thread reads NVML, whose calls take
+up to 20 ms and never return if the driver hangs. Values that a GPU does not provide are left out.
 
 Source: https://docs.nvidia.com/deploy/nvml-api/ and, for the visible GPUs, CUDA_VISIBLE_DEVICES in the CUDA C++ Programming Guide
 """
@@ -54,8 +49,6 @@ class _Counters(NamedTuple):
 
 
 class ProcessMetrics:
-    """CPU, memory and thread metrics of this process."""
-
     def __init__(self) -> None:
         self._before = _counters()
 
@@ -83,7 +76,6 @@ class ProcessMetrics:
 
 
 def available_cpus() -> float:
-    """Return the number of CPUs this process may use, from its affinity and the quota of its container."""
     affinity = getattr(os, "sched_getaffinity", None)
     mine = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota, _, period = _read_cpu_group("cpu.max").partition(" ")
@@ -168,8 +160,6 @@ _HEAT, _POWER_LIMIT = 0x20 | 0x40, 0x04 | 0x80
 
 
 class Device(NamedTuple):
-    """A GPU or a MIG slice: its name and its NVML handle."""
-
     name: str
     handle: Any
 

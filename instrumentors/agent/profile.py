@@ -1,31 +1,23 @@
 """The tail profiler: samples the call stacks of requests that run longer than the recent p90 of their route.
 
-A thread looks at the running requests ten times per second; for some time after a slow request more often, so that it finds the
-next one early, and every few milliseconds while one is slow. It also samples random requests, as the baseline. The CPU time of
-each look is measured: looks become rarer, and first of all baselines, so that the profiler stays below its limits, and below
-what the governor allows it.
-
-A stack is that of the thread that works for the request: a thread of a pool, the worker of its batch, the thread of its event
-loop while its task runs; or the await chain of the task while it waits. It contains code, never values of variables. The
-samples of a request wait for its end, and are then divided among its stages by their times.
+It looks at the running requests ten times per second, and every few milliseconds while one is slow; random requests are the baseline.
+Looks become rarer as they cost more CPU time than their limits. A stack is that of the thread that works for the request, or the await
+chain of its task; it contains code, never values. The samples wait for the end of the request, and are divided among its stages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 import sys
-import sysconfig
 import time
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any
 
-from ...core.code_stack import CodeFrame, stack_key
 from ...core.partition import Interval, segments
 from ...core.stages import FRAMEWORK, UNEXPLAINED
 from .. import recorder
@@ -34,7 +26,9 @@ from ..recorder_state import state
 from ..records import OPEN, START, STATE, Marks, clock, is_shared
 from ..stalls import overlapping
 from ..tickets import Tickets
-from .frames import RequestTasks, current_frames, is_lock_wait, no_collection, thread_frames, wait_at
+from .frames import RequestTasks, current_frames, is_lock_wait, no_collection, thread_frames
+from .recent_durations import RecentDurations
+from .stacks import Stack, Stacks
 
 # Time between two looks. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
@@ -63,82 +57,14 @@ PAUSE_AFTER_NS = 300_000
 # Length of that pause: one that waits needs a part of it to wake up. [seconds]
 PAUSE_SECONDS = 0.0002
 MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 4096, 512
-# Requests whose p90 is a threshold; at least this many are needed.
-RECENT_REQUESTS, MIN_REQUESTS, MAX_ROUTES = 200, 20, 1000
-# A request is not slow below this multiple of the median: where all take about the same time, none is slow.
-MIN_SLOWER = 1.2
-MAX_CODE = 20_000
-# Limits of the text of a trace.
-MAX_LINES, MAX_BYTES = 20, 8192
-# Keys of one series between two exports, and of a process in an hour.
-MAX_KEYS, MAX_PROCESS_KEYS = 200, 5000
-HOUR_NS = 3600 * 10**9
-# https://docs.python.org/3/library/sysconfig.html#installation-paths
-_NOT_USER = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-
 # What a wait for a lock may belong to: the time of no stage.
 _UNEXPLAINED = frozenset({FRAMEWORK, *UNEXPLAINED})
 
-# Modules of the functions that call the work of a request.
-_OPENERS = frozenset(
-    {
-        "stagelens.instrumentors.api",
-        *(
-            f"stagelens.instrumentors.libraries.{name}"
-            for name in ("aiohttp_server", "asgi", "executors", "grpc_server", "starlette", "wsgi")
-        ),
-    }
-)
-
 # Marks, thread, task or greenlet if any, route as far as known.
 Place = tuple[Marks, int, Any, str]
-# Code and running line of each function, from the outermost to the innermost; all in one object, because the garbage collector
-# visits each object of the samples that wait.
-Stack = tuple[Any, ...]
-
-
-class RecentDurations:
-    """The duration from which a request of each route is slow, by its recent requests; of all requests for a route with few."""
-
-    def __init__(self) -> None:
-        self._recent: dict[str | None, list[int]] = {None: []}
-        self._thresholds: dict[str | None, int] = {}
-        self.shortest: int | None = None
-        self.slow_at = 0
-
-    def add(self, route: str, duration: int) -> None:
-        threshold = self.threshold(route)
-        if threshold is not None and duration > threshold:
-            self.slow_at = clock()
-        self._add(None, duration)
-        if route in self._recent or len(self._recent) < MAX_ROUTES:
-            self._add(route, duration)
-
-    def threshold(self, route: str) -> int | None:
-        found = self._thresholds.get(route) if route else None
-        return self._thresholds.get(None) if found is None else found
-
-    def _add(self, key: str | None, duration: int) -> None:
-        recent = self._recent.setdefault(key, [])
-        recent.append(duration)
-        if len(recent) % MIN_REQUESTS == 0:
-            del recent[:-RECENT_REQUESTS]
-            ordered = sorted(recent)
-            self._thresholds[key] = max(ordered[len(ordered) * 9 // 10], int(MIN_SLOWER * ordered[len(ordered) // 2]))
-            self.shortest = min(self._thresholds.values())
-
-
-class Code(NamedTuple):
-    """A function as it appears in a key."""
-
-    frame: CodeFrame
-    is_user: bool
-    is_ours: bool
 
 
 class _Request:
-    """A running request (or the run of a batch) and the places where it has been seen, latest last."""
-
     __slots__ = ("is_batch", "marks", "places", "route")
 
     def __init__(self, marks: Marks) -> None:
@@ -171,8 +97,6 @@ class _Samples:
 
 
 class Profiler:
-    """Sampler of the running requests of this process."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.recent = RecentDurations()
@@ -186,11 +110,8 @@ class Profiler:
         self._samples: dict[int, _Samples] = {}
         # Times of the last look at locks, of the next one, and until which looks are frequent.
         self._locks_at = self._locks_due = self._locks_until = 0
-        self._codes: dict[CodeType, Code] = {}
-        self._tasks = RequestTasks(lambda frame: self._code(frame).is_user, rng)
-        # Keys of the current hour by stage and stack, and its start.
-        self._keys: dict[tuple[str, Stack], str] = {}
-        self._keys_since = clock()
+        self._stacks = Stacks()
+        self._tasks = RequestTasks(self._stacks.is_user, rng)
 
     def allow(self, share: float) -> None:
         """Start sampling within *share* of a core, and within the limits of the profiler; pause it for 0."""
@@ -339,7 +260,6 @@ class Profiler:
         self._locks_at = now
 
     def _requests_at_locks(self) -> list[Marks]:
-        """Return the requests that wait for a lock in a thread, also in that of the worker of their batch."""
         working = recorder.working.copy()
         threads = {thread: marks for thread, marks in {**self._threads, **working}.items() if marks[STATE] == OPEN}
         if not threads:
@@ -396,23 +316,9 @@ class Profiler:
         found: dict[str, int] = {}
         for stage, stacks in by_stage.items():
             for stack, spent in _divide(own.get(stage, 0), stacks):
-                key = self._key(stage, stack)
+                key = self._stacks.key(stage, stack)
                 found[key] = found.get(key, 0) + spent
         return {key: spent for key, spent in found.items() if spent}
-
-    def _key(self, stage: str, stack: Stack) -> str:
-        key = self._keys.get((stage, stack))
-        if key is None:
-            key = stack_key(
-                stage, [code.frame._replace(line=line) for code, line in zip(stack[::2], stack[1::2], strict=True)]
-            )
-            if clock() - self._keys_since > HOUR_NS:
-                self._keys.clear()
-                self._keys_since = clock()
-            if len(self._keys) >= MAX_PROCESS_KEYS:
-                return other_key(key)
-            self._keys[stage, stack] = key
-        return key
 
     def samples_of(self, marks: Marks) -> _Samples:
         samples = self._samples.get(id(marks))
@@ -456,7 +362,6 @@ class Profiler:
             del self._open[next(iter(self._open))]
 
     def _threads_at_work(self) -> list[Place]:
-        """Return where requests began to run in a thread, and forget the threads of those that have ended."""
         places: list[Place] = []
         for thread, marks in list(self._threads.items()):
             if marks[STATE] != OPEN:
@@ -476,7 +381,7 @@ class Profiler:
         marks = request.marks
         if id(marks) in jobs:
             thread = jobs[id(marks)]
-            stack = self._resolve(self._tasks.of_thread(marks, frames[thread]))
+            stack = self._stacks.resolve(self._tasks.of_thread(marks, frames[thread]))
             return stack if recorder.working.get(thread) is marks else ()
         worker = self._worker(marks)
         return self._stack(worker, frames, jobs) if worker is not None else self._own_stack(request, frames)
@@ -495,54 +400,13 @@ class Profiler:
             top = frames.get(thread)
             if task is None:
                 if top is not None and self._threads.get(thread) is request.marks:
-                    return self._resolve(self._tasks.of_thread(request.marks, top))
+                    return self._stacks.resolve(self._tasks.of_thread(request.marks, top))
             elif hasattr(task, "get_coro"):
                 if not task.done():
-                    return self._resolve(self._tasks.frames(task, request.marks, top, known))
+                    return self._stacks.resolve(self._tasks.frames(task, request.marks, top, known))
             elif not task.dead:
-                return self._resolve(_greenlet_frames(task, thread))
+                return self._stacks.resolve(_greenlet_frames(task, thread))
         return ()
-
-    def _resolve(self, found: Sequence[FrameType]) -> Stack:
-        codes = [self._code(frame) for frame in found]
-        openers = [position for position, code in enumerate(codes) if code.frame.module in _OPENERS]
-        users = [position for position, code in enumerate(codes) if code.is_user]
-        # Without a wrapper, as in a `with` block, the work starts at the user's code.
-        outermost = openers[-1] if openers else users[-1] + 1 if users else len(codes)
-        inside = [position for position in range(outermost) if not codes[position].is_ours]
-        innermost_user = next((position for position in inside if codes[position].is_user), -1)
-        stack: list[Any] = []
-        for at in reversed(inside):
-            stack += codes[at], (found[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line
-        if innermost_user == 0 and (wait := wait_at(found[0].f_code, found[0].f_lasti)) is not None:
-            stack += Code(wait, is_user=False, is_ours=False), 0
-        return tuple(stack)
-
-    def _code(self, frame: FrameType) -> Code:
-        code = frame.f_code
-        known = self._codes.get(code)
-        if known is None:
-            if len(self._codes) >= MAX_CODE:
-                self._codes.clear()
-            known = self._codes[code] = _describe(code, frame.f_globals.get("__name__"))
-        return known
-
-
-def other_key(key: str) -> str:
-    """Return the key of all further stacks of the stage in *key*."""
-    return f"{key.partition(';')[0]};:__other__"
-
-
-def profile_text(found: Any) -> str:
-    """Return the time of a request by key as text: at most 20 lines and 8 kB of `microseconds key`, largest first."""
-    if not isinstance(found, dict):
-        return ""
-    lines = [
-        f"{round(spent / 1000)} {key}" for key, spent in sorted(found.items(), key=lambda item: -item[1])[:MAX_LINES]
-    ]
-    while len("\n".join(lines).encode()) > MAX_BYTES:
-        lines.pop()
-    return "\n".join(lines)
 
 
 def _divide(total: int, stacks: Counter[Stack]) -> Iterator[tuple[Stack, int]]:
@@ -552,31 +416,6 @@ def _divide(total: int, stacks: Counter[Stack]) -> Iterator[tuple[Stack, int]]:
         until = total * counted // samples
         yield stack, until - before
         before = until
-
-
-def _describe(code: CodeType, module: object) -> Code:
-    file = code.co_filename
-    name = module if isinstance(module, str) else ""
-    if name == "__main__":
-        name = file.rpartition("/")[2].removesuffix(".py")
-    is_user = not (file.startswith(("<", *_NOT_USER)) or "/site-packages/" in file or "/dist-packages/" in file)
-    is_ours = name.startswith("stagelens.")
-    frame = CodeFrame(name, code.co_qualname, _short_path(file), code.co_firstlineno)
-    return Code(frame, is_user and not is_ours, is_ours)
-
-
-def _short_path(file: str) -> str:
-    folder, _, name = file.rpartition("/")
-    return _short_folder(folder) + name
-
-
-# A first look may meet hundreds of functions, of few folders.
-@functools.lru_cache(maxsize=4096)
-def _short_folder(folder: str) -> str:
-    entries = [entry.rstrip("/") + "/" for entry in sys.path if isinstance(entry, str) and entry]  # pyright: ignore[reportUnnecessaryIsInstance]
-    longest = max((entry for entry in entries if f"{folder}/".startswith(entry)), key=len, default="")
-    short = f"{folder}/".removeprefix(longest) if longest else folder.rpartition("/")[2] + "/"
-    return short.removeprefix("/") if not folder else short
 
 
 def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:

@@ -1,11 +1,7 @@
 """Tail sampling: selects the requests that are retained as traces, once their latency and outcome are known.
 
-For each series and export interval: forced requests, failed ones, the slowest, cold ones (something was loaded during them),
-and a uniform sample for comparison. The slowest requests are always retained, regardless of the order of arrival, and so are
-the others up to their limits. `SamplingLimits` bounds the memory.
-
-All but the slowest are chosen by trace id, so that the services of a trace choose the same requests: each those with the largest
-second halves of the id, which are random also in ids that begin with a time. Export intervals end at the same time in all services.
+All but the slowest are chosen by the second half of the trace id, which is random also in ids that begin with a time: the services of
+a trace choose the same requests. Export intervals end at the same time in all services.
 """
 
 from __future__ import annotations
@@ -41,8 +37,6 @@ class Largest(Generic[T]):
 
 
 class Sampler(Generic[T]):
-    """Sampler of the requests of one series and export interval."""
-
     def __init__(self, limits: SamplingLimits) -> None:
         # In the order in which a reason is chosen.
         self._chosen: dict[RetentionReason, Largest[T]] = {

@@ -26,8 +26,8 @@ from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import caller_of, parent_of
 from .aggregate import Dimensions, known_stage
 from .attributes import NUMBERS, to_size
-from .profile import profile_text
 from .sample import RetentionReason
+from .stacks import profile_text
 
 # Limit of spans per trace: the longest intervals are retained.
 MAX_SPANS = 256
@@ -50,8 +50,6 @@ class RetainedRequest(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A span of a trace, with times in nanoseconds by `clock`; *parent_id* is "" for none."""
-
     name: str
     span_id: str
     parent_id: str
@@ -63,8 +61,6 @@ class Span(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The spans of one request, its root first."""
-
     trace_id: str
     sampled: bool
     spans: list[Span]
@@ -115,7 +111,6 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
 
 
 def _request_attributes(facts: Mapping[str, Any]) -> dict[str, str | int]:
-    """Return what is known of the request as a whole: sizes as exact numbers, its caller, and what the user named."""
     texts = {to_text(name): to_text(value) for name, value in facts.get(ATTRIBUTE, {}).items()}
     if "@caller" in facts:
         texts[known.CALLER.key] = to_text(caller_of(facts["@caller"]))
@@ -203,14 +198,11 @@ def _without_empty(values: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def series_attributes(dimensions: Dimensions) -> dict[str, str]:
-    """Return the known dimensions as attributes."""
     keys = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.STATUS, names.COLD)
     return {key: value for key, value in zip(keys, dimensions, strict=True) if value}
 
 
 class LoadSpans:
-    """Spans of the cold start of one process."""
-
     def __init__(self) -> None:
         self._trace_id = os.urandom(16).hex()
         self._began = False

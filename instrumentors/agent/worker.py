@@ -1,10 +1,7 @@
 """The background work of one process: aggregates finished requests and exports the aggregates and traces.
 
-The first request starts two daemon threads. One aggregates, every two seconds or as soon as 256 requests are pending, in
-small steps with pauses in between; the other one sends. A model thread that has released the interpreter lock must wait
-for its holder, so aggregating a whole backlog at once would appear in the tail latency that we measure.
-
-Exports happen on multiples of the interval on the wall clock, so that all processes of a service count in the same steps.
+It aggregates in small steps with pauses: a model thread that has released the interpreter lock must wait for its holder. Exports
+happen on multiples of the interval on the wall clock, so that all processes of a service count in the same steps.
 """
 
 from __future__ import annotations
@@ -29,8 +26,9 @@ from ...core.text import printable
 from .. import exits, loads, recorder, records, supervised
 from ..config import AgentConfig
 from ..export import user_spans
-from ..export.exporter import ExportBatch, Exporter
+from ..export.exporter import Exporter
 from ..export.otlp import POINTS_A_BODY, SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval, Point, chunks
+from ..export.outbox import ExportBatch
 from ..recorder import park_if_inherited
 from ..records import FIRST_FACT, NUMBER, START
 from ..request_marks import DeferredRecords
@@ -61,8 +59,6 @@ _MAX_AHEAD_NS = 10 * _SECOND_NS
 
 
 class Schedule:
-    """Schedule of the exports: the multiples of an interval on the wall clock."""
-
     def __init__(self, interval_seconds: float, now: float) -> None:
         self._interval_seconds = interval_seconds
         self._next = self._after(now)
@@ -82,8 +78,6 @@ class Schedule:
 
 
 class Agent:
-    """The agent of one process: aggregation, sampling, governor and export."""
-
     def __init__(self, config: AgentConfig, instance: str | None = None) -> None:
         self.config = config
         self.instance = instance or uuid.uuid4().hex
@@ -147,7 +141,6 @@ class Agent:
             self._wait()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Aggregate, export and send all data now; return whether all was acknowledged within *timeout_seconds*."""
         deadline = time.monotonic() + timeout_seconds
         self._without_pauses = True
         try:
@@ -392,8 +385,6 @@ def _retained_requests(deltas: Mapping[Dimensions, Delta]) -> Iterator[RetainedR
 
 
 class _Process:
-    """Holder of the agent of this process, which is created on first use; a forked child creates its own."""
-
     def __init__(self) -> None:
         self._making = threading.Lock()
         self._agent: Agent | None = None
@@ -409,7 +400,6 @@ _process = _Process()
 
 
 def run() -> None:
-    """Process the requests of this process in an endless loop; return at once if the agent is disabled."""
     agent = _process.agent()
     if not agent.config.enabled:
         recorder.disable()
@@ -418,7 +408,6 @@ def run() -> None:
 
 
 def flush(timeout_seconds: float) -> bool:
-    """Aggregate and deliver all records of this process; return whether all were acknowledged within *timeout_seconds*."""
     agent = _process.agent()
     return not agent.config.enabled or agent.flush(timeout_seconds)
 

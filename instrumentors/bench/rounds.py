@@ -1,10 +1,7 @@
 """Measurement rounds: each runs the command without and with instrumentation, in random order, and compares both.
 
-The result of a measure is the median of its ratios within a round, with a confidence interval. Times drift with the other load
-of the machine, whereas ratios within a round hardly do. The interval uses order statistics, so it assumes no distribution: half
-of all rounds lie on either side of the true median.
-
-The load consists of HTTP requests from a few threads (`burst`) or is a command of the user (`run_load`).
+The result is the median of the ratios within a round: times drift with the other load of the machine. Its confidence interval uses
+order statistics, so it assumes no distribution.
 """
 
 from __future__ import annotations
@@ -76,7 +73,6 @@ def change(pairs: Sequence[tuple[float, float]]) -> Change:
 
 
 def changes(rounds: Sequence[tuple[Turn, Turn]]) -> dict[str, Change]:
-    """Return the change of each measure that is present and above zero in every turn."""
     names = [name for name in rounds[0][0] if all(turn.get(name, 0) > 0 for both in rounds for turn in both)]
     return {name: change([(without[name], with_[name]) for without, with_ in rounds]) for name in names}
 
@@ -109,7 +105,6 @@ class Plan:
 def environments(
     current: Mapping[str, str], stages: Sequence[str], endpoint: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the environment without and with instrumentation; exports go to *endpoint* in both."""
     here = {
         name: value for name, value in apply_config_file(current).items() if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
@@ -122,7 +117,6 @@ def environments(
 
 
 def measure_rounds(plan: Plan) -> Iterator[Both]:
-    """Yield the measures of each round, without and with instrumentation."""
     if plan.asking is None:
         yield from _in_turn(plan, lambda env: _measure_command(plan, env))
     elif PORT in " ".join(plan.command):
@@ -226,8 +220,6 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """Specification of the HTTP request that is sent repeatedly."""
-
     url: str
     method: str = "GET"
     body: bytes | None = None
@@ -239,7 +231,6 @@ class RequestSpec:
         return kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
 
     def ask(self, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
-        """Send the request once over *connection*; return the status and the body."""
         try:
             connection.request(
                 self.method, _request_target(urlsplit(self.url)), body=self.body, headers=dict(self.headers)
@@ -306,7 +297,6 @@ def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
 
 
 def run_load(command: str) -> None:
-    """Run the load *command* of the user in a shell."""
     done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S602 - the user's own command line
     if done.returncode:
         msg = f"--load failed with exit code {done.returncode}: {command}"

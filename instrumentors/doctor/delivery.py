@@ -16,8 +16,9 @@ from ...core.settings.values import format_size
 from ..agent.profile import LOCK_SHARE, SLOW_SHARE
 from ..config import AgentConfig
 from ..config_file import apply_config_file
-from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation
+from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES
 from ..export.http_post import HttpResponse, origin, post
+from ..export.responses import explanation
 from .inspection import DoctorFinding, Inspection
 
 HTTP_PORT = 4318

@@ -24,8 +24,6 @@ OTHER_NAMES = {
 
 
 class TimedLibrary(NamedTuple):
-    """An installed library with an instrumentor: versions, installed and tested, by distribution."""
-
     title: str
     versions: dict[str, tuple[str, str]]
 

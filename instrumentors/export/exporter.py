@@ -1,8 +1,6 @@
-"""Delivery to the collector: OTLP/HTTP with the standard library, a bounded outbox, and retries.
+"""Delivery to the collector: OTLP/HTTP with the standard library, and retries.
 
-Each batch has a name. A batch that is not acknowledged returns to the outbox and is sent again, byte for byte, under the same
-name, so that the collector counts it once. If the outbox is full, traces are evicted before metrics, and old batches before
-new ones. Nothing here runs on the thread of a request.
+A batch that is not acknowledged is sent again, byte for byte, under the same name, so that the collector counts it once.
 
 Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP Response" and "Failures": 429, 502, 503 and 504 are retried with exponential
 backoff and jitter or after `Retry-After`; every other status is permanent.
@@ -10,20 +8,15 @@ backoff and jitter or after `Retry-After`; every other status is permanent.
 
 from __future__ import annotations
 
-import email.utils
 import encodings.idna
 import logging
 import math
 import os
 import random
-import re
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from urllib.parse import urljoin
 
 from ...core import names
 from ...core.backoff import backoff_seconds
@@ -32,71 +25,8 @@ from ...core.version import __version__
 from ..config import ClientTlsFiles
 from ..recorder import park_if_inherited
 from .http_post import HttpResponse, explain, origin, post
-from .otlp import parse_fields
-
-
-@dataclass(frozen=True, slots=True)
-class ExportBatch:
-    """One export request with *requests* requests; its *body* is gzipped, and the same at every attempt."""
-
-    name: str
-    url: str
-    body: bytes
-    requests: int
-
-
-class Outbox:
-    """Bounded queue of batches that wait for delivery, oldest first; *limit_bytes* includes batches in flight."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._waiting: deque[ExportBatch] = deque()
-        self._size_bytes = 0
-        self._requests = 0
-
-    def put(self, batch: ExportBatch) -> list[ExportBatch]:
-        """Add *batch*; return the evicted batches, or *batch* itself if it alone is too large.
-
-        Traces are evicted before metrics, because they are only examples; within each kind the oldest batch is evicted first.
-        """
-        if len(batch.body) > self._limit_bytes:
-            return [batch]
-        with self._lock:
-            evicted: list[ExportBatch] = []
-            self._waiting.append(batch)
-            self._size_bytes += len(batch.body)
-            self._requests += batch.requests
-            while self._size_bytes > self._limit_bytes and self._waiting:
-                victim = next((each for each in self._waiting if not each.requests), self._waiting[0])
-                self._waiting.remove(victim)
-                self._size_bytes -= len(victim.body)
-                self._requests -= victim.requests
-                evicted.append(victim)
-            return evicted
-
-    def take(self) -> ExportBatch | None:
-        with self._lock:
-            return self._waiting.popleft() if self._waiting else None
-
-    def done(self, batch: ExportBatch) -> None:
-        with self._lock:
-            self._size_bytes -= len(batch.body)
-            self._requests -= batch.requests
-
-    def give_back(self, batch: ExportBatch) -> None:
-        with self._lock:
-            self._waiting.appendleft(batch)
-
-    @property
-    def empty(self) -> bool:
-        return self._size_bytes == 0
-
-    @property
-    def requests(self) -> int:
-        with self._lock:
-            return self._requests
-
+from .outbox import ExportBatch, Outbox
+from .responses import ADDRESS_FIX, explanation, printable_text, redirect, refused_part, retry_after, web_page
 
 logger = logging.getLogger("stagelens")
 
@@ -105,7 +35,6 @@ _PRELOADED = (encodings.idna,)
 
 OK_STATUSES = range(200, 300)
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
-REDIRECT_STATUSES = range(300, 400)
 DENIED_STATUSES = frozenset({401, 403})
 OWN_HEADERS = {
     "Content-Type": "application/x-protobuf",
@@ -113,13 +42,8 @@ OWN_HEADERS = {
     "User-Agent": f"stagelens/{__version__}",
 }
 BACKOFF_BASE_SECONDS, BACKOFF_CAP_SECONDS = 1.0, 30.0
-# A server that requests a longer delay is misconfigured; by then the outbox has already evicted batches.
-MAX_RETRY_AFTER_SECONDS = 600.0
 # Without this pause a collector that accepts only some batches would fill the log of the host.
 QUIET_SECONDS = 300.0
-MAX_SHOWN_CHARS = 300
-
-_ADDRESS_FIX = "Set OTEL_EXPORTER_OTLP_ENDPOINT to the address of the collector"
 _UNREACHABLE_FIX = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
 _TLS_FIX = (
     "Compare OTEL_EXPORTER_OTLP_CERTIFICATE (CA to trust) and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
@@ -132,8 +56,6 @@ _DENIED = (
 
 
 class Exporter:
-    """Exporter that sends batches to the collector one after the other, with retries."""
-
     def __init__(
         self,
         *,
@@ -241,7 +163,7 @@ class Exporter:
             if response.status in RETRY_STATUSES:
                 reason = f"HTTP {response.status} {explanation(response.body)}"
                 # A collector responded with an explanation, so no fix is suggested.
-                self._failed(batch, reason, _retry_after(response.headers.get("Retry-After"), time.time()), fix="")
+                self._failed(batch, reason, retry_after(response.headers.get("Retry-After"), time.time()), fix="")
             else:
                 self._settle(batch, response)
         except Exception as error:
@@ -277,7 +199,7 @@ class Exporter:
             through = "" if reason.startswith("the proxy") else through_proxy(batch.url)
             self._warn(
                 "unreachable",
-                f"{origin(batch.url)}{through} does not accept data ({_printable_text(reason)}); data is buffered and sent later. {fix}".rstrip(),
+                f"{origin(batch.url)}{through} does not accept data ({printable_text(reason)}); data is buffered and sent later. {fix}".rstrip(),
             )
         with self._attempt:
             # A wake-up during the attempt must not shorten the delay.
@@ -290,11 +212,11 @@ class Exporter:
     def _settle(self, batch: ExportBatch, response: HttpResponse) -> None:
         if response.status in OK_STATUSES:
             self._over("denied")
-            refused = _refused(response.body)
-            if page := _web_page(response.body):
+            refused = refused_part(response.body)
+            if page := web_page(response.body):
                 self._warn(
                     "page",
-                    f"{origin(batch.url)}{through_proxy(batch.url)} responded with {page}: if it is no collector, all data is lost. {_ADDRESS_FIX}",
+                    f"{origin(batch.url)}{through_proxy(batch.url)} responded with {page}: if it is no collector, all data is lost. {ADDRESS_FIX}",
                 )
             elif refused:
                 self._warn(
@@ -306,7 +228,7 @@ class Exporter:
             self._warn(
                 "denied" if denied else f"status {response.status}",
                 f"{origin(batch.url)}{through_proxy(batch.url)} {_DENIED if denied else 'rejected a batch, which is dropped'}: "
-                f"HTTP {response.status} {_redirect(batch.url, response) or explanation(response.body)}",
+                f"HTTP {response.status} {redirect(batch.url, response) or explanation(response.body)}",
             )
         self._over("unreachable", "left")
         with self._attempt:
@@ -328,77 +250,3 @@ class Exporter:
         for kind in kinds:
             if time.monotonic() - self._logged.get(kind, math.inf) >= QUIET_SECONDS:
                 del self._logged[kind]
-
-
-def _retry_after(text: str | None, now: float) -> float | None:
-    """Parse `Retry-After` (seconds or a date) into seconds from *now*; None if it is missing or invalid."""
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(text).timestamp() - now
-        except ValueError:
-            return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS) if seconds == seconds else None  # noqa: PLR0124 - not NaN
-
-
-def _refused(body: bytes) -> str:
-    partial = _fields(body).get(1)
-    fields = _fields(partial) if isinstance(partial, bytes) else {}
-    count, message = fields.get(1, 0), fields.get(2)
-    return _printable_text(f"{count} rejected: {_text(message)}") if count or message else ""
-
-
-def explanation(body: bytes) -> str:
-    """Return the explanation in an error body: the message of a `google.rpc.Status`, or the text itself."""
-    page = _web_page(body)
-    if page.startswith(_TITLED):
-        return page
-    # A plain text is never mistaken for a status: it has no control characters, but the message field starts with one.
-    return _printable_text(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
-
-
-def _web_page(body: bytes) -> str:
-    """Return that *body* is a web page, such as that of a login, with its title; "" if it is none."""
-    if not _PAGE.match(body):
-        return ""
-    title = _TITLE.search(body)
-    return f"{_TITLED} {_printable_text(_text(title[1]))}" if title else "a web page"
-
-
-_TITLED = "a web page with the title"
-_PAGE = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
-_TITLE = re.compile(rb"<title>([^<]{1,80})", re.IGNORECASE)
-
-
-def _redirect(url: str, response: HttpResponse) -> str:
-    location = response.headers.get("Location")
-    if not location or response.status not in REDIRECT_STATUSES:
-        return ""
-    try:
-        target = _printable_text(origin(urljoin(url, location)))
-    except ValueError:
-        target = "nowhere"
-    return f"redirects to {target}. {_ADDRESS_FIX}"
-
-
-def _fields(message: bytes) -> dict[int, int | bytes]:
-    try:
-        return parse_fields(message)
-    except ValueError:
-        return {}
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else ""
-
-
-def _printable_text(text: str) -> str:
-    shown = "".join(char if char.isprintable() else " " for char in text[:MAX_SHOWN_CHARS])
-    # Such as a compressed body.
-    return "" if shown.count(_UNDECODABLE) * 5 > len(shown) else shown.strip()
-
-
-_UNDECODABLE = "\N{REPLACEMENT CHARACTER}"

@@ -66,7 +66,6 @@ def post(
 def _prepared(
     url: str, proxy: str, context: Callable[[], ssl.SSLContext]
 ) -> tuple[http.client.HTTPConnection, str, Mapping[str, str]]:
-    """Return a connection that is not connected yet, with the target of the request and its header for the proxy."""
     parts, via = urlsplit(url), _parsed_proxy(url, proxy)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     called, login = via or parts, {"Proxy-Authorization": _basic(via)} if via and via.username else {}
@@ -178,8 +177,6 @@ def limit_connection(
 
 
 class _Until:
-    """Part of the socket interface that `HTTPResponse` uses, with a deadline."""
-
     def __init__(self, sock: socket.socket, end: float, max_bytes: int) -> None:
         self._sock, self._end, self._max_bytes = sock, end, max_bytes
 

@@ -1,10 +1,7 @@
-"""Retained requests as spans of the user's own OpenTelemetry SDK, so that the user's backend shows them in the user's traces.
+"""Retained requests as spans of the user's own OpenTelemetry SDK, with the ids that we propagated.
 
-The spans have the ids that we propagated. Tracers of the SDK accept no ids, so finished spans go directly to the span processors
-of the tracer provider. The sampler of the provider decides about each trace.
-
-The number of spans per export is limited, to leave space for the user's own spans: a processor with a full queue drops those
-too, and a processor without a queue exports synchronously.
+Tracers of the SDK accept no ids, so finished spans go to the span processors. Their number per export is limited: a processor with a
+full queue drops the user's own spans too, and one without a queue exports synchronously.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from ...core.stages import FRAMEWORK
 from .. import named_attributes, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, Target, log_failure, timed, timed_call
 from ..recorder import abandon, begin, end
+from ..recorder_state import state
 from ..records import ROUTE, START, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .proxy_waits import trusted_wait_ns

@@ -26,7 +26,8 @@ from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType,
 from typing import Any, Final
 from weakref import ref
 
-from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, was_watched
+from ..import_hooks import was_watched
+from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure
 from ..probes import Probe
 from ..records import OPEN, RUN, START, STATE, Marks, clock, current, has_capacity, is_shared, run_of
 from ..tickets import request_tickets

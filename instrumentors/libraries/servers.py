@@ -19,8 +19,8 @@ from itertools import islice
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from .. import scripts
 from ..instrumentor import MAX_LAYERS, Hook, Instrumentor, Probed, log_failure
+from ..listening_ports import exporter_ports
 from ..probes import Probe, itself
 from .asgi import Served, is_forwarding
 from .server_common import name_route
@@ -138,7 +138,7 @@ class ServerInstrumentor(Instrumentor):
         self.replace(module.Worker, "load_wsgi", Probed(Probe(_wsgi_worker, partial(_leave, "wsgi", _served), None, 1)))
 
     def _exporter(self, module: ModuleType) -> None:
-        self.replace(module, "start_wsgi_server", Probed(Probe(scripts.exporter_ports.add, _exporting, None, 1)))
+        self.replace(module, "start_wsgi_server", Probed(Probe(exporter_ports.add, _exporting, None, 1)))
 
     def _wsgiref(self, module: ModuleType) -> None:
         self.replace(module.BaseHandler, "run", _run)
@@ -166,7 +166,7 @@ def _served(app: Any) -> Any:
 def _exporting(_: object, started: Any) -> None:
     # For port 0 the system has chosen one; older versions return nothing.
     if started:
-        scripts.exporter_ports.add(started[0].server_port)
+        exporter_ports.add(started[0].server_port)
 
 
 def _name(route: Callable[[Any, Any], Any], owner: Any, result: Any) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from stagelens.instrumentors import instrumentor, recorder, records, scripts
+from stagelens.instrumentors import instrumentor, listening_ports, recorder, records, scripts
 from stagelens.instrumentors.instrumentor import Instrumentor
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
@@ -93,7 +93,7 @@ def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
     """Run the test as a plain script, which imports no server and listens on no port; plugins of pytest do."""
     monkeypatch.setattr(scripts, "on", True)
     monkeypatch.setattr(scripts, "SERVERS", ())
-    monkeypatch.setattr(scripts, "exporter_ports", frozenset(scripts.listening_ports()))
+    monkeypatch.setattr(listening_ports, "exporter_ports", frozenset(listening_ports.open_ports()))
     return finished
 
 

@@ -26,7 +26,7 @@ from stagelens.instrumentors.agent import worker
 from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.export.exporter import ExportBatch
+from stagelens.instrumentors.export.outbox import ExportBatch
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from tests.support.otlp_bodies import read_metrics
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.instrumentors import bootstrap, instrumentor
+from stagelens.instrumentors import bootstrap, import_hooks
 from stagelens.instrumentors.bootstrap import Library
 
 PROGRAM = """
@@ -34,7 +34,7 @@ def test_a_failing_instrumentor_does_not_affect_the_import(
 ) -> None:
     (tmp_path / "a_library_of_nobody.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(instrumentor, "_hooks", {})
+    monkeypatch.setattr(import_hooks, "_hooks", {})
     monkeypatch.setattr(bootstrap, "_instrumented", set())
     monkeypatch.setattr(bootstrap, "LIBRARIES", (Library("a_library_of_nobody", "no_such_module", "X"),))
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -53,7 +53,7 @@ def test_a_log_that_cannot_be_written_raises_nothing_into_the_host(broken: str) 
 import logging, os, sys
 import stagelens
 stagelens.instrument()
-from stagelens.instrumentors import instrumentor
+from stagelens.instrumentors import import_hooks, instrumentor
 logging.basicConfig(level="INFO", stream=open(os.devnull, "w"))
 logging.getLogger().handlers[0].stream.close()
 {broken}

@@ -22,15 +22,8 @@ import pytest
 
 import stagelens
 from stagelens.instrumentors import instrumentor, recorder
-from stagelens.instrumentors.instrumentor import (
-    Hook,
-    Instrumentor,
-    forget,
-    log_failure,
-    timed,
-    timed_async,
-    when_imported,
-)
+from stagelens.instrumentors.import_hooks import forget, when_imported
+from stagelens.instrumentors.instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from stagelens.instrumentors.probes import probed, unprobed
 from stagelens.instrumentors.stalls import stalls
 
@@ -254,7 +247,7 @@ def test_an_import_has_no_frame_of_ours(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "toy_user.py").write_text("import toy_old")
     monkeypatch.syspath_prepend(str(tmp_path))
     imported: list[ModuleType] = []
-    instrumentor.when_imported("toy_old", imported.append)
+    when_imported("toy_old", imported.append)
     with pytest.warns(DeprecationWarning, match="old") as warned, pytest.raises(ImportError) as raised:
         importlib.import_module("toy_user")
     instrumentor.forget("toy_old", imported.append)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.instrumentors import instrumentor
+from stagelens.instrumentors import import_hooks
 
 Seen = list[tuple[str, Any]]
 
@@ -26,7 +26,7 @@ Seen = list[tuple[str, Any]]
 def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., Seen]]:
     """Hook modules by name and collect what the hook saw; modules are looked for in tmp_path."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    hooks: list[tuple[str, instrumentor.Hook]] = []
+    hooks: list[tuple[str, import_hooks.Hook]] = []
 
     def hook(*names: str) -> Seen:
         seen: Seen = []
@@ -36,12 +36,12 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callabl
 
         for name in names:
             hooks.append((name, call))
-            instrumentor.when_imported(name, call)
+            import_hooks.when_imported(name, call)
         return seen
 
     yield hook
     for name, call in hooks:
-        instrumentor.forget(name, call)
+        import_hooks.forget(name, call)
         sys.modules.pop(name, None)
 
 
@@ -160,10 +160,10 @@ def test_removing_the_last_hook_removes_the_finder(tmp_path: Path) -> None:
     before = list(sys.meta_path)
     script = tmp_path / "gone.py"
     script.write_text("")
-    hooks: list[instrumentor.Hook] = [lambda _: None, lambda _: None]
+    hooks: list[import_hooks.Hook] = [lambda _: None, lambda _: None]
     for hook in hooks:
-        instrumentor.when_imported("gone", hook)
+        import_hooks.when_imported("gone", hook)
     for hook in hooks:
-        instrumentor.forget("gone", hook)
+        import_hooks.forget("gone", hook)
 
     assert sys.meta_path == before

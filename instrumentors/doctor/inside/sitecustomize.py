@@ -34,13 +34,13 @@ def _write(line: str):
 
 
 def _watch():
-    from stagelens.instrumentors import bootstrap, instrumentor
+    from stagelens.instrumentors import bootstrap, import_hooks
 
     _write("begun")
     os.register_at_fork(after_in_child=lambda: _write("begun"))
     for library in bootstrap.LIBRARIES:
         # Registered after the hook of the instrumentor, so that the patches are already applied.
-        instrumentor.when_imported(library.trigger, functools.partial(_imported, library.trigger))
+        import_hooks.when_imported(library.trigger, functools.partial(_imported, library.trigger))
 
 
 def _imported(library: str, _: object):

@@ -31,7 +31,8 @@ from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import auth, tls_listener
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.config import ClientTlsFiles
-from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
+from stagelens.instrumentors.export.exporter import Exporter
+from stagelens.instrumentors.export.outbox import ExportBatch
 from stagelens.store import Store
 
 if TYPE_CHECKING:

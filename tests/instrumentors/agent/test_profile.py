@@ -28,10 +28,12 @@ from stagelens.core import names
 from stagelens.core.code_stack import CodeFrame, split_stack_key
 from stagelens.core.partition import partition
 from stagelens.instrumentors import libraries, recorder, records, tickets
-from stagelens.instrumentors.agent import profile
+from stagelens.instrumentors.agent import profile, recent_durations, stacks
 from stagelens.instrumentors.agent.aggregate import Aggregator
-from stagelens.instrumentors.agent.profile import Profiler, RecentDurations, profile_text
+from stagelens.instrumentors.agent.profile import Profiler
+from stagelens.instrumentors.agent.recent_durations import MIN_REQUESTS, RecentDurations
 from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
+from stagelens.instrumentors.agent.stacks import profile_text
 from stagelens.instrumentors.config import AgentConfig, SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
@@ -47,7 +49,7 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
     executors.instrument()
     monkeypatch.setattr(profile, "unpatched", _without_thread(profile.unpatched))
     found = Profiler(random.Random(1))
-    for _ in range(profile.MIN_REQUESTS):
+    for _ in range(MIN_REQUESTS):
         found.recent.add("/fast", 10**9)
     found.allow(1.0)
     yield found
@@ -486,7 +488,7 @@ def test_only_requests_above_the_p90_of_their_route_are_slow() -> None:
 
 def test_where_all_take_the_same_time_none_is_slow() -> None:
     recent = RecentDurations()
-    for _ in range(3 * profile.MIN_REQUESTS):
+    for _ in range(3 * MIN_REQUESTS):
         recent.add("/a", 1000)
     assert (recent.threshold("/a"), recent.slow_at) == (1200, 0)
     recent.add("/a", 1201)
@@ -553,7 +555,8 @@ def looks_of(
     fakes: dict[str, Any] = {"sleep": sleep, "start_new_thread": lambda run, _: started.append(run)}
     unpatched = profile.unpatched
     monkeypatch.setattr(profile, "unpatched", lambda module, name: fakes.get(name) or unpatched(module, name))
-    monkeypatch.setattr(profile, "clock", lambda: now)
+    for module in (profile, recent_durations):
+        monkeypatch.setattr(module, "clock", lambda: now)
     monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
     monkeypatch.setattr(Profiler, "sample", sample)
     profiler = Profiler(random.Random(1))
@@ -620,7 +623,7 @@ def test_a_request_that_is_not_slow_is_the_baseline(profiler: Profiler) -> None:
 
 
 def a_code(name: str) -> Any:
-    return profile.Code(CodeFrame("serve", name, "serve.py", 1), is_user=True, is_ours=False)
+    return stacks.Code(CodeFrame("serve", name, "serve.py", 1), is_user=True, is_ours=False)
 
 
 stages = st.lists(
@@ -645,7 +648,7 @@ def test_the_keys_of_a_stage_add_up_to_its_time(intervals: list[Any], samples: l
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "MAX_SAMPLED", 2)
-    monkeypatch.setattr(profile, "MAX_PROCESS_KEYS", 3)
+    monkeypatch.setattr(stacks, "MAX_PROCESS_KEYS", 3)
     profiler = Profiler(random.Random(1))
     requests = [[records.OPEN, 0, 0] for _ in range(3)]
     for marks in requests:
@@ -809,7 +812,8 @@ def test_looks_at_locks_are_frequent_only_while_requests_wait(
         if 2 * 10**9 < at < 3 * 10**9:
             profiler._locks_until = at + profile.LOCKED_NS  # pyright: ignore[reportPrivateUsage]
 
-    monkeypatch.setattr(profile, "clock", lambda: now)
+    for module in (profile, recent_durations):
+        monkeypatch.setattr(module, "clock", lambda: now)
     monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
     monkeypatch.setattr(profiler, "_sleep", sleep)
     monkeypatch.setattr(profiler, "look_at_locks", look_at_locks)
@@ -910,7 +914,7 @@ def test_other_processes(script: str, printed: str) -> None:
 
 
 def test_each_module_that_hands_work_to_a_thread_is_known() -> None:
-    known = vars(profile)["_OPENERS"]
+    known = vars(stacks)["_OPENERS"]
     folder = Path(libraries.__file__ or "").parent
     found = {f"{libraries.__name__}.{path.stem}" for path in folder.glob("*.py") if "start_work(" in path.read_text()}
 

@@ -12,7 +12,8 @@ import pytest
 
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
+from stagelens.instrumentors.export.exporter import Exporter
+from stagelens.instrumentors.export.outbox import ExportBatch
 
 if TYPE_CHECKING:
     from conftest import Guarded, Sink

@@ -21,7 +21,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import ExportBatch, Exporter, Outbox
+from stagelens.instrumentors.export.exporter import Exporter
+from stagelens.instrumentors.export.outbox import ExportBatch, Outbox
+from stagelens.instrumentors.export.responses import MAX_RETRY_AFTER_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Sink
@@ -350,7 +352,7 @@ def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None
     agent = exporter()
     agent.offer(batch(sink.url, 1))
     agent.wake()
-    until(lambda: agent.retry_in_seconds == module.MAX_RETRY_AFTER_SECONDS)
+    until(lambda: agent.retry_in_seconds == MAX_RETRY_AFTER_SECONDS)
     agent.offer(batch(sink.url, 2))
     agent.wake()
 
@@ -385,7 +387,7 @@ def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, export
     sink.answering.set()
     until(lambda: len(noted.waits) > 1)
 
-    assert noted.waits[1] == (module.MAX_RETRY_AFTER_SECONDS, False)
+    assert noted.waits[1] == (MAX_RETRY_AFTER_SECONDS, False)
 
 
 def test_undelivered_batches_are_reported_at_exit(

@@ -11,8 +11,9 @@ import pytest
 
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
+from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.http_post import explain
+from stagelens.instrumentors.export.outbox import ExportBatch
 from tests.instrumentors.export.conftest import Sink
 from tests.support.hostile_peer import PEERS, listening
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, NumberDataPoint
 
-from stagelens.instrumentors.export.otlp import (
+from stagelens.instrumentors.export.protobuf import (
     double_field,
     fixed64_field,
     integer_field,

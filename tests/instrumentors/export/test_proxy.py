@@ -19,8 +19,9 @@ import pytest
 
 from stagelens.core.proxies import ProxyError
 from stagelens.instrumentors.config import ClientTlsFiles
-from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
+from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.http_post import post
+from stagelens.instrumentors.export.outbox import ExportBatch
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:

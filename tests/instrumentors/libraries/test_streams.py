@@ -21,6 +21,7 @@ from stagelens.core.partition import segments
 from stagelens.instrumentors import records
 from stagelens.instrumentors.agent import profile
 from stagelens.instrumentors.agent.profile import Profiler
+from stagelens.instrumentors.agent.recent_durations import MIN_REQUESTS
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.streams import ResponseStream
 from stagelens.instrumentors.request_marks import read_request
@@ -112,7 +113,7 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
     """A profiler whose looks the test takes, and for which each request is slow after a second."""
     monkeypatch.setattr(profile, "unpatched", _without_thread)
     found = Profiler(random.Random(1))
-    for _ in range(profile.MIN_REQUESTS):
+    for _ in range(MIN_REQUESTS):
         found.recent.add("/fast", 10**9)
     found.allow(1.0)
     yield found
