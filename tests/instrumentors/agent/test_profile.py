@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from stagelens.core.partition import partition
 from stagelens.instrumentors import libraries, recorder, records, tickets
 from stagelens.instrumentors.agent import profile, recent_durations, stacks
 from stagelens.instrumentors.agent.aggregate import Aggregator
+from stagelens.instrumentors.agent.frames import current_frames
 from stagelens.instrumentors.agent.profile import Profiler
 from stagelens.instrumentors.agent.recent_durations import MIN_REQUESTS, RecentDurations
 from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
@@ -108,29 +110,35 @@ def guilty(started: threading.Event, release: threading.Event) -> None:
     assert number
 
 
-def in_thread(run: Any) -> tuple[threading.Thread, threading.Event]:
-    started, release = threading.Event(), threading.Event()
-    thread = threading.Thread(target=run, args=(started, release))
+Work = Callable[[threading.Event, threading.Event], object]
+
+
+@contextmanager
+def served_by(work: Work) -> Generator[records.Marks]:
+    """Yield the marks of a request in a thread that has *work* until the block ends."""
+    started, release, opened = threading.Event(), threading.Event(), list[records.Marks]()
+
+    def serve() -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        work(started, release)
+        recorder.end(token)
+
+    thread = threading.Thread(target=serve)
     thread.start()
     started.wait()
-    return thread, release
+    try:
+        yield opened[0]
+    finally:
+        release.set()
+        thread.join()
 
 
 def test_a_thread(profiler: Profiler) -> None:
-    opened: list[records.Marks] = []
-
-    def serve(started: threading.Event, release: threading.Event) -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        guilty(started, release)
-        recorder.end(token)
-
-    thread, release = in_thread(serve)
-    assert look(profiler)
-    release.set()
-    thread.join()
+    with served_by(guilty) as marks:
+        assert look(profiler)
     now = records.clock() + 2 * LATER
-    (key,) = profiler.take(opened[0], {"overhead": now}, [], opened[0][1], now)
+    (key,) = profiler.take(marks, {"overhead": now}, [], marks[1], now)
     frames = split_stack_key(key)[1]
     assert [frame.function for frame in frames if "test_profile" in frame.module][-1] == "guilty"
     assert "4111" not in key
@@ -138,48 +146,97 @@ def test_a_thread(profiler: Profiler) -> None:
     assert line == guilty.__code__.co_firstlineno + 3
 
 
-def blocked_by_a_lock() -> tuple[Any, Any]:
+def waits_for_lock(started: threading.Event, release: threading.Event) -> None:
     lock = threading.Lock()
     lock.acquire()
-    return lock.acquire, lock.release
+    threading.Thread(target=lambda: release.wait() and lock.release()).start()
+    started.set()
+    lock.acquire()
 
 
-def blocked_by_input() -> tuple[Any, Any]:
+def waits_for_input(started: threading.Event, release: threading.Event) -> None:
     reading, writing = os.pipe()
-
-    def block() -> None:
-        os.read(reading, 1)
-        os.close(reading)
-
     # The end of the input.
-    return block, lambda: os.close(writing)
+    threading.Thread(target=lambda: release.wait() and os.close(writing)).start()
+    started.set()
+    os.read(reading, 1)
+    os.close(reading)
 
 
-def blocked_in_a_library_in_c() -> tuple[Any, Any]:
+def waits_in_c(started: threading.Event, release: threading.Event) -> None:
     items: queue.SimpleQueue[None] = queue.SimpleQueue()
-    return items.get, lambda: items.put(None)
+    threading.Thread(target=lambda: release.wait() and items.put(None)).start()
+    started.set()
+    items.get()
 
 
-@pytest.mark.parametrize("blocked", [blocked_by_a_lock, blocked_by_input, blocked_in_a_library_in_c])
-def test_a_thread_that_waits_in_c(profiler: Profiler, blocked: Any) -> None:
-    block, release = blocked()
-    opened: list[records.Marks] = []
+def work_in_pool(started: threading.Event, release: threading.Event) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(guilty, started, release).result()
 
-    def waits(started: threading.Event) -> None:
-        started.set()
-        block()
 
-    def serve(started: threading.Event, _: threading.Event) -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        waits(started)
-        recorder.end(token)
+def work_in_batch(started: threading.Event, release: threading.Event) -> None:
+    drawn = tickets.ticket()
 
-    thread, _ = in_thread(serve)
-    assert look(profiler)
-    release()
-    thread.join()
-    assert "waits" in functions(profiler, opened[0])
+    def work() -> None:
+        with tickets.batch([drawn]):
+            guilty(started, release)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+
+
+@pytest.mark.parametrize(
+    ("work", "named"),
+    [
+        (waits_for_lock, "waits_for_lock"),
+        (waits_for_input, "waits_for_input"),
+        (waits_in_c, "waits_in_c"),
+        (work_in_pool, "guilty"),
+        (work_in_batch, "guilty"),
+    ],
+)
+def test_what_works_for_a_request_is_named(profiler: Profiler, work: Work, named: str) -> None:
+    with served_by(work) as marks:
+        assert look(profiler)
+
+    assert named in functions(profiler, marks)
+    assert not recorder.working
+
+
+def test_the_worker_of_a_queue_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:
+    queues = QueueInstrumentor()
+    queues.instrument()
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    class Job:
+        def __init__(self, started: threading.Event, release: threading.Event) -> None:
+            self.events, self.future = (started, release), Future[None]()
+
+        def set(self) -> None:
+            self.future.set_result(None)
+
+    def loop() -> None:
+        while (job := jobs.get()) is not None:
+            guilty(*job.events)
+            job.set()
+
+    def ask(started: threading.Event, release: threading.Event) -> None:
+        job = Job(started, release)
+        jobs.put(job)
+        job.future.result()
+
+    worker = threading.Thread(target=loop)
+    worker.start()
+    try:
+        with served_by(ask) as marks:
+            assert look(profiler)
+    finally:
+        jobs.put(None)
+        worker.join()
+        queues.uninstrument()
+    assert functions(profiler, marks)[:2] == ["loop", "guilty"]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 collects between two instructions only")
@@ -191,89 +248,54 @@ def test_no_garbage_is_collected_while_the_frames_of_a_thread_are_read(profiler:
         if phase == "start" and "look" in callers:
             collected.append("_look" in callers)
 
-    def deep(depth: int, started: threading.Event, release: threading.Event) -> None:
+    def deep(started: threading.Event, release: threading.Event, depth: int = 100) -> None:
         if depth:
-            deep(depth - 1, started, release)
+            deep(started, release, depth - 1)
         else:
             guilty(started, release)
 
-    def serve(started: threading.Event, release: threading.Event) -> None:
-        _, token = open_request()
-        deep(100, started, release)
-        recorder.end(token)
-
-    thread, release = in_thread(serve)
     threshold = gc.get_threshold()
-    gc.callbacks.append(note)
-    gc.set_threshold(1)
-    try:
-        assert look(profiler)
-    finally:
-        gc.set_threshold(*threshold)
-        gc.callbacks.remove(note)
-        release.set()
-        thread.join()
+    with served_by(deep):
+        gc.callbacks.append(note)
+        gc.set_threshold(1)
+        try:
+            assert look(profiler)
+        finally:
+            gc.set_threshold(*threshold)
+            gc.callbacks.remove(note)
     assert gc.isenabled()
     assert collected
     assert not any(collected)
 
 
-def test_a_job_of_a_pool(profiler: Profiler) -> None:
-    started, release = threading.Event(), threading.Event()
-    marks, token = open_request()
-    with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(guilty, started, release)
-        started.wait()
-        look(profiler)
-        release.set()
-        job.result()
-    recorder.end(token)
-    assert functions(profiler, marks)[0] == "guilty"
-    assert not recorder.working
+async def served_in_task(profiler: Profiler, work: Callable[[asyncio.Event], Awaitable[object]]) -> list[str]:
+    """Return the functions of a look at a request whose task waits in *work* for the event."""
+    opened: list[records.Marks] = []
+    release = asyncio.Event()
 
-
-def test_a_task_that_waits_and_one_that_runs(profiler: Profiler) -> None:
-    async def inner(release: asyncio.Event) -> None:
-        await release.wait()
-
-    async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
+    async def request() -> None:
         marks, token = open_request()
         opened.append(marks)
-        await inner(release)
-        look(profiler)
+        await work(release)
         recorder.end(token)
-        marks[0] = records.CLOSED
 
-    async def both() -> list[str]:
-        opened: list[records.Marks] = []
-        release = asyncio.Event()
-        task = asyncio.create_task(request(release, opened))
+    tasks = [asyncio.create_task(child_work(release)), asyncio.create_task(request())]
+    for _ in range(9):
         await asyncio.sleep(0)
-        look(profiler)
-        waiting = functions(profiler, opened[0])
-        release.set()
-        await task
-        running = functions(profiler, opened[0])
-        return [*waiting[:3], "|", *running[:2]]
-
-    assert asyncio.run(both()) == ["request", "inner", "wait", "|", "request", "look"]
+    look(profiler)
+    release.set()
+    await asyncio.gather(*tasks)
+    return functions(profiler, opened[0])
 
 
-def test_to_thread_and_a_child_task(profiler: Profiler) -> None:
-    started, release = threading.Event(), threading.Event()
-
-    async def serve() -> list[str]:
+def test_a_task_that_runs(profiler: Profiler) -> None:
+    async def request() -> list[str]:
         marks, token = open_request()
-        job = asyncio.create_task(asyncio.to_thread(guilty, started, release))
-        await asyncio.sleep(0)
-        started.wait()
         look(profiler)
-        release.set()
-        await job
         recorder.end(token)
         return functions(profiler, marks)
 
-    assert "guilty" in asyncio.run(serve())
+    assert asyncio.run(request())[:2] == ["request", "look"]
 
 
 async def child_work(release: asyncio.Event) -> None:
@@ -325,57 +347,38 @@ async def consuming(release: asyncio.Event) -> None:
     ids=lambda f: f.__name__,
 )
 def test_the_child_task_that_works_is_named(profiler: Profiler, shape: Any) -> None:
-    async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        await shape(release)
-        recorder.end(token)
+    named = asyncio.run(served_in_task(profiler, shape))
 
-    async def both() -> list[str]:
-        opened: list[records.Marks] = []
-        release = asyncio.Event()
-        other = asyncio.create_task(child_work(release))
-        task = asyncio.create_task(request(release, opened))
-        for _ in range(9):
-            await asyncio.sleep(0)
-        look(profiler)
-        release.set()
-        await asyncio.gather(task, other)
-        return functions(profiler, opened[0])
-
-    named = asyncio.run(both())
     assert named[0] == "request"
     assert "child_work" in named
     assert shape.__name__ in named
 
 
-def test_a_task_that_waits_by_itself_is_named_beside_its_child_tasks(profiler: Profiler) -> None:
-    async def own_wait() -> None:
-        await asyncio.sleep(3600)
+async def threaded(release: asyncio.Event) -> None:
+    started, ended = threading.Event(), threading.Event()
+    job = asyncio.create_task(asyncio.to_thread(guilty, started, ended))
+    await asyncio.sleep(0)
+    started.wait()
+    await release.wait()
+    ended.set()
+    await job
 
-    async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(child_work(release))
-            await own_wait()
-        recorder.end(token)
 
-    async def both() -> list[str]:
-        opened: list[records.Marks] = []
-        task = asyncio.create_task(request(asyncio.Event(), opened))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        look(profiler)
-        task.cancel()
-        await asyncio.wait([task])
-        return functions(profiler, opened[0])
+async def own_wait(release: asyncio.Event) -> None:
+    async def wait_alone() -> None:
+        await release.wait()
 
-    assert "own_wait" in asyncio.run(both())
+    async with asyncio.TaskGroup() as group:
+        group.create_task(child_work(release))
+        await wait_alone()
+
+
+@pytest.mark.parametrize(("work", "named"), [(child_work, "wait"), (own_wait, "wait_alone"), (threaded, "guilty")])
+def test_what_a_task_waits_for_is_named(profiler: Profiler, work: Any, named: str) -> None:
+    assert named in asyncio.run(served_in_task(profiler, work))
 
 
 def test_an_event_loop_that_a_thread_runs_for_its_request(profiler: Profiler) -> None:
-    opened: list[records.Marks] = []
     loops: list[tuple[Any, asyncio.Event]] = []
 
     async def work_of_loop(started: threading.Event) -> None:
@@ -383,85 +386,17 @@ def test_an_event_loop_that_a_thread_runs_for_its_request(profiler: Profiler) ->
         asyncio.get_running_loop().call_soon(started.set)
         await child_work(loops[0][1])
 
-    def serve(started: threading.Event, _: threading.Event) -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        asyncio.run(work_of_loop(started))
-        recorder.end(token)
-
-    thread, _ = in_thread(serve)
-    selecting = threading.Event()
-    loops[0][0].call_soon_threadsafe(selecting.set)
-    assert selecting.wait(30)
-    while not _is_selecting(thread):
-        pass
-    assert look(profiler)
-    loops[0][0].call_soon_threadsafe(loops[0][1].set)
-    thread.join()
-    named = functions(profiler, opened[0])
+    with served_by(lambda started, _: asyncio.run(work_of_loop(started))) as marks:
+        selecting = threading.Event()
+        loops[0][0].call_soon_threadsafe(selecting.set)
+        assert selecting.wait(30)
+        while not any(frame.f_code.co_name == "select" for frame in current_frames().values()):
+            pass
+        assert look(profiler)
+        loops[0][0].call_soon_threadsafe(loops[0][1].set)
+    named = functions(profiler, marks)
     assert named[0] == "serve"
     assert named.index("work_of_loop") < named.index("child_work")
-
-
-def _is_selecting(thread: threading.Thread) -> bool:
-    frame = sys._current_frames()[thread.ident or 0]  # pyright: ignore[reportPrivateUsage] - the documented way
-    return frame.f_code.co_name == "select"
-
-
-def test_a_batch_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:
-    marks, token = open_request()
-    drawn = tickets.ticket()
-
-    def worker(started: threading.Event, release: threading.Event) -> None:
-        with tickets.batch([drawn]):
-            guilty(started, release)
-
-    recorder.end(token)
-    thread, release = in_thread(worker)
-    look(profiler)
-    release.set()
-    thread.join()
-    assert "guilty" in functions(profiler, marks)
-
-
-def test_the_worker_of_a_queue_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:
-    def loop() -> None:
-        while (job := jobs.get()) is not None:
-            guilty(job[0], job[1])
-            job[2].set()
-
-    queues = QueueInstrumentor()
-    queues.instrument()
-    jobs: queue.Queue[Any] = queue.Queue()
-    worker = threading.Thread(target=loop)
-    worker.start()
-
-    def serve(started: threading.Event, release: threading.Event) -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        answered: Future[None] = Future()
-        jobs.put((started, release, Answer(answered)))
-        answered.result()
-        recorder.end(token)
-
-    class Answer:
-        def __init__(self, future: Future[None]) -> None:
-            self.future = future
-
-        def set(self) -> None:
-            self.future.set_result(None)
-
-    opened: list[records.Marks] = []
-    thread, release = in_thread(serve)
-    try:
-        assert look(profiler)
-    finally:
-        release.set()
-        thread.join()
-        jobs.put(None)
-        worker.join()
-        queues.uninstrument()
-    assert functions(profiler, opened[0])[:2] == ["loop", "guilty"]
 
 
 def test_the_thread_of_a_finished_request_is_not_sampled(profiler: Profiler) -> None:
