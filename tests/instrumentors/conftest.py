@@ -9,13 +9,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +24,7 @@ from packaging.version import Version
 
 from stagelens.instrumentors import instrumentor, listening_ports, recorder, records, scripts
 from stagelens.instrumentors.instrumentor import Instrumentor
+from tests.support.http_server import Request, Response, http_server
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
 from tests.support.ports import free_port
@@ -51,7 +50,6 @@ class Finished(deque[records.Record]):
     """Finished requests, which the background thread does not receive."""
 
     def clear(self) -> None:
-        """Forget the requests, as the background thread does."""
         super().clear()
         recorder.forget_finished()
 
@@ -64,7 +62,6 @@ class Finished(deque[records.Record]):
         return {key: value for key, value, _ in self.marks()[1:] if key.startswith("@") and key not in COMMON_FACTS}
 
     def marks(self) -> list[tuple[str, Any, Any]]:
-        """Return the triples of the only request."""
         (record,) = self
         marks: Iterable[Any] = iter(record[0])
         return list(zip(marks, marks, marks, strict=True))
@@ -81,7 +78,6 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 @pytest.fixture
 def finished(monkeypatch: pytest.MonkeyPatch) -> Finished:
-    """Collect finished requests instead of sending them."""
     records = Finished()
     monkeypatch.setattr(recorder, "pending", records)
     monkeypatch.setattr(recorder.background, "wake_at", recorder.MAX_PENDING)
@@ -110,8 +106,6 @@ def in_a_request(finished: Finished) -> Generator[Finished]:
 
 @pytest.fixture
 def make_fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
-    """Make a function of ours, by its owner and name, raise what nothing else does."""
-
     def broken(*_: Any) -> Any:
         message = "ours"
         raise ZeroDivisionError(message)
@@ -121,7 +115,6 @@ def make_fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Start with nothing reported, and see what was."""
     places: set[str] = set()
     monkeypatch.setattr(instrumentor, "_reported", places)
     return places
@@ -137,8 +130,6 @@ def instrumented(request: pytest.FixtureRequest) -> Generator[Instrumentor]:
 
 
 class Sink:
-    """A collector that keeps what it is sent."""
-
     def __init__(self, address: str) -> None:
         self.address = address
         self.bodies: list[tuple[str, dict[str, Any]]] = []
@@ -172,11 +163,9 @@ class Sink:
         )
 
     def instances(self) -> set[str]:
-        """Return which processes have counted requests."""
         return {resource["service.instance.id"] for _, resource, _ in self.points()}
 
     def stages(self) -> set[str]:
-        """Return which stages any request had."""
         return {
             point["attributes"]["inference.stage"]
             for name, _, point in self.points()
@@ -184,7 +173,6 @@ class Sink:
         }
 
     def points(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """Yield metric, resource and data point."""
         for path, body in list(self.bodies):
             for resource in body["resourceMetrics"] if path == "/v1/metrics" else ():
                 for metric in resource["scopeMetrics"][0]["metrics"]:
@@ -201,7 +189,6 @@ class Sink:
 
 
 def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return OTLP attributes as a dict."""
     return {
         item["key"]: int(item["value"]["intValue"]) if "intValue" in item["value"] else item["value"]["stringValue"]
         for item in attributes
@@ -210,28 +197,15 @@ def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.fixture
 def sink() -> Generator[Sink]:
-    """Start a local collector."""
+    sink = Sink("")
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            sink.bodies.append((self.path, read_body(self.path, body)))
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def receive(request: Request) -> Response:
+        sink.bodies.append((request.path, read_body(request.path, request.body)))
+        return 200, {"Content-Type": "application/x-protobuf"}, b""
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    sink = Sink(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield sink
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(receive, protocol="HTTP/1.0") as server:
+        sink.address = server.url
+        yield sink
 
 
 class Service:
@@ -267,12 +241,10 @@ class Service:
             time.sleep(0.05)
 
     def log(self) -> str:
-        """Return what the service has printed."""
         # Where the service writes next is not to be moved by who reads.
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode()
 
     def stop(self) -> int:
-        """Ask the service to end, and end what is left of it."""
         self.process.terminate()
         try:
             return self.process.wait(60)
@@ -285,7 +257,6 @@ class Service:
 
 @pytest.fixture
 def serve(sink: Sink) -> Generator[Callable[..., Service]]:
-    """Start services that report to the sink."""
     with contextlib.ExitStack() as stack:
 
         def start(*arguments: str, cwd: Path = HERE, **variables: str) -> Service:

@@ -18,6 +18,8 @@ class Request:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes
+    certificate: Any = None
+    """Of the client, as `SSLSocket.getpeercert` returns it."""
 
 
 @dataclass
@@ -26,7 +28,8 @@ class Recorded:
     requests: list[Request] = field(default_factory=list)
 
 
-Response = tuple[int, Mapping[str, str], bytes]
+# Raw bytes are the whole response.
+Response = tuple[int, Mapping[str, str], bytes] | bytes
 
 
 @contextmanager
@@ -44,9 +47,14 @@ def http_server(
         def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(self.command, self.path, headers, body)
+            certificate = getattr(self.connection, "getpeercert", dict[str, Any])()
+            request = Request(self.command, self.path, headers, body, certificate)
             recorded.requests.append(request)
-            status, named, content = respond(request)
+            response = respond(request)
+            if isinstance(response, bytes):
+                self.wfile.write(response)
+                return
+            status, named, content = response
             (self.send_response_only if "Date" in named else self.send_response)(status)
             for name, value in {"Content-Length": str(len(content)), **named}.items():
                 self.send_header(name, value)

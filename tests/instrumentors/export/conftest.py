@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from stagelens.core import names
+from stagelens.instrumentors.config import ClientTlsFiles
+from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import Exporter
+from stagelens.instrumentors.export.outbox import ExportBatch
 from tests.support.certificate_authority import Authorities
+from tests.support.http_server import Request, Response, http_server
 from tests.support.otlp_bodies import read_metrics
 
 
-@dataclass(frozen=True)
-class Post:
-    """One request as it came in."""
-
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
+class Post(Request):
     @property
     def name(self) -> str:
-        """The batch it carries."""
         return self.headers["x-stagelens-batch"]
 
     def resource(self) -> dict[str, str]:
-        """The resource attributes."""
         (resource,) = read_metrics(self.body)["resourceMetrics"]
         attributes = resource["resource"]["attributes"]
         return {item["key"]: item["value"].get("stringValue") or item["value"]["intValue"] for item in attributes}
 
     def points(self, metric: str) -> list[dict[str, Any]]:
-        """The data points of *metric*."""
         (resource,) = read_metrics(self.body)["resourceMetrics"]
         return [
             point
@@ -51,17 +45,19 @@ class Post:
 
 @dataclass
 class Sink:
-    """Server that sends the next of *answers*, each raw bytes or (status, headers, body); 200 if there is none.
-
-    Args:
-        url: Where it listens.
-    """
+    """Server that sends the next of *answers*, each raw bytes or (status, headers, body); 200 if there is none."""
 
     url: str = ""
     posts: list[Post] = field(default_factory=list[Post])
-    answers: deque[bytes | tuple[int, dict[str, str], bytes]] = field(default_factory=deque)
+    answers: deque[Response] = field(default_factory=deque)
     # Held: posts are received but not answered.
     answering: threading.Event = field(default_factory=threading.Event)
+
+    def respond(self, request: Request) -> Response:
+        self.posts.append(Post(**vars(request)))
+        response = self.answers.popleft() if self.answers else (200, {}, b"")
+        self.answering.wait(60)
+        return response
 
     def metrics(self) -> list[Post]:
         """Return the posts of metrics, without those of attributes."""
@@ -69,7 +65,6 @@ class Sink:
         return [post for post in posts if not post.points(names.REQUEST_BY_ATTRIBUTE)]
 
     def attributes(self) -> list[Post]:
-        """Return the posts of attributes."""
         posts = [post for post in self.posts if post.path == "/v1/metrics"]
         return [post for post in posts if post.points(names.REQUEST_BY_ATTRIBUTE)]
 
@@ -80,7 +75,6 @@ class Sink:
         return sum(int(point["count"]) for point in points)
 
     def dropped(self) -> dict[str, int]:
-        """Return the number of requests reported as dropped, by reason."""
         named = {post.name: post for post in self.metrics()}
         points = [point for post in named.values() for point in post.points("stagelens.requests.dropped")]
         return {point["attributes"][0]["value"]["stringValue"]: int(point["asInt"]) for point in points}
@@ -88,42 +82,12 @@ class Sink:
 
 @pytest.fixture
 def sink() -> Generator[Sink]:
-    """A server on a port of its own."""
     sink = Sink()
     sink.answering.set()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            sink.posts.append(Post(self.path, {key.lower(): value for key, value in self.headers.items()}, body))
-            response = sink.answers.popleft() if sink.answers else (200, {}, b"")
-            sink.answering.wait(60)
-            if isinstance(response, bytes):
-                self.wfile.write(response)
-                return
-            status, headers, text = response
-            self.send_response(status)
-            for key, value in headers.items():
-                self.send_header(key, value)
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
-            """Log nothing."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that has gone is nothing to report."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    sink.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield sink
-    sink.answering.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(sink.respond, protocol="HTTP/1.0") as server:
+        sink.url = server.url
+        yield sink
+        sink.answering.set()
 
 
 @dataclass
@@ -136,40 +100,50 @@ class Guarded:
 
 @pytest.fixture
 def guarded(authority: Authorities) -> Generator[Guarded]:
-    """Server that requires a client certificate."""
     own = authority("servers").sign("collector")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority("clients").file)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            connection: Any = self.connection
-            served.seen.append(dict(pair for (pair,) in connection.getpeercert()["subject"])["commonName"])
-            self.send_response(200)
-            self.end_headers()
+    def respond(request: Request) -> Response:
+        guarded.seen.append(dict(pair for (pair,) in request.certificate["subject"])["commonName"])
+        return 200, {}, b""
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
-            """Log nothing."""
+    guarded = Guarded("")
+    with http_server(respond, context=context, protocol="HTTP/1.0") as server:
+        guarded.url = server.url
+        yield guarded
 
-    class Server(ThreadingHTTPServer):
-        def get_request(self) -> tuple[Any, Any]:
-            connection, address = super().get_request()
-            return context.wrap_socket(connection, server_side=True), address
 
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that was refused is nothing to report."""
+def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -> ExportBatch:
+    return ExportBatch(f"instance:{number}", f"{url}/v1/metrics", body, requests)
 
-    server = Server(("127.0.0.1", 0), Handler)
-    served = Guarded(f"https://localhost:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield served
-    server.shutdown()
-    server.server_close()
-    thread.join()
+
+class Exporters:
+    """Makes exporters, which retry at once unless the test waits for a backoff, and holds what they lose."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.losses: list[tuple[str, int]] = []
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, backoff_seconds: float = 0.02, quiet_seconds: float = 300.0, **changes: Any) -> Exporter:
+        self._monkeypatch.setattr(module, "QUIET_SECONDS", quiet_seconds)
+        self._monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", backoff_seconds)
+        self._monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", max(0.05, backoff_seconds))
+        settings: dict[str, Any] = {
+            "headers": {},
+            "trust": ClientTlsFiles(),
+            "timeout_seconds": 60.0,
+            "buffer_bytes": 1000,
+            **changes,
+        }
+        return Exporter(lost=lambda *lost: self.losses.append(lost), rng=random.Random(1), **settings)
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Exporters:
+    return Exporters(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -203,15 +177,9 @@ def park(exporter: dict[str, Any]) -> None:
         exporter["_wake"].set()
 
 
-@pytest.fixture
-def until() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds, at most a minute."""
-
-    def until(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen within a minute"
-
-            time.sleep(0.005)
-
-    return until
+def until(condition: Callable[[], object]) -> None:
+    """Wait until *condition* holds, at most a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within a minute"
+        time.sleep(0.005)

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from stagelens.instrumentors.config import ClientTlsFiles
-from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import Exporter
-from stagelens.instrumentors.export.outbox import ExportBatch
-
-if TYPE_CHECKING:
-    from conftest import Guarded, Sink
-
-    from tests.support.certificate_authority import Authorities, Pem
-
-    Until = Callable[[Callable[[], object]], None]
+from tests.instrumentors.export.conftest import Exporters, Guarded, Sink, batch, until
+from tests.support.certificate_authority import Authorities, Pem
 
 # Where a server goes while a client's connection waits to be accepted, Python's ssl leaves the client's socket to the collector of
 # garbage, which tells (python/cpython#108310: the peer reset before `wrap_socket` looked at it).
 pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def immediate_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry at once."""
-    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 0.05)
-
-
-def exporter(trust: ClientTlsFiles | None = None, lost: Callable[[str, int], None] = lambda *_: None) -> Exporter:
-    return Exporter(
-        headers={},
-        trust=trust or ClientTlsFiles(),
-        timeout_seconds=60.0,
-        buffer_bytes=1000,
-        lost=lost,
-        rng=random.Random(1),
-    )
-
-
-def batch(url: str, number: int = 1) -> ExportBatch:
-    return ExportBatch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1)
 
 
 def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
@@ -55,17 +22,16 @@ def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
-    sink: Sink, caplog: pytest.LogCaptureFixture, status: int
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     sink.answers.extend([(status, {}, b"who are you?")] * 3)
-    lost: list[tuple[str, int]] = []
-    agent = exporter(lost=lambda reason, requests: lost.append((reason, requests)))
+    agent = exporter()
     for number in range(3):
         agent.offer(batch(sink.url, number))
 
     assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:0", "instance:1", "instance:2"]
-    assert lost == [("rejected", 1)] * 3
+    assert exporter.losses == [("rejected", 1)] * 3
 
     (line,) = caplog.messages
 
@@ -78,13 +44,12 @@ def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
         assert part in line
 
 
-@pytest.mark.parametrize(("quiet_seconds", "lines"), [(0.0, 2), (3600.0, 1)])
+@pytest.mark.parametrize(("seconds", "lines"), [(0.0, 2), (3600.0, 1)])
 def test_a_token_that_expires_later_is_logged_again(
-    sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet_seconds: float, lines: int
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture, seconds: float, lines: int
 ) -> None:
-    monkeypatch.setattr(module, "QUIET_SECONDS", quiet_seconds)
     sink.answers.extend([(401, {}, b""), (200, {}, b""), (401, {}, b"")])
-    agent = exporter()
+    agent = exporter(quiet_seconds=seconds)
     for number in range(3):
         agent.offer(batch(sink.url, number))
 
@@ -92,8 +57,8 @@ def test_a_token_that_expires_later_is_logged_again(
     assert len(caplog.messages) == lines
 
 
-def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorities) -> None:
-    agent = exporter(shown(authority("servers").file, authority("clients").sign("checkout")))
+def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorities, exporter: Exporters) -> None:
+    agent = exporter(trust=shown(authority("servers").file, authority("clients").sign("checkout")))
     agent.offer(batch(guarded.url))
 
     assert agent.drain(60)
@@ -102,10 +67,16 @@ def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorit
 
 @pytest.mark.parametrize("client", [None, "strangers"])
 def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
-    guarded: Guarded, authority: Authorities, until: Until, caplog: pytest.LogCaptureFixture, client: str | None
+    guarded: Guarded,
+    authority: Authorities,
+    exporter: Exporters,
+    caplog: pytest.LogCaptureFixture,
+    client: str | None,
 ) -> None:
     trusted = authority("servers").file
-    agent = exporter(shown(trusted, authority(client).sign("checkout")) if client else ClientTlsFiles(str(trusted)))
+    agent = exporter(
+        trust=shown(trusted, authority(client).sign("checkout")) if client else ClientTlsFiles(str(trusted))
+    )
     agent.offer(batch(guarded.url))
     agent.wake()
     until(lambda: caplog.messages)
@@ -115,7 +86,9 @@ def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
     assert not agent.drain(1)
 
 
-def test_an_untrusted_server_is_reported(guarded: Guarded, until: Until, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_untrusted_server_is_reported(
+    guarded: Guarded, exporter: Exporters, caplog: pytest.LogCaptureFixture
+) -> None:
     agent = exporter()
     agent.offer(batch(guarded.url))
     agent.wake()
@@ -125,7 +98,11 @@ def test_an_untrusted_server_is_reported(guarded: Guarded, until: Until, caplog:
 
 
 def test_a_renewed_certificate_is_used_at_the_next_attempt(
-    guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
+    guarded: Guarded,
+    authority: Authorities,
+    exporter: Exporters,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     own, good = authority("strangers").sign("old"), authority("clients").sign("new")
     trust = ClientTlsFiles(str(authority("servers").file), str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
@@ -133,7 +110,7 @@ def test_a_renewed_certificate_is_used_at_the_next_attempt(
         shutil.copyfile(source.certificate, tmp_path / "own.pem")
         shutil.copyfile(source.key, tmp_path / "own.key")
         if source is own:
-            agent = exporter(trust)
+            agent = exporter(trust=trust)
             agent.offer(batch(guarded.url))
             agent.wake()
             until(lambda: caplog.messages)
@@ -143,12 +120,16 @@ def test_a_renewed_certificate_is_used_at_the_next_attempt(
 
 
 def test_an_encrypted_key_prompts_for_no_password(
-    guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
+    guarded: Guarded,
+    authority: Authorities,
+    exporter: Exporters,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     own = authority("clients").sign("checkout")
     locked = tmp_path / "locked.key"
     own.encrypt_key(locked)
-    agent = exporter(ClientTlsFiles(str(authority("servers").file), str(own.certificate), str(locked)))
+    agent = exporter(trust=ClientTlsFiles(str(authority("servers").file), str(own.certificate), str(locked)))
     agent.offer(batch(guarded.url))
     agent.wake()
     until(lambda: caplog.messages)

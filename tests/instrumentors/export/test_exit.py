@@ -8,13 +8,10 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Sink
+from tests.instrumentors.export.conftest import Sink, until
 
 SERVE = """
 import os, sys, stagelens
@@ -110,7 +107,7 @@ def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
     assert sink.posts == []
 
 
-def test_a_running_process_reports_every_interval(sink: Sink, until: Callable[[Callable[[], object]], None]) -> None:
+def test_a_running_process_reports_every_interval(sink: Sink) -> None:
     script = SERVE.format(flush_seconds=60) + "for line in sys.stdin: serve(int(line))"
     env = settings(sink.url, STAGELENS_EXPORT_INTERVAL="100ms")
     with subprocess.Popen([sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, text=True) as process:

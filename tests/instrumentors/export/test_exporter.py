@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import random
 import socket
 import threading
-from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from google.rpc.status_pb2 import Status
@@ -19,61 +17,21 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from stagelens.instrumentors.config import ClientTlsFiles
-from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.outbox import ExportBatch, Outbox
 from stagelens.instrumentors.export.responses import MAX_RETRY_AFTER_SECONDS
-
-if TYPE_CHECKING:
-    from conftest import Sink
-
-    Until = Callable[[Callable[[], object]], None]
-    Make = Callable[..., Exporter]
+from tests.instrumentors.export.conftest import Exporters, Sink, batch, until
 
 
-@pytest.fixture(autouse=True)
-def immediate_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry at once."""
-    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 0.02)
-    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 0.05)
+def run(agent: Exporter, *batches: ExportBatch) -> Exporter:
+    """Offer *batches* and start to send them."""
+    for offered in batches:
+        agent.offer(offered)
+    agent.wake()
+    return agent
 
 
-class Losses(list[tuple[str, int]]):
-    """Dropped requests and batches."""
-
-    def __call__(self, reason: str, requests: int) -> None:
-        """Note that *requests* are lost for *reason*."""
-        self.append((reason, requests))
-
-
-@pytest.fixture
-def losses() -> Losses:
-    return Losses()
-
-
-@pytest.fixture
-def exporter(losses: Losses) -> Callable[..., Exporter]:
-    """Make exporters."""
-
-    def make(**changes: Any) -> Exporter:
-        settings: dict[str, Any] = {
-            "headers": {},
-            "trust": ClientTlsFiles(),
-            "timeout_seconds": 60.0,
-            "buffer_bytes": 1000,
-            **changes,
-        }
-        return Exporter(lost=losses, rng=random.Random(1), **settings)
-
-    return make
-
-
-def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -> ExportBatch:
-    return ExportBatch(f"instance:{number}", f"{url}/v1/metrics", body, requests)
-
-
-def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Make) -> None:
+def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Exporters) -> None:
     agent = exporter(headers={"x-api-key": "k", "content-type": "text/plain"})
     agent.offer(batch(sink.url))
 
@@ -106,23 +64,20 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
     ],
 )
 def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
-    sink: Sink, losses: Losses, exporter: Make, until: Until, response: Any
+    sink: Sink, exporter: Exporters, response: Any
 ) -> None:
     sink.answers.extend([response, response])
-    agent = exporter()
-    agent.offer(batch(sink.url, 1))
-    agent.offer(batch(sink.url, 2))
-    agent.wake()
+    agent = run(exporter(), batch(sink.url, 1), batch(sink.url, 2))
     until(lambda: len(sink.posts) == 4 and agent.drain(60))
 
     assert [post.name for post in sink.posts] == ["instance:1"] * 3 + ["instance:2"]
     assert {post.body for post in sink.posts} == {b"body"}
-    assert losses == []
+    assert exporter.losses == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 301, 500])
 def test_a_refused_batch_is_dropped_counted_and_logged_once(
-    sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture, status: int
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     body = Status(code=3, message="bad\nbody").SerializeToString()
     sink.answers.extend([(status, {}, body)] * 2)
@@ -132,7 +87,7 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once(
     agent.offer(batch(sink.url, 3))
 
     assert agent.drain(60)
-    assert losses == [("rejected", 3), ("rejected", 4)]
+    assert exporter.losses == [("rejected", 3), ("rejected", 4)]
     assert len(sink.posts) == 3
 
     (line,) = caplog.messages
@@ -142,7 +97,7 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once(
 
 @pytest.mark.parametrize("body", ["<html>Forbidden</html>", '{"message": "no token"}', "Unauthorized", "\u00fc"])
 def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
-    sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, body: str
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     sink.answers.append((403, {}, body.encode()))
     agent = exporter()
@@ -153,7 +108,7 @@ def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
 
 
 def test_a_partial_success_is_delivered_and_its_message_logged_once(
-    sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
     partial = ExportMetricsPartialSuccess(rejected_data_points=2, error_message="clock is wrong")
     refusal = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
@@ -165,47 +120,50 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
 
     assert agent.drain(60)
     assert len(sink.posts) == 3
-    assert losses == []
+    assert exporter.losses == []
     assert [message.partition("data: ")[2] for message in caplog.messages] == ["2 rejected: clock is wrong"]
 
 
 @pytest.mark.parametrize(
     "body", [b"\xff\xfe", b"\x80" * 50_000, b"<html>", b"{}", b"\x08\x07", b"\x0a\x02\x12\x09", b"\x0a\x7f", b"\x0a"]
 )
-def test_a_200_with_an_invalid_body_is_an_acknowledgement(
-    sink: Sink, losses: Losses, exporter: Make, body: bytes
-) -> None:
+def test_a_200_with_an_invalid_body_is_an_acknowledgement(sink: Sink, exporter: Exporters, body: bytes) -> None:
     sink.answers.append((200, {"Content-Length": str(len(body) + 1)}, body))
     agent = exporter()
     agent.offer(batch(sink.url))
 
     assert agent.drain(60)
-    assert losses == []
+    assert exporter.losses == []
 
 
-def test_the_queue_is_bounded_and_drops_the_oldest(
-    losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
+FULL = "stagelens: the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: "
+
+
+@pytest.mark.parametrize(
+    ("batches", "lost", "consequence"),
+    [
+        ([(40, count) for count in range(10, 15)], [10, 11, 12], "the oldest requests are not counted"),
+        ([(20, 0), (30, 7)] * 3, [], "retained traces are dropped"),
+    ],
+    ids=["oldest first", "traces before counts"],
+)
+def test_the_queue_is_bounded(
+    exporter: Exporters,
+    caplog: pytest.LogCaptureFixture,
+    batches: list[tuple[int, int]],
+    lost: list[int],
+    consequence: str,
 ) -> None:
     agent = exporter(buffer_bytes=100)
-    for number in range(5):
-        agent.offer(batch("http://127.0.0.1:1", number, b"x" * 40, requests=10 + number))
+    for size, requests in batches:
+        agent.offer(batch("http://127.0.0.1:1", 1, b"x" * size, requests))
 
-    assert losses == [("buffer_full", count) for count in (10, 11, 12)]
-    assert caplog.messages == [
-        "stagelens: the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: the oldest requests are not counted"
-    ]
+    assert exporter.losses == [("buffer_full", count) for count in lost]
+    assert caplog.messages == [FULL + consequence]
 
 
-def test_traces_are_dropped_before_counts(losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture) -> None:
-    agent = exporter(buffer_bytes=100)
-    for number in range(3):
-        agent.offer(batch("http://127.0.0.1:1", number, b"x" * 20, requests=0))
-        agent.offer(batch("http://127.0.0.1:1", number, b"x" * 30, requests=7))
-
-    assert losses == []
-    assert caplog.messages == [
-        "stagelens: the buffer for the collector (STAGELENS_BUFFER_SIZE) is full: retained traces are dropped"
-    ]
+def a_batch(number: int, size: int, requests: int = 1) -> ExportBatch:
+    return ExportBatch(str(number), "", b"x" * size, requests)
 
 
 @given(
@@ -215,7 +173,7 @@ def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, i
     outbox = Outbox(100)
     waiting: list[ExportBatch] = []
     for number, (size, requests) in enumerate(sizes):
-        new = batch("", number, b"x" * size, requests)
+        new = a_batch(number, size, requests)
         waiting.append(new)
         evicted = outbox.put(new)
         waiting = [each for each in waiting if each not in evicted]
@@ -230,52 +188,34 @@ def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, i
     assert left == waiting
 
 
-def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
+def test_a_batch_in_flight_is_neither_delivered_nor_dropped() -> None:
     outbox = Outbox(100)
-    first, second = batch("", 1, b"x" * 60), batch("", 2, b"x" * 60)
-    outbox.put(first)
-
-    assert outbox.take() == first
-    assert outbox.put(second) == [second]
-
-    outbox.give_back(first)
-
-    assert outbox.take() == first
-
-    outbox.done(first)
-
-    assert outbox.empty
-
-
-def test_a_batch_in_flight_is_not_delivered() -> None:
-    outbox = Outbox(100)
-    first, second, third = (batch("", number, b"x" * 40, requests=number) for number in (1, 2, 4))
+    first, second, third = (a_batch(number, 40, number) for number in (1, 2, 4))
     outbox.put(first)
     outbox.put(second)
 
     assert outbox.take() == first
     assert outbox.requests == 3
     assert outbox.put(third) == [second]
-    assert outbox.requests == 5
+    assert outbox.put(large := a_batch(4, 70)) == [third, large]
 
     outbox.give_back(first)
 
-    assert outbox.requests == 5
+    assert outbox.requests == 1
     assert outbox.take() == first
 
     outbox.done(first)
 
-    assert outbox.requests == 4
+    assert outbox.empty
+    assert outbox.requests == 0
 
 
 def test_an_unreachable_server_and_its_return_are_logged_once(
-    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     sink.answers.extend([b""] * 5)
-    agent = exporter()
-    agent.offer(batch(sink.url))
-    agent.wake()
+    agent = run(exporter(), batch(sink.url))
     until(lambda: len(sink.posts) == 6)
 
     assert agent.drain(60)
@@ -284,13 +224,12 @@ def test_an_unreachable_server_and_its_return_are_logged_once(
 
 
 def test_a_flapping_server_does_not_fill_the_log(
-    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink.answers.extend([(503, {}, b"full\n"), (200, {}, b"")] * 3)
     agent = exporter()
     for number in range(3):
-        agent.offer(batch(sink.url, number))
-        agent.wake()
+        run(agent, batch(sink.url, number))
         until(lambda expected=2 * (number + 1): len(sink.posts) == expected)
         # Answered, too.
         assert agent.drain(60)
@@ -300,7 +239,7 @@ def test_a_flapping_server_does_not_fill_the_log(
     ]
 
 
-def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
+def test_shutdown_time_is_bounded(exporter: Exporters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
             agent = exporter(timeout_seconds=0.5)
@@ -308,11 +247,11 @@ def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
 
             assert not agent.drain(0.2)
 
-    assert losses == []
+    assert exporter.losses == []
 
 
 def test_the_remainder_is_sent_when_no_thread_can_start(
-    sink: Sink, exporter: Make, monkeypatch: pytest.MonkeyPatch
+    sink: Sink, exporter: Exporters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
 
@@ -333,28 +272,19 @@ def test_the_remainder_is_sent_when_no_thread_can_start(
 
 
 @pytest.mark.parametrize("asked", ["0", "-5", formatdate(0, usegmt=True)])
-def test_retry_after_zero_still_waits(
-    sink: Sink, exporter: Make, until: Until, monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
-    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
-    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 3600.0)
+def test_retry_after_zero_still_waits(sink: Sink, exporter: Exporters, asked: str) -> None:
     sink.answers.append((503, {"Retry-After": asked}, b""))
-    agent = exporter()
-    agent.offer(batch(sink.url, 1))
-    agent.wake()
+    agent = run(exporter(3600.0), batch(sink.url, 1))
     until(lambda: agent.retry_in_seconds)
 
     assert (agent.retry_in_seconds or 0) >= 1800
 
 
-def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None:
+def test_retry_after_is_obeyed(sink: Sink, exporter: Exporters) -> None:
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
-    agent = exporter()
-    agent.offer(batch(sink.url, 1))
-    agent.wake()
+    agent = run(exporter(), batch(sink.url, 1))
     until(lambda: agent.retry_in_seconds == MAX_RETRY_AFTER_SECONDS)
-    agent.offer(batch(sink.url, 2))
-    agent.wake()
+    run(agent, batch(sink.url, 2))
 
     assert len(sink.posts) == 1
     assert agent.drain(60)
@@ -374,28 +304,22 @@ class NotedEvent(threading.Event):
         return super().wait(timeout)
 
 
-def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, exporter: Make, until: Until) -> None:
+def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, exporter: Exporters) -> None:
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
     sink.answering.clear()
     agent = exporter()
     agent._wake = noted = NotedEvent()  # pyright: ignore[reportPrivateUsage] - else the wait would have to be waited for
-    agent.offer(batch(sink.url, 1))
-    agent.wake()
+    run(agent, batch(sink.url, 1))
     until(lambda: sink.posts)
-    agent.offer(batch(sink.url, 2))
-    agent.wake()
+    run(agent, batch(sink.url, 2))
     sink.answering.set()
     until(lambda: len(noted.waits) > 1)
 
     assert noted.waits[1] == (MAX_RETRY_AFTER_SECONDS, False)
 
 
-def test_undelivered_batches_are_reported_at_exit(
-    exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = exporter()
-    agent.offer(batch("http://127.0.0.1:1", 1, requests=7))
-    agent.wake()
+def test_undelivered_batches_are_reported_at_exit(exporter: Exporters, caplog: pytest.LogCaptureFixture) -> None:
+    agent = run(exporter(), batch("http://127.0.0.1:1", 1, requests=7))
     until(lambda: caplog.messages)
     agent.drain(60)
 
@@ -405,12 +329,10 @@ def test_undelivered_batches_are_reported_at_exit(
 
 
 def test_batches_in_flight_at_exit_are_reported(
-    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
-    agent = exporter()
-    agent.offer(batch(sink.url, 1, requests=7))
-    agent.wake()
+    agent = run(exporter(), batch(sink.url, 1, requests=7))
     until(lambda: agent.retry_in_seconds)
     sink.answering.clear()
 
@@ -420,34 +342,16 @@ def test_batches_in_flight_at_exit_are_reported(
     ]
 
 
-def test_a_collector_that_cannot_store_is_not_reported_as_absent(
-    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
-) -> None:
-    sink.answers.append((503, {"Retry-After": "3600"}, Status(message="the disk is full").SerializeToString()))
-    agent = exporter()
-    agent.offer(batch(sink.url, 1))
-    agent.wake()
-    until(lambda: caplog.messages)
-
-    assert caplog.messages == [
-        f"stagelens: {sink.url} does not accept data (HTTP 503 the disk is full); data is buffered and sent later."
-    ]
-
-
-def test_https_is_verified(sink: Sink, exporter: Make, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_https_is_verified(sink: Sink, exporter: Exporters) -> None:
     # Not again: where the server goes meanwhile, Python's ssl leaves the socket unclosed (see `test_denied`).
-    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
-    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 3600.0)
-    agent = exporter()
-    agent.offer(batch(sink.url.replace("http:", "https:")))
-    agent.wake()
+    agent = run(exporter(3600.0), batch(sink.url.replace("http:", "https:")))
     until(lambda: agent.retry_in_seconds)
 
     assert sink.posts == []
 
 
 def test_the_time_of_a_main_thread_after_a_fork_is_not_that_of_sending(
-    exporter: Make, monkeypatch: pytest.MonkeyPatch
+    exporter: Exporters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading.main_thread(), "_native_id", 1)
     agent = exporter()

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
 
-from stagelens.instrumentors.config import ClientTlsFiles
-from stagelens.instrumentors.export import exporter as module
-from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.http_post import explain
-from stagelens.instrumentors.export.outbox import ExportBatch
-from tests.instrumentors.export.conftest import Sink
+from tests.instrumentors.export.conftest import Exporters, Sink, batch
 from tests.support.hostile_peer import PEERS, listening
 
 OTLP_PORT = "Set OTEL_EXPORTER_OTLP_ENDPOINT to http://127.0.0.1:4318"
 ADDRESS = "Set OTEL_EXPORTER_OTLP_ENDPOINT to the address of the collector"
 
 
+@pytest.fixture
+def login_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b"<!DOCTYPE html>\n<html><head><title>Sign in\x1b[2J</title>"
+    monkeypatch.setitem(PEERS, "a page to log in", [b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", page])
+
+
+@pytest.mark.usefixtures("login_page")
 @pytest.mark.parametrize(
     ("name", "message", "fix"),
     [
@@ -38,14 +40,12 @@ ADDRESS = "Set OTEL_EXPORTER_OTLP_ENDPOINT to the address of the collector"
     ],
 )
 def test_a_peer_that_is_no_collector_is_named_in_one_line(
-    name: str, message: str, fix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    exporter: Exporters, name: str, message: str, fix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    page = b"<!DOCTYPE html>\n<html><head><title>Sign in\x1b[2J</title>"
-    monkeypatch.setitem(PEERS, "a page to log in", [b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", page])
     with listening(name) as url:
-        agent: Any = an_exporter()
+        agent: Any = exporter(1.0, timeout_seconds=5.0)
         for number in range(2):
-            agent.offer(ExportBatch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1))
+            agent.offer(batch(url, number))
             agent.wake()
             with agent._attempt:
                 agent._attempt.wait_for(lambda: agent._outbox.empty or agent.retry_in_seconds is not None, 60)
@@ -58,13 +58,13 @@ def test_a_peer_that_is_no_collector_is_named_in_one_line(
     assert len(line) < 500
 
 
-def test_the_grpc_port_of_a_real_server_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_grpc_port_of_a_real_server_is_named(exporter: Exporters, caplog: pytest.LogCaptureFixture) -> None:
     with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        agent: Any = an_exporter()
-        agent.offer(ExportBatch("instance:1", f"http://127.0.0.1:{port}/v1/metrics", b"body", 1))
+        agent: Any = exporter(1.0, timeout_seconds=5.0)
+        agent.offer(batch(f"http://127.0.0.1:{port}"))
         agent.wake()
         with agent._attempt:
             agent._attempt.wait_for(lambda: agent.retry_in_seconds is not None, 60)
@@ -90,37 +90,17 @@ def test_the_usual_port_of_grpc_is_enough_for_the_fix(url: str, address: str) ->
     )
 
 
-def an_exporter() -> Exporter:
-    trust = ClientTlsFiles()
-    return Exporter(
-        headers={}, trust=trust, timeout_seconds=5, buffer_bytes=100, lost=lambda *_: None, rng=random.Random(1)
-    )
-
-
 @pytest.mark.parametrize("name", PEERS)
 def test_the_exporter_survives_a_hostile_collector(
-    name: str,
-    sink: Sink,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    name: str, sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # One attempt for each `drain`.
-    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
-    lost: list[tuple[str, int]] = []
-    # Buffer for one batch: the next one replaces a waiting one.
-    agent = Exporter(
-        headers={},
-        trust=ClientTlsFiles(),
-        timeout_seconds=5.0,
-        buffer_bytes=4,
-        lost=lambda *each: lost.append(each),
-        rng=random.Random(1),
-    )
+    # One attempt for each `drain`, and a buffer for one batch: the next one replaces a waiting one.
+    agent = exporter(3600.0, timeout_seconds=5.0, buffer_bytes=4)
     with listening(name) as url:
-        agent.offer(ExportBatch("instance:1", f"{url}/v1/metrics", b"body", 1))
+        agent.offer(batch(url))
         agent.drain(60)
     logged = [record.getMessage() for record in caplog.records]
-    agent.offer(ExportBatch("instance:2", f"{sink.url}/v1/metrics", b"body", 1))
+    agent.offer(batch(sink.url, 2))
 
     assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import random
+import os
 import select
 import socket
 import ssl
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,15 +21,9 @@ from stagelens.core.proxies import ProxyError
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.http_post import post
-from stagelens.instrumentors.export.outbox import ExportBatch
+from tests.instrumentors.export.conftest import Exporters, Guarded, Sink, batch, until
+from tests.support.certificate_authority import Authorities
 from tests.support.ports import free_port
-
-if TYPE_CHECKING:
-    from conftest import Guarded, Sink
-
-    from tests.support.certificate_authority import Authorities
-
-    Until = Callable[[Callable[[], object]], None]
 
 LOGIN = "Basic YWRhOnMzL2NyZXQ="
 
@@ -108,48 +102,43 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
     server.server_close()
 
 
-def _send(url: str, trust: ClientTlsFiles) -> Exporter:
-    exporter = Exporter(
-        headers={"authorization": "Bearer t"},
-        trust=trust,
-        timeout_seconds=60.0,
-        buffer_bytes=1000,
-        lost=lambda *_: None,
-        rng=random.Random(1),
-    )
-    exporter.offer(ExportBatch("instance:1", f"{url}/v1/metrics", b"body", 1))
-    exporter.drain(60)
-    return exporter
+@pytest.fixture
+def send(exporter: Exporters) -> Callable[..., Exporter]:
+    def send(url: str, trust: ClientTlsFiles) -> Exporter:
+        agent = exporter(1.0, headers={"authorization": "Bearer t"}, trust=trust)
+        agent.offer(batch(url))
+        agent.drain(60)
+        return agent
+
+    return send
 
 
-def test_exports_pass_the_proxy(
-    proxy: Proxy, sink: Sink, guarded: Guarded, authority: Authorities, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exports_pass_the_proxy(proxy: Proxy, send: Any, sink: Sink, guarded: Guarded, authority: Authorities) -> None:
     client = authority("clients").sign("agent")
     trust = ClientTlsFiles(str(authority("servers").file), str(client.certificate), str(client.key))
-    _send(sink.url, trust)
-    _send(guarded.url, trust)
+    send(sink.url, trust)
+    send(guarded.url, trust)
 
     assert proxy.targets == [f"POST {sink.url}/v1/metrics", f"CONNECT {urlsplit(guarded.url).netloc}"]
     assert guarded.seen == ["agent"]
     assert "proxy-authorization" not in sink.posts[0].headers
     assert sink.posts[0].headers["authorization"] == "Bearer t"
 
-    monkeypatch.setenv("no_proxy", "localhost,127.0.0.0/8")
-    _send(sink.url, trust)
-    _send(guarded.url, trust)
+    os.environ["no_proxy"] = "localhost,127.0.0.0/8"  # restored by the fixture `proxy`
+    send(sink.url, trust)
+    send(guarded.url, trust)
 
     assert (len(sink.posts), guarded.seen, len(proxy.targets)) == (2, ["agent"] * 2, 2)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_refused_login_keeps_the_data_and_names_the_proxy(
-    proxy: Proxy, scheme: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    proxy: Proxy, send: Any, scheme: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = proxy.url.rpartition("@")[2]
     monkeypatch.setenv("HTTP_PROXY", f"http://ada:wr%2Fong@{place}")
     monkeypatch.setenv("https_proxy", f"http://ada:wr%2Fong@{place}")
-    exporter = _send(f"{scheme}://collector.example", ClientTlsFiles())
+    exporter = send(f"{scheme}://collector.example", ClientTlsFiles())
     exporter._leaving = False  # pyright: ignore[reportPrivateUsage] - drain logs nothing of what may be sent later
     exporter.wake()
 
@@ -169,28 +158,20 @@ def test_a_refused_login_keeps_the_data_and_names_the_proxy(
     ],
 )
 def test_an_unusable_proxy_is_named(proxy_url: str, reason: str) -> None:
+    proxy = proxy_url.format(port=free_port())
     with pytest.raises(ProxyError, match=reason) as failed:
-        post(
-            "https://collector.example",
-            b"",
-            {},
-            60,
-            ssl.create_default_context,
-            proxy=proxy_url.format(port=free_port()),
-        )
+        post("https://collector.example", b"", {}, 60, ssl.create_default_context, proxy=proxy)
     assert "s3" not in str(failed.value)
 
 
 def test_the_log_names_the_proxy_and_the_fix(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, until: Until
+    exporter: Exporters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("http_proxy", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "")
-    exporter = Exporter(
-        headers={}, trust=ClientTlsFiles(), timeout_seconds=60.0, buffer_bytes=99, lost=print, rng=random.Random(1)
-    )
-    exporter.offer(ExportBatch("instance:1", "http://collector.example/v1/metrics", b"body", 1))
-    exporter.wake()
+    agent = exporter(1.0)
+    agent.offer(batch("http://collector.example"))
+    agent.wake()
     until(lambda: "Correct HTTP_PROXY or ALL_PROXY, or add collector.example to NO_PROXY" in caplog.text)
 
     assert "http://collector.example does not accept data (the proxy http://127.0.0.1:" in caplog.text
