@@ -1,7 +1,6 @@
 """Advice: which stages of a service are worth optimizing, for what cause, and how much can be gained.
 
-A finding states that a stage takes enough time to be worth optimizing. The reachable latency is not part of a finding, because
-it needs a what-if query that sorts all requests again. The catalog of optimizations is `advice.yaml`.
+The reachable latency is not part of a finding, because it needs a what-if query. `advice.yaml` is the catalog of optimizations.
 """
 
 from __future__ import annotations
@@ -62,12 +61,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Family of optimizations for one kind of stage time.
-
-    Args:
-        causes: Title and reason of a finding, by its cause; the first one applies if nothing else is known.
-        own_stages: Whether the family also applies to custom stages of the user.
-    """
+    """Optimizations for one kind of stage time, and for *own_stages* of the user; the first of *causes* applies if none is known."""
 
     key: str
     name: str
@@ -79,7 +73,6 @@ class Family:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Return all optimization families of the catalog."""
     entries: list[dict[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return tuple(_family(**each) for each in entries)
 
@@ -100,15 +93,9 @@ def family_of(stage: str) -> Family | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Measured facts of one service.
+    """Measured facts of one service; times in seconds, *response_tokens* at p50 and p99.
 
-    Args:
-        measures: Measures of its requests; with a *metric*, of that time instead of the latency.
-        means: Mean time by stage; median stage times if unknown. [seconds]
-        failed_calls: Number of failed calls to other services. [count]
-        response_tokens: Response length at p50 and p99; None without token counts. [tokens]
-        metric: "" for the latency, `TTFT` or `TPOT`.
-        called: What slow requests called, with shares, as a sentence; "" if unknown.
+    With a *metric*, *measures* are those of that time instead of the latency. *called* is what slow requests called, as a sentence.
     """
 
     service: str
@@ -145,7 +132,6 @@ class StageFinding:
 
     @property
     def cause(self) -> str:
-        """Cause of the stage time, as far as the facts show it: one of the causes of the family."""
         match self.family.key:
             case "batching":
                 return "bursts" if self._is_rare else "saturation"
@@ -190,7 +176,7 @@ class StageFinding:
         return "long_responses" if tail / median <= lengths[1] / lengths[0] * _ALIKE else "slow_tokens"
 
     def weight(self, rank: str) -> float:
-        """Return the estimated gain without a what-if query: share of p99, of p50 or of the cost [ratio]."""
+        """Return the estimated gain without a what-if query: share of p99, of p50 or of the cost."""
         facts = self.facts
         if rank == "cost":
             return cost_by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
@@ -202,7 +188,7 @@ class StageFinding:
         return own / whole if whole else 0.0
 
     def expected(self, rank: str) -> float:
-        """Return the sort weight: for a tail the share that the stage adds in it, else `weight` [ratio]."""
+        """Return the sort weight: for a tail the share that the stage adds in it, else `weight`."""
         if quantile_of(rank) == _MEDIAN:
             return self.weight(rank)
         p99, facts = self.facts.measures.p99, self.facts
@@ -210,7 +196,6 @@ class StageFinding:
 
 
 def replica_advice(slow: ReplicaOutlier) -> str:
-    """Return what to do about a replica that is slower than the others, in the imperative, by the reason its machine shows."""
     differs = {each.measure for each in slow.hardware}
     name = slow.name
     if measures.GPU_HOT in differs:
@@ -230,10 +215,7 @@ def quantile_of(rank: str) -> float:
 
 
 def findings(facts: Facts, rank: str) -> list[StageFinding]:
-    """Return the findings that apply, largest expected gain first, without those below `MIN_GAIN` of *rank*.
-
-    With too few requests for the percentile of *rank*, there are none.
-    """
+    """Return the findings with at least `MIN_GAIN` of *rank*, largest expected gain first; none with too few requests."""
     if not has_enough_samples(facts.measures.requests, quantile_of(rank)):
         return []
     stages = {*facts.measures.median_stages, *facts.measures.tail_stages, *facts.means} - {OTHER}
@@ -266,9 +248,6 @@ def _has_gap(facts: Facts) -> bool:
 def slow_alone(seconds: Mapping[str, float | None]) -> tuple[str, str] | None:
     """Return the only version or route in which a stage is slow, and the next one; None if several are.
 
-    Args:
-        seconds: Stage time by version or route; None if unknown.
-
     >>> slow_alone({"1.0": 0.1, "2.0": 0.25, "3.0": None}), slow_alone({"1.0": 0.1, "2.0": 0.15})
     (('2.0', '1.0'), None)
     """
@@ -280,14 +259,7 @@ def slow_alone(seconds: Mapping[str, float | None]) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ReachableLatency:
-    """Reachable latency at one percentile.
-
-    Args:
-        name: Name of the percentile: `p99`.
-        before: Measured latency. [seconds]
-        usual: Latency with the stage limited to its median in every request. [seconds]
-        without: Latency without the stage, the lower bound. [seconds]
-    """
+    """Latency at one percentile: measured, with the stage limited to its median in every request, and without the stage [seconds]."""
 
     name: str
     before: float
@@ -298,10 +270,7 @@ class ReachableLatency:
     def within(
         cls, finding: StageFinding, quantile: float, usual: float = 0.0, without: float = 0.0
     ) -> ReachableLatency:
-        """Return the prediction *usual* and *without*, but not less than the breakdown at *quantile* allows.
-
-        Without a prediction, it is what the breakdown allows.
-        """
+        """Return the prediction *usual* and *without*, but not less than the breakdown at *quantile* allows."""
         facts, stage, median = finding.facts, finding.stage, finding.facts.median(finding.stage)
         at_median = quantile == _MEDIAN
         before = (facts.measures.p50 if at_median else facts.measures.p99) or 0.0
@@ -368,9 +337,6 @@ class Advice:
 
 
 def worthwhile(found: Iterable[Advice], rank: str) -> list[Advice]:
-    """Return the advice with a possible gain of at least `MIN_GAIN`.
-
-    Advice on stages that are slow for some requests only comes first, then the largest gain.
-    """
+    """Return advice with a gain of at least `MIN_GAIN`: first on stages that are slow for some requests only, then the largest gain."""
     worth = (each for each in found if each.ceiling(rank) >= MIN_GAIN)
     return sorted(worth, key=lambda each: (not each.is_uneven(rank), -each.gain(rank)))

@@ -1,27 +1,22 @@
 """Attributes that slow requests share: values that are more frequent among slow requests than among all others.
 
-Requests are counted by attribute and value (`core.attributes`). Each text, and of numbers each range from the first or to the last
-band, is tested: does it have more slow requests than its share of the requests explains?
+Each text, and of numbers each range from the first or to the last band, is tested: does it have more slow requests than its share
+of the requests explains?
 
 - Against confusion with time, the expected number is the sum over steps of time: the slow requests of the step, times the share of
-  the value at that time. A value that is frequent while everything is slow is not marked (Mantel-Haenszel).
-- Slow requests come in bursts, and so do the requests of a tenant. Two slow requests of a step are therefore taken as correlated,
-  and each request of a step with s slow ones has the weight 1 / (1 + correlation (s - 1)), as in samples of clusters. The excess must
-  also be spread over several steps: one burst is no evidence.
-- Without a cause, the probability of k weighted slow requests with the value, e expected of S, is at most exp(-S KL(k/S, e/S)), for
-  any number of requests (Chernoff-Hoeffding; with weights up to 1 because cumulants are convex). This exponent, a log-likelihood
-  ratio, also ranks the causes: a cause has a larger one than a value that merely contains it (which has a smaller lift), and than a
-  part of it (which has a smaller share).
+  the value at that time (Mantel-Haenszel).
+- Slow requests come in bursts, and so do the requests of a tenant. Each request of a step with s slow ones therefore has the weight
+  1 / (1 + correlation (s - 1)), as in samples of clusters, and the excess must be spread over several steps.
+- Without a cause, the probability of k weighted slow requests with the value, e expected of S, is at most exp(-S KL(k/S, e/S))
+  (Chernoff-Hoeffding; with weights up to 1 because cumulants are convex). This exponent, a log-likelihood ratio, also ranks the
+  causes: a cause has a larger one than a value that merely contains it, and than a part of it.
 - Probabilities are multiplied by the number of values and ranges that were tested (Bonferroni).
 
 Time itself is tested in the requests that the first cause does not have: a period with more slow requests than the other times.
 
-Sources:
-    N. Mantel, W. Haenszel, Statistical aspects of the analysis of data from retrospective studies, JNCI 22 (1959), 719-748.
-    L. Kish, Survey Sampling, section 5.4 (design effect 1 + correlation (cluster size - 1)).
-    W. Hoeffding, Probability inequalities for sums of bounded random variables, JASA 58 (1963), 13-30, theorem 1.
-    P. McCullagh, J. A. Nelder, Generalized Linear Models, 2nd ed., section 4.5 (dispersion, for periods).
-    O. S. Miettinen, Proportion of disease caused or prevented, Am. J. Epidemiology 99 (1974), 325-332 (attributable fraction).
+Sources: N. Mantel, W. Haenszel, JNCI 22 (1959), 719-748; L. Kish, Survey Sampling, 5.4 (design effect); W. Hoeffding, JASA 58
+(1963), 13-30, theorem 1; P. McCullagh, J. A. Nelder, Generalized Linear Models, 2nd ed., 4.5 (dispersion, for periods);
+O. S. Miettinen, Am. J. Epidemiology 99 (1974), 325-332 (attributable fraction).
 """
 
 from __future__ import annotations
@@ -86,14 +81,7 @@ _PHRASES = {
 
 @dataclass(frozen=True, slots=True)
 class AttributeCounts:
-    """Requests by attribute, value, step of time and latency bucket.
-
-    Args:
-        scale: Scale of the latency buckets.
-        index: Latency buckets, ascending; shape (k,).
-        starts: Starts of the steps of time, ascending; shape (t,). [Unix seconds]
-        requests: Attribute -> value -> counts, shape (t, k); the values of an attribute partition its requests.
-    """
+    """Requests by attribute, value, step of time (t, in Unix seconds) and latency bucket (k); the values of an attribute partition them."""
 
     scale: int
     index: Ints
@@ -113,18 +101,12 @@ class SlowRequests:
 
 @dataclass(frozen=True, slots=True)
 class SharedCause:
-    """Value or range of an attribute that marks slow requests.
+    """Value or range of an attribute that marks slow requests; shares are ratios, and *missing* is that of requests without the attribute.
 
-    Args:
-        values: Its value; of a range, all bands in ascending order; of `WHEN`, start and end. [Unix seconds]
-        share_all: Share of the value in all requests that have the attribute.
-        explained: Share of the slow requests that would not be slow if the value had the rate of all others at the same time.
-        p_value: Upper bound of the probability to see this without a cause, corrected for the number of tests.
-        score: Logarithm of the likelihood ratio, divided by the dispersion; larger is stronger.
-        with_ms: Latency at the percentile of requests with the value; None with too few. [milliseconds]
-        without_ms: The same of the requests without. [milliseconds]
-        missing: Share of the requests of which the attribute is not known.
-        same_as: Label of the stronger cause that has the same slow requests; "" if there is none.
+    *values* of a range are all bands in ascending order, of `WHEN` start and end [Unix seconds]. *explained* is the share of the slow
+    requests that would not be slow if the value had the rate of all others at the same time. *p_value* is corrected for the number of
+    tests. *with_ms* and *without_ms* are latencies at the percentile; None with too few requests. *same_as* is the label of the
+    stronger cause that has the same slow requests.
     """
 
     key: str
@@ -164,18 +146,10 @@ class SharedCause:
 
 @dataclass(frozen=True, slots=True)
 class SharedCauses:
-    """Result of `find_causes`.
+    """Result of `find_causes`: *causes*, strongest first, then those that are the same requests as one of them.
 
-    Args:
-        asked: Percentile that was asked for. [ratio]
-        percentile: Percentile from which on requests are slow, to a bucket, and of the latencies of each cause: *asked*, or a
-            lower one with enough slow requests. [ratio]
-        threshold: Latency from which on requests are slow. [seconds]
-        requests: Requests of the window. [count]
-        slow: Slow requests. [count]
-        causes: Causes, strongest first; then those that are the same requests as one of them.
-        looked_at: Labels of the attributes without a result.
-        sentence: The first cause, or that there is none; "" without requests.
+    *percentile*, to a bucket, is *asked* or a lower one with enough slow requests; requests from *threshold* seconds on are slow.
+    *looked_at* has the labels of the attributes without a result; *sentence* is the first cause, or that there is none.
     """
 
     asked: float
@@ -198,10 +172,8 @@ class SharedCauses:
 def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> SharedCauses:
     """Return the causes that slow requests share.
 
-    Args:
-        counts: Requests of the window.
-        slow: Percentile from which on requests are slow, replaced by a lower one with too few requests; or selected requests,
-            which are compared with all others.
+    *slow* is the percentile from which on requests are slow, replaced by a lower one with too few requests; or selected requests, which
+    are compared with all others.
     """
     wanted = 0.99 if isinstance(slow, SlowRequests) else slow
     tables = [
@@ -280,14 +252,12 @@ class _Cut:
 
 
 def _tail(whole: Ints, percentile: float) -> _Cut:
-    """Return the buckets whose share of the requests is nearest to 1 - *percentile*, as a ratio."""
     beyond = whole.sum(axis=0)[::-1].cumsum()[::-1]
     distance = np.abs(np.log(beyond / beyond[0] / (1 - percentile)))
     return _Cut(slice(None), slice(int(distance.argmin()), None))
 
 
 def _selected(counts: AttributeCounts, whole: Ints, slow: SlowRequests) -> _Cut:
-    """Return the steps and buckets of a selection: steps that it overlaps, and buckets whose middle it has."""
     ends = np.append(counts.starts[1:], np.inf)
     steps = _slice((counts.starts < slow.end) & (ends > slow.start))
     middles = np.array([bucket_middle(int(each), counts.scale) for each in counts.index])
@@ -303,8 +273,6 @@ def _slice(chosen: NDArray[np.bool_]) -> slice:
 
 @dataclass(frozen=True, slots=True)
 class SetScores:
-    """Results of the test for sets of values, shape (sets,) each."""
-
     is_testable: NDArray[np.bool_]
     slow: Floats
     score: Floats
@@ -319,13 +287,9 @@ class SetScores:
 
 
 def score_sets(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: bool = False) -> SetScores:
-    """Test sets of values of an attribute.
+    """Test sets of values of an attribute: *members* (sets, values), all and slow requests (values, t).
 
-    Args:
-        members: The sets, shape (sets, values).
-        requests: Requests, shape (values, t).
-        slow: Slow requests, shape (values, t).
-        is_pooled: Whether the expected share of a set is that of all steps, instead of that of each step.
+    If *is_pooled*, the expected share of a set is that of all steps, instead of that of each step.
     """
     sets = members.astype(np.float64)
     n = (sets @ requests).sum(axis=1)
@@ -371,8 +335,6 @@ def _divergence(observed: Floats, expected: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Cause with its requests and all others, shape (t, k)."""
-
     key: str
     values: tuple[str, ...]
     value: str
@@ -478,7 +440,6 @@ def _time(starts: Ints, step: int) -> int:
 def _describe(
     found: Sequence[_Found], cut: _Cut, counts: AttributeCounts, percentile: float
 ) -> tuple[SharedCause, ...]:
-    """Return the causes, strongest first, and after them those that have the same requests as a stronger one."""
     causes: list[SharedCause] = []
     distinct: list[tuple[_Found, str]] = []
     for each in found:
@@ -492,8 +453,7 @@ def _describe(
 def _is_same(found: _Found, stronger: _Found, cut: _Cut) -> bool:
     """Return whether *found* marks no slow requests beyond those of *stronger*.
 
-    Requests are not counted by two attributes at once, but steps in which both have more slow requests than usual tell how many
-    slow requests have both: a step of s slow requests has a covariance of s (p_both - p p_stronger).
+    Requests are not counted by two attributes at once, but a step of s slow requests has a covariance of s (p_both - p p_stronger).
     """
     if WHEN in (found.key, stronger.key):
         return False

@@ -1,8 +1,4 @@
-"""Latency breakdown by stage and percentile: the percentile grid, the requests at a percentile, and p50 and p99.
-
-A breakdown is a table with one row for each percentile: the columns `COLUMNS`, and one column for each stage [seconds].
-The stage times of a row add up to its latency.
-"""
+"""Latency breakdown by stage and percentile: a row for each percentile with `COLUMNS` and the seconds of each stage, which add up."""
 
 from __future__ import annotations
 
@@ -68,15 +64,12 @@ class RankWindow:
         return cls(np.array(ranks), np.sqrt(np.array(requests) * share * (1 - share)))
 
     def weights(self, counts: Ints, shift: float = 0.0) -> Floats:
-        """Return the weight of each bucket in the mean over the requests around the percentile; adds up to 1.
+        """Return the weight of each bucket (..., k), in order of latency, in the mean over the requests around the percentile; adds up to 1.
 
         A request counts less the farther its rank is from the percentile: a triangle of three standard errors of the rank on both
         sides, because within them the sample does not tell which request is at the percentile. In simulations of known requests
         (`tests/analysis/test_breakdown.py`), this has a smaller error than a number of requests, or a width in percentiles.
-
-        Args:
-            counts: Requests of each bucket in order of latency; shape (..., k).
-            shift: Distance from the percentile, in standard errors of its rank.
+        *shift* is the distance from the percentile, in standard errors of its rank.
         """
         held = np.cumsum(counts, axis=-1)
         last = held[..., -1:]
@@ -96,11 +89,7 @@ def share_bounds(window: RankWindow, counts: Ints, shares: Floats) -> tuple[Floa
 
     It adds up two errors: the variation among requests of similar latency, seen in neighbouring buckets, and the change of the share
     within the error of the percentile's rank. Requests count as independent: where slow requests come in bursts, it is a lower bound.
-
-    Args:
-        window: Windows of the percentiles.
-        counts: Requests of each bucket; shape (k,).
-        shares: Mean share of each stage in the requests of each bucket; shape (k, stages).
+    *counts* are the requests of each bucket (k,), *shares* the mean share of each stage in them (k, stages).
     """
     weights = window.weights(counts)
     # Rounded sums can be just above 1.

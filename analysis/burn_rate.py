@@ -1,7 +1,5 @@
 """Burn rates: how fast an error budget is spent, which tiers fire, the remaining budget, and the onset of a problem.
 
-Pure functions of counts. The thresholds are in `policy/multiwindow.yaml`.
-
 Source: Google, The Site Reliability Workbook, ch. 5 "Alerting on SLOs" (multiwindow, multi-burn-rate alerts).
 """
 
@@ -119,8 +117,8 @@ def is_firing(
 ) -> bool:
     """Return whether *tier* fires: both windows at or above its burn rate, with enough bad requests.
 
-    - *keep*: Share of the threshold above which a firing tier continues to fire. [ratio]
-    - *seen*: Time since the first request; while shorter than the short window, the rest of that window counts as good.
+    A firing tier continues above the share *keep* of its threshold. While the first request was *seen* more recently than the short
+    window is long, the rest of that window counts as good.
     """
     long, short = counts[tier.long], counts[tier.short]
     whole = min(1.0, seen / (guard.seen * tier.short))
@@ -168,11 +166,7 @@ def firing_tiers(
     already: bool = False,
     seen: timedelta = timedelta.max,
 ) -> tuple[AlertTier, ...]:
-    """Return the tiers that fire and are not suppressed as over, in the order of *watched*.
-
-    - *already*: Whether an incident is already open, which lowers the threshold.
-    - *seen*: Time since the first request.
-    """
+    """Return the tiers that fire and are not suppressed as over; an incident that is open *already* lowers the threshold."""
     keep, seen = (policy.hysteresis.keep, timedelta.max) if already else (1.0, seen)
     return tuple(
         tier
@@ -195,11 +189,8 @@ def time_to_fire(tier: AlertTier, objective: float, error_ratio: float) -> timed
 def remaining_budget(counts: Counts, objective: float, *, covered: float = 1.0) -> ErrorBudget:
     """Return the remaining error budget.
 
-    Args:
-        counts: Request counts of the SLO window.
-        objective: Share of good requests required. [ratio]
-        covered: Share of the window since the service's first request. A newer service gets the budget of a whole window at
-            its traffic so far, so that its first minutes cannot spend everything. [ratio, 0 < x <= 1]
+    *covered* is the share of the window since the service's first request. A newer service gets the budget of a whole window at its
+    traffic so far, so that its first minutes cannot spend everything.
 
     >>> remaining_budget(Counts(total=1000, bad=4), objective=0.99)
     ErrorBudget(left=0.6, bad_left=6.0)
@@ -242,8 +233,7 @@ Counted = tuple[datetime, float, float]
 def find_onset(buckets: Iterable[Counted], objective: float, threshold: float, otherwise: datetime) -> Onset:
     """Return the onset of the latest bad period: the time from which the share of bad requests was higher than before.
 
-    - *buckets*: Time steps with requests, in order, from before the problem until now.
-    - *threshold*: Burn rate from which a step counts as bad.
+    *buckets* are time steps with requests, in order; those with a burn rate of *threshold* are bad.
     """
     known = _last_stretch(list(buckets), objective, threshold)
     if not known:

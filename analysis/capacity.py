@@ -4,11 +4,8 @@ A latency percentile at the request rate r is modelled as `a + b·rho/(1-rho)` w
 without waiting, b is how strongly waiting grows with load, and at the saturation rate the latency is unbounded.
 
 Source: Kleinrock, "Queueing Systems", vol. 1 (1975), 3.2: in an M/M/1 queue the mean time follows this formula with a = b. With
-both free it is the heavy-traffic form of Kingman, "The single server queue in heavy traffic" (1961), where b also reflects how
-bursty arrivals and service are. Waiting times are exponential there, so a percentile of them grows as their mean does.
-
-Not modelled: the behaviour of a service that runs out of memory or sheds load. Data far below saturation cannot
-determine the curve.
+both free it is the heavy-traffic form of Kingman, "The single server queue in heavy traffic" (1961). Waiting times are exponential
+there, so a percentile of them grows as their mean does. A service that runs out of memory or sheds load is not modelled.
 """
 
 from __future__ import annotations
@@ -43,15 +40,9 @@ _SURE_TIMES = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Latency curve fitted to time steps: `a + b·rho/(1-rho)`.
+    """Latency curve fitted to time steps: `a + b·rho/(1-rho)`, with base a and growth b in seconds and rates in requests/s.
 
-    Args:
-        base: Latency without waiting, a. [seconds]
-        growth: Growth of the waiting time with load, b. [seconds]
-        saturation: Request rate at which the latency is unbounded. [requests/s]
-        residual: Root mean squared relative distance of the steps from the curve. [ratio]
-        highest_rate: Highest observed request rate. [requests/s]
-        draws: (a, b, saturation) of each bootstrap sample of the steps; shape (draws, 3).
+    *residual* is the root mean squared relative distance of the steps, *draws* (a, b, saturation) of each bootstrap sample of them.
     """
 
     base: float
@@ -68,11 +59,10 @@ class Curve:
 
     @property
     def knee(self) -> float:
-        """Request rate with the best ratio of throughput to latency; beyond it latency grows faster than throughput.
+        """Request rate with the best ratio of throughput to latency; beyond it latency grows faster than throughput [requests/s].
 
-        Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications"
-        (ICC 1979): the knee is where power, rate over latency, is highest, which is where a line from the origin touches the
-        curve. For this curve: rho = 1 / (1 + sqrt(b / a)), a half for M/M/1. [requests/s]
+        Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications" (ICC 1979).
+        For this curve: rho = 1 / (1 + sqrt(b / a)), a half for M/M/1.
         """
         return float(_knees(np.array([[self.base, self.growth, self.saturation]]))[0])
 
@@ -94,11 +84,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Request rate that a latency threshold allows.
+    """Request rate that a latency threshold allows; at least *served*, the highest observed rate whose steps met it.
 
-    Args:
-        served: Highest observed rate whose steps met the threshold; lower bound of the capacity. [requests/s]
-        beyond: Whether the capacity is far above every observed rate, and therefore only an extrapolation.
+    *beyond* is whether it is far above every observed rate, and therefore only an extrapolation.
     """
 
     rate: float
@@ -116,17 +104,10 @@ class Refusal:
 
 
 def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
-    """Fit the latency curve to time steps.
+    """Fit the latency curve to the rate [requests/s] and a latency percentile [seconds] of time steps; shape (n,).
 
     For each saturation rate of a grid, the best a, b >= 0 follow from linear least squares; the rate with the smallest
     relative squared error is selected. Errors are relative to the curve, because latency scatters in proportion to its value.
-
-    Args:
-        rate: Request rate in each step; shape (n,). [requests/s]
-        latency: Latency percentile in the same steps; shape (n,). [seconds]
-
-    Returns:
-        The curve, or the reason for its absence: too few steps, too similar rates, or a fit no better than a constant.
     """
     if len(rate) < MIN_STEPS:
         return Refusal(f"a curve needs {MIN_STEPS} time steps with data, this window has {len(rate)}")
@@ -146,11 +127,7 @@ def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
 
 
 def capacity_at(curve: Curve, rate: Floats, latency: Floats, threshold: float) -> Capacity:
-    """Return the request rate at which latency stays within *threshold* seconds.
-
-    The capacity is at least the highest observed rate around which most steps were within *threshold*, even if the curve
-    gives less.
-    """
+    """Return the request rate at which latency stays within *threshold* seconds, at least the highest at which most steps were."""
     served = _highest_rate_within(rate, latency, threshold)
     low, high = curve.interval(threshold)
     found = max(curve.crossing(threshold), served)
@@ -165,16 +142,9 @@ def _highest_rate_within(rate: Floats, latency: Floats, threshold: float) -> flo
 
 
 def _best_fit(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the best (a, b, saturation) for each row of *repeats*, its error, and the error of a constant latency.
+    """Return the best (a, b, saturation) for each row of *repeats* (draws, n), its error, and the error of a constant latency.
 
-    Args:
-        rate: Request rate of each step; shape (n,). [requests/s]
-        latency: Shape (n,).
-        repeats: Weight of each step in each bootstrap sample; shape (draws, n).
-
-    Returns:
-        Parameters (draws, 3), error of the fit (draws,), and error of the constant (draws,). Errors are sums of squared
-        relative distances.
+    Errors are sums of squared relative distances; each row of *repeats* has the weights of the steps in one bootstrap sample.
     """
     saturations = _SATURATIONS * rate.max()
     load = rate[:, None] / saturations
@@ -200,17 +170,9 @@ def _closest_fit(waiting: Floats, latency: Floats, weight: Floats) -> tuple[tupl
 
 
 def _least_squares(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return a, b >= 0 that minimize the weighted squared error of `a + b x` against *y*, and that error.
+    """Return a, b >= 0 that minimize the squared error of `a + b x` against *y*, and that error; each of shape (draws, curves).
 
-    If the unconstrained optimum of one parameter is negative, that parameter is 0 and the other is fitted alone.
-
-    Args:
-        x: Waiting factor of each step and curve; shape (n, curves).
-        y: Latency; shape (n,). [seconds]
-        weight: Shape (draws, n).
-
-    Returns:
-        a, b and the error; each of shape (draws, curves).
+    *x* has the shape (n, curves), *weight* (draws, n). If the optimum of one parameter is negative, it is 0 and the other is fitted.
     """
     # Not `@`: for tables this small, starting BLAS threads takes longer than they save.
     s, sy, syy = (np.einsum("dn,n->d", weight, each)[:, None] for each in (np.ones_like(y), y, y**2))

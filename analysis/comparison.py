@@ -1,21 +1,15 @@
 """Comparison of two sets of requests: one decision rule for pages, the API, alerts and `stagelens compare`.
 
 The true quantile of either side lies between two of its requests, whose ranks follow from the binomial distribution for any
-latency distribution (`core.histogram`). The interval of the difference B - A combines both sides: chance errors add up as
-squares, because both are unlikely to be at their maximum at once; the width of the histogram bucket is not due to chance and
-is added in full. The interval of the ratio B / A consists of the factors R for which the interval of B - R x A contains zero,
-so the ratio is certainly above 1 exactly when the difference is certainly above 0.
+latency distribution (`core.histogram`). In the interval of the difference B - A, chance errors add up as squares; the width of the
+histogram bucket is not due to chance and is added in full. The interval of the ratio B / A consists of the factors R for which the
+interval of B - R x A contains zero, so the ratio is certainly above 1 exactly when the difference is certainly above 0.
 
 All intervals here are at 99 %. At 95 %, one or two of a hundred pairs of equal releases would be reported as slower or faster,
 which a fleet of 40 services would see every week; at 99 % it is at most 0.2 of a hundred (400 to 20,000 requests, p50 and p99).
 
-Failure rates use Wilson's score interval, which is also valid without failures, and Newcombe's method 10 for their difference.
-
-Sources:
-    A. Donner, G. Y. Zou, Closed-form confidence intervals for functions of the normal mean and standard deviation, Statistical
-    Methods in Medical Research 21 (2012), 347-359 (MOVER: differences and ratios).
-    R. G. Newcombe, Interval estimation for the difference between independent proportions: comparison of eleven methods,
-    Statistics in Medicine 17 (1998), 873-890, method 10.
+Sources: A. Donner, G. Y. Zou, Statistical Methods in Medical Research 21 (2012), 347-359 (MOVER: differences and ratios);
+R. G. Newcombe, Statistics in Medicine 17 (1998), 873-890, method 10 on Wilson's intervals (failure rates).
 """
 
 from __future__ import annotations
@@ -52,14 +46,10 @@ ChangeKind: TypeAlias = Literal["regression", "improvement", "same", "not_enough
 
 @dataclass(frozen=True, slots=True)
 class QuantileComparison:
-    """Comparison of B with A at one quantile.
+    """Comparison of B with A at one quantile; latencies in seconds, None without requests, and unknown bounds infinite.
 
-    Args:
-        quantile: The quantile. [0 < x < 1]
-        kind: Kind of change; `not_enough` with fewer than `confidence.MIN_TAIL` requests beyond the quantile on either side.
-        a_value: Latency of A, None without requests. [seconds]
-        low: Lower bound of b - a; -inf where unknown. [seconds]
-        ratio: b / a; None unless both are known and a is above zero.
+    *kind* is `not_enough` with fewer than `histogram.MIN_TAIL` requests beyond the quantile on either side. *low* and *high* are the
+    bounds of B - A, the ratios those of B / A.
     """
 
     quantile: float
@@ -80,17 +70,14 @@ class QuantileComparison:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval of the difference excludes 0."""
         return self.low > 0 or self.high < 0
 
     @property
     def has_changed(self) -> bool:
-        """Whether the difference is certain and large enough for a verdict."""
         return self.kind in ("regression", "improvement")
 
     @property
     def growth(self) -> float | None:
-        """Relative change from A to B; None if unknown."""
         return None if self.ratio is None else self.ratio - 1
 
     @property
@@ -103,10 +90,7 @@ class QuantileComparison:
 def compare_quantile(
     a: Histogram, b: Histogram, quantile: float, confidence: float = CONFIDENCE, *, a_quantile: float | None = None
 ) -> QuantileComparison:
-    """Compare two latency histograms at *quantile*.
-
-    - *confidence*: Confidence of the intervals, higher than the default if many pairs are compared.
-    - *a_quantile*: Quantile of A, if it is another one: the median below a tail.
+    """Compare two latency histograms at *quantile*; A at *a_quantile* if that is another one, such as the median below a tail.
 
     >>> fast, slow = Histogram(), Histogram()
     >>> fast.record(0.1, 1000), slow.record(0.2, 1000)
@@ -256,7 +240,6 @@ class FailureDifference:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval of the difference excludes 0."""
         return self.low > 0 or self.high < 0
 
 
@@ -305,15 +288,7 @@ def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
 
 def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
     """Return the stages that grew, largest growth first, from the result of `read.compare`; empty if the total did not grow."""
-    rows = compared.sort_values("delta_seconds", ascending=False)
-    total = float(rows["delta_seconds"].sum())
-    if total <= 0:
-        return ()
-    return tuple(
-        StageGrowth(str(stage), float(delta), float(delta) / total)
-        for stage, delta in zip(rows["stage"], rows["delta_seconds"], strict=True)
-        if delta > 0
-    )
+    return growth_of(dict(zip(compared["stage"], compared["delta_seconds"], strict=True)))
 
 
 def stage_growth(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[StageGrowth, ...]:
@@ -322,9 +297,14 @@ def stage_growth(before: Mapping[str, float], now: Mapping[str, float]) -> tuple
     >>> stage_growth({"forward": 1.0, "queue": 1.0}, {"forward": 1.0, "queue": 3.0})
     (StageGrowth(stage='queue', seconds=2.0, share=1.0),)
     """
-    stages = sorted({*before, *now})
-    added = [now.get(stage, 0.0) - before.get(stage, 0.0) for stage in stages]
-    return rank_stage_growth(pd.DataFrame({"stage": stages, "delta_seconds": added}))
+    return growth_of({stage: now.get(stage, 0.0) - before.get(stage, 0.0) for stage in sorted({*before, *now})})
+
+
+def growth_of(added: Mapping[str, float]) -> tuple[StageGrowth, ...]:
+    """Return the stages to which seconds were *added*, most first; empty if the sum did not grow."""
+    total = float(sum(added.values()))
+    grown = sorted((item for item in added.items() if item[1] > 0), key=lambda item: -item[1]) if total > 0 else []
+    return tuple(StageGrowth(str(stage), float(seconds), float(seconds) / total) for stage, seconds in grown)
 
 
 def dominant_growth(growth: Sequence[StageGrowth]) -> StageGrowth | None:
@@ -354,11 +334,9 @@ def version_times(
 ) -> VersionTimes:
     """Return the common period of two versions or, for consecutive versions, two periods without overlap.
 
-    Versions also overlap in a rollout, and after a rollback the older version has a gap in which the newer one served.
-    Such an overlap is not used if it has too few requests for p99 and the consecutive periods have more.
-
-    Args:
-        requests: Function that returns the smaller request count of both sides, for a period of A and a period of B.
+    Versions also overlap in a rollout, and after a rollback the older version has a gap in which the newer one served. Such an overlap
+    is not used if it has too few requests for p99 and the consecutive periods have more. *requests* returns the smaller request count
+    of both sides, for a period of A and a period of B.
     """
     first, second = _consecutive(a, b)
     shared = ServingPeriod(max(a.start, b.start), min(a.end, b.end))

@@ -1,8 +1,6 @@
-"""Serving costs: the price file of the operator (docs/capacity.md), and the cost of a request derived from it.
+"""Serving costs: the price file of the operator (docs/capacity.md), the cost of a request, and the waste of a service.
 
-`per_hour` is the price of the whole service with all its replicas. An entry without an environment applies to a service
-that runs in a single environment, whatever its name. A missing price is never estimated. The waste of a service is what is
-paid for machines without work, and the time that requests wait or lose.
+A missing price is never estimated. Waste is what is paid for machines without work, and the time that requests wait or lose.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _MAX_CURRENCY = 4
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of all replicas of one service together [currency/hour], in one environment or, for None, its only one."""
+    """Price of all replicas of one service together [currency/hour], in one environment or, for None, in its only one."""
 
     service: str
     environment: str | None
@@ -125,11 +123,8 @@ def cost_of_request(per_hour: float, seconds: float, requests: float) -> float |
 def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
     """Split *cost* over the stages that occupy a machine, in proportion to their mean times.
 
-    A waiting request occupies no paid resource, so waiting stages cost nothing. Speeding up a stage saves at most its cost,
-    and only if the freed time is used: by more requests, or by fewer machines.
-
-    Source:
-        Amdahl, "Validity of the single processor approach" (AFIPS 1967), applied to cost.
+    A waiting request occupies no paid resource, so waiting stages cost nothing. Speeding up a stage saves at most its cost, and only if
+    the freed time is used: by more requests, or by fewer machines (Amdahl, AFIPS 1967, applied to cost).
 
     >>> cost_by_stage(4.0, {"forward": 0.03, "queue": 0.2, "preprocess": 0.01})
     {'forward': 3.0, 'preprocess': 1.0}
@@ -141,12 +136,7 @@ def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_prices(path: Path) -> Prices:
-    """Read the price file at *path*.
-
-    Raises:
-        FileError: The file is invalid; each error names its line.
-        ConfigError: The file cannot be read.
-    """
+    """Read the price file at *path*; FileError if it is invalid."""
     found = read_file(path, "a file of prices", _EXAMPLE, _PriceFile)
     return Prices(found.currency, tuple(each.price for each in found.prices))
 
@@ -206,14 +196,9 @@ WasteKind = Literal["idle", "queue", "calls", "loads"]
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Waste of one service in a window.
+    """Waste of one service in *seconds* of a window; prices in currency/hour, None if unknown.
 
-    Args:
-        seconds: Length of the window within the history of the service. [seconds]
-        per_hour: Price of all replicas together; None if unknown. [currency/hour]
-        replicas: Number of replicas that the price covers; None if unknown. [count]
-        busy: Share of the time in which the machines worked; None if unknown. [ratio]
-        load_seconds: Time in which processes loaded models, or ran them for the first time. [seconds]
+    *busy* is the share of the time in which the machines worked, *load_seconds* the time in which processes loaded models.
     """
 
     service: str

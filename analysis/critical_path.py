@@ -1,8 +1,7 @@
 """Critical path of a trace that passes several services: the work that its end had to wait for, by service and stage.
 
-The requests of a trace are placed in the calls that they serve. Clocks of machines differ: a request that lies outside of its
-call is moved to the middle of the call, which leaves as much time for the network before it as after it. A request that is
-longer than its call stays where it is, and its part outside the call is cut off.
+Clocks of machines differ: a request that lies outside of the call that it serves is moved to the middle of the call. A request that
+is longer than its call stays where it is, and its part outside the call is cut off.
 
 The path is walked back from the end of the outermost request. The stage that a request is in is the one of `core.partition`; at
 the end of a call to a known request the path enters that request, and continues before the call. So work in parallel with a
@@ -35,13 +34,9 @@ MAX_REQUESTS_A_TRACE = 200
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """Request of one service in a trace.
+    """Request of one service in a trace, by the clock of the service in Unix nanoseconds, with spans as in `store.KeptTrace`.
 
-    Args:
-        span_id: Its root span; "" for a request that is known only from its caller.
-        parent_id: Span that called it; "" for none.
-        start: Start by the clock of the service. [Unix nanoseconds]
-        spans: Recorded intervals, as in `store.KeptTrace`.
+    The ids are "" for a request that is known only from its caller, and for one that nothing called.
     """
 
     service: str
@@ -54,19 +49,14 @@ class TracedRequest:
 
     @property
     def end(self) -> int:
-        """End by the clock of the service [Unix nanoseconds]."""
         return self.start + self.duration
 
 
 @dataclass(slots=True, eq=False)
 class PlacedCall:
-    """Call of a request to another service.
+    """Call of a request to another service, until the end of the wait for the response, and until the response was read.
 
-    Args:
-        end: End of the wait for the response. [as above]
-        read: End of the reading of the response. [as above]
-        span_id: Id of its span; "" for a call of an agent.
-        spans: Positions of its intervals in the spans of the request.
+    *span_id* is "" for a call of an agent; *spans* are positions in the spans of the request.
     """
 
     start: int
@@ -79,13 +69,10 @@ class PlacedCall:
 
 @dataclass(slots=True, eq=False)
 class PlacedRequest:
-    """Request at its place in the trace.
+    """Request at its place in the trace, by the clock of the outermost request in Unix nanoseconds.
 
-    Args:
-        caller: Request that called it; None for an outermost one.
-        is_direct: Whether its caller is known by id; otherwise only one call was open at that time.
-        moved: Time by which it was moved into its call, because clocks differ. [nanoseconds]
-        offset: Difference of all its times from the clock of its service. [nanoseconds]
+    If its caller is not known *is_direct*, by id, only one call was open at that time. *moved* is the time by which it was moved into
+    its call, *offset* the difference from the clock of its service.
     """
 
     request: TracedRequest
@@ -102,12 +89,10 @@ class PlacedRequest:
 
     @property
     def start(self) -> int:
-        """Start by the clock of the outermost request [Unix nanoseconds]."""
         return self.request.start + self.offset
 
     @property
     def end(self) -> int:
-        """End by the clock of the outermost request [Unix nanoseconds]."""
         return self.start + self.request.duration
 
     @property
@@ -170,8 +155,7 @@ def served_by(span: Mapping[str, Any]) -> str:
 def place_requests(requests: Iterable[TracedRequest]) -> list[PlacedRequest]:
     """Return the outermost requests of one trace, by start; the others are in their calls.
 
-    A request of which only the caller is retained has its service, and its time is not divided. A request whose caller is not
-    retained is in the only call that encloses it in time and has no other request; otherwise it is an outermost one.
+    A request whose caller is not retained is in the only call that encloses it in time and has no other request.
     """
     known = sorted(requests, key=lambda each: (each.start, -each.duration, each.span_id))[:MAX_REQUESTS_A_TRACE]
     placed = [PlacedRequest(each, _calls(each)) for each in [*known, *_unretained(known)]]
@@ -227,7 +211,6 @@ class DependencySplit:
 
 
 def split_dependency(requests: Iterable[PlacedRequest]) -> DependencySplit:
-    """Return what *requests* waited for in the stage `dependency`."""
     found = [spent for each in requests if (spent := _dependency_times(each)).total()]
     whole: Counter[str] = sum(found, Counter())
     return DependencySplit(len(found), tuple((name, spent / whole.total()) for name, spent in whole.most_common()))
@@ -333,12 +316,7 @@ def _set_offsets(placed: PlacedRequest) -> None:
 
 
 class PathPiece(NamedTuple):
-    """Piece of a critical path.
-
-    Args:
-        services: Services from the outermost request to the one of the piece.
-        call: Call that the request waited for, if a request that served it is known.
-    """
+    """Piece of a critical path, with the services from the outermost request on, and the call that the request waited for if it is known."""
 
     services: tuple[str, ...]
     request: TracedRequest

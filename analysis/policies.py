@@ -1,8 +1,4 @@
-"""Policies shipped with Stagelens: the numbers of `policy/*.yaml`, read into dataclasses that document their meaning.
-
-The burn-rate policy (`multiwindow.yaml`) and the incident policy (`incidents.yaml`) are defined here; the two policies of the
-regression search are defined in `regression.policy`.
-"""
+"""Policies shipped with Stagelens: the numbers of `policy/*.yaml`, read into dataclasses."""
 
 from __future__ import annotations
 
@@ -30,11 +26,9 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """Rule for incidents about missing traffic of a service.
+    """Rule for incidents about missing traffic: at least *expected* requests in the same window at the earlier times.
 
-    Args:
-        expected: Minimum number of requests in the same window at the earlier times. [count]
-        before: Ages of the earlier windows to compare with; only times at which the service already existed count.
+    Of the ages *before* of the earlier windows, only times at which the service already existed count.
     """
 
     after: timedelta
@@ -61,21 +55,7 @@ class IncidentPolicy:
 
 @cache
 def default_incident_policy() -> IncidentPolicy:
-    """Return the incident policy shipped with Stagelens."""
-    text = (Path(__file__).parent / "policy" / "incidents.yaml").read_text(encoding="utf-8")
-    return read_incident_policy(yaml.safe_load(text))
-
-
-def read_incident_policy(raw: dict[str, Any]) -> IncidentPolicy:
-    """Parse an incident policy from the parsed YAML mapping *raw*."""
-    fleet, silent, missed = raw["fleet"], raw["no_data"], raw["catch_up"]
-    before = tuple(parse_duration(text, "before") for text in silent["before"])
-    return IncidentPolicy(
-        fleet=Fleet(fleet["services"], parse_duration(fleet["within"], "within")),
-        no_data=NoData(parse_duration(silent["after"], "after"), silent["expected"], before, silent["severity"]),
-        catch_up=CatchUp(parse_duration(missed["gap"], "gap"), parse_duration(missed["reach"], "reach")),
-        kept=parse_duration(raw["kept"], "kept"),
-    )
+    return shipped_policy(IncidentPolicy, "incidents")
 
 
 Severity = Literal["page", "ticket"]
@@ -93,12 +73,9 @@ class BurnRateRule:
 
 @dataclass(frozen=True, slots=True)
 class MinimumBadRequests:
-    """Minimum number of bad requests for an alert.
+    """Minimum number of *bad* requests for an alert in the long window, or *all_bad* in the short window if it has no good request.
 
-    Args:
-        bad: Minimum in the long window. [count]
-        all_bad: Alternative minimum in the short window, if it has no good request. [count]
-        seen: Minimum age of a service, as a number of short windows; for a younger one the remaining window counts as good.
+    A service younger than *seen* short windows has good requests in the remaining time.
     """
 
     bad: float
@@ -116,14 +93,10 @@ class CalmRule:
 
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
-    """Hysteresis of incidents.
+    """Hysteresis of incidents: *keep* is the share of its threshold down to which a firing tier continues.
 
-    Args:
-        keep: A firing tier continues down to this share of its threshold. [ratio]
-        quiet: Time without a firing tier after which the incident is resolved.
-        reopen: Time after its end within which the same cause reopens the incident.
-        abandon: Time without data after which the incident is closed as unknown.
-        update: Minimum time between two notifications about a changed stage.
+    An incident is resolved after *quiet*, reopened within *reopen*, closed as unknown after *abandon* without data, and notified of a
+    changed stage again after *update*.
     """
 
     keep: float
@@ -144,34 +117,7 @@ class BurnRatePolicy:
 
 @cache
 def default_burn_rate_policy() -> BurnRatePolicy:
-    """Return the burn-rate policy shipped with Stagelens."""
-    text = (Path(__file__).parent / "policy" / "multiwindow.yaml").read_text(encoding="utf-8")
-    return read_burn_rate_policy(yaml.safe_load(text))
-
-
-def read_burn_rate_policy(raw: dict[str, Any]) -> BurnRatePolicy:
-    """Parse a burn-rate policy from the parsed YAML mapping *raw*."""
-    calm, incident = raw["calm"], raw["incident"]
-    return BurnRatePolicy(
-        rules=tuple(
-            BurnRateRule(rule["severity"], rule["budget"], _length(rule, "long"), _length(rule, "short"))
-            for rule in raw["tiers"]
-        ),
-        guard=MinimumBadRequests(**raw["guard"]),
-        calm=CalmRule(_length(calm, "window"), calm["evidence"]),
-        hysteresis=Hysteresis(
-            keep=incident["keep"],
-            quiet=_length(incident, "quiet"),
-            reopen=_length(incident, "reopen"),
-            abandon=_length(incident, "abandon"),
-            update=_length(incident, "update"),
-        ),
-        stale=_length(raw, "stale"),
-    )
-
-
-def _length(raw: dict[str, Any], key: str) -> timedelta:
-    return parse_duration(raw[key], key)
+    return shipped_policy(BurnRatePolicy, "multiwindow")
 
 
 # Type of a field that is written as a duration in the file and stored in whole minutes.
@@ -185,13 +131,9 @@ def shipped_policy(kind: type[T], name: str) -> T:
 
 
 def read_policy_fields(kind: type[T], raw: Mapping[str, Any]) -> T:
-    """Build the dataclass *kind* from the values of *raw*.
+    """Build the dataclass *kind* from *raw*: nested dataclasses, tuples from lists, and durations from text such as `5m`.
 
-    Nested dataclasses are read recursively, tuples from lists, and durations from text such as `5m`.
-
-    Raises:
-        TypeError: A key is missing or unknown.
-        ConfigError: A duration is invalid.
+    Raises TypeError for a missing or unknown key, ConfigError for an invalid duration.
     """
     kinds = get_type_hints(kind, include_extras=True)
     return kind(**{key: _value(kinds.get(key), value, key) for key, value in raw.items()})

@@ -60,13 +60,9 @@ _LIBRARIES = sys.stdlib_module_names - {"__main__"} | set(_LIBRARY_NAMES.split()
 
 @dataclass(frozen=True, slots=True)
 class ProfileBand:
-    """Time of the requests at one percentile, or mean time of selected requests, by stage and by stack.
+    """Time [seconds] of the requests at one percentile, or mean time of selected requests, by stage and by stack.
 
-    Args:
-        sampled: Estimated number of sampled requests. [requests]
-        stages: Exact time by stage; adds up to the latency. [seconds]
-        stacks: Time by key of `core.code_stack.stack_key`; the keys of a stage add up to its time. Stages without samples have
-            no keys. [seconds]
+    The keys of a stage in *stacks* add up to its time; a stage without samples has none.
     """
 
     latency: float
@@ -84,18 +80,11 @@ NO_SAMPLES = ProfileBand(0.0, 0.0, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Time of a request in one function, within one stage.
+    """Time of a request in one function, within one stage; at the median None with too few samples.
 
-    Args:
-        line: Line with the most time; 0 if unknown.
-        is_library: Whether the function belongs to a library that no code of the user called.
-        tail_self_ms: Time in the function and in library functions that it called, at the tail percentile. [milliseconds]
-        tail_total_ms: As `tail_self_ms`, and in all other functions that it called. [milliseconds]
-        median_self_ms: As `tail_self_ms`, at the median; None with too few samples. [milliseconds]
-        median_total_ms: As `tail_total_ms`, at the median; None with too few samples. [milliseconds]
-        share: Share of `tail_self_ms` in the time of the stage at the tail percentile. [ratio]
-        depth: Number of functions of the user's code around it; the largest one of its stacks.
-        wait: What the function waits in for most of `tail_self_ms`, such as `Event.wait`; "" if it works.
+    The self time includes library functions that it called, the total also all others. *line* is that with the most time, *share* that
+    of the self time in the stage at the tail, *depth* the number of functions of the user's code around it, and *wait* what it waits in
+    for most of its self time, such as `Event.wait`.
     """
 
     stage: str
@@ -155,13 +144,9 @@ class CodeNode:
 
 @dataclass(frozen=True, slots=True)
 class FunctionGrowth:
-    """Growth of one function between two selections of requests, at the same percentile.
+    """Growth of one function between two selections of requests, at the same percentile, as self time.
 
-    Args:
-        before_ms: Self time before; with the functions that it calls where these make it the cause. [milliseconds]
-        stage_growth_ms: Exact growth of the stage. [milliseconds]
-        is_cause: Whether the function explains the growth of the stage, see `main_function`.
-        quantile: Percentile of the compared requests; 0 if unknown. [0..1]
+    The times include the functions that it calls where these make it the cause of the growth of the stage (`main_function`).
     """
 
     stage: str
@@ -252,10 +237,7 @@ def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[Func
 
 
 def flame_graph(stage: str, tail: ProfileBand, median: ProfileBand | None = None) -> CodeNode:
-    """Return the stacks of *stage* as a tree with the time at the tail and at the median.
-
-    The tree has no children if *tail* has too few samples.
-    """
+    """Return the stacks of *stage* as a tree with the time at the tail and at the median; without children with too few samples."""
     bands = [("tail_ms", tail)] if tail.is_sufficient else []
     if bands and median and median.is_sufficient:
         bands.append(("median_ms", median))
@@ -301,10 +283,6 @@ def main_function(found: Sequence[FunctionTime], whole_ms: float) -> tuple[Funct
     """Return the function that explains *whole_ms* milliseconds of the tail, and its share of them; None if none does.
 
     It is the innermost one that has at least 80 % with the functions that it calls; else one whose own time is at least half.
-
-    Args:
-        found: Functions from `functions`, of one or more stages.
-        whole_ms: Time of these stages. [milliseconds]
     """
     cause = _cause([(each, each.tail_self_ms, each.tail_total_ms) for each in found], whole_ms)
     return (cause[0], cause[1] / whole_ms) if cause else None
@@ -325,10 +303,7 @@ def _cause(found: Sequence[tuple[FunctionTime, float, float]], whole_ms: float) 
 
 
 def profile_of_request(text: str) -> dict[str, int]:
-    """Return the microseconds by key of stage and stack of one request, from the attribute `core.names.PROFILE`.
-
-    Lines that are invalid are left out.
-    """
+    """Return the microseconds by key of stage and stack from the attribute `core.names.PROFILE`, without invalid lines."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         count, _, key = line.partition(" ")

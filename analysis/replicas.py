@@ -2,15 +2,14 @@
 
 Each replica is compared with all others together (leave-one-out), by the decision rule of `comparison`:
 
-- The others' requests are weighted so that they have the replica's number of requests in each step of time. A burst that reaches
-  all replicas, or an uneven load, therefore makes no replica slow. Steps of several tables, such as one for each route, are
-  weighted one by one (`stratified`).
-- Requests of one minute of one replica are not independent: a pause of its process hits all that run. The counts are divided by
-  their dispersion between steps and replicas (quasi-binomial) before they are compared.
+- The others' requests are weighted so that they have the replica's number of requests in each step of time, so a burst that reaches
+  all replicas, or an uneven load, makes no replica slow.
+- Requests of one minute of one replica are not independent. The counts are divided by their dispersion between steps and replicas
+  (quasi-binomial) before they are compared.
 - One step must not decide: without the most extreme step, the replica must still be more likely slow than not (20 to 1).
 - The confidence is corrected for the number of replicas, percentiles and time ranges that are looked at (Bonferroni).
-- The replica must also stand out from the spread between the others, which differ a little in every fleet, and few others may be
-  as slow: half of a fleet on older machines has no outlier.
+- The replica must also stand out from the spread between the others, and few others may be as slow: half of a fleet on older
+  machines has no outlier.
 
 Processes of one host are also compared as one, because a slow machine slows all of its processes.
 
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from ..core import hardware as measures
 from ..core.hardware import Measure, host_of
 from ..core.histogram import Histogram, has_enough_samples
-from .comparison import CONFIDENCE, StageGrowth, compare_quantile, rank_stage_growth
+from .comparison import CONFIDENCE, StageGrowth, compare_quantile, growth_of
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -56,13 +55,7 @@ _ALSO_SLOW = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCounts:
-    """Requests of one replica.
-
-    Args:
-        place: Host and process, in the format of `core.hardware.place`.
-        requests: Requests by step and latency bucket; shape (t, k).
-        stages: Time by stage and step; shape (t,). [microseconds]
-    """
+    """Requests of one replica by step and latency bucket (t, k), and its time by stage and step (t,) in microseconds."""
 
     place: str
     requests: Ints
@@ -71,14 +64,7 @@ class ReplicaCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
-    """Requests of a service by replica.
-
-    Args:
-        scale: Scale of the latency buckets.
-        index: Latency buckets, ascending; shape (k,).
-        starts: Starts of the steps, ascending; equal starts are strata of one step; shape (t,). [Unix seconds]
-        replicas: The replicas.
-    """
+    """Requests of a service by replica; *starts* are ascending Unix seconds (t,), of which equal ones are strata of one step."""
 
     scale: int
     index: Ints
@@ -97,17 +83,10 @@ class HardwareDifference:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOutlier:
-    """Replica that is slower than the others.
+    """Replica, or host of which all processes are slow, that is slower than the others.
 
-    Args:
-        place: Host and process, or the host if all of its processes are slow.
-        quantile: Percentile at which it is compared: the median if that differs, else a higher one.
-        seconds: Its latency at the percentile since the onset. [seconds]
-        others_seconds: Latency of the others at the same times. [seconds]
-        onset: Start of the first step since which it is slower. [Unix seconds]
-        is_dated: Whether there are requests before the onset; if not, it may have been slower already.
-        growth: Stages whose mean time is longer than at the others, longest first.
-        hardware: Measures of its machine that differ, most important first.
+    *quantile* is the median if that differs, else a higher one. *others_seconds* is the latency of the others at the same times. If it
+    *is_dated*, there are requests before the onset, the start of the first slow step. *growth* and *hardware* are by importance.
     """
 
     place: str
@@ -129,13 +108,9 @@ class ReplicaOutlier:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLatency:
-    """Latency of one replica.
+    """Latency of one replica [seconds], None with too few requests; *ratio* of the median to that of the others at the same times.
 
-    Args:
-        p50: Median; None with too few requests. [seconds]
-        p99: 99th percentile; None with too few requests. [seconds]
-        ratio: Median relative to that of the others at the same times; None if one is unknown.
-        medians: Median by step, NaN without requests; shape (t,). [seconds]
+    *medians* are by step (t,), NaN without requests.
     """
 
     place: str
@@ -294,12 +269,7 @@ def _ranges(steps: int) -> Iterator[int]:
 
 
 def _gaps(counts: Ints, index: Ints) -> Ints:
-    """Return the first bucket above that of the others at each percentile; 0 unless a unit is beyond it; shape (quantiles, v).
-
-    Args:
-        counts: Requests; shape (v, t, k).
-        index: Latency buckets, ascending; shape (k,).
-    """
+    """Return the first bucket above that of the others at each percentile; 0 unless a unit is beyond it; shape (quantiles, v)."""
     n = counts.sum(axis=2)
     others = n.sum(axis=0) - n
     weights = np.where(others > 0, n / np.maximum(others, 1), 0.0)
@@ -415,10 +385,7 @@ def _gains(above: Ints, n: Ints, usual: Floats, rows: NDArray[np.bool_]) -> Floa
 def _dispersion(counts: Ints, at: int, threshold: int) -> float:
     """Return how many times more the share above the threshold varies than that of independent requests; at least 1.
 
-    Args:
-        counts: Requests; shape (v, t, k).
-        at: Unit that may be slower, by the same odds at all times.
-        threshold: First bucket above the threshold.
+    *counts* have the shape (v, t, k); the unit *at* may be slower, by the same odds at all times.
     """
     above, n = counts[:, :, threshold:].sum(axis=2).astype(float), counts.sum(axis=2).astype(float)
     others = np.arange(len(counts)) != at
@@ -515,11 +482,12 @@ def _growth(table: ReplicaTable, place: str, rows: NDArray[np.bool_]) -> tuple[S
         times = (each.stages[stage][rows][both].astype(float) for each in replicas if stage in each.stages)
         return sum(times, np.zeros(len(weights)))
 
-    changes = [
-        (float(spent(inside, stage).sum()) - float(weights @ spent(outside, stage))) / requests / 1e6
-        for stage in stages
-    ]
-    return rank_stage_growth(pd.DataFrame({"stage": list(stages), "delta_seconds": changes}))
+    return growth_of(
+        {
+            stage: (float(spent(inside, stage).sum()) - float(weights @ spent(outside, stage))) / requests / 1e6
+            for stage in stages
+        }
+    )
 
 
 # Measures that explain a slow replica, most important first, with the least difference: of a ratio for shares, relative otherwise.
@@ -541,12 +509,9 @@ _EXPLAINING: Mapping[Measure, float] = {
 def hardware_differences(
     frame: pd.DataFrame, place: str, places: Sequence[str], since: int
 ) -> tuple[HardwareDifference, ...]:
-    """Return the measures at *place* that differ much from the others.
+    """Return the measures at *place*, in a result of `Reader.hardware`, that differ much from the others *since* a time in Unix seconds.
 
     Machines and GPUs that several of *places* share explain none of them and are left out.
-
-    - *frame*: Result of `Reader.hardware`.
-    - *since*: Time from which values count. [Unix seconds]
     """
     recent = frame[frame["at"] >= pd.Timestamp(since, unit="s", tz="UTC")]
     found: list[HardwareDifference] = []

@@ -1,7 +1,6 @@
 """Situation of a service: what changed, in the order no data, failures, release, latency, objective, replica.
 
-The decision is for pages and messages that name one thing first. A failing service is never described by a stage, and a change
-within its confidence interval is no change.
+A failing service is never described by a stage, and a change within its confidence interval is no change.
 """
 
 from __future__ import annotations
@@ -22,17 +21,10 @@ Kind = Literal["no_data", "failures", "release", "first_token", "latency", "burn
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Facts about a service in a window; a missing one is None.
+    """Facts about a service in a window, compared with another window; a missing one is None.
 
-    Args:
-        is_silent: Whether the service stopped sending data.
-        failure_ratio: Share of failed requests in the window. [ratio]
-        failures: The same, compared with the compared window.
-        latency: Latency, compared with the compared window.
-        first_token: Time to the first token, compared with the compared window.
-        release: Latency of the newest version, compared with the version before, if it is clearly slower.
-        is_burning: Whether an objective of the service is burning, or an incident is open.
-        are_failures_cause: Whether failures are the cause of an incident, a burning objective or the higher latency.
+    *release* is the newest version compared with the version before, if it is clearly slower. *are_failures_cause* is whether failures
+    are the cause of an incident, a burning objective or the higher latency.
     """
 
     is_silent: bool

@@ -34,12 +34,8 @@ def slo_state(
     """Return the state of an SLO; the most severe doubt about its numbers has priority.
 
     `burning`: a page fires; `at_risk`: a ticket fires, the budget is spent, or the objective is violated so far by more than a few
-    requests; `stale`: the collector does not work, so the state is unknown; `maintenance`: a maintenance window is in progress;
-    `no_data`: no request in the last hour, traffic that has stopped, or a rule whose long window is above its threshold while its
-    short window has no request.
-
-    - *is_stale*: Whether the collector has stopped writing data.
-    - *in_maintenance*: Whether a maintenance window is in progress.
+    requests; `stale`: the collector does not work, so the state is unknown; `no_data`: no request in the last hour, traffic that has
+    stopped, or a rule whose long window is above its threshold while its short window has no request.
     """
     if is_stale:
         return "stale"
@@ -79,12 +75,7 @@ RuleState = Literal["firing", "too_few", "short_only", "long_only", "quiet", "no
 
 @dataclass(frozen=True, slots=True)
 class RuleStatus:
-    """Status of one alert tier of an SLO.
-
-    Args:
-        fires: Whether the tier fires, which also requires a minimum number of bad requests.
-        pending: Whether the tier may fire soon: the short window reaches the burn rate, the long window does not yet.
-    """
+    """Status of one alert tier of an SLO; *pending* if the short window reaches the burn rate, and the long window does not yet."""
 
     tier: AlertTier
     long_burn: float | None
@@ -94,10 +85,7 @@ class RuleStatus:
 
     @property
     def state(self) -> RuleState:
-        """State of both windows; with `too_few`, they reach the burn rate with too few bad requests or too recent data.
-
-        `no_data`: no request in the short window.
-        """
+        """State of both windows; with `too_few`, they reach the burn rate with too few bad requests or too recent data."""
         if self.fires:
             return "firing"
         if self.short_burn is None:
@@ -120,7 +108,6 @@ def rule_status(
     objective: float,
     guard: MinimumBadRequests,
 ) -> RuleStatus:
-    """Return the status of *tier*; arguments as in `slo_state`, with the counts of both windows and the tiers that fire."""
     long, short = (known_burn_rate(counts[each], objective) for each in (tier.long, tier.short))
     return RuleStatus(tier, long, short, tier in firing, is_pending(tier, counts, objective, guard))
 
@@ -139,8 +126,7 @@ def service_state(
 ) -> tuple[SloState | Literal[""], Reason]:
     """Return the state of a service and the reason for it; the state is "" if unknown.
 
-    - *slo*: State of its most urgent SLO; None without SLOs.
-    - *incident*: Highest severity of its open incidents, without those of SLOs in maintenance; None without incidents.
+    *slo* is the state of its most urgent SLO, *incident* the highest severity of its open ones, without those in maintenance.
     """
     if slo == "burning":
         return slo, "slo"
@@ -154,10 +140,7 @@ def service_state(
 
 
 def missed_requests(silence: timedelta, active: timedelta, requests: float) -> float | None:
-    """Return the number of requests that a silent service would usually have had; None if it is not silent.
-
-    - *active*: Time in which it had *requests*.
-    """
+    """Return the number of requests that a silent service would usually have had, given *requests* in its *active* time; else None."""
     missed = requests / max(active.total_seconds(), 1.0) * silence.total_seconds()
     return missed if silence >= _SILENT and missed >= _MISSED else None
 

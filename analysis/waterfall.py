@@ -22,7 +22,6 @@ def wall_seconds(duration_ns: int) -> float:
 
 
 def spans_by_start(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return *spans* sorted by start time."""
     return sorted(spans, key=lambda each: int(each["start_ns"]))
 
 

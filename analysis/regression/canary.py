@@ -1,18 +1,15 @@
 """Canary comparison: compares two versions of a service that serve at the same time, minute by minute.
 
-Effects on both versions cancel out. Each row of the statistics is a test of the requests beyond its threshold: in each minute, the
-requests of both versions beyond it are distributed over the versions by chance, so the count of the canary has a known mean and
-variance (those of a noncentral hypergeometric distribution). The null hypothesis is that the latency grew by at most
-`SMALL_GROWTH`, because replicas of equal versions differ a little.
+Effects on both versions cancel out. In each minute, the requests of both versions beyond a threshold are distributed over the
+versions by chance, so the count of the canary has a known mean and variance (noncentral hypergeometric distribution). The null
+hypothesis is that the latency grew by at most `SMALL_GROWTH`, because replicas of equal versions differ a little.
 
-The evidence is the likelihood ratio of a mixture of growths to no growth, a test martingale: two equal versions reach 1 / `error` with
-at most the probability `error`, however often they are compared from a fixed start on. So looking each minute causes no false alarms, and a
-clear growth is found within minutes. For versions that run together for longer than the counts are retained, the start moves, and the
-probability is approximate.
+The evidence is the likelihood ratio of a mixture of growths to no growth, a test martingale: two equal versions reach 1 / `error`
+with at most the probability `error`, however often they are compared from a fixed start on. For versions that run together for
+longer than the counts are retained, the start moves, and the probability is approximate.
 
-Sources: J. Cornfield, A statistical problem arising from retrospective studies, Proc. 3rd Berkeley Symposium (1956), 135-148 (mean
-and variance); H. Robbins, Statistical methods related to the law of the iterated logarithm, Ann. Math. Stat. 41 (1970), 1397-1409
-(mixture); M. Lindon et al., Rapid regression detection in software deployments through sequential testing, arXiv 2205.14762.
+Sources: J. Cornfield, Proc. 3rd Berkeley Symposium (1956), 135-148 (mean and variance); H. Robbins, Ann. Math. Stat. 41 (1970),
+1397-1409 (mixture); M. Lindon et al., arXiv 2205.14762 (sequential testing of deployments).
 """
 
 from __future__ import annotations
@@ -42,9 +39,6 @@ def compare_versions(
 
     The first score requires that one stage grew; the second also counts several stages that grew alike, as on a slow machine. Both
     also require that the end-to-end latency grew. Without stages, the end-to-end latency is the evidence.
-
-    Raises:
-        ValueError: The counts of the two versions cover different minutes.
     """
     if (old.start, len(old)) != (new.start, len(new)):
         msg = f"both versions must be counted in the same minutes, got {len(old)} from {old.start}, {len(new)} from {new.start}"
@@ -65,8 +59,6 @@ def compare_versions(
 
 @dataclass(frozen=True, slots=True)
 class _CanaryScore:
-    """Score of the minutes from one start on; *shared* if several stages grew alike."""
-
     cell: WindowScore
     moved: Mapping[str, float]
     shared: bool
@@ -148,10 +140,7 @@ def conditional_moments(
 def log_evidence(excess: Floats, variance: Floats, mixture: float) -> Floats:
     """Return the log likelihood ratio of a growth, distributed as the positive half of a normal distribution, to no growth.
 
-    Args:
-        excess: Excess of the count over its mean under the null hypothesis.
-        variance: Variance of the count.
-        mixture: Standard deviation of the growth. [log odds]
+    *excess* is that of the count over its mean under the null hypothesis, *mixture* the standard deviation of the growth in log odds.
     """
     wide = 1 + mixture**2 * variance
     upper = [math.erfc(-each) / 2 for each in (excess * mixture / np.sqrt(2 * wide)).tolist()]

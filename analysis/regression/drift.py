@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from ...core.histogram import BUCKETS_A_DOUBLING, has_enough_samples
-from ..comparison import StageGrowth
+from ..comparison import StageGrowth, growth_of
 from ..policies import shipped_policy
 from .stage_attribution import mean_stage_seconds
 from .statistic import WEEK, Floats, StageSeconds
@@ -27,8 +27,6 @@ LEAST_DAYS = min(_T) + 1
 
 @dataclass(frozen=True, slots=True)
 class DriftPolicy:
-    """Policy of slow growth, `policy/drift.yaml`."""
-
     at: tuple[float, ...]
     weeks: int
     growth: float
@@ -39,20 +37,12 @@ class DriftPolicy:
 
 @cache
 def default_drift_policy() -> DriftPolicy:
-    """Return the policy of slow growth shipped with Stagelens."""
     return shipped_policy(DriftPolicy, "drift")
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Slow growth of one quantile.
-
-    Args:
-        before: Latency in the first week, as geometric mean of its days. [seconds]
-        after: Latency in the last week. [seconds]
-        low: Lower bound of after / before. [ratio]
-        high: Upper bound of after / before. [ratio]
-    """
+    """Slow growth of a quantile from the first to the last week [seconds], with the bounds of after / before."""
 
     at: float
     before: float
@@ -89,10 +79,7 @@ def stage_growth(first: StageSeconds, last: StageSeconds, at: float) -> tuple[St
     before, after = (mean_stage_seconds(at if at > 0.5 else 0.0, each, stages) for each in (first, last))  # noqa: PLR2004
     if before is None or after is None:
         return ()
-    grown = dict(zip(stages, (after - before).tolist(), strict=True))
-    whole = sum(grown.values())
-    ordered = sorted(grown, key=lambda stage: -grown[stage])
-    return tuple(StageGrowth(each, grown[each], grown[each] / whole) for each in ordered if whole > 0 < grown[each])
+    return growth_of(dict(zip(stages, (after - before).tolist(), strict=True)))
 
 
 def _drift_at(policy: DriftPolicy, at: float, logs: Floats) -> Drift | None:

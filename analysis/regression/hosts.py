@@ -1,8 +1,7 @@
 """Slow machines: how much of a growth other services on the same hosts explain, as control groups.
 
-A noisy neighbour slows all processes of a host. A change of a service reaches other services only where these wait for it, so only
-stages in which a service works are compared. The second largest growth of a service's stages counts, because its own changes slow
-one stage.
+A change of a service reaches other services only where these wait for it, so only stages in which a service works are compared.
+The second largest growth of a service's stages counts, because its own changes slow one stage.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ _MIN_STEPS = 5
 
 
 def share_explained_by_hosts(own: ReplicaTable, others: Sequence[ReplicaTable], onset: float) -> float:
-    """Return the share of the growth of the work of *own* since *onset* that other services on its hosts explain.
-
-    Returns:
-        The share [0..1]; 0 without growth, or without other services on the hosts.
-    """
+    """Return the share of the growth of the work of *own* since *onset* that other services on its hosts explain, in [0, 1]."""
     grown = explained = 0.0
     for host in sorted({host_of(each.place) for each in own.replicas}):
         requests, stages = _on_host(own, host)

@@ -1,4 +1,4 @@
-"""Policies of the regression search: `policy/tail.yaml` (statistics) and `policy/watching.yaml` (watcher), which explain each value."""
+"""Policies of the regression search: `policy/tail.yaml` (statistics) and `policy/watching.yaml` (watcher) explain each value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from ..policies import InMinutes, Severity, shipped_policy
 
 @dataclass(frozen=True, slots=True)
 class AlertBudget:
-    """Budget of wrong alerts, and how it raises the required scores."""
-
     service: timedelta
     fleet: float
     burst: float
@@ -23,8 +21,6 @@ class AlertBudget:
 
 @dataclass(frozen=True, slots=True)
 class RecordPolicy:
-    """Policy of the record of past alerts."""
-
     over: timedelta
     lasting: timedelta
     shown: int
@@ -54,7 +50,6 @@ class WatchPolicy:
 
 @cache
 def default_watch_policy() -> WatchPolicy:
-    """Return the regression watcher policy shipped with Stagelens."""
     return shipped_policy(WatchPolicy, "watching")
 
 
@@ -83,8 +78,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSpan:
-    """Time span of the data from which a reference is learned."""
-
     length: InMinutes
     least: InMinutes
     renew: InMinutes
@@ -95,8 +88,6 @@ class ReferenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Minimum required level of a window, regardless of its spread."""
-
     margin: float
     rare: float
     expected: float
@@ -104,8 +95,6 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class StageEase:
-    """Reduction of the required score when a stage moved."""
-
     start: float
     by: float
     least: float
@@ -117,8 +106,6 @@ class StageEase:
 
 @dataclass(frozen=True, slots=True)
 class AlikePolicy:
-    """When several stages count as slower for the same reason, such as a slow machine."""
-
     least: float
     score: float
     growth: float
@@ -135,8 +122,6 @@ class WaitsPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """Policy of the statistics on stage times."""
-
     at: tuple[At, ...]
     left_out: tuple[str, ...]
     waits: WaitsPolicy
@@ -155,8 +140,6 @@ class StageKey:
 
 @dataclass(frozen=True, slots=True)
 class AlarmPolicy:
-    """Conditions for the start and the end of an alarm."""
-
     slow: float
     slow_for: InMinutes
     released: float
@@ -173,8 +156,6 @@ class AlarmPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BlamePolicy:
-    """Parameters of stage attribution."""
-
     band: float
     block: InMinutes
     sure: float
@@ -182,8 +163,6 @@ class BlamePolicy:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPolicy:
-    """Parameters of the canary comparison."""
-
     error: float
     mixture: float
     recent: InMinutes
@@ -206,16 +185,12 @@ class CanaryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Confounders:
-    """Thresholds above which the request mix counts as changed."""
-
     share: float
     errors: float
 
 
 @dataclass(frozen=True, slots=True)
 class TailPolicy:
-    """Policy of the regression statistics."""
-
     at: tuple[At, ...]
     reference: ReferenceSpan
     windows: tuple[Window, ...]
@@ -229,5 +204,4 @@ class TailPolicy:
 
 @cache
 def default_tail_policy() -> TailPolicy:
-    """Return the policy of the regression statistics shipped with Stagelens."""
     return shipped_policy(TailPolicy, "tail")

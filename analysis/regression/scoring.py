@@ -1,7 +1,6 @@
 """Scores of the last hours of a series against its learned reference, and the alarm state, advanced minute by minute.
 
-The reference is learned from the last days of the series: thresholds, expectation, scatter, and the variation due to chance. It
-is small and stored as JSON, so that another process can continue with it. Days are read one at a time to limit memory use.
+The reference is small and stored as JSON, so that another process can continue with it.
 """
 
 from __future__ import annotations
@@ -26,14 +25,9 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """Limits of one window for each of the rows it scores.
+    """Limits of one window for each of the rows it scores; all of shape (r,), *floor* as a log ratio.
 
-    Args:
-        rows: Positions of the scored rows; shape (r,).
-        median: Median of the statistic in the reference; shape (r,).
-        reach: Required distance of the statistic above its median, in its units; shape (r,).
-        spread: Robust spread of the statistic; shape (r,).
-        floor: Minimum excess over the expectation; shape (r,). [log ratio]
+    *reach* is the required distance of the statistic above its median, *floor* the minimum excess over the expectation.
     """
 
     rows: tuple[int, ...]
@@ -45,12 +39,10 @@ class WindowLimits:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Learned reference of one series.
+    """Learned reference of one series, from data *until* a minute since the epoch.
 
-    Args:
-        until: End of the learned data. [minutes since the epoch]
-        strata: Routes or models whose requests are pooled; None to count the requests as they are.
-        version_rows: Rows for requests as they are, by which versions are compared; empty for *rows*.
+    With *strata*, requests are pooled over routes or models; *version_rows* are rows for requests as they are, by which versions are
+    compared.
     """
 
     until: int
@@ -66,11 +58,7 @@ class Reference:
 
     @classmethod
     def from_json(cls, text: str) -> Reference:
-        """Parse a reference from the JSON of `to_json`.
-
-        Raises:
-            ValueError: Another version of Stagelens learned the reference for other statistics.
-        """
+        """Parse the JSON of `to_json`; ValueError if another version of Stagelens learned it for other statistics."""
         raw = json.loads(text)
         if raw.get("format") != FORMAT:
             msg = f"the reference has format {raw.get('format')}, not {FORMAT}; it must be learned again"
@@ -89,11 +77,7 @@ class Reference:
 def learn_reference(
     policy: TailPolicy, rows: tuple[statistic.Row, ...], tally: statistic.TailCounts, total: Histogram
 ) -> Reference | None:
-    """Learn a reference from the counts of the last days.
-
-    Returns:
-        The reference; None if there is too little data.
-    """
+    """Learn a reference from the counts of the last days; None if there is too little data."""
     if len(tally) < policy.reference.least or not rows:
         return None
     key = policy.stage_key
@@ -116,8 +100,6 @@ def learn_reference(
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceDays:
-    """Counts and model of the reference days, from which the limits of windows are derived."""
-
     policy: TailPolicy
     rows: tuple[statistic.Row, ...]
     model: statistic.ExpectationModel
@@ -141,7 +123,7 @@ class _ReferenceDays:
 
 
 def robust_spread(values: statistic.Floats) -> statistic.Floats:
-    """Return the robust spread of each row: the larger of two outlier-resistant estimates of the standard deviation."""
+    """Return the larger of two outlier-resistant estimates of the standard deviation of each row."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=-1)
     deviation = np.median(np.abs(values - middle[..., None]), axis=-1)
     return np.maximum(np.maximum(1.4826 * deviation, (high - low) / 2.563), 1e-6)
@@ -164,13 +146,9 @@ def learn_reference_by_day(
     days: Callable[[], Iterable[statistic.MinuteHistograms]],
     sums: statistic.MinuteHistograms | None = None,
 ) -> Reference | None:
-    """Learn a reference from the minutes of the last days.
+    """Learn a reference from the minutes of the last days; None if there is too little data.
 
-    Args:
-        days: Function that returns the days, oldest first; called for the counts, and without *sums* for the thresholds, too.
-
-    Returns:
-        The reference; None if there is too little data.
+    *days* returns the days, oldest first, one at a time to limit memory use: for the counts, and without *sums* for the thresholds.
     """
     total, own = total_histograms(days() if sums is None else [sums])
     rows = statistic.rows_of(policy, total, own)
@@ -207,11 +185,7 @@ LOAD_MINUTES = 5
 
 @dataclass(frozen=True, slots=True)
 class WindowScore:
-    """Score of one window for one row.
-
-    Args:
-        z: Distance of the statistic from the reference's median. [robust spreads]
-    """
+    """Score of one window for one row; *z* is the distance of the statistic from the reference's median in robust spreads."""
 
     row: int
     z: float
@@ -221,12 +195,7 @@ class WindowScore:
 
 @dataclass(frozen=True, slots=True)
 class TailScore:
-    """Scores of the last hours.
-
-    Args:
-        cells: Highest score of each window; None for a window with too few requests.
-        moved: Score of each stage; 1 if the stage certainly moved. Empty if not needed.
-    """
+    """Scores of the last hours: the highest of each window, None with too few requests, and the score of each stage (1: it moved)."""
 
     cells: tuple[WindowScore | None, ...]
     moved: Mapping[str, float]
@@ -369,23 +338,15 @@ AlarmChange = Literal["", "fired", "resolved"]
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """Alarm state of one series, stored with its reference so that it survives restarts.
+    """Alarm state of one series, stored with its reference so that it survives restarts; times in minutes, moments since the epoch.
 
-    Args:
-        at: Last evaluated minute. [minutes since the epoch]
-        since: First minute that is evaluated; earlier ones belong to a removed version or an accepted level.
-        runs: Consecutive time of each window above its required score. [minutes]
-        slow: Consecutive time of each window above the lower score for slow detection. [minutes]
-        released: Consecutive time of each window above the lower score after a release. [minutes]
-        calm: Consecutive time below the score that ends the alarm. [minutes]
-        quiet: Consecutive time below the maximum score before a release. [minutes]
-        shared: Consecutive time of any window above its required score, even if several stages moved alike. [minutes]
-        held: Remaining time for which a load above that of the reference, or a slow host, has effects. [minutes]
-        released_at: Last release that lowers the required score; None without one. [minutes since the epoch]
-        fired_at: Start of the alarm; None if no alarm is active. [minutes since the epoch]
+    `since` is the first minute that is evaluated; earlier ones belong to a removed version or an accepted level. `runs`, `slow` and
+    `released` are the consecutive times of each window above its required score, above the lower one for slow detection, and above
+    the lower one after a release. `calm` and `quiet` are the times below the score that ends the alarm, and below the maximum before
+    a release. `shared` is the time of any window above its required score even if several stages moved alike. `held` is the remaining
+    time for which a load above that of the reference, or a slow host, has effects.
 
-    While an alarm is active the reference is not updated; otherwise the regression would become the baseline. After a removed
-    version or an accepted level, a new `AlarmState` starts.
+    While an alarm is active the reference is not updated; otherwise the regression would become the baseline.
     """
 
     at: int = 0
@@ -417,8 +378,6 @@ class AlarmState:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRules:
-    """Rules by which an alarm starts and ends."""
-
     windows: tuple[Window, ...]
     fire: AlarmPolicy
     ease: StageEase
@@ -437,10 +396,9 @@ class AlarmRules:
 def advance_alarm(
     rules: AlarmRules, progress: AlarmState, at: int, tail_score: TailScore, *, release: bool = False
 ) -> tuple[AlarmState, AlarmChange]:
-    """Advance the alarm state by one minute.
+    """Advance the alarm state by one minute, and return the change of the alarm.
 
-    Returns:
-        New state, and the change of the alarm. Without scores the alarm does not change: missing data is not a recovery.
+    Without scores the alarm does not change: missing data is not a recovery.
     """
     fire = rules.fire
     if tail_score.best is None:

@@ -26,12 +26,7 @@ LEAST_SPREAD = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StageBaseline:
-    """Baseline of the stages in the slowest requests of one series.
-
-    Args:
-        usual: Mean time in each stage by hour of the day (UTC); shape (24, stages). [seconds]
-        spread: Robust spread of blocks around *usual*; shape (stages,). [seconds]
-    """
+    """Baseline of the stages in the slowest requests of one series, in seconds: by hour (UTC), and the robust spread of blocks around it."""
 
     stages: tuple[str, ...]
     usual: tuple[tuple[float, ...], ...]
@@ -48,13 +43,7 @@ class StageBaseline:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Growth of one stage in the slowest requests.
-
-    Args:
-        seconds: Additional time per request. [seconds]
-        share: Share of the total growth; above 1 when another stage got faster. [ratio]
-        z: Distance of the stage from its baseline. [robust spreads]
-    """
+    """Growth of one stage in the slowest requests: seconds per request, share of the total growth, and distance in robust spreads."""
 
     stage: str
     seconds: float
@@ -63,7 +52,6 @@ class Suspect:
 
 
 def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> StageBaseline:
-    """Learn the stage baseline from the last *days*, all of the same step length."""
     blame = policy.blame
     stages = tuple(sorted({stage for day in days for stage in day.stages}))
     found: list[Floats] = []
@@ -84,10 +72,7 @@ def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> St
 
 
 def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) -> Floats | None:
-    """Return the mean time of each of *stages* in the requests at or beyond quantile *band*; None without requests.
-
-    The bucket that contains the quantile is weighted by its share beyond the quantile.
-    """
+    """Return the mean time of each of *stages* in the requests at or beyond quantile *band*; None without requests."""
     by_bucket = spent.total.sum(axis=0, dtype=np.int64)
     n = int(by_bucket.sum())
     if n == 0:
@@ -115,7 +100,7 @@ def rank_suspects(
 def rank_growth(
     policy: TailPolicy, habits: StageBaseline, grown: Mapping[str, float], moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return the stages by their growth *grown* [seconds], most suspect first; arguments as in `rank_suspects`."""
+    """Return the stages by their growth *grown* [seconds], most suspect first."""
     whole = sum(grown.values())
     spread = dict(zip(habits.stages, habits.spread, strict=True))
     found = [
@@ -129,8 +114,7 @@ def rank_growth(
 def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds attributed to each stage: its growth weighted by the confidence that the stage moved.
 
-    Growth of stages that follow others is attributed to the most suspect other stage, in proportion to the certainty that this
-    stage moved.
+    Growth of stages that follow others is attributed to the most suspect other stage, as far as that certainly moved.
     """
     guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in found}
     followers = policy.stage_key.followers & set(guilt)

@@ -1,9 +1,8 @@
 """Statistics of the regression search: counts beyond fixed thresholds, and their excess over the expected counts.
 
-Thresholds are quantiles of the reference. A `Row` is one statistic: the requests whose end-to-end latency or time in one stage
-exceeds one quantile, or the mean of that time. The mean is expressed as a count too: seconds divided by (mean square / mean), a
-number that scatters like a count of requests. Values beyond the 99th percentile count as that percentile: a few cold starts would
-otherwise outweigh thousands of requests, and the quantile rows include them anyway.
+A `Row` is one statistic: the requests whose end-to-end latency or time in one stage exceeds one quantile of the reference, or the
+mean of that time, as seconds divided by (mean square / mean): a number that scatters like a count of requests. Values beyond the
+99th percentile count as that percentile, because a few cold starts would outweigh thousands of requests.
 
 The excess of a block of minutes is the log ratio of the requests beyond the threshold to those expected at this load and time of
 day. The statistic of a block is its excess divided by its scatter (that of the reference, and of counting). The statistic of a
@@ -21,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.histogram import SCALE, Histogram
+from ...core.histogram import BUCKETS_A_DOUBLING, Histogram
 from .policy import At, TailPolicy, Window
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-BUCKETS_A_DOUBLING = 2**SCALE
 # Stage key of the rows for end-to-end latency.
 END_TO_END = ""
 MEAN = "mean"
@@ -54,14 +52,7 @@ LEAST_STEP = 2
 
 @dataclass(frozen=True, slots=True)
 class MinuteHistograms:
-    """Request counts of one series (a service, route, model, version …) by minute and latency bucket.
-
-    Args:
-        start: First minute. [minutes since the epoch]
-        index: Buckets at the scale of `core.histogram`, ascending; shape (k,).
-        total: Request counts by end-to-end latency; shape (minutes, k).
-        own: Request counts by the time in each stage; shape (stages, minutes, k).
-    """
+    """Request counts of one series by minute since the epoch and latency bucket: `total` (minutes, k) and `own` (stages, minutes, k)."""
 
     start: int
     index: Ints
@@ -74,20 +65,14 @@ class MinuteHistograms:
 
     @property
     def end(self) -> int:
-        """End of the data, exclusive, in minutes since the epoch."""
         return self.start + len(self)
 
 
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
-    """Time in each stage of one series, by end-to-end latency.
+    """Time in each stage of one series by end-to-end latency, in steps of *step* minutes.
 
-    Args:
-        start: First minute of the first step. [minutes since the epoch]
-        step: Length of a step. [minutes]
-        index: Buckets, ascending; shape (k,).
-        total: Request counts; shape (steps, k).
-        seconds: Total time in each stage of the requests of the bucket; shape (stages, steps, k).
+    *total* (steps, k) are counts, *seconds* (stages, steps, k) the time of the requests of a bucket.
     """
 
     start: int
@@ -113,14 +98,11 @@ def bucket_middles(index: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Statistic of the latency or of one stage: the number of requests beyond a quantile, or the mean.
+    """Statistic of the latency (`END_TO_END`) or of one stage: the number of requests beyond a quantile, or the mean.
 
-    Args:
-        stage: Key of the stage; `END_TO_END` for the end-to-end latency.
-        edge: Last bucket below the threshold; for the mean, the bucket at which values are capped.
-        unit: Unit of the mean; unused for a quantile. [seconds]
-        expected: Share of the reference's requests beyond the threshold; for the mean, units per request. [ratio]
-        sensitivity: Log ratio of the count if all latencies grow by `SMALL_GROWTH`.
+    *edge* is the last bucket below the threshold, for the mean that at which values are capped; *unit* [seconds] that of the mean.
+    *expected* is the share of the reference's requests beyond the threshold, or the units per request; *sensitivity* the log ratio of
+    the count if all latencies grow by `SMALL_GROWTH`.
     """
 
     stage: str
@@ -133,14 +115,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TailCounts:
-    """Request counts by minute, in total and beyond the threshold of each row.
-
-    Args:
-        start: First minute. [minutes since the epoch]
-        requests: All requests; shape (minutes,).
-        n: Requests that had the stage of the row; shape (rows, minutes).
-        beyond: Requests beyond the threshold of the row; shape (rows, minutes).
-    """
+    """Request counts by minute since the epoch: all (minutes,), and by row (rows, minutes) those with its stage and beyond its threshold."""
 
     start: int
     requests: Floats
@@ -152,7 +127,6 @@ class TailCounts:
 
     @property
     def end(self) -> int:
-        """End of the counts, exclusive, in minutes since the epoch."""
         return self.start + len(self)
 
     def last(self, minutes: int) -> TailCounts:
@@ -257,17 +231,11 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationModel:
-    """Model of the expected counts of all rows, by load, time of day and weekday.
+    """Model of the expected counts of all rows, by load [log of requests per minute], time of day and weekday.
 
-    Args:
-        blocks: Block lengths. [minutes]
-        load: Lowest, median and highest load for which the model is valid. [log of requests per minute]
-        weights: Weights of the `model_features`; shape (rows, features).
-        scatter: Over-dispersion of each row at each block length; shape (rows, blocks). [log]
-        strained: Over-dispersion at load peaks; empty for the same as *scatter*.
-        peak: Load from which a block counts as a peak. [log of requests per minute]
-        weekdays: Effect of each weekday, Monday first; shape (rows, 7); empty if it was not learned. [log]
-        night: Minute of the day at which a weekday begins, such as local midnight. [minutes, UTC]
+    *load* has the lowest, median and highest load for which it is valid; from *peak* on, *strained* replaces *scatter*, the
+    over-dispersion (rows, blocks). *weights* are those of `model_features`; *weekdays* the effects from Monday on, each beginning at
+    the minute *night* of the day (UTC).
     """
 
     blocks: tuple[int, ...]
@@ -281,8 +249,6 @@ class ExpectationModel:
 
 
 class Expectation:
-    """Expectation of selected rows, as arrays."""
-
     def __init__(self, model: ExpectationModel, rows: Sequence[Row], chosen: Sequence[int]) -> None:
         self.chosen: Ints = np.array(chosen, np.int64)
         self.load = model.load
@@ -372,15 +338,9 @@ def model_features(load: tuple[float, float, float], requests: Floats, lengths: 
 
 
 def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return the excess of blocks over their expectation.
+    """Return the excess of blocks in units of scatter, as log ratio, and the expected requests beyond the threshold; each (rows, b).
 
-    Args:
-        asked: Expectation of the selected rows.
-        ends: Minute after each block, relative to the start of *sums*; shape (b,).
-        lengths: Length of each block, one of the model's block lengths; shape (b,). [minutes]
-
-    Returns:
-        Excess in units of scatter, excess as log ratio, and expected requests beyond the threshold; each of shape (rows, b).
+    *ends* are the minutes after each block relative to the start of *sums*, *lengths* block lengths of the model; shape (b,).
     """
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
@@ -429,11 +389,8 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row, usual: Floats |
 def _fit_weekdays(known: Floats, n: Floats, beyond: Floats, row: Row, days: Ints) -> Floats:
     """Return the effect of each weekday, shrunk to zero by as much as days of the same weekday differ; shape (7,).
 
-    Two days of a weekday cannot tell a weekday from a slow day. So the effects are random effects: each is multiplied by its
-    share of the variance that is due to weekdays, or by zero if chance explains them.
-
-    Source:
-        C. N. Morris, Parametric Empirical Bayes Inference, JASA 78 (1983), 47-55.
+    Two days of a weekday cannot tell a weekday from a slow day, so these are random effects: each is multiplied by its share of the
+    variance that is due to weekdays, or by zero if chance explains them (C. N. Morris, JASA 78 (1983), 47-55).
     """
     found, left, weight = _fit_row(np.hstack((known, np.eye(WEEK)[_weekdays(days)])), n, beyond, row)
     each, day, blocks = np.unique(days, return_inverse=True, return_counts=True)
@@ -470,10 +427,7 @@ def _weekdays(days: Ints) -> Ints:
 
 
 def _scatter(sums: PrefixSums, model: ExpectationModel, rows: Sequence[Row], block: int, minutes: int) -> Floats:
-    """Return the scatter of each row beyond counting noise in blocks of *block* minutes.
-
-    The first row of the result is the usual scatter, the second the scatter at load peaks; shape (2, rows).
-    """
+    """Return the scatter of each row beyond counting noise in blocks of *block* minutes: usual, and at load peaks; shape (2, rows)."""
     ends = np.arange(block, minutes + 1, block)
     lengths = np.full(len(ends), block)
     asked = Expectation(model, rows, range(len(rows)))

@@ -2,8 +2,7 @@
 
 A change that slows all routes is hard to see in their mixture: its slowest requests are those of one route, and another mix looks
 like slower code. So the latencies of each route are shifted on the logarithmic scale to those of the whole service before they are
-counted beyond thresholds (stratification). The series then has the requests of all routes, and a regression of a route is still one
-of its own series.
+counted beyond thresholds (stratification).
 """
 
 from __future__ import annotations
@@ -30,11 +29,7 @@ MAX_STRATA = 16
 
 @dataclass(frozen=True, slots=True)
 class Strata:
-    """Distances of the latencies of the routes or models of a service from those of the whole service.
-
-    Args:
-        shifts: Distance by value and stage, with `END_TO_END` for the end-to-end latency. [buckets]
-    """
+    """Distances of the latencies of the routes or models of a service from those of the whole service, by value and stage."""
 
     dimension: Dimension
     shifts: Mapping[str, Mapping[str, int]]
@@ -84,7 +79,6 @@ def _move(found: Ints, counts: NDArray[np.int64], place: Ints, shift: int) -> No
 
 
 def _quantiles(minutes: MinuteHistograms, left_out: Collection[str]) -> dict[str, int]:
-    """Return the bucket of the common quantile by stage; stages without requests are missing."""
     by_stage = {END_TO_END: minutes.total} | {
         stage: counts for stage, counts in zip(minutes.stages, minutes.own, strict=True) if stage not in left_out
     }

@@ -30,15 +30,9 @@ Traffic = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class TailVerdict:
-    """Measured latency regression.
+    """Measured latency regression: latencies [seconds] and their ratio with its bounds, None without requests.
 
-    Args:
-        before: Latency in the reference hours; None without requests. [seconds]
-        after: Latency in the window; None without requests. [seconds]
-        change: after / before, with error bounds; None if unknown. [ratio]
-        requests: Requests in the window. [count]
-        shifts: Traffic changes; empty for none.
-        on_common_mix: after / before on a common mix; None without traffic changes or common groups. [ratio]
+    *on_common_mix* is after / before on a common mix; None without traffic changes or common groups.
     """
 
     at: At
@@ -60,18 +54,12 @@ def make_verdict(
     shifts: tuple[TrafficShift, ...] = (),
     mixed: tuple[float, float] | None = None,
 ) -> TailVerdict:
-    """Combine the measurements of a regression into a verdict.
-
-    Args:
-        before: Latencies of the reference hours, or of the older version.
-        mixed: Result of `on_common_mix`, if any.
-    """
+    """Combine the measurements of a regression into a verdict; *mixed* is the result of `on_common_mix`."""
     ratio = mixed[1] / mixed[0] if mixed and mixed[0] > 0 else None
     return TailVerdict(row.at, *_compare(before, after, row.at), after.count, cell.z, shifts, ratio)
 
 
 def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None, float | None, Estimate | None]:
-    """Return latency before and after in seconds, and their ratio with its confidence interval; None if unknown."""
     if at == MEAN:
         return mean_latency(before), mean_latency(after), compare_means(before, after)
     found = compare_quantile(before, after, float(at))
@@ -113,27 +101,16 @@ def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: 
 
 
 def is_near_onset(released: float, began: tuple[float, float], before: float, after: float) -> bool:
-    """Return whether a release at *released* may have caused a problem that began within *began*.
+    """Return whether a release at *released* may have caused a problem that began within *began*; all in the same unit.
 
-    Args:
-        released: First request of the version; all arguments have the same unit.
-        began: Bounds of the onset.
-        before: Maximum time from the release to the earliest onset.
-        after: Maximum time from the latest onset to the release.
+    *before* and *after* are the maximum times from the release to the earliest onset, and from the latest onset to the release.
     """
     return began[0] - before <= released <= began[1] + after
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficShift:
-    """Change of the traffic in one dimension.
-
-    Args:
-        dimension: Name of the dimension: `route`, `model`, `batch`, `load` …
-        value: Value whose share changed most; empty for the load.
-        before: Share of that value before; for the load, the limit of the reference in requests per minute.
-        after: Share of that value now; for the load, the requests per minute.
-    """
+    """Change of the traffic in one dimension: share of the value that changed most; for `load`, requests per minute and their limit."""
 
     dimension: str
     value: str
@@ -150,20 +127,11 @@ def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tupl
 def share_explained_by_traffic(
     before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float, pooled: str = ""
 ) -> tuple[float, str]:
-    """Return how much of a growth different traffic explains, and the attribute that explains most.
+    """Return how much of a growth different traffic explains, and the attribute that explains most; (0, "") without either.
 
     The latency that is expected of the traffic of *after* is that of *before*, weighted value by value so that each value has its
-    share of *after* (direct standardization). A value with too few requests before is expected to have the latency of all.
-
-    Args:
-        before: Requests of the reference hours by attribute.
-        after: Requests of the window.
-        quantile: Quantile that is compared. [0..1]
-        pooled: Attribute over which the requests are pooled, see `strata`: it explains nothing.
-
-    Returns:
-        Expected growth as a share of the growth, both as logarithms, and the attribute; (0, "") without growth or attributes. The
-        batch size adds its share to that of the others, which depend on each other.
+    share of *after* (direct standardization). A value with too few requests before is expected to have the latency of all. The batch
+    size adds its share to that of the others, which depend on each other; *pooled* attributes (`strata`) explain nothing.
     """
     found = {key: _share_explained_by(key, before, after, quantile) for key in _TRAFFIC if key != pooled}
     batch = found.pop(_BATCH)
@@ -208,13 +176,7 @@ def _bucket_of_quantile(counts: Mapping[int, float], quantile: float) -> float:
 
 
 def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:
-    """Return the change of the load; None if the load is within the range of the reference.
-
-    Args:
-        load: Lowest, median and highest log of requests per minute in the reference, see `statistic.Model`.
-        requests: Requests in the window. [count]
-        minutes: Length of the window. [minutes]
-    """
+    """Return the change of the load; None if it is within *load*, the lowest, median and highest log of requests per minute before."""
     now = requests / minutes
     low, _, high = (math.exp(value) for value in load)
     if low <= now <= high:
@@ -225,14 +187,9 @@ def load_shift(load: tuple[float, float, float], requests: float, minutes: int) 
 def on_common_mix(
     before: Mapping[str, Histogram], after: Mapping[str, Histogram], quantile: float
 ) -> tuple[float, float] | None:
-    """Compare a quantile on a common mix: each group has the weight it had before.
+    """Return a quantile before and after [seconds] on a common mix: each group, such as a route, has the weight it had before.
 
-    Args:
-        before: Latency histograms by group, such as by route.
-        quantile: Quantile. [0..1]
-
-    Returns:
-        The quantile before and after; None if no group has requests on both sides. [seconds]
+    None if no group has requests on both sides.
     """
     common = [group for group in before if before[group].count and group in after and after[group].count]
     if not common:
