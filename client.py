@@ -55,12 +55,9 @@ _PARAMETERS = {
 
 
 class WindowArguments(TypedDict, total=False):
-    """Keyword arguments of every question about a period.
+    """Keyword arguments of every question about a period, by default the last six hours of all environments.
 
-    Args:
-        start: Start of the window: `now-6h` (default), ISO 8601, epoch milliseconds, or a datetime (without a zone: UTC).
-        end: End of the window, in the same forms; by default now.
-        environment: Deployment environment; by default all.
+    Times are `now-6h`, ISO 8601, epoch milliseconds, or a datetime (without a zone: UTC).
     """
 
     start: Moment | None
@@ -69,13 +66,7 @@ class WindowArguments(TypedDict, total=False):
 
 
 class PartArguments(WindowArguments, total=False):
-    """Keyword arguments that select a part of the requests of a service.
-
-    Args:
-        model: Model of the requests; by default all.
-        route: Route of the requests; by default all.
-        cold: True for cold requests only, False for all others; by default both.
-    """
+    """Keyword arguments that select a part of the requests of a service; *cold* is True for cold requests only, False for all others."""
 
     model: str | None
     route: str | None
@@ -83,11 +74,7 @@ class PartArguments(WindowArguments, total=False):
 
 
 class ScopeArguments(PartArguments, total=False):
-    """Keyword arguments that select a version and a part of the requests of a service.
-
-    Args:
-        version: Version of the service; by default all.
-    """
+    """Keyword arguments that select a version and a part of the requests of a service."""
 
     version: str | None
 

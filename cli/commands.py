@@ -22,14 +22,10 @@ first steps:
 
 
 class Command(NamedTuple):
-    """A command: its line in `stagelens --help`, and the function that runs it.
+    """A command: its line in `stagelens --help`, and the function `MODULE.FUNCTION` of this package that defines it.
 
-    Args:
-        summary: What the command does.
-        target: `MODULE.FUNCTION` of this package. The function adds the arguments of the command to a parser and sets `run`, a
-            function of the parsed options and the environment that returns the exit code.
-        extra: Extra of the package that the command needs.
-        takes_command_line: The words are another command line, so the function takes them and the environment.
+    The function adds arguments to a parser and sets `run`, which returns the exit code for the parsed options and the environment. If
+    the command *takes_command_line*, it gets the words themselves instead.
     """
 
     summary: str

@@ -38,12 +38,10 @@ def ordinary_spaces(text: str) -> str:
 
 
 def styled(text: str, style: str = "") -> Text:
-    """Return *text*, a text of `dashboard.ui.format`, as styled text for a terminal."""
     return Text(ordinary_spaces(text), style)
 
 
 def plain_table(first: str, *numbers: str) -> Table:
-    """Return a table without lines: a column of names, truncated in narrow terminals, and right-aligned *numbers*."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     made.add_column(first, overflow="ellipsis")
     for name in numbers:
@@ -73,12 +71,10 @@ _OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few request
 
 
 def latency_row(found: QuantileComparison) -> tuple[str, ...]:
-    """Return the cells of one latency row, in the order of `LATENCY_HEAD`."""
     return (percentile(found.quantile), *_difference_cells(found))
 
 
 def token_rows(comparison: RunComparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
-    """Return the cells of the token rows, in the order of `TOKENS_HEAD`, each row with its difference."""
     return [
         ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(found)), found)
         for measure, each in comparison.token_times.items()
@@ -88,7 +84,6 @@ def token_rows(comparison: RunComparison) -> list[tuple[tuple[str, ...], Quantil
 
 
 def stage_head(comparison: RunComparison) -> tuple[str, ...]:
-    """Return the column titles of `stage_row`."""
     at = percentile(comparison.quantile)
     return (f"Stages in {at}", "A", "B", "B - A", "of the change", f"{at} of the stage: B - A", "99 % interval")
 
@@ -107,7 +102,6 @@ def stage_row(comparison: RunComparison, found: StageChange) -> tuple[str, ...]:
 
 
 def interval_text(found: QuantileComparison) -> str:
-    """Return the known bounds of the difference as text."""
     low, high = (ordinary_spaces(duration(each, sign=True)) for each in (found.low, found.high))
     if math.isinf(found.low) and math.isinf(found.high):
         return f"needs {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
@@ -139,7 +133,6 @@ def verdict(comparison: RunComparison) -> str:
 
 
 def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
-    """Return the cells of one threshold: threshold, outcome and reason."""
     difference = found.difference
     if isinstance(difference, FailureDifference):
         why = _failure_text(difference)
@@ -169,7 +162,6 @@ def _exceeded_text(found: ThresholdResult) -> str:
 
 
 def warnings(comparison: RunComparison) -> Sequence[str]:
-    """Return warnings about anything that makes the comparison unreliable."""
     lines = [f"B has more errors: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
     lines += [
         ordinary_spaces(

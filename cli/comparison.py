@@ -1,7 +1,5 @@
 """Comparison of two sets of requests: latency and stages at percentiles, tokens, failures and thresholds.
 
-`analysis.comparison` defines the decision rule and its intervals, which pages and alerts share.
-
 Times to and between tokens have several definitions (`core.names.DEFINITIONS`), which are never mixed: the comparison
 uses the definition that most requests of both sides have in common.
 

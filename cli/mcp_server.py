@@ -1,7 +1,6 @@
 """`stagelens mcp`: Model Context Protocol server, through which assistants ask a dashboard (https://modelcontextprotocol.io).
 
-Over stdio, the server asks with the token of its environment. Over HTTP, it asks with the token of each caller, so that everyone gets
-what the dashboard shows them; the server has no rights of its own.
+Over HTTP, it asks with the token of each caller, so that everyone gets what the dashboard shows them.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def server(tools: Tools, *, write: bool) -> MCPServer:
-    """Return the MCP server of *tools*; *write* adds those that change incidents."""
     made = MCPServer("stagelens", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     for tool in tools.reading():
         made.add_tool(tool, annotations=ToolAnnotations(read_only_hint=True), structured_output=False)

@@ -1,6 +1,6 @@
-"""Text of the answers of the MCP server: responses of the API as short sentences and tables.
+"""Text of the answers of the MCP server: responses of the API as short sentences, and CSV tables, which have fewer tokens than JSON.
 
-Tables are CSV, which has fewer tokens than JSON. Times are in milliseconds with four digits. A long answer is cut between two rows.
+Times are in milliseconds with four digits. A long answer is cut between two rows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ def breakdown_text(service: str, percentile: float, found: Row) -> str:
 
 
 def shared_text(found: Row) -> list[str]:
-    """Return what slow requests share, from `query/shared`; nothing without a cause."""
     rows = [
         {key: row[key] for key in ("attribute", "value", "share_all", "share_slow", "lift", "explained_share")}
         for row in rows_of(found)[:MOST_ROWS]
@@ -67,12 +66,10 @@ def shared_text(found: Row) -> list[str]:
 
 
 def replica_text(slow: Row | None) -> list[str]:
-    """Return the sentence about the slow replica, from `query/replicas`; nothing without one."""
     return [f"Slow replica {slow['replica']} ({slow['place']}): {one_line(slow['summary'])}"] if slow else []
 
 
 def functions_text(rows: Sequence[Row], percentile: float) -> list[str]:
-    """Return the functions that take the time at *percentile*, from `query/profile`; nothing without samples."""
     shown = [
         {
             "stage": stage_name(row["stage"]),
@@ -90,7 +87,6 @@ def functions_text(rows: Sequence[Row], percentile: float) -> list[str]:
 
 
 def elsewhere_text(service: str, found: Row) -> list[str]:
-    """Return the services that slow requests wait for; nothing if all time is in *service*."""
     rows = rows_of(found)
     if all(row["service"] == service for row in rows):
         return []
@@ -99,7 +95,6 @@ def elsewhere_text(service: str, found: Row) -> list[str]:
 
 
 def stalls_text(rows: Sequence[Row]) -> list[str]:
-    """Return the stalls by cause and stage, from `query/stalls`; nothing without any."""
     spent = {key: each for row in rows for key, each in row.items() if key not in _NO_STAGES and each}
     found = ", ".join(f"{key} {milliseconds(each)} ms" for key, each in largest(spent).items())
     return [f"Stalls (cause:stage): {found}"] if found else []
@@ -138,7 +133,6 @@ def comparison_text(found: Row) -> list[str]:
 
 
 def incident_text(found: Row) -> str:
-    """Return one incident with its evidence and its history."""
     facts = ("id", "service", "state", "severity", "kind", "since", "opened_at", "resolved_at", "version", "cause_kind")
     facts += ("cause", "silent_since", "impact")
     lines = [one_line(found["headline"]), "; ".join(f"{key} {cell(found[key])}" for key in facts if found[key])]
@@ -156,7 +150,6 @@ def incident_text(found: Row) -> str:
 
 
 def rows_of(found: Row) -> list[Row]:
-    """Return the table in a response of the API, a row as its values by column."""
     names = [each["name"] for each in found["columns"]]
     return [dict(zip(names, row, strict=True)) for row in found["rows"]]
 

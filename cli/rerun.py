@@ -1,8 +1,4 @@
-"""Run a command again with an extra of the package, where `uvx` or `pipx run` made an environment without it.
-
-`uvx stagelens up` installs the package without extras, because a service needs none. The environment is thrown away, so the tool that
-made it makes another one.
-"""
+"""Run a command again with an extra of the package, where `uvx` or `pipx run` made a throw-away environment without it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,6 @@ _MAX_INTERVALS = 12
 
 
 def waterfall_table(found: KeptTrace) -> Table:
-    """Return the retained request *found* as a table with a time bar for each interval."""
     wall = wall_seconds(found.duration_ns)
     longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
     made = plain_table("The slowest request", "time")
@@ -98,8 +97,6 @@ _BUCKET = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """Counts and latency of some requests."""
-
     name: str
     requests: int
     errors: int
@@ -108,8 +105,6 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Time by stage in the requests at one percentile."""
-
     quantile: float | None
     stages: Mapping[str, float]
 
@@ -218,7 +213,6 @@ outermost call of a library that runs models.
 
 
 def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
-    """Print the summary *found* of *run* to *console*, by default to stderr."""
     out = console or Console(stderr=True)
     out.width = min(out.width, _MAX_COLUMNS)
     for part in _summary_parts(found, run):
@@ -362,7 +356,6 @@ def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -
 
 
 def write_page(store: Store, path: Path, run: Run) -> None:
-    """Write the contents of *store* to *path* as a self-contained HTML page."""
     name = shlex.join(run.command)
     short = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 1]}…"
     window = run_window(store.read) or (run.start, run.end)

@@ -24,7 +24,6 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return *host* as an IP address; None for a host name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

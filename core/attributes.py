@@ -1,7 +1,6 @@
 """Attributes of requests: what the agent knows of each request without reading its content, and what the user names.
 
-Requests are counted by the value of each attribute, to find what slow requests share. Numbers are counted by size band, because
-a histogram for each number would be too many: a band of bytes or tokens ends at four times its start, a band of a count at twice.
+Numbers are counted by band: one of bytes or tokens ends at four times its start, one of a count at twice.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 
 
 def attribute(key: str) -> Attribute:
-    """Return the attribute of *key*; an unknown key is an attribute that the user named."""
     return BY_KEY.get(key) or Attribute(key, key)
 
 
@@ -101,11 +99,6 @@ def band_of(kind: Kind, number: int) -> str:
 
 
 def band_end(kind: Kind, start: int) -> int:
-    """Return the highest number of the band that starts at *start*.
-
-    >>> band_end("count", 4), band_end("bytes", 4096), band_end("bytes", 0)
-    (7, 16383, 0)
-    """
     return start * (2 if kind == "count" else 4) - 1 if start else 0
 
 

@@ -28,7 +28,6 @@ class PeriodicThread(ABC):
         """Run the task once, and return the delay before the next step, in seconds; exceptions are passed to `failed`."""
 
     def failed(self, error: Exception) -> float:
-        """Log *error*, an exception of a step, and return the delay before the next step, in seconds."""
         _log.exception("%s failed with an unexpected error and is retried: %s", self.thread.name, type(error).__name__)
         return RETRY_SECONDS
 
@@ -40,11 +39,9 @@ class PeriodicThread(ABC):
         self.thread.start()
 
     def wake(self) -> None:
-        """End the current wait early, because there is new work."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Stop the thread after the running step; does nothing before `start`."""
         self._stopping.set()
         self._awake.set()
         if self.thread.ident is not None:
@@ -60,7 +57,6 @@ class PeriodicThread(ABC):
             self._rest(seconds)
 
     def _rest(self, seconds: float) -> None:
-        """Wait for the delay; `wake` ends the wait, but not before the minimum gap."""
         gap = min(seconds, self._gap_seconds)
         if gap:
             self._stopping.wait(gap)

@@ -1,8 +1,7 @@
-"""Call stacks of the tail profiler: the names of the functions that a request was in, from the endpoint to the innermost call.
+"""Call stacks of the tail profiler: names, files and line numbers of code, never arguments or values of variables.
 
-A stack contains names, files and line numbers of code, never arguments or values of variables. On the wire and in the store a
-stage and a stack form one key: the stage, then the frames from the outermost to the innermost, separated by semicolons (as in
-https://github.com/brendangregg/FlameGraph, "folded stacks").
+On the wire and in the store a stage and a stack form one key: the stage, then the frames from the outermost to the innermost,
+separated by semicolons (https://github.com/brendangregg/FlameGraph, "folded stacks").
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class CodeFrame(NamedTuple):
 
     @property
     def place(self) -> str:
-        """File name and line, such as `serve.py:41`; the module if the file is unknown."""
         name = self.file.rpartition("/")[2]
         return f"{name}:{self.line}" if name and self.line else name or self.module
 

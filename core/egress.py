@@ -44,11 +44,7 @@ class CallTls(Section):
             yield Fault("cert_file", "and key_file belong together; write both")
 
     def context(self) -> ssl.SSLContext:
-        """Return a new TLS context; each call reads the files again, so that replaced files are used.
-
-        Raises:
-            OSError: A file cannot be used; `ssl.SSLError` is a subclass.
-        """
+        """Return a new TLS context; the files are read again by each call. OSError if one cannot be used."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.cert_file is not None:
             # Without the argument, OpenSSL would ask for a password on the terminal.
@@ -67,9 +63,7 @@ class CallSection(Section):
 def call_url(text: str, info: ValidationInfo, example: str) -> httpx.URL:
     """Return the address *text* of a `CallSection`; its validator fails for an address that must not be called.
 
-    Args:
-        info: Validation of a field after `allow_link_local`; its context has the `egress_policy`, without which every
-            address may be called.
+    *info* is that of a field after `allow_link_local`; without an `egress_policy` in its context every address may be called.
     """
     try:
         url = httpx.URL(text)
@@ -90,7 +84,6 @@ def call_url(text: str, info: ValidationInfo, example: str) -> httpx.URL:
 
 
 def is_header(name: str, value: str) -> bool:
-    """Return whether *name* and *value* form a valid header."""
     return name.isascii() and value.isascii() and (name + value).isprintable() and ":" not in name and " " not in name
 
 
@@ -142,8 +135,6 @@ class EgressDeniedError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    """The addresses that the server may call."""
-
     kinds: frozenset[Kind] = frozenset({"public", "private", "loopback"})  # Allowed kinds of addresses
     networks: tuple[Network, ...] = ()  # Allowed networks, of any kind
     # Allowed host names, whatever they resolve to except metadata services; `*.example.com` allows all subdomains
@@ -171,15 +162,10 @@ class EgressPolicy:
         return EgressPolicy(frozenset((*self.kinds, kind)), self.networks, self.names)
 
     def denial_reason(self, host: str, address: str | None = None) -> str:
-        """Return a description of *host* if it must not be called, else "".
+        """Return a description of *host* if it must not be called, else ""; without the *address* it resolves to, the name is checked.
 
-        Args:
-            address: The address that the name resolves to; None if it was not resolved, which checks the name alone.
-
-        >>> EgressPolicy().denial_reason("169.254.169.254"), EgressPolicy().denial_reason("llm", "::ffff:169.254.169.254")
-        ('an address of a cloud metadata service with credentials', 'an address of a cloud metadata service with credentials')
-        >>> EgressPolicy().denial_reason("10.0.0.7"), EgressPolicy().denial_reason("llm", "10.0.0.7"), EgressPolicy().denial_reason("llm")
-        ('', '', '')
+        >>> EgressPolicy().denial_reason("169.254.169.254"), EgressPolicy().denial_reason("10.0.0.7"), EgressPolicy().denial_reason("llm")
+        ('an address of a cloud metadata service with credentials', '', '')
         """
         name = host.rstrip(".").lower()
         if name in _METADATA_NAMES and "metadata" not in self.kinds:
@@ -251,10 +237,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
-    """Transport for one host; connections are pooled by address, so a second host must have its own transport.
-
-    Requests raise EgressDeniedError if the host is not allowed, otherwise the errors of httpx.
-    """
+    """Transport for one host; connections are pooled by address, so a second host must have its own transport."""
 
     def __init__(
         self, egress_policy: EgressPolicy, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None
@@ -285,7 +268,6 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
 
 async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]:
-    """Return the addresses of the host of *url*, after checking that all are allowed."""
     egress_policy.check(url.host, [url.host])
     try:
         addresses = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
@@ -297,7 +279,6 @@ async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]
 
 
 def port_of(url: httpx.URL) -> int:
-    """Return the port of *url*, by default that of its scheme."""
     return url.port or _PORTS.get(url.scheme, 0)
 
 

@@ -1,8 +1,7 @@
 """Hardware measures of the machine a service runs on: names on the wire and in the store.
 
-On the wire the measures are OpenTelemetry gauges and sums. They have the names of the semantic conventions where these define a
-name, so that measurements of other programs under the same names are accepted, too. In the store each value is one observation in
-a histogram, which is merged, rolled up and deleted like all others; the mean over time is exact.
+Names follow the semantic conventions where these define one, so that measurements of other programs are accepted, too. In the store
+each value is one observation in a histogram, which is merged, rolled up and deleted like all others; its mean over time is exact.
 
 Source: https://opentelemetry.io/docs/specs/semconv/hardware/gpu/ and https://opentelemetry.io/docs/specs/semconv/system/process-metrics/
 """

@@ -81,12 +81,7 @@ def unmatched_route(path: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbePolicy:
-    """Which requests are probes.
-
-    Args:
-        added: Further paths, in lower case without outer slashes; `*` and `?` are wildcards.
-        removed: Paths whose requests are those of users.
-    """
+    """Which requests are probes: paths in lower case without outer slashes, with `*` and `?` as wildcards."""
 
     known: bool = True
     added: tuple[str, ...] = ()
@@ -94,11 +89,7 @@ class ProbePolicy:
 
     @classmethod
     def parse(cls, text: str, key: str = VARIABLE) -> ProbePolicy:
-        """Parse paths separated by commas, such as `/up,/internal/*,!/ping`, or `none`.
-
-        Raises:
-            ConfigError: A path does not start with a slash.
-        """
+        """Parse paths separated by commas, such as `/up,/internal/*,!/ping`, or `none`."""
         if text.strip().lower() == "none":
             return cls(known=False)
         paths = [part.strip() for part in text.split(",") if part.strip()]
@@ -109,12 +100,7 @@ class ProbePolicy:
         return cls(added=tuple(_plain(path) for path in paths if not path.startswith("!")), removed=removed)
 
     def route_of(self, route: str, method: str | None, agent: str = "") -> str | None:
-        """Return the route under which a request counts as a probe; None for a request of a user.
-
-        Args:
-            method: HTTP method; None for a protocol without methods.
-            agent: `User-Agent`; "" for unknown.
-        """
+        """Return the route under which a request counts as a probe; None for a request of a user."""
         if method not in _METHODS:
             return None
         if self.added or self.removed:

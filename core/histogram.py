@@ -4,17 +4,13 @@ Bucket i holds values in (2**(i/32), 2**((i+1)/32)]: 32 buckets per doubling, ea
 therefore within 1.1 % of the recorded value (`MAX_RELATIVE_ERROR`), for any value from one nanosecond up. Merging adds
 bucket counts, so it is exact, commutative and associative over threads, processes, replicas, time and databases.
 
-`Distribution` holds values known only as intervals, such as those of a scraped histogram with fixed buckets: one histogram of the
-lower edges and one of the upper edges. The k-th smallest value is at least the k-th smallest lower edge and at most the k-th
-smallest upper edge, so the true quantile lies between the quantiles of the two, without assumptions about the values within a
-bucket.
+`Distribution` holds values known only as intervals: one histogram of the lower edges and one of the upper edges. The k-th smallest
+value is at least the k-th smallest lower edge and at most the k-th smallest upper edge, so the true quantile lies between the
+quantiles of the two.
 
-Confidence intervals use order statistics and make no assumption about the shape of the distribution. The number of requests below
-the true quantile is binomial, so the requests at two ranks around it enclose the true value with the wanted confidence.
-Each end is widened to the edge of the histogram bucket of its request. The binomial distribution is used for few requests,
-its normal approximation for many. It assumes independent requests; requests in a queue are not independent, because a burst of slow
-requests is one event. The interval is therefore a lower bound of the uncertainty; check a small difference over time before acting
-on it.
+Confidence intervals use order statistics: the number of requests below the true quantile is binomial, for any distribution, so the
+requests at two ranks around it enclose the true value with the wanted confidence. Each end is widened to the edge of its bucket. It
+assumes independent requests; because a burst of slow requests is one event, the interval is a lower bound of the uncertainty.
 
 Source: OpenTelemetry metrics data model, "ExponentialHistogram" (base = 2**(2**-scale), upper-inclusive buckets);
 H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
@@ -94,11 +90,7 @@ class Histogram:
         return self.zero + sum(self.buckets.values())
 
     def record(self, value: float, count: int = 1) -> None:
-        """Count *value*, *count* times.
-
-        Raises:
-            ValueError: *value* is negative or not a finite number, or *count* is negative.
-        """
+        """Count *value*, *count* times; ValueError unless both are finite and not negative."""
         if not (0 <= value < math.inf):
             msg = f"a histogram accepts finite values from 0 up, got {value!r}"
             raise ValueError(msg)
@@ -136,11 +128,7 @@ class Histogram:
         self.sum += other.sum
 
     def downscale(self, scale: int) -> None:
-        """Make the buckets coarser, to *scale*; counts stay exact.
-
-        Raises:
-            ValueError: *scale* is finer than the current scale: merged buckets cannot be split again.
-        """
+        """Make the buckets coarser, to *scale*; counts stay exact. ValueError for a finer scale."""
         if scale > self.scale:
             msg = f"a histogram of scale {self.scale} cannot be refined to scale {scale}"
             raise ValueError(msg)
@@ -151,14 +139,7 @@ class Histogram:
         self.buckets, self.scale = coarse, scale
 
     def quantile(self, quantile: float) -> Estimate | None:
-        """Return the value at *quantile* (nearest rank) as the middle of its bucket, bounded by the bucket.
-
-        Returns:
-            The value with its bounds; None for an empty histogram.
-
-        Raises:
-            ValueError: *quantile* is outside [0, 1].
-        """
+        """Return the value at *quantile* (nearest rank) as the middle of its bucket, bounded by the bucket; None for an empty histogram."""
         if not 0 <= quantile <= 1:
             msg = f"a quantile lies between 0 and 1, got {quantile!r} (write p99 as 0.99)"
             raise ValueError(msg)
@@ -213,13 +194,6 @@ class Histogram:
     @classmethod
     def from_otlp(cls, *, scale: int, zero: int, offset: int, counts: Iterable[int], total: float) -> Histogram:
         """Build a histogram from the fields of an OTLP data point; scales finer than `SCALE` are reduced to it.
-
-        Args:
-            scale: Scale of the point. [-10..20]
-            zero: Field zero_count of the point.
-            offset: Field positive.offset, the index of the first bucket.
-            counts: Field positive.bucket_counts.
-            total: Sum of the point.
 
         Raises:
             ValueError: A field is outside the range of OTLP, or the buckets lie outside the range of a float.
@@ -292,7 +266,6 @@ class Distribution:
 
     @property
     def mean(self) -> float | None:
-        """Exact mean of the values; None without values."""
         return self.lows.sum / self.count if self.count else None
 
     def add(self, low: float, high: float, count: int) -> None:
@@ -301,7 +274,6 @@ class Distribution:
         self.highs.record(min(high, ENDLESS), count)
 
     def set_sum(self, total: float) -> None:
-        """Set the sum of the values; before, the sums are those of the edges and have no meaning."""
         self.lows.sum = self.highs.sum = total
 
     def quantile(self, quantile: float) -> Interval | None:
@@ -319,11 +291,7 @@ class Distribution:
 
 
 class SizeBuckets:
-    """Labelled buckets for one kind of size, each one doubling wide: 1, 2-3, 4-7, …, 512-1023, 1024+.
-
-    Args:
-        doublings: Number of doublings from 1 to the start of the last bucket, which has no upper bound.
-    """
+    """Labelled buckets for one kind of size, each one doubling wide: 1, 2-3, 4-7, …, 512-1023, 1024+."""
 
     def __init__(self, doublings: int) -> None:
         between = (f"{1 << power}-{(2 << power) - 1}" for power in range(1, doublings))
@@ -338,7 +306,6 @@ class SizeBuckets:
         return self.names[min(size.bit_length(), len(self.names)) - 1]
 
     def position(self, name: str) -> int:
-        """Return the position of the bucket labelled *name*, smallest first; unknown labels come last."""
         return self.names.index(name) if name in self.names else len(self.names)
 
 
@@ -367,13 +334,7 @@ def has_enough_samples(count: int, quantile: float) -> bool:
 
 
 def value_at(histogram: Histogram, quantile: float) -> float | None:
-    """Return the value at *quantile*; None with too few requests, see `has_enough_samples`.
-
-    >>> few = Histogram()
-    >>> few.record(0.1, 999)
-    >>> value_at(few, 0.99) is None, value_at(few, 0.5) is None
-    (True, False)
-    """
+    """Return the value at *quantile*; None with too few requests, see `has_enough_samples`."""
     found = histogram.quantile(quantile) if has_enough_samples(histogram.count, quantile) else None
     return found.value if found else None
 
@@ -423,7 +384,6 @@ def ranks(count: int, quantile: float, confidence: float = CONFIDENCE) -> tuple[
 
 
 def _chance(number: int, count: int, quantile: float) -> float:
-    """Return the probability that exactly *number* of *count* requests are at or below the true quantile."""
     if not 0 < quantile < 1:
         return float(number == count * quantile)
     logs = math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)

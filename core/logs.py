@@ -1,8 +1,5 @@
 """Logging of the server's commands to stderr, as text lines or as one JSON object a line.
 
-STAGELENS_LOG_LEVEL     info    debug, info, warning or error: the lowest level that is written
-STAGELENS_LOG_FORMAT    text    text or json
-
 A JSON line has `time`, `level`, `logger` and `message`, `fields` with the `extra=` values of the call, and `exception` if there
 was one. Passwords in URLs and secrets from the environment are replaced by `…` in every record.
 """
@@ -61,12 +58,7 @@ class CommandOutput:
 
     @contextmanager
     def report_errors(self) -> Generator[None]:
-        """Log an error that ends a JSON-logging command and exit with 1; in text mode the caller prints the error.
-
-        Raises:
-            StagelensError: The command failed, in text mode.
-            SystemExit: The command failed, and the error is in the JSON log.
-        """
+        """Log an error that ends a JSON-logging command and exit with 1; in text mode the caller prints the error."""
         try:
             yield
         except StagelensError as error:
@@ -127,8 +119,6 @@ class _Lines(logging.Formatter):
 
 
 class _Json(_Lines):
-    """Formatter of records as JSON objects, one a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC)

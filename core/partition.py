@@ -1,13 +1,11 @@
 """Attribution of request time: every instant belongs to exactly one stage, or to `overhead`.
 
-Recorded intervals may be nested (a tokenizer inside preprocess), and intervals of parallel threads may overlap. An instant
-belongs to the innermost stage active at that time. If overlapping stages do not contain each other, the instant belongs to the
+An instant belongs to the innermost stage active at that time. If overlapping stages do not contain each other, it belongs to the
 stage that ends last, because the request waited for that stage.
 
 Both rules select the stage that *started last*. Let X be the active interval that started last (of intervals that started
 together, the one that ends first). No other active interval lies inside X, so X is innermost. Of two innermost intervals neither
-contains the other, so the one that started later also ends later. Sorted by start, the active intervals are therefore a stack,
-and the sweep costs O(n log n), the cost of the sort.
+contains the other, so the one that started later also ends later. Sorted by start, the active intervals are therefore a stack.
 """
 
 from __future__ import annotations
@@ -22,16 +20,9 @@ Interval: TypeAlias = tuple[str, int, int]
 
 
 def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, int]:
-    """Return the time of [t0, t1) that belongs to each stage, `overhead` included; the values add up to t1 - t0 exactly.
+    """Return the time of [t0, t1) that belongs to each stage, `overhead` included, in nanoseconds; it adds up to t1 - t0 exactly.
 
-    Args:
-        intervals: Intervals of stages, in any order. The parts outside the request are cut off; an interval that lies outside
-            the request, or ends before it starts, is ignored. [nanoseconds]
-        t0: Start of the request. [nanoseconds]
-        t1: End of the request, not before *t0*. [nanoseconds]
-
-    Returns:
-        Exclusive time by stage; 0 for a stage that is completely covered by stages inside it. [nanoseconds]
+    The parts of intervals outside the request are cut off. A stage that is completely covered by stages inside it has 0.
 
     >>> partition([("preprocess", 0, 6), ("tokenize", 2, 5), ("forward", 6, 9)], 0, 10)
     {'overhead': 1, 'preprocess': 3, 'tokenize': 3, 'forward': 3}

@@ -26,8 +26,6 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """Metric family of histograms on /metrics."""
-
     name: str  # Name in Prometheus
     text: str  # Help text
     source: str  # OTLP metric whose points are counted, one of `names.METRICS`

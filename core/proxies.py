@@ -24,11 +24,7 @@ class ProxyError(OSError):
 
 
 def proxy_of(url: str) -> str:
-    """Return the URL of the proxy for *url*; "" for a direct call.
-
-    Raises:
-        ProxyError: The proxy is no HTTP proxy.
-    """
+    """Return the URL of the proxy for *url*; "" for a direct call. ProxyError if it is no HTTP proxy."""
     parts = urlsplit(url)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all") or ""

@@ -1,12 +1,10 @@
 """Histograms of one series over a stretch of time, to which requests are added one by one.
 
-Three histograms describe the time of all requests: requests by latency, split by their dominant stage; requests by the exclusive
-time of each stage; and, for each bucket of the latency, the nanoseconds that its requests spent in each stage. With the last one
-the breakdown of a percentile is a sum instead of an estimate. Streaming requests have the same histograms up to their first
-token, and histograms of their stream.
+For each bucket of the latency, the nanoseconds that its requests spent in each stage are added up: with them the breakdown of a
+percentile is a sum instead of an estimate. Streaming requests have the same histograms up to their first token.
 
 A series also has histograms by attribute of the request (`attributes`). The values of an attribute divide all requests: those
-without the fact are counted under the value "". They are not counted one by one: they are what the other values leave of all requests.
+without the fact, under the value "", are what the other values leave of all requests.
 """
 
 from __future__ import annotations
@@ -95,7 +93,6 @@ class RequestHistograms:
         self._streams[metric, key].count_one(value)
 
     def add_equal(self, metric: str, key: str, value: float, requests: int) -> None:
-        """Count the same *value* of a metric for several *requests*, as `add_stream` does for one."""
         self._streams[metric, key].record(value, requests)
 
     def merge_into(self, requests: Histogram, spent: defaultdict[int, dict[str, int]]) -> None:

@@ -1,8 +1,4 @@
-"""Stages of a request, causes of stalls, and phases of a cold start: their names on the wire, in the store and on pages.
-
-Stages are listed in the order in which charts stack them: compute at the bottom, waiting on top. Stalls overlap stages and
-explain why a stage took long.
-"""
+"""Stages of a request, in the order in which charts stack them, causes of stalls, which overlap stages, and phases of a cold start."""
 
 from __future__ import annotations
 
@@ -84,7 +80,6 @@ def position(key: str) -> tuple[int, str]:
 
 
 def ordered(stages: Iterable[str]) -> list[str]:
-    """Return *stages* in the order in which charts stack them."""
     return sorted(stages, key=position)
 
 

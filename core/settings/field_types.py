@@ -1,7 +1,4 @@
-"""Types of the values in configuration: texts, ratios, durations, sizes, times, addresses, files and secrets.
-
-Each parses what YAML or an environment variable has. A wrong value is rejected with the form to write instead.
-"""
+"""Types of the values in YAML and environment variables; a wrong value is rejected with the form to write instead."""
 
 from __future__ import annotations
 
@@ -39,14 +36,8 @@ class Secret:
     """Secret of a section: at its own key, in the environment variable `<key>_env`, or in the file `<key>_file`.
 
     The context of the validation has the environment at `env`, and at `held` the last secret of each file by path, which is
-    updated. During a rotation a file may be empty or missing for a moment; its last secret is used until it is readable again.
-
-    Args:
-        value: The secret; empty if it is missing.
-        lacking: Environment variable or file that is to have the secret and has none; else empty.
-        file: The file; None for another source.
-        is_inline: Whether the secret is in the YAML file itself.
-        warning: Why the last secret of the file is in use; empty if the file has one.
+    updated. During a rotation a file may be empty or missing for a moment; its last secret is used until it is readable again, with a
+    *warning*. *lacking* is the environment variable or file that is to have the secret and has none.
     """
 
     value: str = field(default="", repr=False)
@@ -61,7 +52,6 @@ class Secret:
 
     @classmethod
     def _read(cls, given: Any, info: ValidationInfo) -> Secret:
-        """Read the secret from *given*, the values of its keys; the first is the key itself."""
         key, here = next(iter(given.items()))
         named = [source for source, value in given.items() if value is not None and source != key]
         if len(named) + (here is not None) > 1:

@@ -38,7 +38,6 @@ def spell_problem(path: Path, problem: Problem) -> str:
 
 
 def read_document(path: Path, kind: str) -> Document:
-    """Read the YAML document in the file at *path*; *kind* names it in messages, such as `an SLO file`."""
     return parse(_text(path, kind))
 
 
@@ -77,10 +76,7 @@ def _text(path: Path, kind: str) -> str:
 class LiveFile(Generic[T]):
     """A file that is reloaded when it changes; an invalid version leaves the last valid content in force. Thread-safe.
 
-    Attributes:
-        current: Content in force; None until the file was valid once.
-        errors: Errors of the current version of the file; empty if it is valid.
-        changed_at: Time at which the content in force was read.
+    `current` is None until the file was valid once; `errors` are those of the current version of the file.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""All settings of Stagelens in one list.
-
-The options of the command line and the tables in docs/configuration.md come from this list; tests/test_docs.py compares them.
-The `config` modules of the packages read the values.
-"""
+"""All settings of Stagelens in one list, from which options and the tables in docs/configuration.md are made."""
 
 from __future__ import annotations
 
@@ -14,13 +10,9 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Setting: an environment variable, which may also be an option of the command line.
+    """An environment variable, or two that differ by signal, which may also be an *option* of the server's commands.
 
-    Args:
-        variable: Environment variable; two variables that differ by signal, separated by a comma.
-        default: Default value as a user would write it; "" for none.
-        meaning: Description, in Markdown whose links start at docs/.
-        option: Option of the server's commands; "" for none.
+    *default* is written as by a user; *meaning* is Markdown whose links start at docs/.
     """
 
     variable: str

@@ -108,11 +108,7 @@ S = TypeVar("S", bound=Section)
 def read_section(
     model: type[S], document: Document, place: Place, value: Any, context: Mapping[str, Any] | None = None
 ) -> S | None:
-    """Validate *value*, which is at *place* of *document*, as a section.
-
-    Returns:
-        The section; None if it is invalid.
-    """
+    """Validate *value*, which is at *place* of *document*, as a section; None if it is invalid."""
     try:
         section = model.model_validate(value, context=context)
     except ValidationError as error:
