@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,24 +29,30 @@ from tests.support import command_line
 
 MS = 10**6
 NOW = int(time.time()) - 3600
+NOW_10 = NOW - NOW % 10
 
 
-def run_file(
-    path: Path, *, count: int = 500, queue_ms: float = 2, seed: int = 1, service: str = "shop", route: str = "/"
+def write_run(
+    path: Path, times: Sequence[tuple[float, float]], *, service: str = "shop", route: str = "/", failed: int = 0
 ) -> Path:
-    """A run of so many requests: forward of about 20 ms, and a queue that is exponential around *queue_ms*."""
-    random_ = random.Random(seed)
+    """A run with a request for each queue and forward time in milliseconds; the first ones *failed*."""
 
     def requests() -> Any:
-        for number in range(count):
+        for number, (queued, ran) in enumerate(times):
             start = (NOW + number // 20) * 10**9
-            queue = start + int(random_.expovariate(1 / queue_ms) * MS)
-            end = queue + int(random_.gauss(20, 1) * MS)
+            queue = start + int(queued * MS)
+            end = queue + int(ran * MS)
             stages = [StageInterval("queue", start, queue), StageInterval("forward", queue, end)]
-            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: route})
+            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: route}, failed=number < failed)
 
-    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), service, str(seed))))
+    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), service, path.name)))
     return path
+
+
+def run_file(path: Path, *, count: int = 500, queue_ms: float = 2, seed: int = 1, **options: Any) -> Path:
+    """A run of so many requests: forward of about 20 ms, and a queue that is exponential around *queue_ms*."""
+    random_ = random.Random(seed)
+    return write_run(path, [(random_.expovariate(1 / queue_ms), random_.gauss(20, 1)) for _ in range(count)], **options)
 
 
 @pytest.fixture(scope="module")
@@ -60,38 +67,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def failing_file(path: Path, *, failed: int, count: int = 500) -> Path:
-    """A run of so many requests of about 20 ms, of which some fail at once."""
-
-    def requests() -> Any:
-        for number in range(count):
-            start = (NOW + number // 20) * 10**9
-            end = start + (1 if number < failed else 20) * MS
-            stages = [StageInterval("forward", start, end)]
-            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: "/"}, failed=number < failed)
-
-    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), "shop", path.name)))
-    return path
-
-
-def varied_file(path: Path, *, queue_ms: int, count: int = 500) -> Path:
-    """A run of so many requests that all wait as long, and run for anything up to a second."""
-    choice = random.Random(7)
-
-    def requests() -> Any:
-        for number in range(count):
-            start = (NOW + number // 20) * 10**9
-            ran = start + queue_ms * MS
-            end = ran + choice.randint(1, 1000) * MS
-            stages = [StageInterval("queue", start, ran), StageInterval("forward", ran, end)]
-            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: "/"})
-
-    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), "shop", path.name)))
-    return path
-
-
 def compare(*words: str | Path, **environment: str) -> int:
     return command_line.run("compare", *words, environment=environment)
+
+
+def window(start: int, end: int) -> str:
+    """Return a window for `--windows`, in seconds from now."""
+    return "/".join(datetime.fromtimestamp(NOW_10 + at, UTC).isoformat() for at in (start, end))
 
 
 LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")
@@ -114,7 +96,8 @@ def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, queue in (("a", 2), ("b", 12)):
-        varied_file(tmp_path / name, queue_ms=queue)
+        choice = random.Random(7)
+        write_run(tmp_path / name, [(queue, choice.randint(1, 1000)) for _ in range(500)])
 
     assert compare(tmp_path / "a", tmp_path / "b", "--fail-on", "stage:queue:p50:+5ms", "--percentile", "p50") == 1
     assert "No significant difference at p50, but over the limit: queue p50 (+9.90 ms)." in (capsys.readouterr().out)
@@ -154,7 +137,10 @@ def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sound, failing = (failing_file(tmp_path / f"{failed}.json", failed=failed) for failed in (5, 100))
+    sound, failing = (
+        write_run(tmp_path / f"{failed}.json", [(0, 1)] * failed + [(0, 20)] * (500 - failed), failed=failed)
+        for failed in (5, 100)
+    )
     where = tmp_path / "found.json", tmp_path / "junit.xml"
 
     assert compare(sound, failing, "--fail-on", "p50:+10%") == 0
@@ -374,22 +360,22 @@ def test_missing_token_times_exit_with_3(runs: Path, tmp_path: Path, capsys: pyt
 
 
 def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    now = NOW - NOW % 10
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    with closing(Store.open(url)) as made:
-        points: list[Point] = []
-        for at, first in ((now - 1000, {names.BY_ENGINE: 0.1}), (now, {names.BY_ENGINE: 0.2, names.BY_GENERATE: 9.0})):
-            latency = Histogram()
-            latency.record(1.0, 500 * len(first))
-            points.append(Point(Series("shop"), names.REQUEST_DURATION, "decode", at, latency))
-            for definition, seconds in first.items():
-                times = Histogram()
-                times.record(seconds, 500)
-                points.append(Point(Series("shop"), names.FIRST_TOKEN, definition, at, times))
-        made.write([Batch("a", points)])
-    windows = [
-        "/".join(datetime.fromtimestamp(each, UTC).isoformat() for each in (at, at + 100)) for at in (now - 1000, now)
-    ]
+    points: list[Point] = []
+    for at, first in (
+        (NOW_10 - 1000, {names.BY_ENGINE: 0.1}),
+        (NOW_10, {names.BY_ENGINE: 0.2, names.BY_GENERATE: 9.0}),
+    ):
+        latency = Histogram()
+        latency.record(1.0, 500 * len(first))
+        points.append(Point(Series("shop"), names.REQUEST_DURATION, "decode", at, latency))
+        for definition, seconds in first.items():
+            times = Histogram()
+            times.record(seconds, 500)
+            points.append(Point(Series("shop"), names.FIRST_TOKEN, definition, at, times))
+    with closing(Store.open(url)) as opened:
+        opened.write([Batch("a", points)])
+    windows = window(-1000, -900), window(0, 100)
 
     assert compare("--windows", *windows, "--fail-on", "ttft:p50:+10%", STAGELENS_DATABASE=url) == 1
     output = " ".join(capsys.readouterr().out.split())
@@ -397,22 +383,27 @@ def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: 
     assert "0 requests of A and 500 requests of B have another definition" in output
 
 
+def store_of(folder: Path, *periods: tuple[str, int, int, float]) -> str:
+    """Return the URL of a store in which each version has 20 requests of so many seconds per 10 s from a start to an end."""
+    url = f"sqlite:///{folder / 'store.db'}"
+    points: list[Point] = []
+    for version, start, end, seconds in periods:
+        latency = Histogram()
+        latency.record(seconds, 20)
+        points += [
+            Point(Series("shop", version=version), metric, "forward", at, latency)
+            for at in range(NOW_10 + start, NOW_10 + end, 10)
+            for metric in (names.REQUEST_DURATION, names.STAGE_DURATION)
+        ]
+    with closing(Store.open(url)) as opened:
+        opened.write([Batch("a", points)])
+    return url
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     """A store with two versions of a service, one after the other, the second slower."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    now = NOW - NOW % 10
-    with closing(Store.open(url)) as made:
-        points: list[Point] = []
-        for version, start, seconds in (("1.0", now - 7200, 0.1), ("1.1", now - 3600, 0.2)):
-            for at in range(start, start + 1000, 10):
-                latency = Histogram()
-                latency.record(seconds, 20)
-                series = Series("shop", version=version)
-                points.append(Point(series, names.REQUEST_DURATION, "forward", at, latency))
-                points.append(Point(series, names.STAGE_DURATION, "forward", at, latency))
-        made.write([Batch("a", points)])
-    return url
+    return store_of(tmp_path, ("1.0", -7200, -6200, 0.1), ("1.1", -3600, -2600, 0.2))
 
 
 def test_versions_are_compared_over_their_last_requests(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -462,45 +453,24 @@ def test_the_first_sentence_names_the_function_that_grew(profiled: Path, capsys:
 def test_overlapping_versions_are_compared_over_the_common_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, now = f"sqlite:///{tmp_path / 'store.db'}", NOW - NOW % 10
-    with closing(Store.open(url)) as made:
-        points: list[Point] = []
-        for version, start, end, seconds in (
-            ("1.0", now - 9000, now - 3600, 0.1),
-            ("1.0", now - 3600, now, 0.9),
-            ("1.1", now - 7200, now - 3600, 0.1),
-        ):
-            for at in range(start, end, 10):
-                latency = Histogram()
-                latency.record(seconds, 20)
-                points.append(Point(Series("shop", version=version), names.REQUEST_DURATION, "forward", at, latency))
-        made.write([Batch("a", points)])
+    url = store_of(tmp_path, ("1.0", -9000, -3600, 0.1), ("1.0", -3600, 0, 0.9), ("1.1", -7200, -3600, 0.1))
 
     assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m", "--json", "-") == 0
     result = json.loads(capsys.readouterr().out)
-    time = {"from": _iso(now - 5400), "to": _iso(now - 3600)}
+    time = dict(zip(("from", "to"), window(-5400, -3600).split("/"), strict=True))
     assert {key: result["a"][key] for key in time} == {key: result["b"][key] for key in time} == time
     assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m") == 0
-    expected = f"3,600 requests of shop, {datetime.fromtimestamp(now - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
+    expected = f"3,600 requests of shop, {datetime.fromtimestamp(NOW_10 - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
     assert capsys.readouterr().out.count(expected) == 2
 
 
-def _iso(at: int) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat()
-
-
 def test_windows_are_compared_and_a_wrong_one_is_explained(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    now = NOW - NOW % 10
-
-    def window(start: int, end: int) -> str:
-        return "/".join(datetime.fromtimestamp(at, UTC).isoformat() for at in (start, end))
-
-    old, new = window(now - 7200, now - 6600), window(now - 3600, now - 3000)
+    old, new = window(-7200, -6600), window(-3600, -3000)
 
     assert compare("--windows", old, new, "--fail-on", "p50:+50%", STAGELENS_DATABASE=store) == 1
     assert capsys.readouterr().out.count("200 requests of shop") == 2
-    assert compare("--windows", old, window(now - 60, now), STAGELENS_DATABASE=store) == 3
-    assert compare("--windows", old, window(now, now - 60), STAGELENS_DATABASE=store) == 2
+    assert compare("--windows", old, window(-60, 0), STAGELENS_DATABASE=store) == 3
+    assert compare("--windows", old, window(0, -60), STAGELENS_DATABASE=store) == 2
     assert "the end is not after the start" in capsys.readouterr().err
     assert compare("--windows", old, "yesterday", STAGELENS_DATABASE=store) == 2
     assert "write FROM/TO" in capsys.readouterr().err
