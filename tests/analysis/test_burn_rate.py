@@ -15,17 +15,16 @@ from stagelens.analysis.policies import default_burn_rate_policy
 MONTH = timedelta(days=30)
 POLICY = default_burn_rate_policy()
 objectives = st.floats(0.5, 0.99999)
+TIERS = burn_rate.policy_tiers(POLICY, MONTH)
+LENGTHS = burn_rate.needed_windows(POLICY, TIERS)
 
 
 def windows_of(rate: float, error_ratio: float, elapsed: timedelta) -> dict[timedelta, Counts]:
     """Return the counts after *elapsed* of a constant *error_ratio* that followed a clean month, at *rate* a second."""
-    lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
-    return {length: _window(rate, error_ratio, elapsed, length) for length in lengths}
-
-
-def _window(rate: float, error_ratio: float, elapsed: timedelta, length: timedelta) -> Counts:
-    bad = rate * min(elapsed, length).total_seconds() * error_ratio
-    return Counts(rate * length.total_seconds(), bad)
+    return {
+        length: Counts(rate * length.total_seconds(), rate * min(elapsed, length).total_seconds() * error_ratio)
+        for length in LENGTHS
+    }
 
 
 def firing(
@@ -35,18 +34,11 @@ def firing(
     already: bool = False,
     seen: timedelta = timedelta(days=30),
 ) -> list[AlertTier]:
-    return list(
-        burn_rate.firing_tiers(
-            burn_rate.policy_tiers(POLICY, MONTH), counts, objective, POLICY, already=already, seen=seen
-        )
-    )
+    return list(burn_rate.firing_tiers(TIERS, counts, objective, POLICY, already=already, seen=seen))
 
 
 def test_the_tiers_of_a_month_equal_the_workbook() -> None:
-    tiers = burn_rate.policy_tiers(POLICY, MONTH)
-    table = [(tier.severity, round(tier.burn, 9), tier.long, tier.short) for tier in tiers]
-
-    assert table == [
+    assert [(tier.severity, round(tier.burn, 9), tier.long, tier.short) for tier in TIERS] == [
         ("page", 14.4, timedelta(hours=1), timedelta(minutes=5)),
         ("page", 6.0, timedelta(hours=6), timedelta(minutes=30)),
         ("page", 6.0, timedelta(days=3), timedelta(hours=6)),
@@ -63,27 +55,25 @@ def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
     [(0.999, 1.0), (0.999, 0.1), (0.99, 0.5), (0.99, 0.2), (0.999, 0.0144)],
 )
 def test_the_fast_tier_fires_by_the_formula(objective: float, error_ratio: float) -> None:
-    fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
-    expected = burn_rate.time_to_fire(fast, objective, error_ratio)
+    expected = burn_rate.time_to_fire(TIERS[0], objective, error_ratio)
     assert expected is not None
     step = timedelta(seconds=1)
     before = windows_of(1000, error_ratio, expected - step)
     after = windows_of(1000, error_ratio, expected + step)
 
-    assert not burn_rate.is_firing(fast, before, objective, POLICY.guard)
-    assert burn_rate.is_firing(fast, after, objective, POLICY.guard)
+    assert not burn_rate.is_firing(TIERS[0], before, objective, POLICY.guard)
+    assert burn_rate.is_firing(TIERS[0], after, objective, POLICY.guard)
 
 
 def test_an_error_ratio_below_the_threshold_never_fires() -> None:
-    fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
 
-    assert burn_rate.time_to_fire(fast, 0.999, 0.014) is None
-    assert not burn_rate.is_firing(fast, windows_of(1000, 0.014, timedelta(days=30)), 0.999, POLICY.guard)
+    assert burn_rate.time_to_fire(TIERS[0], 0.999, 0.014) is None
+    assert not burn_rate.is_firing(TIERS[0], windows_of(1000, 0.014, timedelta(days=30)), 0.999, POLICY.guard)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_tier_resets_when_its_short_window_is_clean(position: int) -> None:
-    tier = burn_rate.policy_tiers(POLICY, MONTH)[position]
+    tier = TIERS[position]
     long = Counts(1e6, 0.5e6)
     over, going_on = {tier.long: long, tier.short: Counts(1e4, 0)}, {tier.long: long, tier.short: Counts(1e4, 5e3)}
 
@@ -100,9 +90,7 @@ def test_one_failure_does_not_page() -> None:
 
 
 def test_a_total_outage_at_low_traffic_pages() -> None:
-    counts = {
-        length: Counts(60, 2) for length in burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
-    }
+    counts = {length: Counts(60, 2) for length in LENGTHS}
     counts[timedelta(minutes=5)] = Counts(2, 2)
     counts[timedelta(hours=1)] = Counts(10, 2)
 
@@ -119,21 +107,20 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
     ],
 )
 def test_unobserved_time_counts_as_good(seen: timedelta, expected: list[timedelta]) -> None:
-    lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
-    counts = dict.fromkeys(lengths, Counts(100, 100))
+    counts = dict.fromkeys(LENGTHS, Counts(100, 100))
 
     assert [tier.short for tier in firing(0.99, counts, seen=seen)] == expected
 
 
 def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None:
-    counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(2, 2))
+    counts = dict.fromkeys(LENGTHS, Counts(2, 2))
     found = {minutes: firing(0.99, counts, seen=timedelta(minutes=minutes)) for minutes in (4, 5)}
 
     assert (found[4], [tier.short for tier in found[5]]) == ([], [timedelta(minutes=5)])
 
 
 def test_a_firing_tier_continues_after_a_budget_reset() -> None:
-    counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(100, 100))
+    counts = dict.fromkeys(LENGTHS, Counts(100, 100))
 
     assert firing(0.99, counts, already=True, seen=timedelta(0))
 
@@ -154,7 +141,7 @@ def test_27_times_at_low_traffic_is_not_missed() -> None:
 
 
 def test_27_times_pages_within_minutes_where_there_is_traffic() -> None:
-    elapsed = burn_rate.time_to_fire(burn_rate.policy_tiers(POLICY, MONTH)[0], 0.999, 0.027)
+    elapsed = burn_rate.time_to_fire(TIERS[0], 0.999, 0.027)
     assert elapsed is not None
 
     assert elapsed < timedelta(minutes=33)
@@ -165,7 +152,7 @@ def test_slow_tiers_stop_after_an_outage() -> None:
     counts = windows_of(100, 1.0, timedelta(hours=1))
     for length in (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=1)):
         counts[length] = Counts(counts[length].total, 0)
-    slow = burn_rate.policy_tiers(POLICY, MONTH)[-1]
+    slow = TIERS[-1]
 
     assert burn_rate.is_firing(slow, counts, 0.999, POLICY.guard)
     assert firing(0.999, counts) == []
@@ -180,17 +167,14 @@ def test_missing_requests_at_low_traffic_do_not_resolve() -> None:
 
 def test_a_firing_tier_continues_just_below_the_threshold() -> None:
     counts = windows_of(1000, 0.0135, timedelta(hours=1))
-    fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
 
-    assert fast not in firing(0.999, counts)
-    assert fast in firing(0.999, counts, already=True)
+    assert TIERS[0] not in firing(0.999, counts)
+    assert TIERS[0] in firing(0.999, counts, already=True)
 
 
 def test_an_unreachable_tier_is_omitted() -> None:
-    tiers = burn_rate.policy_tiers(POLICY, MONTH)
-
-    assert [burn_rate.is_reachable(tier, 0.9) for tier in tiers] == [False, True, True, True]
-    assert all(burn_rate.is_reachable(tier, 0.99) for tier in tiers)
+    assert [burn_rate.is_reachable(tier, 0.9) for tier in TIERS] == [False, True, True, True]
+    assert all(burn_rate.is_reachable(tier, 0.99) for tier in TIERS)
 
 
 @given(objective=objectives, total=st.integers(0, 10**9), share=st.floats(0, 1))
@@ -211,17 +195,15 @@ def test_a_burn_rate_is_bounded(objective: float, total: int, share: float) -> N
 def test_more_bad_requests_never_silence_a_tier(
     objective: float, totals: list[int], shares: list[float], position: int, more: int
 ) -> None:
-    tiers = burn_rate.policy_tiers(POLICY, MONTH)
-    lengths = burn_rate.needed_windows(POLICY, tiers)
     counts = {
-        length: Counts(total, share * total) for length, total, share in zip(lengths, totals, shares, strict=False)
+        length: Counts(total, share * total) for length, total, share in zip(LENGTHS, totals, shares, strict=False)
     }
-    worse = dict(counts)
-    length = lengths[position % len(lengths)]
-    worse[length] = Counts(counts[length].total, min(counts[length].total, counts[length].bad + more))
+    length = LENGTHS[position % len(LENGTHS)]
+    total, bad = counts[length].total, counts[length].bad
+    worse = {**counts, length: Counts(total, min(total, bad + more))}
 
-    before = {tier for tier in tiers if burn_rate.is_firing(tier, counts, objective, POLICY.guard)}
-    after = {tier for tier in tiers if burn_rate.is_firing(tier, worse, objective, POLICY.guard)}
+    before = {tier for tier in TIERS if burn_rate.is_firing(tier, counts, objective, POLICY.guard)}
+    after = {tier for tier in TIERS if burn_rate.is_firing(tier, worse, objective, POLICY.guard)}
     assert before <= after
 
 

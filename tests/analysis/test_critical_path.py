@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,13 +90,17 @@ def test_a_request_of_another_clock_is_in_the_middle_of_its_call() -> None:
     ]
 
 
-def test_a_request_with_several_possible_calls_is_in_none() -> None:
-    placed = place_requests(
-        [
-            request("gateway", "", 0, 100, span("dependency", 0, 40), span("dependency", 50, 90)),
-            request("ranker", "gateway", 5000, 5020),
-        ]
-    )
+@pytest.mark.parametrize(
+    ("calls", "called"),
+    [
+        # Several calls are possible.
+        ([span("dependency", 0, 40), span("dependency", 50, 90)], request("ranker", "gateway", 5000, 5020)),
+        # A message that is processed later.
+        ([span("dependency", 10, 12, id="send")], request("ranker", "send", 40, 200)),
+    ],
+)
+def test_a_request_without_a_certain_call_is_in_none(calls: list[dict[str, Any]], called: TracedRequest) -> None:
+    placed = place_requests([request("gateway", "", 0, 100, *calls), called])
 
     assert [each.service for each in placed] == ["gateway", "ranker"]
 
@@ -109,17 +114,6 @@ def test_work_after_the_caller_gave_up_is_not_on_the_path() -> None:
     )
 
     assert path(root)[1:3] == [("gateway", "network", 10, 15), ("ranker", "forward", 15, 50)]
-
-
-def test_a_message_that_is_processed_later_is_not_in_its_call() -> None:
-    placed = place_requests(
-        [
-            request("gateway", "", 0, 60, span("dependency", 10, 12, id="send")),
-            request("worker", "send", 40, 200),
-        ]
-    )
-
-    assert [each.service for each in placed] == ["gateway", "worker"]
 
 
 def test_a_call_is_found_by_its_id() -> None:
