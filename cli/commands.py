@@ -46,10 +46,7 @@ COMMANDS = {
     "export": Command("write Prometheus rules for your SLOs or for Stagelens, or a Grafana dashboard", "export.export"),
     "mcp": Command("serve assistants over the Model Context Protocol", "mcp_server.mcp", extra="mcp"),
     "event": Command("report an event to the collector, such as a deployment; charts show a marker", "event.event"),
-    "up": Command(
-        "run collector, alerts and dashboard in one process",
-        "servers.up",
-    ),
+    "up": Command("run collector, alerts and dashboard in one process", "servers.up"),
     "collector": Command("receive OTLP and store it", "servers.collector"),
     "alerts": Command(
         "evaluate objectives and send notifications; `alerts list`, `show`, `ack`, `silence`… manage incidents",
@@ -57,8 +54,7 @@ COMMANDS = {
     ),
     "dashboard": Command("serve the dashboard", "servers.dashboard"),
     "storage": Command(
-        "show the size of the store by tier and table, with a projection; delete services",
-        "store.storage",
+        "show the size of the store by tier and table, with a projection; delete services", "store.storage"
     ),
     "backup": Command("copy the store into one file; other processes may use the store meanwhile", "store.backup"),
     "restore": Command("copy a backup into an empty database", "store.restore"),

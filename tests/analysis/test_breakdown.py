@@ -94,11 +94,7 @@ def test_shares_are_close_to_the_truth_and_their_intervals_contain_it(requests: 
     assert ours <= 0.9 * others
 
 
-@given(
-    counts=st.lists(st.integers(1, 10_000), min_size=1, max_size=40),
-    quantile=st.floats(0, 1),
-    data=st.data(),
-)
+@given(counts=st.lists(st.integers(1, 10_000), min_size=1, max_size=40), quantile=st.floats(0, 1), data=st.data())
 def test_shares_are_between_those_of_the_buckets_and_within_their_interval(
     counts: list[int], quantile: float, data: st.DataObject
 ) -> None:

@@ -28,11 +28,7 @@ def windows_of(rate: float, error_ratio: float, elapsed: timedelta) -> dict[time
 
 
 def firing(
-    objective: float,
-    counts: dict[timedelta, Counts],
-    *,
-    already: bool = False,
-    seen: timedelta = timedelta(days=30),
+    objective: float, counts: dict[timedelta, Counts], *, already: bool = False, seen: timedelta = timedelta(days=30)
 ) -> list[AlertTier]:
     return list(burn_rate.firing_tiers(TIERS, counts, objective, POLICY, already=already, seen=seen))
 
@@ -51,8 +47,7 @@ def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "error_ratio"),
-    [(0.999, 1.0), (0.999, 0.1), (0.99, 0.5), (0.99, 0.2), (0.999, 0.0144)],
+    ("objective", "error_ratio"), [(0.999, 1.0), (0.999, 0.1), (0.99, 0.5), (0.99, 0.2), (0.999, 0.0144)]
 )
 def test_the_fast_tier_fires_by_the_formula(objective: float, error_ratio: float) -> None:
     expected = burn_rate.time_to_fire(TIERS[0], objective, error_ratio)

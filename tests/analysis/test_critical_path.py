@@ -129,10 +129,7 @@ def test_a_call_is_found_by_its_id() -> None:
 
 def test_a_request_whose_caller_is_not_retained_is_in_the_only_open_call() -> None:
     [root] = place_requests(
-        [
-            request("gateway", "", 0, 100, span("dependency", 10, 90)),
-            request("triton", "lost", 40, 60),
-        ]
+        [request("gateway", "", 0, 100, span("dependency", 10, 90)), request("triton", "lost", 40, 60)]
     )
 
     assert not root.called[0].is_direct
@@ -161,10 +158,7 @@ def test_services_that_are_called_in_other_traces_are_missing_where_a_call_is_op
 def test_the_body_of_a_response_belongs_to_its_call() -> None:
     body = span("dependency", 60, 80, attributes={"stagelens.part": "body"})
     [root] = place_requests(
-        [
-            request("gateway", "", 0, 100, span("dependency", 10, 40), body),
-            request("ranker", "gateway", 15, 75),
-        ]
+        [request("gateway", "", 0, 100, span("dependency", 10, 40), body), request("ranker", "gateway", 15, 75)]
     )
 
     assert path(root)[1:] == [

@@ -25,10 +25,7 @@ SLOWER, SAME, FASTER = compared(0.1, 0.2), compared(0.1, 0.1), compared(0.2, 0.1
         (Situation(is_silent=True, failure_ratio=0.5, latency=SLOWER), "no_data"),
         (Situation(is_silent=False, failure_ratio=0.5, latency=SLOWER, release=SLOWER), "failures"),
         (Situation(is_silent=False, failure_ratio=0.002, latency=SLOWER), "latency"),
-        (
-            Situation(is_silent=False, failure_ratio=0.004, failures=compare_failures(1, 9000, 36, 9000)),
-            "failures",
-        ),
+        (Situation(is_silent=False, failure_ratio=0.004, failures=compare_failures(1, 9000, 36, 9000)), "failures"),
         (Situation(is_silent=False, failure_ratio=0.002, latency=SLOWER, are_failures_cause=True), "failures"),
         (Situation(is_silent=False, failure_ratio=0.002, is_burning=True), "burning"),
         (Situation(is_silent=False, failure_ratio=0, release=SLOWER, latency=SLOWER), "release"),

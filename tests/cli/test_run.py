@@ -218,8 +218,7 @@ def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_SDK_DISABLED", "true")],
+    ("name", "value"), [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_SDK_DISABLED", "true")]
 )
 def test_a_run_in_a_terminal_with_a_configured_collector_has_no_summary(tmp_path: Path, name: str, value: str) -> None:
     words = [*RUN, sys.executable, "-c", "import os; print(os.getpid())"]

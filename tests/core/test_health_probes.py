@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagelens.core.errors import ConfigError
-from stagelens.core.health_probes import (
-    PROBES,
-    UNMATCHED,
-    ProbePolicy,
-    is_known_agent,
-    is_known_route,
-    unmatched_route,
-)
+from stagelens.core.health_probes import PROBES, UNMATCHED, ProbePolicy, is_known_agent, is_known_route, unmatched_route
 
 
 def test_known_paths() -> None:

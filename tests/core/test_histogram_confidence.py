@@ -27,10 +27,7 @@ def test_the_interval_contains_the_true_quantile() -> None:
         assert held >= 0.95 * 300
 
 
-@given(
-    values=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=200),
-    quantile=st.floats(0.01, 0.99),
-)
+@given(values=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=200), quantile=st.floats(0.01, 0.99))
 def test_the_interval_encloses_the_value(values: list[float], quantile: float) -> None:
     histogram = Histogram()
     for value in values:

@@ -35,10 +35,7 @@ class Server(Printing):
     def __init__(self, folder: Path, command: str = "up") -> None:
         ports = ["--collector-port", "0"] if command == "collector" else []
         ports = ["--collector-port", "0", "--dashboard-port", "0"] if command == "up" else ports
-        super().__init__(
-            [*STAGELENS, command, "--database", f"sqlite:///{folder / 'store.db'}", *ports],
-            cwd=folder,
-        )
+        super().__init__([*STAGELENS, command, "--database", f"sqlite:///{folder / 'store.db'}", *ports], cwd=folder)
 
     def url(self, name: str) -> str:
         """Return the printed address of *name*, as soon as it is printed."""

@@ -200,11 +200,7 @@ def test_waiting_is_evidence_if_no_other_stage_moved(service: Any, reference: Re
         service.minutes(NOW + 200, 10, share=4),
         service.minutes(NOW + 210, 35, slower),
     )
-    parts = (
-        (service.minutes(NOW, 245, slower),),
-        (service.minutes(NOW, 245, slower | {"forward": 1.3}),),
-        crowd,
-    )
+    parts = ((service.minutes(NOW, 245, slower),), (service.minutes(NOW, 245, slower | {"forward": 1.3}),), crowd)
     alone, beside, after = (
         TailScorer(POLICY, reference)
         .score(reduce(join_tallies, [count_beyond(reference.rows, part) for part in each]))

@@ -21,11 +21,7 @@ def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
 
 
 def go(
-    progress: AlarmState,
-    minutes: int,
-    judgement: TailScore,
-    release_at: int | None = None,
-    rules: AlarmRules = RULES,
+    progress: AlarmState, minutes: int, judgement: TailScore, release_at: int | None = None, rules: AlarmRules = RULES
 ) -> tuple[AlarmState, list[tuple[str, int]]]:
     """Go on for so many minutes; return where it stands, and when what happened."""
     turns: list[tuple[str, int]] = []

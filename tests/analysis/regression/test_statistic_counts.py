@@ -41,9 +41,7 @@ def drawn() -> tuple[NDArray[np.float64], MinuteHistograms]:
     return seconds, minutes_of(seconds, seconds / 2)
 
 
-def test_a_row_counts_requests_beyond_a_bucket_edge(
-    drawn: tuple[NDArray[np.float64], MinuteHistograms],
-) -> None:
+def test_a_row_counts_requests_beyond_a_bucket_edge(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     seconds, minutes = drawn
     total, own = total_histograms([minutes])
     rows = rows_of(POLICY, total, own)
@@ -114,9 +112,7 @@ def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.
     assert np.allclose(join_tallies(one, again).beyond, one.beyond, rtol=1e-12)
 
 
-def test_a_missing_stage_of_a_minute_counts_zero(
-    drawn: tuple[NDArray[np.float64], MinuteHistograms],
-) -> None:
+def test_a_missing_stage_of_a_minute_counts_zero(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     without = count_beyond(rows, MinuteHistograms(1000, minutes.index, minutes.total, (), minutes.own[:0]))
