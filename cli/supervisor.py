@@ -190,7 +190,7 @@ def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
             check_writable(path, option)
     if not outputs.requested:
         _print_status(
-            f"no collector at {DEFAULT_ENDPOINT}: the run is summarized at its end, and also sent if a collector starts meanwhile"
+            f"no collector at {DEFAULT_ENDPOINT}: the run is only summarized at its end; to see it on the dashboard, start `stagelens up` first"
         )
     _open_closed_streams()
     child = Child(lambda endpoint: become(command, child_environment(endpoint, env)))
@@ -204,7 +204,7 @@ def _start_collector(stack: ExitStack, child: Child, outputs: RunOutputs) -> Tem
     try:
         from .temp_collector import temporary_collector  # noqa: PLC0415 - see the module docstring
 
-        return stack.enter_context(temporary_collector("" if outputs.requested else DEFAULT_ENDPOINT))
+        return stack.enter_context(temporary_collector())
     except Exception as error:
         if outputs.requested:
             child.cancel()
