@@ -36,13 +36,12 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class AiohttpExchange(NativeExchange):
-    __slots__ = ("_handler", "_request", "_streamed")
+    _streamed: Any = None
+    size = 0
 
     def serve(self, request: Any, handler: Handler) -> AiohttpExchange:
         self._request = request
         self._handler = handler
-        self._streamed: Any = None
-        self.size = 0
         self.rest = "framework"
         # The router runs later.
         self.marks[ROUTE] = self._template

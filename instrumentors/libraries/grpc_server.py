@@ -54,36 +54,23 @@ DEADLINE_TOLERANCE_SECONDS = 0.15
 
 
 class GrpcExchange(Exchange):
-    __slots__ = (
-        "_arrived",
-        "_receiving",
-        "code",
-        "context",
-        "error",
-        "handling",
-        "method",
-        "owner",
-        "request_bytes",
-        "sending",
-        "submitted",
-    )
+    # Name of the status, and class of the exception behind it.
+    code = error = ""
+    # Start of the running method, of the wait for the only message of the request, and of the sending of the response; 0 for none.
+    handling = _receiving = sending = 0
+    # Context of a method of an asyncio server.
+    context: Any = None
+    # Thread or task of the call.
+    owner: Any = None
+    # Size of the messages of the request so far, None if not known. [bytes]
+    request_bytes: int | None = None
+    rest = FRAMEWORK
 
     def __init__(self, method: str, arrived: int) -> None:
-        super().__init__(["", arrived], FRAMEWORK)
         self.method = method
-        self._arrived = self.submitted = arrived
+        self._arrived = self.start = self.submitted = arrived
         # Until a thread works on the call.
         self.marks = []
-        # Name of the status, and class of the exception behind it.
-        self.code = self.error = ""
-        # Start of the running method, of the wait for the only message of the request, and of the sending of the response; 0 for none.
-        self.handling = self._receiving = self.sending = 0
-        # Context of a method of an asyncio server.
-        self.context: Any = None
-        # Thread or task of the call.
-        self.owner: Any = None
-        # Size of the messages of the request so far, None if not known. [bytes]
-        self.request_bytes: int | None = None
 
     def open(self, marks: Marks, metadata: Iterable[Any]) -> None:
         """Read the metadata into the new *marks*; the request starts with its arrival."""

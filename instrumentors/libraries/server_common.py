@@ -45,35 +45,24 @@ class NotCopied:
 class Exchange(NotCopied):
     """State of one request of a server; finishes its record exactly once."""
 
-    __slots__ = (
-        "ended",
-        "error_type",
-        "finished",
-        "gone",
-        "marks",
-        "rest",
-        "route",
-        "size",
-        "start",
-        "status",
-        "stream",
-    )
+    # Defaults in the class cost a request less than a call of an `__init__` of this class would.
+    status = 0
+    # Time of the last byte of the response, 0 before it.
+    ended = 0
+    stream: ResponseStream | None = None
+    # Size of the response body so far, -1 if the server sends a file, None if not known. [bytes]
+    size: Any = None
+    # Whether the client has gone before the response was complete; whether the record was passed on.
+    gone = finished = False
+    # Class of an exception for which the framework has sent the response.
+    error_type = ""
+    route = ""
 
     def __init__(self, marks: Marks, rest: str) -> None:
         self.marks = marks
         # Stage of the time that nothing else covers.
         self.rest = rest
         self.start: int = marks[START]
-        # Time of the last byte of the response, 0 before it.
-        self.ended = self.status = 0
-        self.stream: ResponseStream | None = None
-        # Size of the response body so far, -1 if the server sends a file, None if not known. [bytes]
-        self.size: Any = None
-        # Whether the client has gone before the response was complete; whether the record was passed on.
-        self.gone = self.finished = False
-        # Class of an exception for which the framework has sent the response.
-        self.error_type = ""
-        self.route = ""
 
     def template(self) -> str:
         return UNMATCHED

@@ -41,12 +41,11 @@ _STAGES = MappingProxyType(
 
 
 class NativeExchange(Exchange):
-    __slots__ = ("_token", "path")
+    path = ""
 
     def __init__(self, marks: Marks, token: Token[Marks | None]) -> None:
         super().__init__(marks, HANDLER)
         self._token: Token[Marks | None] | None = token
-        self.path = ""
 
     @classmethod
     def open(
@@ -114,8 +113,6 @@ class NativeExchange(Exchange):
 
 
 class Messages(MessageExchange):
-    __slots__ = ("_template",)
-
     def __init__(self, headers: Any, template: Callable[[], str]) -> None:
         named = [
             [text.encode("latin-1", "replace") for text in (name.lower(), value)] for name, value in headers.items()

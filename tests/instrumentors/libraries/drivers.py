@@ -106,7 +106,7 @@ def grpc_echo() -> Generator[str]:
     import grpc
 
     unary = grpc.unary_unary_rpc_method_handler(lambda message, _: message)
-    server = grpc.server(ThreadPoolExecutor(2), (grpc.method_handlers_generic_handler("echo", {"Unary": unary}),))
+    server = grpc.server(ThreadPoolExecutor(2), [grpc.method_handlers_generic_handler("echo", {"Unary": unary})])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
@@ -173,7 +173,7 @@ def onnxruntime_session() -> Generator[Callable[[], Any]]:
     import onnxruntime
 
     path = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     shape = [size if isinstance(size, int) else 1 for size in session.get_inputs()[0].shape]
     feed = {session.get_inputs()[0].name: np.zeros(shape, np.int32)}
     session.run(None, feed)
@@ -319,7 +319,7 @@ def django_application(by: str) -> Generator[Send]:
     from django.urls import path
 
     def view(request: HttpRequest, item: str) -> JsonResponse:
-        return JsonResponse({ITEM: item, "body": json.loads(request.body) if request.method == "POST" else None})
+        return JsonResponse({ITEM: item, "body": json.loads(request.body) if request.body else None})
 
     with override_settings(ROOT_URLCONF=(path("items/<item>", view),)):
         yield by_wsgi(WSGIHandler()) if by == "wsgi" else by_asgi(ASGIHandler())
