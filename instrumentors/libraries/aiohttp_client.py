@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ..instrumentor import Instrumentor, Probed, Target, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
-from .client_common import LineStream, RespondedCall, attach_call, call_of, record_read, record_wait, trace_headers
+from .client_common import LineStream, Read, RespondedCall, attach_call, call_of, record_wait, trace_headers
 
 # By the response. What reads a body only knows its connection, which lives as long as the response.
 _lines: WeakKeyDictionary[Any, LineStream] = WeakKeyDictionary()
@@ -39,7 +39,7 @@ class AiohttpClientInstrumentor(Instrumentor):
             ("aiohttp.client:ClientSession", Probed(Probe(_begin, _answered, end, parameters=3)), "_request"),
             ("aiohttp.client:ClientSession", _prepare_headers, "_prepare_headers"),
             ("aiohttp.client:ClientResponse", Probed(Probe(_unread, _note_body, parameters=1)), "read"),
-            ("aiohttp.client_proto:StreamReader", _wait, "_wait"),
+            ("aiohttp.client_proto:StreamReader", Probed.until_end(_waiting, 1), "_wait"),
             ("aiohttp.client_proto:StreamReader", _readuntil, "readuntil"),
         )
 
@@ -146,17 +146,8 @@ def _readuntil(original: Any) -> Any:
     return readuntil
 
 
-def _wait(original: Any) -> Any:
-    of_a_client = sys.modules["aiohttp.client_proto"].ResponseHandler
-
-    async def _wait(self: Any, func_name: str) -> Any:
-        marks = current.get()
-        if marks is None or not isinstance(self._protocol, of_a_client):
-            return await original(self, func_name)
-        started = clock()
-        try:
-            return await original(self, func_name)
-        finally:
-            record_read(marks, started)
-
-    return _wait
+def _waiting(reader: Any) -> Read | None:
+    marks = current.get()
+    if marks is None or not isinstance(reader._protocol, sys.modules["aiohttp.client_proto"].ResponseHandler):  # noqa: SLF001 - there is no public name for it
+        return None
+    return Read(marks)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from ..functions import CLOUDPICKLE_HOOKS
-from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, Target, TimedCall, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
 from ..records import ROUTE, START, clock, has_capacity
 from ..stalls import watch_loop
@@ -167,7 +167,7 @@ class AioHttpServerInstrumentor(Instrumentor):
             ("aiohttp.web_runner:BaseRunner", _setup, "setup"),
             ("aiohttp.web_ws:WebSocketResponse", Probed(Probe(receiving, _received, None, 1)), "receive"),
             ("aiohttp.web_ws:WebSocketResponse", SENDING, "send_str send_bytes"),
-            ("aiohttp.streams:StreamReader", _wait, "_wait"),
+            ("aiohttp.streams:StreamReader", Probed.until_end(_waiting, 1), "_wait"),
         )
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -301,17 +301,7 @@ def _write_eof(original: Any) -> Any:
     return write_eof
 
 
-def _wait(original: Any) -> Any:
-    # Called only if data is not yet available; clients read through the same class.
-    async def _wait(self: Any, func_name: str) -> None:
-        exchange = _exchange.get()
-        if exchange is None or not exchange.reads(self):
-            await original(self, func_name)
-            return
-        started = clock()
-        try:
-            await original(self, func_name)
-        finally:
-            exchange.mark_network(started, clock())
-
-    return _wait
+# Called only if data is not yet available; clients read through the same class.
+def _waiting(stream: Any) -> TimedCall | None:
+    exchange = _exchange.get()
+    return None if exchange is None or not exchange.reads(stream) else TimedCall(exchange.marks, "network")

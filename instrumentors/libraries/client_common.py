@@ -28,7 +28,7 @@ from weakref import ref
 
 from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
-from ..instrumentor import Probed, log_failure
+from ..instrumentor import Probed, TimedCall, log_failure
 from ..probes import Probe
 from ..records import CALLED, OPEN, STATE, Marks, clock, has_capacity
 from ..trace_context import TRACESTATE, tracestate_to
@@ -201,6 +201,21 @@ def record_read(marks: Marks, started: int) -> None:
         pass
     if has_capacity(marks):
         marks.extend((BODY, started, ended))
+
+
+class Read(TimedCall):
+    """A wait for a part of a body, whose end is that of *call* so far."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, marks: Marks, call: RespondedCall | None = None) -> None:
+        super().__init__(marks, BODY)
+        self._call = call
+
+    def end(self) -> None:
+        record_read(self.marks, self.started)
+        if self._call is not None:
+            self._call.ended = clock()
 
 
 def traceparent(marks: Marks) -> str:

@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from ..instrumentor import Instrumentor, Target, log_failure
+from ..instrumentor import Instrumentor, Probed, Target, TimedCall, log_failure
 from ..records import Marks, clock, current
 from ..trace_context import TRACESTATE, tracestate_to_target
-from .client_common import TRACEPARENT, record_read, record_wait, traceparent
+from .client_common import BODY, TRACEPARENT, Read, record_wait, traceparent
 
 # Index of the metadata, after the request and the timeout, in all sync calls.
 METADATA_POSITION = 2
@@ -37,10 +37,10 @@ class GrpcInstrumentor(Instrumentor):
             # Returns immediately; each message of the response is a wait of its own.
             ("grpc._channel:_UnaryStreamMultiCallable _StreamStreamMultiCallable", _blocking, "__call__"),
             ("grpc._channel:_SingleThreadedUnaryStreamMultiCallable", _blocking, "__call__"),
-            ("grpc._channel:_MultiThreadedRendezvous _SingleThreadedRendezvous", _next, "_next"),
+            ("grpc._channel:_MultiThreadedRendezvous _SingleThreadedRendezvous", Probed.until_end(_next, 1), "_next"),
             # Base class of all four kinds of calls; created by the caller or in a task of the interceptors.
             ("grpc.aio._call:Call", _init, "__init__"),
-            ("grpc.aio._call:_StreamResponseMixin", _read, "_read"),
+            ("grpc.aio._call:_StreamResponseMixin", Probed.until_end(_read, 1), "_read"),
             ("grpc.aio._channel:Channel", _channel_init, "__init__"),
         )
 
@@ -92,19 +92,26 @@ def _when_done(call: Any, done: Callable[[], None]) -> None:
     done()
 
 
-def _next(original: Any) -> Any:
-    def _next(self: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return original(self)
-        write = record_wait if getattr(self._state, "initial_metadata", None) is None else record_read
-        started = clock()
-        try:
-            return original(self)
-        finally:
-            write(marks, started)
+class _Headers(TimedCall):
+    """A wait for the first message of a stream, with the headers."""
 
-    return _next
+    __slots__ = ()
+
+    def end(self) -> None:
+        record_wait(self.marks, self.started)
+
+
+def _waiting(headers: object) -> TimedCall | None:
+    marks = current.get()
+    return None if marks is None else _Headers(marks, BODY) if headers is None else Read(marks)
+
+
+def _next(call: Any) -> TimedCall | None:
+    return _waiting(getattr(call._state, "initial_metadata", None))  # noqa: SLF001 - there is no public name for it
+
+
+def _read(call: Any) -> TimedCall | None:
+    return _waiting(getattr(call._cython_call, "_initial_metadata", None))  # noqa: SLF001 - there is no public name for it
 
 
 def _init(original: Any) -> Any:
@@ -124,21 +131,6 @@ def _init(original: Any) -> Any:
                 log_failure("timing a call of gRPC")
 
     return __init__
-
-
-def _read(original: Any) -> Any:
-    async def _read(self: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return await original(self)
-        write = record_wait if getattr(self._cython_call, "_initial_metadata", None) is None else record_read
-        started = clock()
-        try:
-            return await original(self)
-        finally:
-            write(marks, started)
-
-    return _read
 
 
 def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks, call: Any) -> tuple[Any, ...]:

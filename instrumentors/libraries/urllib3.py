@@ -13,16 +13,16 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..instrumentor import Instrumentor, Target, timed
+from ..instrumentor import Instrumentor, Probed, Target, timed
 from ..records import Marks, clock, current
 from .client_common import (
     DEPENDENCY,
+    Read,
     RespondedCall,
     attach_call,
     body_probe,
     call_of,
     noted_lines,
-    record_read,
     record_wait,
     trace_headers,
 )
@@ -46,7 +46,11 @@ class Urllib3Instrumentor(Instrumentor):
     def targets(self) -> Iterable[Target]:
         return (
             ("urllib3.connectionpool:HTTPConnectionPool", _urlopen, "urlopen"),
-            ("urllib3.response:HTTPResponse", _read, "_fp_read _update_chunk_length _handle_chunk"),
+            (
+                "urllib3.response:HTTPResponse",
+                Probed.until_end(_reading, 1),
+                "_fp_read _update_chunk_length _handle_chunk",
+            ),
             ("urllib3.response:HTTPResponse", body_probe(call_of), "data"),
         )
 
@@ -127,21 +131,9 @@ def _is_repeated(response: Any) -> bool:
     return bool(getattr(getattr(response, "retries", None), "history", ()))
 
 
-def _read(original: Any) -> Any:
-    def read(self: Any, *args: Any, **options: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return original(self, *args, **options)
-        started = clock()
-        try:
-            return original(self, *args, **options)
-        finally:
-            record_read(marks, started)
-            call = call_of(self)
-            if call is not None:
-                call.ended = clock()
-
-    return read
+def _reading(response: Any) -> Read | None:
+    marks = current.get()
+    return None if marks is None else Read(marks, call_of(response))
 
 
 def _call_of(response: Any) -> RespondedCall | None:
