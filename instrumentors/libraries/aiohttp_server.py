@@ -164,7 +164,7 @@ class AioHttpServerInstrumentor(Instrumentor):
             ("aiohttp.web_response:Response", timed("serialize"), "__init__"),
             ("aiohttp.web_response", timed("serialize"), "json_response"),
             ("aiohttp.web_fileresponse:FileResponse", timed("network"), "_sendfile"),
-            ("aiohttp.web_runner:BaseRunner", _setup, "setup"),
+            ("aiohttp.web_runner:BaseRunner", Probed(Probe(watch_loop)), "setup"),
             ("aiohttp.web_ws:WebSocketResponse", Probed(Probe(receiving, _received, None, 1)), "receive"),
             ("aiohttp.web_ws:WebSocketResponse", SENDING, "send_str send_bytes"),
             ("aiohttp.streams:StreamReader", Probed.until_end(_waiting, 1), "_wait"),
@@ -245,14 +245,6 @@ def _function_of(handler: Any) -> Any:
     if isinstance(handler, type):
         handler = getattr(handler, "_iter", None)
     return getattr(handler, "__func__", handler)
-
-
-def _setup(original: Any) -> Any:
-    async def setup(self: Any) -> None:
-        watch_loop()
-        await original(self)
-
-    return setup
 
 
 def _write(original: Any) -> Any:

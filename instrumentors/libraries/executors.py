@@ -23,7 +23,8 @@ from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, Target, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, Target, log_failure
+from ..probes import Probe, itself
 from ..recorder import end_work, start_work
 from ..records import JOBS, OPEN, STATE, Marks, clock, current, has_capacity, run_of, untimed
 
@@ -70,7 +71,7 @@ class ExecutorInstrumentor(Instrumentor):
             # `Timer` has its own `start` if another library has wrapped it.
             ("threading:Timer", _start, "start"),
             ("concurrent.futures._base:Future", _add_done_callback, "add_done_callback"),
-            ("concurrent.futures._base:Future", _cancel, "cancel"),
+            ("concurrent.futures._base:Future", Probed(Probe(itself, _cancelled, None, 1)), "cancel"),
             ("concurrent.futures.thread:ThreadPoolExecutor", _submit, "submit"),
             # This executor overrides `submit`.
             ("gevent.threadpool:ThreadPoolExecutor", _submit, "submit"),
@@ -270,19 +271,14 @@ def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
         marks.extend(("queue@loop", jobs[0], clock()))
 
 
-def _cancel(original: Any) -> Any:
-    def cancel(self: Any) -> Any:
-        cancelled = original(self)
-        try:
-            # The wait of the cancelled job still counts.
-            waiting = _waits.pop(self, None) if cancelled else None
-            if waiting:
-                _record_queue(*waiting)
-        except Exception:
-            log_failure("watching a job")
-        return cancelled
-
-    return cancel
+def _cancelled(future: Any, cancelled: object) -> None:
+    try:
+        # The wait of the cancelled job still counts.
+        waiting = _waits.pop(future, None) if cancelled else None
+        if waiting:
+            _record_queue(*waiting)
+    except Exception:
+        log_failure("watching a job")
 
 
 def _pooled(original: Any) -> Any:

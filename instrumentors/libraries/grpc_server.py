@@ -27,7 +27,8 @@ from typing import Any
 
 from ...core.stages import FRAMEWORK
 from .. import named_attributes, scripts
-from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, Target, log_failure, timed, timed_call
+from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, LongCall, Probed, Target, log_failure, timed, timed_call
+from ..probes import Probe
 from ..recorder import abandon, begin, end
 from ..recorder_state import state
 from ..records import ROUTE, START, Marks, clock, has_capacity
@@ -170,7 +171,7 @@ class GrpcServerInstrumentor(Instrumentor):
             ("grpc._server", _in_pool, "_unary_response_in_pool _stream_response_in_pool"),
             ("grpc._server", _abort, "_abort"),
             ("grpc._server", _unary_request, "_unary_request"),
-            ("grpc._server:_RequestIterator", _next, "_next"),
+            ("grpc._server:_RequestIterator", Probed.until_end(_next, 1), "_next"),
             ("grpc._server", _receive_message, "_receive_message"),
             ("grpc._server", _serialize_response, "_serialize_response"),
             ("grpc._server", _send_response, "_send_response"),
@@ -193,7 +194,7 @@ class GrpcServerInstrumentor(Instrumentor):
             return __init__
 
         self.replace(module.Server, "__init__", make)
-        self.replace(module.Server, "start", _start)
+        self.replace(module.Server, "start", Probed(Probe(_starting)))
 
 
 def _find_method_handler(original: Any) -> Any:
@@ -310,19 +311,10 @@ def _unary_request(original: Any) -> Any:
     return _unary_request
 
 
-def _next(original: Any) -> Any:
-    def _next(self: Any) -> Any:
-        exchange = vars(self._state).get("stagelens")
-        # The method may work while another thread waits for messages.
-        if exchange is None or exchange.owner != get_ident():
-            return original(self)
-        started = clock()
-        try:
-            return original(self)
-        finally:
-            exchange.mark("network", started)
-
-    return _next
+def _next(iterator: Any) -> LongCall | None:
+    exchange = vars(iterator._state).get("stagelens")  # noqa: SLF001 - there is no public name for it
+    # The method may work while another thread waits for messages.
+    return None if exchange is None or exchange.owner != get_ident() else LongCall(exchange.marks, "network")
 
 
 def _receive_message(original: Any) -> Any:
@@ -602,10 +594,6 @@ class IncomingMessages:
                 self._exchange.mark("network", started)
 
 
-def _start(original: Any) -> Any:
-    async def start(self: Any) -> None:
-        watch_loop()
-        scripts.turn_off()
-        await original(self)
-
-    return start
+def _starting() -> None:
+    watch_loop()
+    scripts.turn_off()

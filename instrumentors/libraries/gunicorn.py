@@ -41,20 +41,16 @@ class GunicornInstrumentor(Instrumentor):
             ("gunicorn.arbiter:Arbiter", Probed(Probe(_workers, _stopped, parameters=1)), "stop"),
             ("gunicorn.workers.base:Worker", Probed(Probe(_share, parameters=1)), "__init__"),
             ("gunicorn.workers.base:Worker", Probed(Probe(_supervised, _loaded, parameters=1)), "load_wsgi"),
-            ("gunicorn.workers.gthread:ThreadWorker", _enqueue_req, "enqueue_req"),
+            ("gunicorn.workers.gthread:ThreadWorker", Probed(Probe(_enqueue, parameters=2)), "enqueue_req"),
             ("gunicorn.workers.gthread:ThreadWorker", _handle, "handle"),
         )
 
 
-def _enqueue_req(original: Any) -> Any:
-    def enqueue_req(self: Any, conn: Any) -> Any:
-        try:
-            setattr(conn, ENQUEUED, clock())
-        except Exception:
-            log_failure("timing the wait for a thread of gunicorn")
-        return original(self, conn)
-
-    return enqueue_req
+def _enqueue(_: object, connection: Any) -> None:
+    try:
+        setattr(connection, ENQUEUED, clock())
+    except Exception:
+        log_failure("timing the wait for a thread of gunicorn")
 
 
 def _handle(original: Any) -> Any:
