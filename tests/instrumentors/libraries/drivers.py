@@ -17,7 +17,21 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
 from tests.support.http_server import http_server
+
+
+@contextmanager
+def instrumenting(*instrumentors: Instrumentor) -> Generator[None]:
+    """Instrument libraries until the block ends."""
+    for instrumentor in instrumentors:
+        instrumentor.instrument()
+    try:
+        yield
+    finally:
+        for instrumentor in instrumentors:
+            instrumentor.uninstrument()
+
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ITEM = "item"

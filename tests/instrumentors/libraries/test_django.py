@@ -29,7 +29,7 @@ from stagelens.instrumentors.libraries import django as module
 from stagelens.instrumentors.libraries.django import DjangoInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.records import ATTRIBUTE
-from tests.instrumentors.libraries.drivers import configure_django
+from tests.instrumentors.libraries.drivers import configure_django, instrumenting
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
@@ -370,12 +370,8 @@ def test_non_http_asgi_scopes_are_passed_through(finished: Finished) -> None:
 
 
 def test_a_mounted_application_is_one_request(finished: Finished) -> None:
-    outer = StarletteInstrumentor()
-    outer.instrument()
-    try:
+    with instrumenting(StarletteInstrumentor()):
         response = send_by_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")
-    finally:
-        outer.uninstrument()
 
     assert response == (200, b'{"item": 1}')
     assert [record[3:6] for record in finished] == [("/site/items/<int:item>/", "", 200)]

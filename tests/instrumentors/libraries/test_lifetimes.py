@@ -26,6 +26,7 @@ from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumen
 from stagelens.instrumentors.libraries.queue_jobs import QueueRun
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 from stagelens.instrumentors.records import current
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -391,23 +392,13 @@ def alive(scenario: Callable[[Watch], None], around: Any) -> tuple[list[str], li
 @pytest.mark.usefixtures("finished")
 def test_nothing_lives_longer_than_without_us(scenario: str, around: Any) -> None:
     without_us = alive(SCENARIOS[scenario], around)
-    instrumentors = [each() for each in INSTRUMENTORS]
-    for each in instrumentors:
-        each.instrument()
-    try:
+    with instrumenting(*(each() for each in INSTRUMENTORS)):
         with_us = alive(SCENARIOS[scenario], around)
-    finally:
-        for each in instrumentors:
-            each.uninstrument()
 
     assert with_us == without_us
 
 
 def test_a_worker_does_not_hold_the_tasks_it_has_started(finished: Finished) -> None:
-    instrumentors = [each() for each in INSTRUMENTORS]
-    for each in instrumentors:
-        each.instrument()
-
     async def work(jobs: asyncio.Queue[Any]) -> list[Any]:
         future = await jobs.get()
         done = [weakref.ref(task) for task in (asyncio.create_task(asyncio.sleep(0, Thing())),) if [await task]]
@@ -425,12 +416,11 @@ def test_a_worker_does_not_hold_the_tasks_it_has_started(finished: Finished) -> 
 
     gc.disable()
     try:
-        references = asyncio.run(main())
-        assert [reference() for reference in references] == [None]
+        with instrumenting(*(each() for each in INSTRUMENTORS)):
+            references = asyncio.run(main())
+            assert [reference() for reference in references] == [None]
     finally:
         gc.enable()
-        for each in instrumentors:
-            each.uninstrument()
     assert len(finished) == 1
 
 
@@ -457,10 +447,7 @@ def finish_in_a_process() -> Any:
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("finish", [finish_in_a_queue, finish_in_a_process])
 def test_a_retained_future_retains_nothing_of_ours(finished: Finished, finish: Callable[[], Any]) -> None:
-    instrumentors = [each() for each in INSTRUMENTORS]
-    for each in instrumentors:
-        each.instrument()
-    try:
+    with instrumenting(*(each() for each in INSTRUMENTORS)):
         with request("any"):
             future = finish()
         tickets = [
@@ -470,9 +457,6 @@ def test_a_retained_future_retains_nothing_of_ours(finished: Finished, finish: C
         finished.clear()
         recorder.forget_finished()
         gc.collect()
-    finally:
-        for each in instrumentors:
-            each.uninstrument()
 
     assert future.done()
     assert [ticket() for ticket in tickets] == [None]

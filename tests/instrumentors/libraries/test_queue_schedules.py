@@ -20,6 +20,7 @@ from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 from stagelens.instrumentors.request_marks import complete, is_ready, read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 
 INSTRUMENTOR = QueueInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented", "executors")
@@ -30,10 +31,8 @@ SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.function_sco
 @pytest.fixture
 def executors() -> Iterator[None]:
     """Instrument executors, which pass the work of a worker on."""
-    instrumentor = ExecutorInstrumentor()
-    instrumentor.instrument()
-    yield
-    instrumentor.uninstrument()
+    with instrumenting(ExecutorInstrumentor()):
+        yield
 
 
 Queue = asyncio.Queue[Any] | janus.AsyncQueue[Any]

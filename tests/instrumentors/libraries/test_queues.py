@@ -35,6 +35,7 @@ from stagelens.instrumentors.libraries import queue_jobs, queue_replies, queues
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 from stagelens.instrumentors.request_marks import complete, is_ready, read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -46,10 +47,8 @@ pytestmark = pytest.mark.usefixtures("instrumented", "executors")
 @pytest.fixture
 def executors() -> Iterator[None]:
     """Instrument executors, which pass the work of a worker on."""
-    instrumentor = ExecutorInstrumentor()
-    instrumentor.instrument()
-    yield
-    instrumentor.uninstrument()
+    with instrumenting(ExecutorInstrumentor()):
+        yield
 
 
 def work(*names: str) -> None:
@@ -1227,6 +1226,7 @@ import pickle, queue, threading
 import gevent.event, gevent.queue
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.tickets import request_tickets
+from tests.instrumentors.libraries.drivers import instrumenting
 recorder.background.wake_at = 1000
 ours = gevent.queue.PriorityQueue
 assert isinstance(ours(), gevent.queue.Queue)

@@ -25,6 +25,7 @@ from stagelens.instrumentors import named_attributes, records
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished, Service, Sink
@@ -43,12 +44,8 @@ Ask = Callable[[], bytes]
 
 @pytest.fixture(autouse=True)
 def instrumented() -> Generator[None]:
-    instrumentors = (StarletteInstrumentor(), FlaskInstrumentor(), AioHttpServerInstrumentor())
-    for each in instrumentors:
-        each.instrument()
-    yield
-    for each in instrumentors:
-        each.uninstrument()
+    with instrumenting(StarletteInstrumentor(), FlaskInstrumentor(), AioHttpServerInstrumentor()):
+        yield
 
 
 def ask_fastapi() -> bytes:

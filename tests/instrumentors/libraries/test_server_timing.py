@@ -21,6 +21,7 @@ from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.server_reports import parse_server_timing
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,17 +115,13 @@ def test_stages_of_another_server_are_passed_through(url: str) -> None:
 
 @pytest.mark.usefixtures("enabled")
 def test_an_instrumented_client_records_the_server_stages(finished: Finished, url: str, until: Until) -> None:
-    client = HttpxInstrumentor()
-    client.instrument()
-    try:
+    with instrumenting(HttpxInstrumentor()):
         scope = recorder.begin()
         assert scope is not None
         marks, token = scope
         httpx.get(f"{url}/predict", timeout=60)
         recorder.end(token)
         ended = records.clock()
-    finally:
-        client.uninstrument()
     own = partition(read_marks(marks).intervals, marks[1], ended)
 
     assert 4e6 <= own["forward"] <= ended - marks[1]

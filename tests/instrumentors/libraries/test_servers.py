@@ -28,6 +28,7 @@ from stagelens.instrumentors.libraries.servers import ServerInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.web_frameworks import HttpServerInstrumentor
 from stagelens.instrumentors.libraries.wsgi import served
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -78,12 +79,8 @@ def test_a_known_framework_in_a_server_is_one_request_with_its_route(finished: F
     async def item(_: Request) -> PlainTextResponse:
         return PlainTextResponse("ok")
 
-    instrumentor = StarletteInstrumentor()
-    instrumentor.instrument()
-    try:
+    with instrumenting(StarletteInstrumentor()):
         call(Starlette(routes=[Route("/items/{item}", item)]), {"type": "http.request"}, path="/items/7")
-    finally:
-        instrumentor.uninstrument()
 
     assert routes(finished) == [("/items/{item}", "", 200)]
     assert finished.stages()[-1] == "framework"
@@ -193,18 +190,14 @@ def test_python_s_own_server_trusts_no_client(reads: bool, monkeypatch: pytest.M
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
             ...
 
-    instrumentor = HttpServerInstrumentor()
-    instrumentor.instrument()
-    try:
-        with (
-            HTTPServer(("127.0.0.1", 0), Handler) as server,
-            socket.create_connection(("127.0.0.1", server.server_port)) as client,
-        ):
-            client.sendall(b"GET / HTTP/1.0\r\nX-Request-Start: t=%d\r\nUser-Agent: kube-probe/1\r\n\r\n" % time.time())
-            client.shutdown(socket.SHUT_WR)
-            server.handle_request()
-    finally:
-        instrumentor.uninstrument()
+    with (
+        instrumenting(HttpServerInstrumentor()),
+        HTTPServer(("127.0.0.1", 0), Handler) as server,
+        socket.create_connection(("127.0.0.1", server.server_port)) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.0\r\nX-Request-Start: t=%d\r\nUser-Agent: kube-probe/1\r\n\r\n" % time.time())
+        client.shutdown(socket.SHUT_WR)
+        server.handle_request()
 
     ((marks, started, *_),) = finished
     assert started == marks[1]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors.libraries._template import TemplateInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -38,10 +39,8 @@ class Unnamed(Model):
 def tinymodel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     (tmp_path / "tinymodel.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(str(tmp_path))
-    instrumentor = TemplateInstrumentor()
-    instrumentor.instrument()
-    yield importlib.import_module("tinymodel")
-    instrumentor.uninstrument()
+    with instrumenting(TemplateInstrumentor()):
+        yield importlib.import_module("tinymodel")
     sys.modules.pop("tinymodel", None)
 
 

@@ -31,6 +31,7 @@ from stagelens.instrumentors import instrumentor, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.preprocessing import TokenizersInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, repository_name
+from tests.instrumentors.libraries.drivers import instrumenting
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 
 if TYPE_CHECKING:
@@ -186,10 +187,8 @@ def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) 
 def own_tokenizers(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Instrument the tokenizers inside too, and record calls of any duration."""
     monkeypatch.setattr("stagelens.instrumentors.instrumentor.MIN_CALL_NS", 0)
-    instrumentor = TokenizersInstrumentor()
-    instrumentor.instrument()
-    yield
-    instrumentor.uninstrument()
+    with instrumenting(TokenizersInstrumentor()):
+        yield
 
 
 @pytest.mark.usefixtures("own_tokenizers")

@@ -22,6 +22,7 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
 from tests.support.ports import free_port
 
@@ -81,13 +82,11 @@ def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
 
 @pytest.fixture
 def client(call_results: dict[str, Any]) -> Generator[openai.OpenAI]:
-    ours = (HttpxInstrumentor(), OpenAIInstrumentor())
-    for instrumentor in ours:
-        instrumentor.instrument()
-    with openai.OpenAI(base_url=call_results["base_url"], api_key="k", max_retries=0) as client:
+    with (
+        instrumenting(HttpxInstrumentor(), OpenAIInstrumentor()),
+        openai.OpenAI(base_url=call_results["base_url"], api_key="k", max_retries=0) as client,
+    ):
         yield client
-    for instrumentor in ours:
-        instrumentor.uninstrument()
 
 
 def test_the_stages_of_the_model_are_those_of_the_call(

@@ -24,6 +24,7 @@ from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import proxy_waits, wsgi
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -485,13 +486,9 @@ def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Fini
         ok(start_response)
         return [b"inner"]
 
-    module = StarletteInstrumentor()
-    module.instrument()
-    try:
+    with instrumenting(StarletteInstrumentor()):
         app = Starlette(routes=[Mount("/old", WSGIMiddleware(served(application)))])
         response = TestClient(app).get("/old/secret")
-    finally:
-        module.uninstrument()
 
     assert response.text == "inner"
     assert [record[3:6] for record in finished] == [("/old", "", 200)]

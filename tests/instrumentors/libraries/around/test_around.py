@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from stagelens.instrumentors.bootstrap import LIBRARIES
+from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.stacks
@@ -24,12 +25,8 @@ BESIDE = ("orjson", "redis", "botocore", "soundfile")
 @pytest.fixture(autouse=True)
 def instrumented_libraries(around: Path) -> Generator[None]:
     assert around.exists()
-    instrumentors = [library.load()() for library in LIBRARIES if library.trigger in BESIDE]
-    for each in instrumentors:
-        each.instrument()
-    yield
-    for each in instrumentors:
-        each.uninstrument()
+    with instrumenting(*(library.load()() for library in LIBRARIES if library.trigger in BESIDE)):
+        yield
 
 
 @pytest.fixture

@@ -23,18 +23,15 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from stagelens.instrumentors import instrumentor
 from stagelens.instrumentors.bootstrap import LIBRARIES
+from tests.instrumentors.libraries.drivers import instrumenting
 
 INSTALLED = ("json", "numpy", "PIL", "cv2", "pydantic", "psycopg", "sqlalchemy", "tokenizers")
 
 
 @pytest.fixture(autouse=True)
 def instrumented_libraries() -> Generator[None]:
-    instrumentors = [library.load()() for library in LIBRARIES if library.trigger in INSTALLED]
-    for each in instrumentors:
-        each.instrument()
-    yield
-    for each in instrumentors:
-        each.uninstrument()
+    with instrumenting(*(library.load()() for library in LIBRARIES if library.trigger in INSTALLED)):
+        yield
 
 
 class Item(BaseModel):

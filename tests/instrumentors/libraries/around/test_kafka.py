@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stagelens.instrumentors.libraries.catalog import KafkaInstrumentor, outcome
+from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.ports import free_port
 
 pytestmark = [
@@ -31,10 +32,8 @@ def instrumented(around: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Non
     assert around.exists()
     for name in [name for name in sys.modules if name.partition(".")[0] == "confluent_kafka"]:
         monkeypatch.delitem(sys.modules, name)
-    instrumentor = KafkaInstrumentor()
-    instrumentor.instrument()
-    yield
-    instrumentor.uninstrument()
+    with instrumenting(KafkaInstrumentor()):
+        yield
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from PIL import Image
 from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.records import current
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 
 pytestmark = pytest.mark.stacks
 BESIDE = ("librosa", "torch", "torchaudio", "torchvision")
@@ -25,12 +26,8 @@ SILENCE = torch.zeros(1, 16_000)
 @pytest.fixture(autouse=True)
 def instrumented_libraries(around: Path) -> Generator[None]:
     assert around.exists()
-    instrumentors = [library.load()() for library in LIBRARIES if library.trigger in BESIDE]
-    for each in instrumentors:
-        each.instrument()
-    yield
-    for each in instrumentors:
-        each.uninstrument()
+    with instrumenting(*(library.load()() for library in LIBRARIES if library.trigger in BESIDE)):
+        yield
 
 
 def test_transforms_preprocess(stages: Callable[[], list[str]]) -> None:

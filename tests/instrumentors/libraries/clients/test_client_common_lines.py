@@ -18,13 +18,13 @@ import requests
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.client_common import LineStream, RespondedCall
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -135,17 +135,8 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
 
 @pytest.fixture(autouse=True)
 def clients() -> Generator[None]:
-    ours: tuple[Instrumentor, ...] = (
-        HttpxInstrumentor(),
-        RequestsInstrumentor(),
-        Urllib3Instrumentor(),
-        AiohttpClientInstrumentor(),
-    )
-    for instrumentor in ours:
-        instrumentor.instrument()
-    yield
-    for instrumentor in ours:
-        instrumentor.uninstrument()
+    with instrumenting(HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor()):
+        yield
 
 
 def _httpx(url: str) -> list[str]:

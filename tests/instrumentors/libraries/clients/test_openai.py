@@ -27,6 +27,7 @@ from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.client_common import TokenStream
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -140,12 +141,8 @@ def upstream(started: Upstream) -> Upstream:
 
 @pytest.fixture(autouse=True)
 def instrumented() -> Generator[None]:
-    ours = (HttpxInstrumentor(), OpenAIInstrumentor())
-    for instrumentor in ours:
-        instrumentor.instrument()
-    yield
-    for instrumentor in ours:
-        instrumentor.uninstrument()
+    with instrumenting(HttpxInstrumentor(), OpenAIInstrumentor()):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, Wait
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -245,12 +246,8 @@ def saying() -> Generator[Callable[[dict[str, str]], str]]:
 
 @pytest.fixture(autouse=True)
 def clients() -> Generator[None]:
-    ours = (HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor())
-    for instrumentor in ours:
-        instrumentor.instrument()
-    yield
-    for instrumentor in ours:
-        instrumentor.uninstrument()
+    with instrumenting(HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor()):
+        yield
 
 
 def _aiohttp(url: str) -> Any:

@@ -15,6 +15,7 @@ from transformers import BertConfig, BertModel
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.inference_runtimes import CTranslate2Instrumentor
 from tests.instrumentors.libraries import tiny_models
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -48,10 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def ctranslate2(folder: Path) -> Generator[Any]:  # noqa: ARG001 - makes it importable
-    instrumentor = CTranslate2Instrumentor()
-    instrumentor.instrument()
-    yield import_module("ctranslate2")
-    instrumentor.uninstrument()
+    with instrumenting(CTranslate2Instrumentor()):
+        yield import_module("ctranslate2")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.jax import JaxInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -32,10 +33,8 @@ def jax() -> Generator[Any]:
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     jax = import_module("jax")
-    instrumentor = JaxInstrumentor()
-    instrumentor.instrument()
-    yield jax
-    instrumentor.uninstrument()
+    with instrumenting(JaxInstrumentor()):
+        yield jax
 
 
 def network(x: Any) -> Any:

@@ -27,6 +27,7 @@ from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.loads import loads
+from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.ports import free_port
 from tests.support.slow_replicas import wait_until_up
 
@@ -98,10 +99,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def instrumented(path: Path) -> Generator[None]:  # noqa: ARG001 - makes the library importable
-    instrumentor = LlamaCppInstrumentor()
-    instrumentor.instrument()
-    yield
-    instrumentor.uninstrument()
+    with instrumenting(LlamaCppInstrumentor()):
+        yield
 
 
 def load(path: Path, **options: Any) -> Any:
@@ -255,12 +254,8 @@ def test_a_streamed_response_of_a_server_is_one_request(llama: Any, finished: Fi
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return (await client.get("/generate")).text
 
-    instrumentor = StarletteInstrumentor()
-    instrumentor.instrument()
-    try:
+    with instrumenting(StarletteInstrumentor()):
         text = asyncio.run(send())
-    finally:
-        instrumentor.uninstrument()
 
     assert text == llama(PROMPT, **OPTIONS)["choices"][0]["text"]
     stages = finished.stages()
