@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,6 +22,8 @@ class Request:
     body: bytes
     certificate: Any = None
     """Of the client, as `SSLSocket.getpeercert` returns it."""
+    head: Message = field(default_factory=Message)
+    """The headers as they came, of which several may have a name."""
 
 
 @dataclass
@@ -28,8 +32,8 @@ class Recorded:
     requests: list[Request] = field(default_factory=list)
 
 
-# Raw bytes are the whole response.
-Response = tuple[int, Mapping[str, str], bytes] | bytes
+# A body in several parts is sent in chunks, unless it has a length. Raw bytes are the whole response, none of them a hang-up.
+Response = tuple[int, Mapping[str, str], bytes | Iterable[bytes]] | bytes
 
 
 @contextmanager
@@ -48,18 +52,24 @@ def http_server(
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             certificate = getattr(self.connection, "getpeercert", dict[str, Any])()
-            request = Request(self.command, self.path, headers, body, certificate)
+            request = Request(self.command, self.path, headers, body, certificate, self.headers)
             recorded.requests.append(request)
             response = respond(request)
             if isinstance(response, bytes):
                 self.wfile.write(response)
+                self.close_connection = not response
                 return
             status, named, content = response
             (self.send_response_only if "Date" in named else self.send_response)(status)
-            for name, value in {"Content-Length": str(len(content)), **named}.items():
+            is_chunked = not (isinstance(content, bytes) or "Content-Length" in named)
+            length = {"Transfer-Encoding": "chunked"} if is_chunked else {}
+            if isinstance(content, bytes):
+                length, content = {"Content-Length": str(len(content))}, [content]
+            for name, value in {**length, **named}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            for part in itertools.chain(content, [b""] if is_chunked else ()):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
 
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = respond  # noqa: N815 - names of the library
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.libraries.client_common import BODY
 from stagelens.instrumentors.trace_context import traceparent
+from tests.support.http_server import Recorded, Request, Response, http_server
 
 PARTS = (b"one ", b"two ", b"three")
 
@@ -53,69 +52,38 @@ class Upstream:
     `/held` sends its body when `release` is set.
     """
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.heads: list[Message] = []
+    def __init__(self, server: Recorded) -> None:
+        self._server, self.address = server, server.url
         self.release = threading.Event()
-        self.hung_up = False
+
+    @property
+    def heads(self) -> list[Message]:
+        return [request.head for request in self._server.requests]
 
     def traces(self) -> list[str]:
         return self.heads[-1].get_all("traceparent", [])
 
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    upstream: Upstream
-
-    def do_GET(self) -> None:
-        self.upstream.heads.append(self.headers)
-        if self.path == "/flaky" and not self.upstream.hung_up:
-            self.upstream.hung_up = self.close_connection = True
-        elif self.path == "/redirect":
-            self._respond(302, b"moved", Location="/plain")
-        elif self.path == "/parts":
-            self._respond_in_parts()
-        else:
-            self._respond(200, b"answer")
-
-    def _respond(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.flush()
-        if self.path == "/held":
-            self.upstream.release.wait(30)
-        self.wfile.write(body)
-
-    def _respond_in_parts(self) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for part in (*PARTS, b""):
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
-            self.wfile.flush()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        ...
-
-
-class Server(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None: ...
+    def held(self) -> Iterator[bytes]:
+        self.release.wait(30)
+        yield b"answer"
 
 
 @pytest.fixture
 def upstream() -> Generator[Upstream]:
-    class Answers(Handler):
-        pass
+    def respond(request: Request) -> Response:
+        match request.path:
+            case "/flaky" if len(upstream.heads) == 1:
+                return b""
+            case "/redirect":
+                return 302, {"Location": "/plain"}, b"moved"
+            case "/parts":
+                return 200, {}, PARTS
+            case "/held":
+                return 200, {"Content-Length": "6"}, upstream.held()
+            case _:
+                return 200, {}, b"answer"
 
-    server = Server(("127.0.0.1", 0), Answers)
-    upstream = Answers.upstream = Upstream(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield upstream
-    upstream.release.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(respond) as server:
+        upstream = Upstream(server)
+        yield upstream
+        upstream.release.set()

@@ -6,8 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Callable, Generator, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -25,6 +24,7 @@ from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.support.http_server import http_server
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -107,30 +107,19 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
     response_lines: list[str] = []
     never = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            for number, line in enumerate(response_lines):
-                if number in {0, len(response_lines) - 1}:
-                    never.wait(0.02)
-                self.wfile.write(line.encode() + b"\n")
+    def stream() -> Iterator[bytes]:
+        for number, line in enumerate(response_lines):
+            if number in {0, len(response_lines) - 1}:
+                never.wait(0.02)
+            yield line.encode() + b"\n"
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            ...
+    with http_server(lambda _: (200, {}, stream())) as server:
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
+        def say(lines: Iterable[str]) -> str:
+            response_lines[:] = lines
+            return server.url
 
-    def say(lines: Iterable[str]) -> str:
-        response_lines[:] = lines
-        return f"http://127.0.0.1:{server.server_port}/"
-
-    yield say
-    server.shutdown()
-    server.server_close()
-    thread.join()
+        yield say
 
 
 @pytest.fixture(autouse=True)

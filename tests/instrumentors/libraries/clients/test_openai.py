@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import inspect
 import itertools
 import json
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -28,6 +26,7 @@ from stagelens.instrumentors.libraries.client_common import TokenStream
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.support.http_server import http_server
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -91,45 +90,24 @@ class Upstream:
         self.held = threading.Event()
         self.url = ""
 
-    def send(self, write: Callable[[bytes], object]) -> None:
+    def stream(self) -> Iterator[bytes]:
         *before, content, last = self.parts
         for part in before:
-            write(b"data: " + json.dumps(part).encode() + b"\n\n")
+            yield b"data: " + json.dumps(part).encode() + b"\n\n"
         self.held.wait(self.work_seconds or 30)
         for part in (content, last):
-            write(b"data: " + json.dumps(part).encode() + b"\n\n")
-        write(b"data: [DONE]\n\n")
+            yield b"data: " + json.dumps(part).encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
 
 
 @pytest.fixture(scope="module")
 def started() -> Generator[Upstream]:
     upstream = Upstream()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            with contextlib.suppress(ConnectionError):
-                upstream.send(self.wfile.write)
-            self.close_connection = True
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    upstream.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield upstream
-    upstream.held.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    headers = {"Content-Type": "text/event-stream", "Connection": "close"}
+    with http_server(lambda _: (200, headers, upstream.stream())) as server:
+        upstream.url = f"{server.url}/v1"
+        yield upstream
+        upstream.held.set()
 
 
 @pytest.fixture

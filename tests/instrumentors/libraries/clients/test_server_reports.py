@@ -7,10 +7,8 @@ import itertools
 import json
 import logging
 import pickle
-import threading
 import time
 from collections.abc import Callable, Generator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import aiohttp
@@ -33,6 +31,7 @@ from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SE
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.support.http_server import Request, Response, http_server
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -201,47 +200,22 @@ IMPOSSIBLE = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Handler that works for a while and reports its stages."""
-
-    protocol_version = "HTTP/1.1"
-    headers_to_say: dict[str, str]
-    body_to_say: dict[str, Any]
-
-    def do_GET(self) -> None:
-        time.sleep(WORK_SECONDS)
-        self.send_response(200)
-        for name, value in self.headers_to_say.items():
-            self.send_header(name, value)
-        body = json.dumps(self.body_to_say).encode()
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        ...
-
-
 @pytest.fixture(scope="module")
-def saying() -> Generator[Callable[[dict[str, str]], str]]:
-    """Set the reports of a server; return its address."""
+def saying() -> Generator[Callable[..., str]]:
+    """Set the reports of a server, which works for a while; return its address."""
+    reports: dict[str, Any] = {}
 
-    class ReportingHandler(Handler):
-        pass
+    def respond(_: Request) -> Response:
+        time.sleep(WORK_SECONDS)
+        return 200, {"Content-Type": "application/json", **reports["headers"]}, json.dumps(reports["body"]).encode()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ReportingHandler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
+    with http_server(respond) as server:
 
-    def say(headers: dict[str, str], body: dict[str, Any] | None = None) -> str:
-        ReportingHandler.headers_to_say, ReportingHandler.body_to_say = headers, body or {}
-        return f"http://127.0.0.1:{server.server_port}/"
+        def say(headers: dict[str, str], body: dict[str, Any] | None = None) -> str:
+            reports.update(headers=headers, body=body or {})
+            return server.url
 
-    yield say
-    server.shutdown()
-    server.server_close()
-    thread.join()
+        yield say
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumen
 from stagelens.instrumentors.libraries.tritonclient.calls import SERVER
 from stagelens.instrumentors.libraries.tritonclient.statistics import Totals, fetch_totals
 from tests.support.certificate_authority import Authorities, Pem
+from tests.support.http_server import http_server
 
 INSTRUMENTOR = TritonClientInstrumentor
 pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
@@ -46,30 +45,10 @@ def trusted(authority: Authorities) -> Path:
 
 @pytest.fixture
 def https(own: Pem) -> Generator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(STATISTICS.encode())
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            ...
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that does not trust us hangs up."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"localhost:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(lambda _: (200, {}, STATISTICS.encode()), context=context) as server:
+        yield server.url.removeprefix("https://")
 
 
 @pytest.fixture
