@@ -1,7 +1,7 @@
 """Run the tests of other libraries without and with the agent; fail if a test passes only without it.
 
 python -m tests.upstream --word httpx      # the suites with this in their name
-python -m tests.upstream --write           # and write the table of docs/reliability.md
+python -m tests.upstream --write           # and write the table of docs/design/upstream.md
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--word", default="", help="part of the names of the suites to run, or a regular expression")
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs them")
     parser.add_argument("--jobs", type=int, default=2, help="number of suites at a time")
-    parser.add_argument("--write", action="store_true", help="write their rows into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write their rows into docs/design/upstream.md")
     options = parser.parse_args()
     suites = read_suites(options.word)
     if not suites:

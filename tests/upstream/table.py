@@ -1,4 +1,4 @@
-"""The tables of docs/reliability.md: a row for each suite, and what is left out and explained."""
+"""The tables of docs/design/upstream.md: a row for each suite, and what is left out and explained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tests.upstream.runs import EXIT, FAILED, PASSED, Compared, Outcomes
 from tests.upstream.suites import ROOT, Suite
 
-DOCUMENT = ROOT / "docs" / "reliability.md"
+DOCUMENT = ROOT / "docs" / "design" / "upstream.md"
 BEGIN, END = "<!-- written by `make upstream`: begin -->", "<!-- written by `make upstream`: end -->"
 HEAD = (
     "| Library | Version | Tests | Without the agent | `stagelens run` | Each test in a request | Each request profiled |",
