@@ -59,7 +59,7 @@ _FILE = re.compile(r"(<!-- file: (\S+) -->\n).*?(<!-- end of file -->)", re.DOTA
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", "Dockerfile": "dockerfile"}
 _UNITS = {server_reports.S: "s", server_reports.MS: "ms", server_reports.NS: "ns"}
 _NO_STAGE = {server_reports.TOTAL: "total", server_reports.TO_FIRST: "total up to the first token"}
-NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->"
+NOTE = "<!-- docs/generate.py -->"
 
 
 def pages() -> dict[str, str]:
@@ -138,17 +138,16 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield ""
     yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
     yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` at the start of your program. To time other code, add a line such as"
-    yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) also lists the oldest tested versions.'
+    yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) lists the tested versions.'
     yield ""
-    yield "| library | stages | tested with |"
-    yield "|---|---|---|"
+    yield "| library | stages |"
+    yield "|---|---|"
     for module, cls in known:
-        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} | {_tested(cls) or 'each supported Python'} |"
+        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} |"
     yield ""
     yield "## Servers, engines and senders"
     yield ""
-    yield "Tests run the software in this table with real requests on one machine without a GPU, in CI or, where it says so, with `make soak`."
-    yield "Stagelens measures it in its process (*agent*), from its *spans* or *metrics*, or in the *client* that calls it."
+    yield "Tests run this software on one machine without a GPU, measured in its process (*agent*), from its *spans* or *metrics*, or in the *client*."
     yield ""
     yield "| software | version | measured by | test |"
     yield "|---|---|---|---|"
@@ -206,27 +205,17 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
             yield f"| `{stage}`{name} | {cls.stages[stage]} |"
     if cls.facts:
         yield ""
-        yield f"Stagelens also records: {_listed(cls.facts)}."
+        yield f"Also recorded: {_listed(cls.facts)}."
     if cls.not_timed:
         yield ""
-        yield "Stagelens does not time:"
+        yield "Not timed:"
         yield ""
         for item in cls.not_timed:
             yield f"- {item}"
-    yield ""
-    yield (
-        f"Stagelens is tested with {_tested(cls)}."
-        if cls.tested
-        else "This library is part of Python. Stagelens tests it with each supported version of Python."
-    )
 
 
 def _stages(cls: type[Instrumentor]) -> str:
     return ", ".join(f"`{stage}`" for stage in sorted(cls.stages, key=position)) or "none"
-
-
-def _tested(cls: type[Instrumentor]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in cls.tested.items())
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -250,16 +239,12 @@ def _stage_table(table: re.Match[str]) -> str:
 
 
 def _python_api() -> Iterator[str]:
-    yield "<!-- Written by docs/generate.py from the docstrings. -->"
+    yield "<!-- docs/generate.py -->"
     yield "# Python API"
     yield ""
     yield "These functions are the public Python API of the agent. Import them with `import stagelens`."
     yield "`stagelens run -- …` times [supported libraries](libraries/README.md) automatically, without these functions."
     yield ""
-    yield "| function | use |"
-    yield "|---|---|"
-    for name in _API:
-        yield f"| [`{name}`](#{name}) | {_summary(getattr(stagelens, name))} |"
     for name in _API:
         yield ""
         yield from _function(name, getattr(stagelens, name))
@@ -267,17 +252,13 @@ def _python_api() -> Iterator[str]:
     yield "## Limits"
     yield ""
     yield "- All other functions and classes of the package are internal and can change in any version."
-    yield "- The functions never raise an exception in your code. If no collector is reachable, your code runs unchanged."
-    yield "- See [Batches](batches.md) for complete examples of tickets in threads and processes."
+    yield "- The functions never raise an exception in your code."
+    yield "- [Batches](batches.md) has complete examples of tickets."
 
 
 # In the order in which a reader needs them.
 _API = ("instrument", "stage", "request", "attribute", "ticket", "batch", "flush")
 _SECTION = re.compile(r"^(Args|Returns|Example):\n((?:(?: {4}.*)?\n)*)", re.MULTILINE)
-
-
-def _summary(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
@@ -327,13 +308,10 @@ _MAX_SIGNATURE = 100
 def _compatibility(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     locked = dict(re.findall(r"(?m)^([\w.-]+)==(.+)$", (ROOT / "constraints-dev.txt").read_text()))
-    yield "<!-- Written by docs/generate.py from the declarations and pyproject.toml. -->"
+    yield "<!-- docs/generate.py -->"
     yield "# Compatibility"
     yield ""
-    yield "This page lists the versions of Python and OpenTelemetry that Stagelens requires, and the versions of libraries with"
-    yield "which its tests run."
-    yield "Other versions are not tested. If a library lacks a function that Stagelens times, your service still runs unchanged."
-    yield "Run `stagelens doctor -- <your command>` to see which libraries are timed in your environment."
+    yield "Required and tested versions. If a library lacks a function that Stagelens times, your service still runs unchanged."
     yield ""
     yield from _pythons(project)
     yield ""
@@ -358,7 +336,7 @@ def _pythons(project: Mapping[str, Any]) -> Iterator[str]:
     yield f"| agent, in your service | {project['requires-python']} | {', '.join((*whole, *agent))} |"
     yield f"| server: collector, alerts, dashboard | {project['requires-python']} | {', '.join(whole)} |"
     yield ""
-    yield "Only CPython is tested. `make test-agent PYTHON=python3.14` runs the tests of the agent on another version."
+    yield "Only CPython is tested."
 
 
 def _systems() -> Iterator[str]:
@@ -371,8 +349,7 @@ def _systems() -> Iterator[str]:
     yield "| macOS | no tests run on it; [host metrics](hardware.md) are limited to CPU and event-loop lag |"
     yield "| Windows | not supported |"
     yield ""
-    yield "The Helm chart requires Kubernetes 1.27 or later. The tests validate the chart against the Kubernetes schemas. It was never"
-    yield "installed in a real cluster."
+    yield "The Helm chart requires Kubernetes 1.27 or later, and was [never installed](kubernetes.md) in a real cluster."
 
 
 def _open_telemetry(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
@@ -402,8 +379,6 @@ def _databases(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterato
     ):
         driver, _, minimum = drivers[name]
         yield f"| {server.partition(' ')[0]} | {server} | `{driver}` | {minimum} | {locked[driver.partition('[')[0]]} |"
-    yield ""
-    yield "The tests run the ClickHouse engine inside the test process (chDB). [Storage](storage.md) compares the databases."
 
 
 def _major(version: str) -> str:
@@ -413,8 +388,7 @@ def _major(version: str) -> str:
 def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield "## Libraries"
     yield ""
-    yield "The tests run with the oldest and with the newest version in this table. `make test-oldest` runs them with the oldest one."
-    yield "If both are equal, the tests run only with this version. Stagelens does not refuse other versions."
+    yield "Stagelens does not refuse other versions."
     yield ""
     yield "| library | package | oldest tested | newest tested |"
     yield "|---|---|---|---|"
