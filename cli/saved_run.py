@@ -5,7 +5,7 @@
      "resourceSpans": […]}
 
 `resourceMetrics` are the sums of the received metrics: delta exponential histograms with the names and attributes of
-`docs/architecture.md`, one for each 10 s bucket, and `stagelens.requests.dropped`. `resourceSpans` are the retained traces.
+`docs/design/wire.md`, one for each 10 s bucket, and `stagelens.requests.dropped`. `resourceSpans` are the retained traces.
 The file is a valid body for `/v1/metrics` and for `/v1/traces` unless it exceeds the size limit; each entry of the two lists
 is on a line of its own and never exceeds the limit. Scraped engine metrics and events are not included.
 """

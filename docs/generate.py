@@ -147,7 +147,7 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield ""
     yield "## Servers, engines and senders"
     yield ""
-    yield "Tests run this software on one machine without a GPU, measured in its process (*agent*), from its *spans* or *metrics*, or in the *client*."
+    yield "Tests run this software without a GPU, measured in its process (*agent*), from its *spans* or *metrics*, or in the *client*."
     yield ""
     yield "| software | version | measured by | test |"
     yield "|---|---|---|---|"
@@ -157,11 +157,7 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
             soak = ", `make soak`" if each.get("soak") else ""
             yield f"| {each['name']} | {_version(each)} | {each['measured']} | `{each['test']}`{soak} |"
     yield ""
-    yield "No test runs this software:"
-    yield ""
-    for each in stacks:
-        if "not_run" in each:
-            yield f"- {each['name']}: {each['not_run']}"
+    yield f"No test runs {_listed([each['name'] for each in stacks if 'not_run' in each])}."
 
 
 def _version(stack: Mapping[str, Any]) -> str:
@@ -390,15 +386,14 @@ def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[s
     yield ""
     yield "Stagelens does not refuse other versions."
     yield ""
-    yield "| library | package | oldest tested | newest tested |"
-    yield "|---|---|---|---|"
+    yield "| package | tested versions | library |"
+    yield "|---|---|---|"
     oldest = oldest_versions()
-    for module, cls in known:
-        title = f"[{cls.title}](libraries/{module}.md)"
-        if not cls.tested:
-            yield f"| {title} | part of Python | | |"
-        for package, tested in cls.tested.items():
-            yield f"| {title} | `{package}` | {oldest.get(package, tested)} | {tested} |"
+    tested = {package: version for _, cls in known for package, version in cls.tested.items()}
+    for package, newest in sorted(tested.items(), key=lambda item: item[0].lower()):
+        libraries = ", ".join(f"[{cls.title}](libraries/{module}.md)" for module, cls in known if package in cls.tested)
+        first = oldest.get(package, newest)
+        yield f"| `{package}` | {newest if first == newest else f'{first}, {newest}'} | {libraries} |"
 
 
 def oldest_versions() -> dict[str, str]:

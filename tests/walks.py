@@ -4,7 +4,7 @@
 
 Each request is made several times and the last one is followed, so that what runs once in a process does not count. A file
 counts when one of its functions is called in the thread that handles the request or in the one that commits.
-`docs/life-of-a-request.md` explains the files.
+`docs/design/life-of-a-request.md` explains the files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Validation of metric points: histograms in columns, for all exports that arrived at the same time, and hardware gauges.
 
-A valid point is a delta of a known metric at a plausible time, whose buckets add up to its count (`docs/architecture.md`).
+A valid point is a delta of a known metric at a plausible time, whose buckets add up to its count (`docs/design/wire.md`).
 Metrics with other names are ignored and counted. Validation in columns costs about the same for one point and for a hundred.
 Points that fail are validated again one by one with the exact rules of `validation`, which accept a sum within rounding and
 explain the error.

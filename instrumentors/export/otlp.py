@@ -1,4 +1,4 @@
-"""Encoding of metrics and retained traces as OTLP protobuf; see "On the wire" in `docs/architecture.md`.
+"""Encoding of metrics and retained traces as OTLP protobuf; see `docs/design/wire.md`.
 
 Series are encoded one by one with a pause in between: encoding a hundred series at once would hold the interpreter lock for as
 long as a slow request takes. Field numbers are those of https://github.com/open-telemetry/opentelemetry-proto; fields are
