@@ -215,8 +215,8 @@ def service_name(env: Mapping[str, str]) -> str:
 def script_name(argv: list[str]) -> str:
     """Return the default service name, which is the name of the script.
 
-    >>> script_name(["/srv/app/serve.py"]), script_name(["/lib/uvicorn/__main__.py"]), script_name(["-c"])
-    ('serve', 'uvicorn', 'python')
+    >>> [script_name([path]) for path in ("/srv/app/serve.py", "/lib/uvicorn/__main__.py", "-c", "")]
+    ['serve', 'uvicorn', 'python', 'python']
     """
     path = argv[0] if argv else ""
     stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 - importing pathlib would cost the host time

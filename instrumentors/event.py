@@ -14,11 +14,7 @@ from .export.http_post import explain, post
 
 
 def send_event(event: Mapping[str, str | None], env: Mapping[str, str]) -> None:
-    """Send *event* to the collector at OTEL_EXPORTER_OTLP_ENDPOINT.
-
-    Args:
-        event: The fields `text`, `service`, `kind`, `key`, `environment`, `at` and `link`; fields that are None are not sent.
-    """
+    """Send *event* to the collector at OTEL_EXPORTER_OTLP_ENDPOINT, without the fields that are None."""
     # Metrics may have a separate endpoint.
     config = AgentConfig.from_env({key: value for key, value in env.items() if "_METRICS_" not in key})
     base = config.metrics_url.removesuffix("/v1/metrics")

@@ -65,10 +65,7 @@ def forget(name: str, hook: Hook) -> None:
 
 
 class _Finder:
-    """Finder that returns the specs of the other finders, with the call of our hooks added.
-
-    Does not derive from the class in `importlib.abc`, because that module imports a dozen others in every process of the host.
-    """
+    """Finder of the specs of the other finders; no subclass of that in `importlib.abc`, which imports a dozen modules."""
 
     def __init__(self) -> None:
         self._asking = threading.local()

@@ -53,10 +53,7 @@ def log_failure(what: str) -> None:
 
 
 def _is_of_a_signal(error: BaseException) -> bool:
-    """Return whether a handler of a signal raised *error*: the host's, such as that of a time limit, while our code ran.
-
-    A handler gets the frame that it interrupts, which is that of its caller.
-    """
+    """Return whether a handler of a signal raised *error* while our code ran: it gets the frame that it interrupts, that of its caller."""
     trace = error.__traceback__
     while trace is not None:
         caller = trace.tb_frame.f_back
@@ -219,11 +216,8 @@ class LongCall(TimedCall):
 class Probed:
     """Observer of the calls of a function that changes none of them: `Instrumentor.replace` adds *probe* to a function of Python.
 
-    A function in C, and a function that no module or class holds, get a wrapper that does the same: call this object with them.
-
-    Args:
-        probe: What runs at the entry and at the end.
-        is_async: Whether what is wrapped returns a coroutine although it is no coroutine function.
+    A function in C, and a function that no module or class holds, get a wrapper that does the same: call this object with them, with
+    *is_async* for one that returns a coroutine although it is no coroutine function.
     """
 
     def __init__(self, probe: Probe, *, is_async: bool = False) -> None:

@@ -164,12 +164,7 @@ def discard(marks: Marks) -> None:
 
 
 class OpenRequest(NamedTuple):
-    """A request that has not finished.
-
-    Args:
-        start: Time of its arrival in this process. [nanoseconds by `clock`]
-        route: Its route, "" while unknown.
-    """
+    """A request that has not finished: its start in nanoseconds by `clock`, and its route, "" while unknown."""
 
     start: int
     route: str
@@ -400,8 +395,7 @@ def disable() -> None:
 def park_if_inherited(pid: int) -> None:
     """Block forever if the current process is not *pid*, which started this thread; call after each wait of a thread's loop.
 
-    A fork copies only the forking thread; but under gevent threads are greenlets, which all continue in the child. There they
-    would export the data of the parent again under the same names.
+    Under gevent threads are greenlets, which continue in a forked child and would export the data of the parent again.
     """
     if os.getpid() != pid:
         # Returning is no option: `threading` no longer knows the thread and prints a KeyError.

@@ -68,10 +68,7 @@ SERVER_ERROR = 500
 
 
 class Dimensions(NamedTuple):
-    """Dimensions of one series of a process; "" for unknown.
-
-    *cold* is "true" for requests during which something was loaded or warmed up, "" for all others.
-    """
+    """Dimensions of one series; "" for unknown. *cold* is "true" for requests during which something was loaded."""
 
     model: str
     model_version: str
@@ -95,11 +92,7 @@ class Delta:
 
 
 class _Series:
-    """A series and its data since the last export, if any.
-
-    The *cold* twin of the series counts the requests during which something was loaded; it does not count towards the limit of
-    series and shares the stage names.
-    """
+    """A series and its data since the last export; its *cold* twin does not count towards the limit of series."""
 
     __slots__ = ("attributes", "cold", "delta", "dimensions", "own_stages")
 

@@ -67,10 +67,7 @@ class RequestTasks:
         self._by_loop.clear()
 
     def frames(self, task: Any, marks: Marks, top: FrameType | None, known: Collection[Any]) -> list[FrameType]:
-        """Return the frames of the request from the innermost; *top* is the innermost one on the thread of its *task*.
-
-        The *known* tasks are no child tasks: one of them is the parent.
-        """
+        """Return the frames of the request from the innermost; *top* is that on the thread of its *task*, one of the *known* ones is its parent."""
         on_thread = thread_frames(top)
         running = _running(task, on_thread)
         if running:
@@ -269,9 +266,8 @@ def current_frames() -> dict[int, FrameType]:
 def no_collection() -> Generator[None]:
     """Prevent garbage collections while the frames of other threads are read, in Python 3.11.
 
-    That version may collect garbage while it creates the frame object of a running function. A finalizer can let the function end
-    meanwhile. The object then refers to memory of something else, and the process crashes sooner or later. Python 3.12 collects
-    between two instructions only (https://docs.python.org/3.12/whatsnew/3.12.html#other-language-changes).
+    That version may collect while it creates the frame object of a running function. If a finalizer lets the function end meanwhile,
+    the object refers to memory of something else, and the process crashes sooner or later.
     """
     if sys.version_info >= (3, 12) or not gc.isenabled():
         yield

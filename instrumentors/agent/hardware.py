@@ -115,10 +115,7 @@ def _read_cpu_group(name: str) -> str:
 
 
 def _cpu_groups() -> Iterator[str]:
-    """Yield the folders in which the group may be, in version 2 and in version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/).
-
-    Even in a container that sees the group names of its host, its own group is mounted at the top.
-    """
+    """Yield the folders of the group, in version 2 and in version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/)."""
     for line in _read_file("/proc/self/cgroup").splitlines():
         _, controllers, own = [*line.split(":", 2), "", ""][:3]
         if not controllers:

@@ -266,10 +266,7 @@ class Agent:
         return earliest if 0 < earliest - now_ns < _MAX_AHEAD_NS else now_ns
 
     def _count_open(self, deltas: dict[Dimensions, Delta], interval: ExportInterval, *, due: bool) -> None:
-        """Add to *deltas* the requests that have not ended, for the time that one export covers in the store.
-
-        Between the regular exports they only say that they are open.
-        """
+        """Add to *deltas* the open requests, for the time that one export covers; between the regular exports only that they are open."""
         seen = round(min(self.config.interval_seconds, BUCKET_SECONDS) * 1e9) if due else NOTED_US * 1000
         for some in chunks(recorder.open_marks(), AGGREGATE_AT_ONCE):
             for marks in some:

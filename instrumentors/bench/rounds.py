@@ -33,15 +33,7 @@ Turn: TypeAlias = Mapping[str, float]
 
 
 class Change(NamedTuple):
-    """Values of a measure without and with instrumentation, and their ratio.
-
-    Args:
-        without: Median of the turns without instrumentation. [unit of the measure]
-        with_: Median of the turns with instrumentation. [unit of the measure]
-        ratio: Median of the ratios within a round. [ratio]
-        low: Lower bound of the 95 % confidence interval of the ratio; None with too few rounds. [ratio]
-        high: Upper bound, likewise. [ratio]
-    """
+    """Medians of a measure without and with instrumentation, and of their ratio with a 95 % confidence interval, None with too few rounds."""
 
     without: float
     with_: float
@@ -263,14 +255,7 @@ def wait_until_ready(service: Session, asking: RequestSpec, start_timeout_second
 
 
 def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
-    """Send the given number of *requests*, with *concurrency* of them at a time.
-
-    Returns:
-        Latencies of the requests, sorted. [seconds]
-
-    Raises:
-        StagelensError: A request failed, so the latencies would be meaningless.
-    """
+    """Send *requests*, *concurrency* of them at a time; return their latencies in seconds, sorted. A failed request raises StagelensError."""
     numbers, taken = count(), threading.Lock()
 
     def work() -> list[float]:

@@ -41,10 +41,7 @@ def post(
     *,
     proxy: str = "",
 ) -> HttpResponse:
-    """Post *body* to *url* and return the response.
-
-    *timeout_seconds* limits all from connecting to the end of the response. *context* returns the TLS context, for https. The
-    proxy is an HTTP proxy; "" for a direct connection.
+    """Post *body* to *url* and return the response, all within *timeout_seconds*, through the HTTP *proxy* if it is not empty.
 
     Raises:
         OSError: The connection failed, the deadline passed, or the response is too long; `ProxyError` is a subclass.

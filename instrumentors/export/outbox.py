@@ -28,10 +28,7 @@ class Outbox:
         self._requests = 0
 
     def put(self, batch: ExportBatch) -> list[ExportBatch]:
-        """Add *batch*; return the evicted batches, or *batch* itself if it alone is too large.
-
-        Traces are evicted before metrics, because they are only examples; within each kind the oldest batch is evicted first.
-        """
+        """Return the evicted batches: traces before metrics, and old ones before new ones; *batch* itself if it alone is too large."""
         if len(batch.body) > self._limit_bytes:
             return [batch]
         with self._lock:

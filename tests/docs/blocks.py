@@ -58,12 +58,10 @@ class Block(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether `test_commands.py` runs it."""
         return bool(self.commands) and not self.mark.startswith(("run by ", "not run: "))
 
     @property
     def commands(self) -> list[str]:
-        """The commands in it, each on one line."""
         if self.language == "console":
             lines = [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
         else:
@@ -72,12 +70,10 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """Every page a reader may take commands from."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of *page*, in order."""
     text = page.read_text()
     for found in FENCE.finditer(text):
         before = COMMENT.search(text[: found.start()])
@@ -122,7 +118,6 @@ def matches(expected: str, printed: str) -> bool:
 
 
 def unfenced(page: Path) -> Iterator[str]:
-    """Yield the lines of *page* that are commands in a block made by indentation, which nothing can find."""
     programs = r"(\$ |stagelens |make |pip |curl |python3? |\.venv/|helm |docker |kubectl )"
     for line in FENCE.sub("", page.read_text()).splitlines():
         if re.match(rf" {{4,}}{programs}", line):
@@ -130,7 +125,6 @@ def unfenced(page: Path) -> Iterator[str]:
 
 
 def distinguishing(command: str) -> set[str]:
-    """Return the words that identify a test that runs *command*."""
     words = [word for word in shlex.split(command, comments=True) if not re.match(r"[A-Z_]+=", word)]
     program = words[0] if words else ""
     if program in ("pip", "export"):

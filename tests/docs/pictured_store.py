@@ -106,7 +106,6 @@ RUN = Run(["uvicorn", "serve:app"], NOW - timedelta(seconds=96), NOW, 0)
 
 @cache
 def traffic() -> ModuleType:
-    """Return the example that makes up traffic."""
     found = sys.modules.get("synthetic_traffic")
     if found is None:
         spec = importlib.util.spec_from_file_location("synthetic_traffic", ROOT / "examples" / "synthetic.py")
@@ -227,12 +226,10 @@ class Pictured:
 
     @property
     def incident(self) -> str:
-        """Id of the open incident."""
         return next(each.id for each in self.alerts.incidents() if each.state == "open")
 
     @property
     def slow_trace(self) -> str:
-        """Id of a slow retained request."""
         return _SLOW_TRACE
 
 
@@ -269,8 +266,6 @@ def pictured(folder: Path) -> Generator[Pictured]:
 
 
 class _Ids:
-    """Function that returns the next of fixed random-looking ids."""
-
     def __init__(self) -> None:
         self._random = np.random.default_rng(7)
 
@@ -279,14 +274,11 @@ class _Ids:
 
 
 class _PagerDuty(PagerDutyService):
-    """PagerDuty that records its events."""
-
     def __init__(self, moods: Moods) -> None:
         super().__init__(moods)
         self.events: list[dict[str, Any]] = []
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Accept and record an event."""
         self.events.append(json.loads(body))
         return super().take(path, headers, body)
 
@@ -314,7 +306,6 @@ _LONG = 3600
 
 
 def _buckets(end: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of each bucket, in seconds."""
     first, middle, last = (end - int(each.total_seconds()) for each in (_DAYS, _MINUTES, _SECONDS))
     yield from ((at, 12 * _LONG) for at in range(first, middle, 12 * _LONG))
     yield from ((at, 180) for at in range(middle, last, 180))
@@ -367,19 +358,16 @@ def _batch(service: Any, at: int, seconds: int) -> Batch:
 
 
 def _chunked(found: Point) -> Point:
-    """Return *found* as timed by a web framework: the first token is the first part of the response."""
     return replace(found, stage=names.BY_FIRST_CHUNK) if found.stage == names.BY_GENERATE else found
 
 
 def _rate(service: Any, at: int) -> float:
-    """Return the requests a second: in waves of three hours for `search`."""
     if service.name == "search":
         return 16.0 + 30.0 * (0.5 - 0.5 * float(np.cos((at - 1000) / 10_800 * 2 * np.pi)))
     return float(service.rate)
 
 
 def _times(found: Histogram, factor: int) -> Histogram:
-    """Return *found* with each of its requests counted so many times."""
     if factor == 1:
         return found
     counts = {bucket: count * factor for bucket, count in found.buckets.items()}
@@ -387,7 +375,6 @@ def _times(found: Histogram, factor: int) -> Histogram:
 
 
 def _model_runs(series: Series, at: int, random: np.random.Generator, number: int) -> list[Point]:
-    """Return how long the model ran: a fixed part, and a part for each item."""
     found: dict[str, Histogram] = {}
     for size in random.choice([1, 2, 4, 8], number, p=[0.2, 0.3, 0.3, 0.2]).tolist():
         runs = found.setdefault(BATCH_SIZES.bucket_of(size), Histogram())
@@ -409,7 +396,6 @@ _SLOW_TRACE = "5b8aa5a2d2c872e8321cf37308d69df2"
 
 
 def _named(found: KeptTrace) -> KeptTrace:
-    """Return the request with the names of its service's spans."""
     if found.series.service != "checkout":
         return found
     spans = [{**span, "name": _SPAN_NAMES.get(span["stage"], span["name"])} for span in found.spans]
@@ -421,7 +407,6 @@ def _named(found: KeptTrace) -> KeptTrace:
 
 
 def _slow_request() -> KeptTrace:
-    """Return the request of the picture: three slow look-ups inside of preprocess, and a call to the payments service."""
     rows: tuple[tuple[str, str, float, float], ...] = (
         ("receive", "network", 0.0, 1.9),
         ("thread pool", "queue", 1.9, 4.4),
@@ -455,7 +440,6 @@ def _slow_request() -> KeptTrace:
 
 
 def _cold_starts(end: int) -> Batch:
-    """Return the start reports of the replicas and the first requests of version 2, which were cold."""
     released = int(RELEASED.timestamp())
     phases = (("read", 2.9), ("deserialise", 0.8), ("copy", 0.35), ("compile", 4.4), ("first_run", 0.062))
     loads: list[StoredLoad] = []
@@ -486,7 +470,6 @@ def _load(name: str, version: str, phase: str, started: int, ended: int) -> Stor
 
 
 def _machines(at: int) -> Batch:
-    """Return the load of the replicas' machines and GPUs."""
     random = np.random.default_rng([at, 5])
     points: list[Point] = []
     by_name = {each.name: each for each in services()}
@@ -528,7 +511,6 @@ def _gpu(of: Series, host: str, at: int, busy: float, memory: float) -> list[Poi
 
 
 def _engines(end: int) -> list[Batch]:
-    """Return the metrics of a vLLM server and a Triton server, minute by minute."""
     return [_engine_minute(at) for at in range(end - 5400, end, 60)]
 
 
@@ -598,7 +580,6 @@ def _reports() -> list[Report]:
 
 
 def _earlier_incidents(store: Store) -> None:
-    """Write an incident of the day before, and a silence of this morning."""
     opened, lasted = NOW.timestamp() - 103_000, 2100.0
     burn = Burn(17.2, 14.4, 3600.0, 300.0, 2210.0, 12_840.0, 0.81, 62_000.0, 30 * 86_400.0, 200_000.0)
     finding = Finding(
@@ -652,7 +633,6 @@ _CHANNELS = ("slack", "pagerduty")
 
 
 def _send(connection: Connection, at: float) -> None:
-    """Mark the waiting message of each channel as sent."""
     for channel in _CHANNELS:
         claimed = outbox.claim_message(connection, channel, "pictures", at, 60.0)
         assert claimed is not None
@@ -661,8 +641,6 @@ def _send(connection: Connection, at: float) -> None:
 
 @dataclass
 class _Deliveries:
-    """Deliveries of the two channels, at the time of the evaluation."""
-
     store: Store
     definitions: Definitions
     at: datetime = NOW
@@ -677,14 +655,12 @@ class _Deliveries:
         return self.at.timestamp()
 
     def send(self, at: datetime) -> None:
-        """Send what is due at *at*."""
         self.at = at
         for worker in self.workers:
             worker.step()
 
 
 def _notify(store: Store, definitions: Definitions, slack: SlackWorkspace, pagerduty: _PagerDuty) -> Notified:
-    """Evaluate the objectives from the release until now, send the notifications, and acknowledge the incident."""
     evaluator = Evaluator(store, "pictures", lease_seconds=600)
     deliveries = _Deliveries(store, definitions)
     at, opened = RELEASED + timedelta(minutes=6), None
@@ -711,7 +687,6 @@ def _notify(store: Store, definitions: Definitions, slack: SlackWorkspace, pager
 
 @contextmanager
 def single_run(folder: Path) -> Generator[Store]:
-    """Fill a store with the run of `docs/start/fastapi-torch.md`: 1,500 pictures, one in twenty of them large."""
     shape = traffic().Shape
     usual = {
         "preprocess": shape(0.38, 0.15),

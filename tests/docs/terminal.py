@@ -27,7 +27,6 @@ _CHANGES_SHELL = re.compile(r"(?:^|&& )(?:cd|export|\.) ")
 
 
 def is_open(port: int) -> bool:
-    """Return whether a process listens at *port*."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -72,7 +71,6 @@ class Terminal:
         self.printed = []
 
     def rewrite(self, text: str) -> str:
-        """Return *text* with our ports for those that are written there, and with fewer requests: how many shows no more."""
         written = "|".join(str(port) for port in self._ports)
         text = re.sub(rf"\b({written})\b", lambda found: str(self._ports[int(found[0])]), text)
         return re.sub(r"\[1-\d+\]", f"[1-{REQUESTS}]", text)
@@ -124,7 +122,6 @@ class Terminal:
         return text
 
     def _change_shell(self, command: str) -> None:
-        """Run *command*, and keep the directory and the environment that it leaves."""
         done = subprocess.run(
             ["bash", "-c", f"set -ea; {command}; pwd; env -0"],
             cwd=self._directory,

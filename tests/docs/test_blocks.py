@@ -41,7 +41,6 @@ nobody knows
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A page below a root of its own."""
     monkeypatch.setattr(blocks, "ROOT", tmp_path)
     path = tmp_path / "page.md"
     path.write_text(PAGE)

@@ -80,7 +80,6 @@ class World(NamedTuple):
     printed: Path
 
     def take_in(self, config: str) -> None:
-        """Add the content of a page's collector.yaml."""
         added: dict[str, Any] = yaml.safe_load(config)
         with TAKING_IN:
             file: dict[str, Any] = yaml.safe_load(self.config.read_text())
@@ -94,7 +93,6 @@ class World(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
-    """One server for the commands of all pages."""
     folder = tmp_path_factory.mktemp("up")
     ports: dict[int, int] = {each: free_port() for each in SERVERS}
     config = folder / "collector.yaml"
@@ -162,7 +160,6 @@ def test_every_start_has_a_program_and_vice_versa() -> None:
 def followed(
     world: World, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Generator[dict[str, Future[None]]]:
-    """Results of the commands of each page that is selected."""
     selected = {item.name for item in request.session.items}
     with ThreadPoolExecutor(READERS) as readers:
         yield {
@@ -210,7 +207,6 @@ def _follow(page: str, world: World, folder: Path) -> None:
 
 
 def _check_output(block: Block, printed: Sequence[Path]) -> None:
-    """Wait until the *printed* files have every line that the page shows as the output of *block*."""
     deadline = time.monotonic() + OUTPUT_SECONDS
     while True:
         lines = [normalized(line) for path in printed for line in path.read_text().splitlines()]
@@ -239,14 +235,12 @@ def _poll_output(terminal: Terminal, command: str, block: Block) -> None:
 
 
 def _stages(block: Block) -> set[str]:
-    """Return the stages that the next table of results after *block* has a column for."""
     after = (ROOT / block.page).read_text().splitlines()[block.line :]
     head = next((line for line in after if line.startswith("| percentile |")), "")
     return set(re.findall(r"`(\w+)`", head))
 
 
 def _furniture(page: str, folder: Path) -> list[tuple[Path, Path]]:
-    """Return the directories with the files of *page*, each with where the reader has them."""
     if page == YOUR_SERVICE:
         return [(START / "fastapi-torch", folder.parent / "my-service")]
     if page.startswith("docs/start/"):
@@ -257,7 +251,6 @@ def _furniture(page: str, folder: Path) -> list[tuple[Path, Path]]:
 
 
 def _furnish(terminal: Terminal, source: Path, target: Path) -> None:
-    """Create the files of the page in the directory of the reader, which is a clone."""
     terminal.folder.mkdir(exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", terminal.folder)
     # The virtual environments that the page expects: activating one changes nothing, as with tests/docs/shims/python3.

@@ -50,7 +50,6 @@ POLL_SECONDS = 0.3
 
 
 def image(dockerfile: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the environment and the command of the last stage of *dockerfile*."""
     stage = re.sub(r"\\\n", " ", dockerfile.read_text()).rpartition("\nFROM ")[2]
     variables = " ".join(re.findall(r"(?m)^ENV (.*)", stage))
     words = [re.findall(rf"(?m)^{name} (\[.*\])", stage) for name in ("ENTRYPOINT", "CMD")]
@@ -80,7 +79,6 @@ class Containers:
         self._stack.close()
 
     def up(self, dotenv: Mapping[str, str]) -> None:
-        """Start the server, wait until its health check succeeds, then start the service."""
         server = self._environment(SERVER, image(ROOT / "Dockerfile")[0], dotenv)
         self._start("stagelens", image(ROOT / "Dockerfile")[1], server)
         # COPY docker/healthcheck.py /opt/stagelens/healthcheck.py
@@ -126,11 +124,7 @@ class Containers:
         words = [str(self._ports.get(int(word), word)) if word.isdigit() else word for word in command[1:]]
         output = self._stack.enter_context((self._folder / f"{name}.log").open("wb"))
         process = subprocess.Popen(
-            [sys.executable, "-m", "stagelens", *words],
-            cwd=EXAMPLE,
-            env=environment,
-            stdout=output,
-            stderr=output,
+            [sys.executable, "-m", "stagelens", *words], cwd=EXAMPLE, env=environment, stdout=output, stderr=output
         )
         self._stack.callback(process.wait, 60)
         self._stack.callback(process.terminate)
@@ -156,7 +150,6 @@ def status(url: str) -> int:
 
 
 def wait_for_stages(terminal: Terminal) -> None:
-    """Repeat the query until the result has the stages of the page: counts arrive after the next export."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     printed = ""
     while not all(f'"{stage}"' in printed for stage in STAGES):
@@ -169,13 +162,11 @@ def wait_for_stages(terminal: Terminal) -> None:
 
 @pytest.fixture
 def ports() -> dict[int, int]:
-    """For each port of the containers a free one."""
     return {port: free_port() for port in PORTS}
 
 
 @pytest.fixture
 def containers(tmp_path: Path, ports: dict[int, int]) -> Generator[Containers]:
-    """The containers, not started."""
     (tmp_path / "data").mkdir()
     with Containers(tmp_path / "data", ports) as containers:
         yield containers

@@ -62,7 +62,6 @@ def test_the_changes_of_the_examples_fit_the_files() -> None:
 
 
 def path_in_first_line(block: Block) -> str:
-    """Return the path in the comment with which *block* starts."""
     found = re.match(r"# ([\w/.]+)", block.text)
     assert found is not None, f"{block} does not start with the path of its file"
     return found[1].rstrip(":")

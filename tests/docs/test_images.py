@@ -15,7 +15,6 @@ _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\bsrc=\"([^\"]+)\"")
 
 
 def _used_images() -> dict[str, set[Path]]:
-    """Return the images of each page, as files."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return {
         page.relative_to(ROOT).as_posix(): {

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.stacks
 
 @pytest.fixture(scope="module")
 def screenshots() -> ModuleType:
-    """The script that draws the pictures."""
     spec = importlib.util.spec_from_file_location("stagelens_screenshots", ROOT / "docs" / "screenshots.py")
     assert spec is not None
     assert spec.loader is not None

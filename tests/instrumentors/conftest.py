@@ -23,7 +23,10 @@ import pytest
 from packaging.version import Version
 
 from stagelens.instrumentors import instrumentor, listening_ports, recorder, records, scripts
+from stagelens.instrumentors.agent.aggregate import dimensions_of
+from stagelens.instrumentors.agent.spans import RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.request_marks import read_marks
 from tests.support.http_server import Request, Response, http_server
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
@@ -35,7 +38,6 @@ scripts.turn_off()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test of what an older version of a library does not have."""
     for mark in item.iter_markers("since"):
         distribution, first = mark.args
         if Version(version(distribution)) < Version(first):
@@ -47,18 +49,14 @@ COMMON_FACTS = frozenset({records.ARRIVAL, records.CALLED, "@request_size", "@re
 
 
 class Finished(deque[records.Record]):
-    """Finished requests, which the background thread does not receive."""
-
     def clear(self) -> None:
         super().clear()
         recorder.forget_finished()
 
     def stages(self) -> list[str]:
-        """Return the stages of the only request, in the order they ended."""
         return [key for key, _, _ in self.marks() if not key.startswith("@")]
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the only request, without those of every request."""
         return {key: value for key, value, _ in self.marks()[1:] if key.startswith("@") and key not in COMMON_FACTS}
 
     def marks(self) -> list[tuple[str, Any, Any]]:
@@ -93,6 +91,12 @@ def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
     return finished
 
 
+def trace_of(record: records.Record) -> Trace:
+    """Return the trace of *record* as a retained request."""
+    dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
+    return build_trace(RetainedRequest(record, "forced", dimensions, set()))
+
+
 @pytest.fixture
 def in_a_request(finished: Finished) -> Generator[Finished]:
     """Run the test inside a request; what it recorded is in the fixture afterwards."""
@@ -122,7 +126,6 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def instrumented(request: pytest.FixtureRequest) -> Generator[Instrumentor]:
-    """Instrument the library of the class in INSTRUMENTOR of the test module, and uninstrument it afterwards."""
     module: Instrumentor = request.module.INSTRUMENTOR()
     module.instrument()
     yield module
@@ -153,7 +156,6 @@ class Sink:
         }
 
     def requests(self, **attributes: str) -> int:
-        """Return the number of counted requests whose series has *attributes*, with _ for a dot."""
         points = (point for name, _, point in self.points() if name == "inference.request.duration")
         return sum(
             int(point["count"])
@@ -181,7 +183,6 @@ class Sink:
                         yield metric["name"], plain(resource["resource"]["attributes"]), named
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        """Yield the spans of retained traces with their attributes as a dict."""
         for path, body in list(self.bodies):
             for resource in body["resourceSpans"] if path == "/v1/traces" else ():
                 for span in resource["scopeSpans"][0]["spans"]:
@@ -209,8 +210,6 @@ def sink() -> Generator[Sink]:
 
 
 class Service:
-    """A uvicorn of its own process group under `stagelens run`, stopped with all it has started."""
-
     def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path = HERE) -> None:
         command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", "uvicorn", *arguments]
         self.port = free_port()
@@ -227,7 +226,6 @@ class Service:
     def send_request(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] = MappingProxyType({})
     ) -> Any:
-        """Send one request on a connection of its own, once the service accepts it."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, dict(headers))
         deadline = time.monotonic() + 60
         while True:
@@ -268,7 +266,6 @@ def serve(sink: Sink) -> Generator[Callable[..., Service]]:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until *condition* holds, a minute at most."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"waited a minute for {what}"

@@ -31,27 +31,21 @@ class Planted(BaseModel):
 
 
 class Sleepy(torch.nn.Module):
-    """A model that takes its time."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sleep."""
         time.sleep(FORWARD)
         return x
 
 
 class Body(BaseModel):
-    """A thousand characters preprocess for as long as planned."""
-
     text: str
 
 
 @contextmanager
 def measured(into: dict[str, int], stage: str) -> Generator[None]:
-    """Measure the inside of a `with` on our own."""
     start_ns = time.perf_counter_ns()
     yield
     into[stage] = into.get(stage, 0) + time.perf_counter_ns() - start_ns
@@ -65,7 +59,6 @@ model(torch.ones(1))
 
 @api.post("/async/{name}")
 async def asynchronous(request: Request, name: str, body: Body) -> Planted:
-    """Take known times as a coroutine."""
     began, stages = time.time_ns(), {}
     with measured(stages, "preprocess"), stagelens.stage("preprocess"):
         await asyncio.sleep(PREPROCESS * len(body.text) / 1000)
@@ -91,11 +84,8 @@ def synchronous(request: Request, name: str, body: Body) -> Planted:
 
 
 async def app(
-    scope: MutableMapping[str, Any],
-    receive: Callable[[], Awaitable[Any]],
-    send: Callable[[Any], Awaitable[None]],
+    scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
 ) -> None:
-    """Note when a request arrives, outside of everything that is instrumented."""
     if scope["type"] == "http":
         scope["state"] = {**scope.get("state", {}), "arrived": time.time_ns()}
     await api(scope, receive, send)

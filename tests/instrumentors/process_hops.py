@@ -8,7 +8,6 @@ import stagelens
 
 
 def square(number: int, ticket: Any) -> tuple[int, Any]:
-    """Square it for the request of the ticket, and return its run."""
     with stagelens.batch([ticket]) as run, stagelens.stage("forward"):
         number **= 2
     return number, run

@@ -32,13 +32,10 @@ from tests.support.otlp_bodies import read_metrics
 
 
 class Collector:
-    """Takes what the agent exports, acknowledges all of it, and adds up."""
-
     def __init__(self) -> None:
         self.counted = self.dropped = 0
 
     def offer(self, batch: ExportBatch) -> None:
-        """Count the requests of one post."""
         if not batch.url.endswith("/v1/metrics"):
             return
         (of_process,) = read_metrics(batch.body)["resourceMetrics"]
@@ -49,11 +46,9 @@ class Collector:
                 self.dropped += sum(int(point["asInt"]) for point in metric["sum"]["dataPoints"])
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Report an empty queue."""
         return timeout_seconds >= 0
 
     def cpu_ns(self) -> int:
-        """Report zero cost of sending."""
         return 0
 
 
@@ -64,11 +59,9 @@ class DeferredMark:
         self._known = known
 
     def ready(self) -> bool:
-        """Return whether the mark is known."""
         return self._known
 
     def marks(self) -> records.Marks:
-        """Return a stage on the device."""
         return ["forward@gpu", records.clock(), records.clock()]
 
 
@@ -116,8 +109,6 @@ async def cancelled() -> None:
 
 
 class Load:
-    """Sends requests, a number of each kind of ending, and counts them."""
-
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._held: list[Any] = []
@@ -126,7 +117,6 @@ class Load:
         self.sent_by_threads = recorder.Counter()
 
     async def some(self, scale: int) -> None:
-        """Send some of every kind."""
         kinds: list[tuple[Callable[[], Awaitable[None] | None], int]] = [
             (returns, 40),
             (self._raises, 10),
@@ -152,7 +142,6 @@ class Load:
         await self._to_the_end()
 
     def marks_too_much(self) -> None:
-        """Send a request with far more stages than any may keep."""
         self.sent += 1
         with request("huge"):
             for _ in range(records.MAX_MARKS // 2):
@@ -231,7 +220,6 @@ class Load:
         self.sent_by_threads.add()
 
     async def _to_the_end(self) -> None:
-        """Have all that outlives its request end."""
         self._go.set()
         for item in self._held:
             if isinstance(item, threading.Thread):
@@ -246,8 +234,6 @@ class Load:
 
 
 class Footprint(NamedTuple):
-    """Memory, threads and series of the idle process."""
-
     blocks: int
     resident_bytes: int
     requests: int
@@ -256,7 +242,6 @@ class Footprint(NamedTuple):
 
     @classmethod
     def of(cls, agent: Agent) -> Footprint:
-        """Measure it."""
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         requests = sum(type(item) is list and bool(item) and item[0] is records.CLOSED for item in gc.get_objects())
@@ -284,7 +269,6 @@ async def serve(agent: Agent, load: Load, requests: int, warm_after: int) -> tup
 
 
 def main(requests: int, warm_after: int) -> None:
-    """Let the agent aggregate and export on command only, to a collector that acknowledges everything."""
     collector = Collector()
     recorder.MAX_PENDING = 1000
     recorder.background.wake_at = sys.maxsize

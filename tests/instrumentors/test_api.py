@@ -58,14 +58,6 @@ def test_facts_of_an_inner_request_are_recorded_on_the_outer_one(finished: Finis
     assert finished.stages() == ["forward"]
 
 
-def test_an_exception_propagates_and_names_the_error(finished: Finished) -> None:
-    with pytest.raises(KeyError), stagelens.request("failing"), stagelens.stage("forward"):
-        raise KeyError
-
-    assert finished[0][4] == "KeyError"
-    assert finished.stages() == ["forward"]
-
-
 def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None:
     with stagelens.stage("forward"):
         pass
@@ -74,21 +66,15 @@ def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None
     assert not finished
 
 
-def test_a_stage_name_cannot_be_a_fact(finished: Finished) -> None:
-    with stagelens.request("named"):
-        for name in ("@model", "@"):
-            with stagelens.stage(name):
-                pass
+def test_a_manual_request_has_its_stages_traceparent_kind_and_error(finished: Finished) -> None:
+    # No name of a stage is a fact.
+    stages = [stagelens.stage(name) for name in ("forward", "@model", "@")]
+    with pytest.raises(KeyError), stagelens.request("job", traceparent="00-a-b-01"), stages[0], stages[1], stages[2]:
+        raise KeyError
 
-    assert finished.stages() == ["model", "stage"]
-
-
-def test_a_manual_request_passes_its_traceparent_and_kind(finished: Finished) -> None:
-    with stagelens.request("job", traceparent="00-a-b-01"):
-        pass
-
+    assert finished.stages() == ["stage", "model", "forward"]
     assert finished.facts() == {"@traceparent": "00-a-b-01"}
-    assert finished[0][5:] == (0, "internal")
+    assert finished[0][4:] == ("KeyError", 0, "internal")
 
 
 @stagelens.stage("forward")

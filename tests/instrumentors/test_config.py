@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.config import AgentConfig, ClientTlsFiles, SamplingLimits, script_name
+from stagelens.instrumentors.config import AgentConfig, ClientTlsFiles, SamplingLimits
 
 
 def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,14 +121,6 @@ KEYS = [
 @given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=30)))
 def test_no_environment_value_stops_the_host_process(environment: dict[str, str]) -> None:
     assert AgentConfig.from_env(environment).interval_seconds > 0
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [("/srv/app/serve.py", "serve"), ("/lib/uvicorn/__main__.py", "uvicorn"), ("-c", "python"), ("", "python")],
-)
-def test_a_service_without_a_name_is_named_after_its_script(path: str, name: str) -> None:
-    assert script_name([path]) == name
 
 
 def test_a_name_that_is_not_utf8_is_made_valid() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,18 +65,25 @@ with stagelens.request("work"), trace.get_tracer("own").start_as_current_span("o
 """
 
 
-def test_the_file_replaces_the_variables_of_opentelemetry(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").touch()
-    path = tmp_path / "otel.yaml"
-    path.write_text(WHOLE.replace("CA}", f"{tmp_path / 'ca.pem'}}}"))
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., AgentConfig]:
+    """Reads the settings of a file with a text, None for no file, and of variables."""
 
-    config = AgentConfig.from_env(
-        {
-            "OTEL_CONFIG_FILE": str(path),
-            "OTEL_SERVICE_NAME": "ignored",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://ignored.example",
-            "STAGELENS_EXPORT_INTERVAL": "250ms",
-        }
+    def read(text: str | None, **variables: str) -> AgentConfig:
+        if text is not None:
+            (tmp_path / "otel.yaml").write_text(text)
+        return AgentConfig.from_env({"OTEL_CONFIG_FILE": str(tmp_path / "otel.yaml"), **variables})
+
+    return read
+
+
+def test_the_file_replaces_the_variables_of_opentelemetry(tmp_path: Path, read: Callable[..., AgentConfig]) -> None:
+    (tmp_path / "ca.pem").touch()
+    config = read(
+        WHOLE.replace("CA}", f"{tmp_path / 'ca.pem'}}}"),
+        OTEL_SERVICE_NAME="ignored",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://ignored.example",
+        STAGELENS_EXPORT_INTERVAL="250ms",
     )
 
     assert config == AgentConfig(
@@ -89,23 +97,21 @@ def test_the_file_replaces_the_variables_of_opentelemetry(tmp_path: Path) -> Non
     )
 
 
-def test_headers_of_one_exporter_are_not_sent_to_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "otel.yaml"
-    path.write_text(WHOLE.replace("            tls: {ca_file: CA}\n", "").rpartition("            headers_list")[0])
-
-    config = AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path)})
+def test_headers_of_one_exporter_are_not_sent_to_another(
+    read: Callable[..., AgentConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = read(WHOLE.replace("            tls: {ca_file: CA}\n", "").rpartition("            headers_list")[0])
 
     assert config.traces_url == "https://collector.example/base/v1/traces"
     assert config.headers["authorization"] == "Bearer a,b"
     assert "different headers" in caplog.text
 
 
-def test_one_exporter_gives_the_address_of_both_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "otel.yaml"
-    path.write_text(TRACES_ONLY.replace("ADDRESS", "http://one.example:4318").partition("resource:")[0])
+def test_one_exporter_gives_the_address_of_both_signals(
+    read: Callable[..., AgentConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["/srv/shop.py"])
-
-    config = AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path)})
+    config = read(TRACES_ONLY.replace("ADDRESS", "http://one.example:4318").partition("resource:")[0])
 
     assert config.metrics_url == "http://one.example:4318/v1/metrics"
     assert config.traces_url == "http://one.example:4318/v1/traces"
@@ -123,16 +129,10 @@ def test_one_exporter_gives_the_address_of_both_signals(tmp_path: Path, monkeypa
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, complaint: str
+    read: Callable[..., AgentConfig], caplog: pytest.LogCaptureFixture, text: str | None, complaint: str
 ) -> None:
-    path = tmp_path / "otel.yaml"
-    if text is not None:
-        path.write_text(text)
-
-    config = AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path), "OTEL_SERVICE_NAME": "shop"})
-
-    assert config.resource["service.name"] == "shop"
-    assert str(path) in caplog.text
+    assert read(text, OTEL_SERVICE_NAME="shop").resource["service.name"] == "shop"
+    assert "otel.yaml" in caplog.text
     assert complaint in caplog.text
 
 
@@ -143,14 +143,13 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(
         "file_format: '1.0'\nheaders: [s3cret",
     ],
 )
-def test_the_log_has_no_value_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    path = tmp_path / "otel.yaml"
-    path.write_text(text)
+def test_the_log_has_no_value_of_a_file(
+    read: Callable[..., AgentConfig], caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    read(text)
 
-    AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path)})
-
-    [ours] = [each.getMessage() for each in caplog.records if each.name == "stagelens"]
-    assert str(path) in ours
+    [ours] = [record.getMessage() for record in caplog.records if record.name == "stagelens"]
+    assert "otel.yaml" in ours
     assert "s3cret" not in ours
 
 
@@ -163,13 +162,12 @@ def test_without_the_package_the_log_names_it(
     assert "pip install opentelemetry-configuration" in caplog.text
 
 
-def test_a_file_without_an_http_exporter_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "grpc.yaml"
-    path.write_text(
+def test_a_file_without_an_http_exporter_is_named(
+    read: Callable[..., AgentConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = read(
         "file_format: '1.0'\ndisabled: true\ntracer_provider: {processors: [{batch: {exporter: {otlp_grpc: {}}}}]}"
     )
-
-    config = AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path)})
 
     assert not config.enabled
     assert config.metrics_url == f"{DEFAULT_ENDPOINT}/v1/metrics"

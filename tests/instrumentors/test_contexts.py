@@ -35,7 +35,6 @@ PLACES = ("here", "task", "to_thread", "executor", "thread", "callback", "genera
 
 
 def stages(finished: Finished) -> dict[str, list[str]]:
-    """Return the stages of each request by its name, without the waits for threads and for the loop."""
     return {
         route: [key for key in marks[3::3] if key[0] != "@" and not key.startswith("queue")]
         for marks, _, _, route, *_ in finished
@@ -54,13 +53,10 @@ programs = program(st.just([]) | program(st.just([]) | program(st.just([]))))
 
 
 class Service:
-    """Runs programs as requests, all on one loop and one small pool."""
-
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
 
     async def run(self, name: str, steps: list[Step]) -> None:
-        """Serve the request *name*."""
         async with request(name):
             await self._steps(name, steps)
 
@@ -134,7 +130,6 @@ class Service:
 
 
 def expected(name: str, steps: list[Step]) -> Iterator[str]:
-    """Yield the stages that a program leaves behind."""
     extra = {"callback": ["0"], "executor": ["0"], "generator": ["1", "1", "1"], "raise": ["2"], "cancel": ["3"]}
     for place, number, parts in steps:
         yield f"{name}-{number}"

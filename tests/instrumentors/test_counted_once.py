@@ -33,7 +33,6 @@ INSTRUMENTOR = OpenTelemetrySdkInstrumentor
 
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
-    """The user's own SDK, and what it exports."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -44,12 +43,10 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]
 
 
 def span(name: str, **options: Any) -> Any:
-    """A span of the user's own."""
     return api.get_tracer("theirs").start_as_current_span(name, **options)
 
 
 def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
-    """Spans as classified by the collector: by name, whether their request is already counted."""
     body = encode_spans(exported.get_finished_spans()).SerializeToString()
     spans = SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), IngestResult()).spans
     names = [spans.labels[label].name for label in spans.rows["label"]]

@@ -52,7 +52,6 @@ BEFORE, MORE = 30_000, 60_000
 
 
 def read(streams: list[socket.socket], many: int) -> None:
-    """Read *many* bytes from each stream."""
     for stream in streams:
         left = many
         while left > 0:

@@ -38,7 +38,6 @@ NEVER = {"STAGELENS_EXPORT_INTERVAL": "36500d"}
 
 
 def start(script: str, sink: Sink, **variables: str) -> subprocess.Popen[str]:
-    """Start a program that records 96 requests and then runs *script*."""
     script = HEAD + "".join(f"    {line}\n" for line in script.splitlines()) + TAIL
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-W", "error", "-c", script]
     env = sink.environment(**NEVER, **variables)

@@ -33,7 +33,6 @@ def cached(): return 4
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
-    """User module with four names that become stages."""
     (tmp_path / "work_of_the_user.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     named = {"preprocess": "prepare", "decode": "model", "forward": "Model.predict", "load": "cached"}

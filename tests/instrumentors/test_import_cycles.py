@@ -20,7 +20,6 @@ MODULES = {name_of(path): path for path in FILES}
 
 
 def imported_by(name: str) -> set[str]:
-    """Return the modules that a module imports, except for type checking only."""
     path = MODULES[name]
     tree = ast.parse(path.read_text())
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]

@@ -35,8 +35,6 @@ phases = st.recursive(st.tuples(st.integers(1, 9), st.just([])), lambda inner: s
 
 
 class Time:
-    """A clock that stands until time is spent."""
-
     def __init__(self) -> None:
         self.now = 0
 
@@ -57,7 +55,6 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[LoadRecord]]:
 
 @pytest.fixture
 def instrumenting() -> Generator[Callable[[Instrumentor], None]]:
-    """Instruments a library until the end of the test."""
     used: list[Instrumentor] = []
 
     def use(each: Instrumentor) -> None:
@@ -70,7 +67,6 @@ def instrumenting() -> Generator[Callable[[Instrumentor], None]]:
 
 
 def phases_of(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
-    """Return phase, model and shape of each."""
     return [(load.phase, load.model, load.shape) for load in found]
 
 
@@ -142,11 +138,8 @@ def test_short_and_excess_phases_are_omitted() -> None:
 
 
 class Refusing:
-    """Object that refuses every access."""
-
     @property
     def shape(self) -> Any:
-        """Refuse."""
         raise RuntimeError
 
 
@@ -222,9 +215,7 @@ def test_a_process_reports_its_start_with_its_first_request(noted: Callable[[], 
     assert spans.take(records.clock()) == []
 
 
-def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(
-    noted: Callable[[], list[LoadRecord]],
-) -> None:
+def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(noted: Callable[[], list[LoadRecord]]) -> None:
     assert noted() == []
     loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
     parent, (reader, writer) = module.born, os.pipe()

@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start without names of other tests."""
     monkeypatch.setattr(named_attributes, "_known", {})
 
 
 class Broken:
-    """An object that is no text."""
-
     def __str__(self) -> str:
         raise ZeroDivisionError
 

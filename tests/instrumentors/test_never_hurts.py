@@ -99,7 +99,6 @@ TRIGGERS = [
 
 @functools.cache
 def harmless(*trigger: str) -> dict[str, Any]:
-    """Run `harmless/examine.py` and return what it prints: about one library, about several in one process, or all."""
     beside = [str(folder) for part, folder in INSTALLED.items() if part in trigger or not (trigger or part in ALONE)]
     # Django wants to be configured.
     completed = subprocess.run(

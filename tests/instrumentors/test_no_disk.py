@@ -35,7 +35,6 @@ _FULL = f"{_SMALL.format('64k')}; ! head -c 1M /dev/zero 2>/dev/null > /tmp/full
 
 
 def run(surroundings: str, program: str, env: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Run *program* under `stagelens run` with *options*, after the shell command *surroundings* in a namespace of its own."""
     command = [sys.executable, "-m", "stagelens", "run", *options, "--", sys.executable, "-c", program]
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{surroundings}; exec "$@"', "sh", *command]
     # Candidates for temporary files: these variables, /tmp, and last the working directory; /proc is never writable.

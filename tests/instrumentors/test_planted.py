@@ -76,11 +76,9 @@ def own_times(root: dict[str, Any]) -> dict[str, int]:
 
 
 def stage_points(sink: Sink, stage: str) -> list[dict[str, Any]]:
-    """Return the points of the histogram of *stage*, which counts every request."""
     points = [point for name, _, point in sink.points() if name == "inference.stage.duration"]
     return [point for point in points if point["attributes"]["inference.stage"] == stage]
 
 
 def roots(sink: Sink) -> dict[str, dict[str, Any]]:
-    """Return the root spans by trace."""
     return {span["traceId"]: span for span in sink.spans() if span["parentSpanId"] == f"{1:016x}"}

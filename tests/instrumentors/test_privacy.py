@@ -98,8 +98,6 @@ FORM = (
 
 
 class Call(NamedTuple):
-    """One request to a service."""
-
     method: str
     path: str
     body: str = ""
@@ -123,8 +121,6 @@ CALLS = (
 
 @dataclass
 class Seen:
-    """All data that left the services, and all data that the collector stored."""
-
     database: Path
     logs: dict[str, bytes]
     spans_of_theirs: bytes
@@ -135,7 +131,6 @@ class Seen:
     instrumented: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
 
     def spans(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the service and each of its spans, the attributes as a plain dict."""
         for sent in self.exports:
             for resource in read_body(sent.path, sent.raw).get("resourceSpans", ()):
                 service = _plain(resource["resource"]["attributes"])[names.SERVICE_NAME]
@@ -143,7 +138,6 @@ class Seen:
                     yield service, {**span, "attributes": _plain(span["attributes"])}
 
     def stages(self) -> dict[tuple[str, str], set[str]]:
-        """Return the stages by service and route."""
         spans = list(self.spans())
         routes = {span["spanId"]: span["attributes"].get(names.ROUTE) for _, span in spans}
         stages: dict[tuple[str, str], set[str]] = {}
@@ -166,8 +160,6 @@ class Seen:
 
 
 class Service:
-    """A server of its own process group under `stagelens run`."""
-
     def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
         self.log = folder / f"{name}.ours"
         self._output = folder / f"{name}.output"
@@ -184,7 +176,6 @@ class Service:
             )
 
     def wait(self) -> None:
-        """Wait until it accepts connections."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", self._port)):
@@ -194,7 +185,6 @@ class Service:
             time.sleep(0.05)
 
     def send_request(self, call: Call) -> tuple[int, bytes]:
-        """Return the status and the body of the response."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request(
@@ -209,14 +199,12 @@ class Service:
             connection.close()
 
     def get(self, path: str) -> bytes:
-        """Return what stands there."""
         status, body = self.send_request(Call("GET", path))
 
         assert status == 200, (path, self.stop(), self.output())
         return body
 
     def stop(self) -> None:
-        """Ask it to end, and end what is left of it."""
         self._process.terminate()
         try:
             self._process.wait(60)
@@ -226,13 +214,11 @@ class Service:
             self._process.wait()
 
     def output(self) -> str:
-        """Return what it has printed."""
         return self._output.read_text()
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Generator[Seen]:
-    """Run all services, have every module work, and end them."""
     folder = tmp_path_factory.mktemp("privacy")
     log = folder / "collector.ours"
     with contextlib.ExitStack() as stack:
@@ -328,16 +314,7 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
-MODELS = {
-    "diffusers",
-    "inference_runtimes",
-    "jax",
-    "keras",
-    "llama_cpp",
-    "sklearn",
-    "tensorflow",
-    "vllm",
-}
+MODELS = {"diffusers", "inference_runtimes", "jax", "keras", "llama_cpp", "sklearn", "tensorflow", "vllm"}
 # Servers record the path as its template, whatever its framework; `servers/` runs them.
 FRAMEWORKS = {"litestar", "sanic", "tornado"}
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.

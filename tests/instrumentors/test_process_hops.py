@@ -22,7 +22,6 @@ processes = multiprocessing.get_context("fork")
 
 
 def check(finished: Finished) -> None:
-    """Hold each request to its own wait and its own forward."""
     for record in finished:
         assert not DeferredRecords().holds(record, 0.0), "all is known when the result is there"
 

@@ -176,7 +176,6 @@ CASES = {
 
 
 def run(script: str, tmp_path: Path, sink: Sink, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* under `stagelens run`, with nothing reported before it ends."""
     path = tmp_path / "job.py"
     path.write_text(script)
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-W", "error", str(path)]
@@ -185,7 +184,6 @@ def run(script: str, tmp_path: Path, sink: Sink, **variables: str) -> subprocess
 
 
 def counted(sink: Sink) -> dict[str, int]:
-    """Return how many requests of each name were reported."""
     counts: Counter[str] = Counter()
     for name, _, point in sink.points():
         if name == "inference.request.duration":
@@ -194,7 +192,6 @@ def counted(sink: Sink) -> dict[str, int]:
 
 
 def reporters(sink: Sink) -> dict[str, int]:
-    """Return how many processes have reported requests of each name."""
     instances = {
         (point["attributes"]["http.route"], resource["service.instance.id"]) for _, resource, point in sink.points()
     }

@@ -303,8 +303,7 @@ STAGES = ["own", *(stage.key for stage in stages.STAGES if stage.key != stages.O
 
 @settings(max_examples=15)
 @given(
-    st.lists(st.tuples(st.sampled_from(STAGES), st.integers(0, 9), st.integers(0, 9)), min_size=1),
-    st.integers(1, 10),
+    st.lists(st.tuples(st.sampled_from(STAGES), st.integers(0, 9), st.integers(0, 9)), min_size=1), st.integers(1, 10)
 )
 def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], threads: int) -> None:
     marks: records.Marks = [records.OPEN, 0, 0]

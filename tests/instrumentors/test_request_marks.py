@@ -14,7 +14,6 @@ spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tu
 
 
 def own_times(*triples: tuple[str, int, int]) -> dict[str, int]:
-    """Return the own times of a request, without unattributed time."""
     marks: Marks = [OPEN, 0, 0, *(value for triple in triples for value in triple)]
     return {stage: spent for stage, spent in partition(read_marks(marks).intervals, 0, WALL).items() if spent}
 

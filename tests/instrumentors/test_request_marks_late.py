@@ -11,36 +11,27 @@ from stagelens.instrumentors.request_marks import MAX_WAIT_SECONDS, MAX_WAITING,
 
 
 class Device:
-    """Device whose marks become known on command."""
-
     def __init__(self, *, known: bool = False) -> None:
         self.known = known
         self.asked = 0
 
     def ready(self) -> bool:
-        """Return whether the marks are known."""
         return self.known
 
     def marks(self) -> list[Any]:
-        """Return its own time, or the launch's."""
         self.asked += 1
         return ["forward@gpu", 2, 7] if self.known else ["forward@launch", 2, 3]
 
 
 class Broken(Device):
-    """Fails when asked."""
-
     def ready(self) -> bool:
-        """Fail."""
         raise RuntimeError
 
     def marks(self) -> list[Any]:
-        """Fail."""
         raise RuntimeError
 
 
 def record(*devices: Device) -> records.Record:
-    """A finished request that waits for *devices*."""
     marks: list[Any] = [records.CLOSED, 0, 0]
     for device in devices:
         marks += ["@late", device, 0]

@@ -32,45 +32,38 @@ app = Starlette(routes=[Route("/work", lambda request: JSONResponse(os.getpid())
 
 
 def stagelens_run(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `stagelens run` with *words*, and nothing of ours in the environment."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-m", "stagelens", "run", *words]
     return subprocess.run(command, cwd=cwd, env={**env, **variables}, capture_output=True, text=True, check=False)
 
 
-def test_a_command_is_instrumented_with_unchanged_arguments() -> None:
-    code = f"import sys; {PATCHED}; print(sys.argv[1:])"
-    completed = stagelens_run("--", sys.executable, "-c", code, "--", "--stage", "-h", "a b")
-
-    assert completed.stdout.splitlines() == ["True", "['--', '--stage', '-h', 'a b']"]
+PYTHON = sys.executable
+NESTED = ("--", PYTHON, "-m", "stagelens", "run", "--", PYTHON, "-c", "import os; print(os.environ['PYTHONPATH'])")
 
 
-def test_the_separator_is_optional() -> None:
-    assert stagelens_run(sys.executable, "-c", PATCHED).stdout == "True\n"
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (
+            ("--", PYTHON, "-c", f"import sys; {PATCHED}; print(sys.argv[1:])", "--", "-h", "a b"),
+            "True\n['--', '-h', 'a b']",
+        ),
+        ((PYTHON, "-c", PATCHED), "True"),
+        (("--", "sh", "-c", f'exec env A=1 "{PYTHON}" -c "{PATCHED}"'), "True"),
+        (NESTED, str(run.AUTOLOAD)),
+    ],
+    ids=["unchanged arguments", "without a separator", "through exec and shells", "nested"],
+)
+def test_a_command_is_instrumented(words: tuple[str, ...], printed: str) -> None:
+    assert stagelens_run(*words).stdout == f"{printed}\n"
 
 
-@pytest.mark.parametrize("code", [0, 1, 7, 255])
-def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
-    assert stagelens_run("--", "sh", "-c", f"exit {code}").returncode == code
-
-
-def test_a_signal_of_the_command_is_passed_through() -> None:
-    completed = stagelens_run("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
-
-    assert completed.returncode == -signal.SIGTERM
-
-
-def test_instrumentation_survives_exec_and_shells() -> None:
-    completed = stagelens_run("--", "sh", "-c", f'exec env A=1 "{sys.executable}" -c "{PATCHED}"')
-
-    assert completed.stdout == "True\n"
-
-
-def test_a_nested_run_is_one_run() -> None:
-    code = "import os; print(os.environ['PYTHONPATH'])"
-    completed = stagelens_run("--", sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-c", code)
-
-    assert completed.stdout.strip() == str(run.AUTOLOAD)
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("exit 0", 0), ("exit 1", 1), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", -signal.SIGTERM)],
+)
+def test_the_end_of_the_command_is_passed_through(command: str, code: int) -> None:
+    assert stagelens_run("--", "sh", "-c", command).returncode == code
 
 
 def test_pythonpath_and_sitecustomize_of_the_user_are_preserved(tmp_path: Path) -> None:
@@ -206,29 +199,21 @@ def test_pythonpath_entries_are_preserved(before: str | None, after: list[str]) 
     assert env["PYTHONPATH"].split(os.pathsep) == [str(run.AUTOLOAD), *after]
 
 
-def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path, until: Callable[..., None]) -> None:
-    (tmp_path / "work.py").write_text("def prepare(): return sum(range(10**6))\n")
-    (tmp_path / "main.py").write_text("import stagelens, work\nwith stagelens.request('job'): work.prepare()\n")
-    words = ["-m", "stagelens", "run", "--stage", "preprocess=work:prepare", "--", sys.executable, "main.py"]
-    subprocess.run([sys.executable, *words], cwd=tmp_path, env=sink.environment(), check=True)
-    until(lambda: sink.requests() == 1, "the request")
-
-    assert "preprocess" in sink.stages()
-
-
-def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
+def test_named_functions_are_stages_and_a_missing_one_is_reported(
     sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
-    source = "import stagelens\ndef prepare(): return sum(range(10**6))\nwith stagelens.request('job'): prepare()\n"
-    (tmp_path / "serve.py").write_text(source)
-    named = ["--stage", "preprocess=serve:prepare", "--stage", "load=elsewhere:fetch"]
-    words = ["-m", "stagelens", "run", *named, "--", sys.executable, "serve.py"]
+    source = "def prepare(): return sum(range(10**6))\n"
+    (tmp_path / "work.py").write_text(source)
+    script = f"import stagelens, work\n{source}with stagelens.request('job'): prepare(); work.prepare()\n"
+    (tmp_path / "serve.py").write_text(script)
+    stages = ("preprocess=serve:prepare", "postprocess=work:prepare", "load=elsewhere:fetch")
+    words = ["-m", "stagelens", "run", *(f"--stage={stage}" for stage in stages), "--", sys.executable, "serve.py"]
     ended = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, env=sink.environment(), check=True, capture_output=True, text=True
     )
     until(lambda: sink.requests() == 1, "the request")
 
-    assert "preprocess" in sink.stages()
+    assert {"preprocess", "postprocess"} <= sink.stages()
     assert ended.stderr.count("stayed empty") == 1
     assert "--stage load=elsewhere:fetch stayed empty: this process never imported elsewhere" in ended.stderr
 

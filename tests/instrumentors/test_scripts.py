@@ -56,7 +56,6 @@ for thread in threads: thread.join()
 
 
 def requests_of(code: str) -> list[str]:
-    """Return the requests of a script, one a line."""
     done = subprocess.run([sys.executable, "-c", REPORT + code], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
@@ -153,7 +152,6 @@ def test_a_module_call_in_a_request_is_not_counted_again() -> None:
 
 @pytest.fixture(scope="module")
 def torch_requests() -> list[str]:
-    """Requests of the script with three models of PyTorch."""
     return requests_of(TORCH)
 
 

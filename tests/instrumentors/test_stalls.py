@@ -11,7 +11,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -29,17 +29,13 @@ from stagelens.core import names
 from stagelens.core.partition import Interval, partition
 from stagelens.core.stages import STALL_CAUSES, holds_up
 from stagelens.instrumentors import recorder, records, stalls
-from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
+from stagelens.instrumentors.agent.spans import Span
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
-from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.stalls import LoopLag, Stall, Stalls, ThreadStatistics, by_stage
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished, trace_of
 
 MS = 1_000_000
 T0, T1 = 10, 40
@@ -63,7 +59,6 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> Generator[Stalls]:
 
 
 def met_by(found: list[tuple[str, int, int]]) -> list[Stall]:
-    """Stalls of a request from T0 to T1, given by start and length."""
     ring = Stalls()
     for cause, start, length in found:
         ring.note(cause, start * MS, (start + length) * MS)
@@ -72,7 +67,6 @@ def met_by(found: list[tuple[str, int, int]]) -> list[Stall]:
 
 @contextlib.contextmanager
 def instrumented(*libraries: Instrumentor) -> Generator[None]:
-    """Have *libraries* instrumented meanwhile."""
     with contextlib.ExitStack() as stack:
         for library in libraries:
             library.instrument()
@@ -81,10 +75,7 @@ def instrumented(*libraries: Instrumentor) -> Generator[None]:
 
 
 def root_of(record: records.Record) -> Span:
-    """Root span of *record* as a retained request."""
-    return build_trace(
-        RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3]), set())
-    ).spans[0]
+    return trace_of(record).spans[0]
 
 
 @given(noted)

@@ -26,8 +26,6 @@ increments = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[ProcessCounters, int, int], None]:
-    """Take a reading at a time of the clock, when threads have been switched so often."""
-
     def read_at(ours: ProcessCounters, at: int, switches: int) -> None:
         monkeypatch.setattr(stalls, "clock", lambda: at)
         used = SimpleNamespace(ru_nivcsw=switches, ru_majflt=0)

@@ -25,19 +25,15 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Clock that a test advances."""
-
     def __init__(self) -> None:
         self.now = 1
 
     def __call__(self) -> int:
-        """Return what time it is."""
         return self.now
 
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Have tickets, stages and requests timed by a clock of the test's."""
     time = Clock()
     for module in (tickets, recorder):
         monkeypatch.setattr(module, "clock", time)
@@ -46,7 +42,6 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def requests_by_name(finished: Finished) -> dict[str, Record]:
-    """Return the finished requests by name, with all that came late."""
     waiting = DeferredRecords()
     for record in finished:
         waiting.holds(record, 0.0)
@@ -55,7 +50,6 @@ def requests_by_name(finished: Finished) -> dict[str, Record]:
 
 
 def own_times(record: Record) -> dict[str, int]:
-    """Return the own time of each stage of a request."""
     return partition(read_marks(record[0]).intervals, record[1], record[2])
 
 
@@ -104,7 +98,6 @@ def test_each_request_has_the_stages_of_its_batches(
 
 
 def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
-    """Return the requests that leave in batch *place*."""
     return {number for number, when in leaves if when == place}
 
 
@@ -170,7 +163,6 @@ def test_a_request_does_not_queue_behind_its_own_job(finished: Finished, time: C
 
 
 def fail(time: Clock) -> None:
-    """Raise after 3 ns."""
     time.now += 3
     raise LookupError
 
@@ -204,20 +196,16 @@ def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
 
 
 class DeferredMark:
-    """`recorder.Late` whose mark becomes known on command, and is read once."""
-
     def __init__(self) -> None:
         self.known = False
         self.prepared = False
         self.asked = 0
 
     def ready(self) -> bool:
-        """Return whether the test has set it."""
         self.prepared = True
         return self.known
 
     def marks(self) -> list[Any]:
-        """Return marks that contain the number of reads."""
         self.asked += 1
         return ["forward@gpu", self.asked, self.asked + 1]
 
@@ -247,7 +235,6 @@ def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: F
 
 
 def triples(record: Record) -> list[tuple[Any, ...]]:
-    """Return the marks of *record* in threes."""
     marks = record[0]
     return list(zip(marks[::3], marks[1::3], marks[2::3], strict=True))
 

@@ -8,48 +8,47 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry import trace as api
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 import stagelens
 from stagelens.instrumentors import records
-from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import RetainedRequest, Trace, build_trace
+from stagelens.instrumentors.agent.spans import Trace
 from stagelens.instrumentors.export import user_spans
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
 from stagelens.instrumentors.recorder_state import state
-from stagelens.instrumentors.request_marks import read_marks
 from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished, trace_of
 
 INSTRUMENTOR = OpenTelemetrySdkInstrumentor
 INCOMING = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
-def trace(record: records.Record) -> Trace:
-    """Trace of *record* as a retained request."""
-    dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
-    return build_trace(RetainedRequest(record, "forced", dimensions, set()))
-
-
-def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> None:
+def test_concurrent_calls_of_a_request_propagate_its_ids(finished: Finished) -> None:
+    start, headers = threading.Barrier(8), set[str]()
     with stagelens.request("job"):
         marks = records.current.get()
         assert marks is not None
-        handed_on = {traceparent(marks), traceparent(marks)}
-    retained_trace = trace(finished[0])
 
-    assert handed_on == {f"00-{retained_trace.trace_id}-{retained_trace.spans[0].span_id}-01"}
+        def call() -> None:
+            start.wait()
+            headers.add(traceparent(marks))
+
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(8):
+                pool.submit(call)
+    built = trace_of(finished[0])
+
+    assert headers == {f"00-{built.trace_id}-{built.spans[0].span_id}-01"}
 
 
 def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) -> None:
@@ -57,7 +56,7 @@ def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) ->
         marks = records.current.get()
         assert marks is not None
         handed_on = parse(traceparent(marks))
-    retained_trace = trace(finished[0])
+    retained_trace = trace_of(finished[0])
     caller = parse(INCOMING)
     assert handed_on is not None
     assert caller is not None
@@ -65,24 +64,6 @@ def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) ->
     assert handed_on == Parent(caller.trace_id, retained_trace.spans[0].span_id, 0)
     assert retained_trace.spans[0].parent_id == caller.span_id
     assert not retained_trace.sampled
-
-
-def test_concurrent_calls_propagate_the_same_ids() -> None:
-    marks: list[Any] = [records.OPEN, 0, 0]
-    start = threading.Barrier(8)
-    seen: set[str] = set()
-
-    def call() -> None:
-        start.wait()
-        seen.add(traceparent(marks))
-
-    threads = [threading.Thread(target=call) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("variables", [{"STAGELENS_PROPAGATE": "false"}, {"OTEL_SDK_DISABLED": "true"}])
@@ -107,21 +88,31 @@ def test_a_trace_is_forced_only_by_the_configured_header(
 
 
 def ids(context: api.SpanContext | None) -> tuple[str, str]:
-    """The ids of a span as they are written."""
     assert context is not None
     return f"{context.trace_id:032x}", f"{context.span_id:016x}"
 
 
 @pytest.fixture
-def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
-    """The user's own SDK, set up as their program would, and what it exports."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+def sdk(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., InMemorySpanExporter]]:
+    """Sets up the user's own SDK as their program would, and returns what it exports."""
+    providers: list[TracerProvider] = []
     monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
-    yield exporter
-    provider.shutdown()
+
+    def set_up(sampler: Any = None, exporter: InMemorySpanExporter | None = None) -> InMemorySpanExporter:
+        exporter = exporter or InMemorySpanExporter()
+        providers.append(provider := TracerProvider(sampler=sampler))
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+        return exporter
+
+    yield set_up
+    for provider in providers:
+        provider.shutdown()
+
+
+@pytest.fixture
+def exported(sdk: Callable[..., InMemorySpanExporter]) -> InMemorySpanExporter:
+    return sdk()
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -134,7 +125,7 @@ def test_a_retained_request_is_part_of_the_trace_of_the_user(
         marks = records.current.get()
         assert marks is not None
         handed_on = parse(traceparent(marks))
-    user_spans.export_spans([trace(finished[0])], 0)
+    user_spans.export_spans([trace_of(finished[0])], 0)
     theirs, job, forward = exported.get_finished_spans()
 
     assert [span.name for span in (theirs, job, forward)] == ["their server span", "job", "forward"]
@@ -155,7 +146,7 @@ def test_a_span_that_starts_inside_the_request_is_its_parent(
         for name in ("their server span", "another"):
             with api.get_tracer("theirs").start_as_current_span(name, kind=api.SpanKind.SERVER):
                 pass
-    user_spans.export_spans([trace(finished[0])], 0)
+    user_spans.export_spans([trace_of(finished[0])], 0)
     theirs, _, job = exported.get_finished_spans()
 
     assert ids(job.parent) == ids(theirs.context)
@@ -165,7 +156,7 @@ def test_a_span_that_starts_inside_the_request_is_its_parent(
 def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, exported: InMemorySpanExporter) -> None:
     with stagelens.request("job"), api.get_tracer("theirs").start_as_current_span("SELECT"):
         pass
-    user_spans.export_spans([trace(finished[0])], 0)
+    user_spans.export_spans([trace_of(finished[0])], 0)
     query, job = exported.get_finished_spans()
 
     assert job.parent is None
@@ -173,42 +164,32 @@ def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, export
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(sampler=ALWAYS_OFF)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, sdk: Callable[..., InMemorySpanExporter]) -> None:
+    exporter = sdk(ALWAYS_OFF)
     with api.get_tracer("theirs").start_as_current_span("dropped"), stagelens.request("job"):
         pass
-    user_spans.export_spans([trace(finished[0])], 0)
-    provider.shutdown()
+    user_spans.export_spans([trace_of(finished[0])], 0)
 
     assert exporter.get_finished_spans() == ()
 
 
 def retained_trace(spans: int = 1) -> Trace:
-    """Retained request with so many spans in no trace of the user."""
     marks = [records.CLOSED, 0, 0]
     for at in range(spans - 1):
         marks += ["forward", at, at + 1]
-    return trace((marks, 0, 9999, "/predict", "", 200, "server"))
+    return trace_of((marks, 0, 9999, "/predict", "", 200, "server"))
 
 
 @pytest.mark.parametrize(
     ("sampler", "wanted"), [(ALWAYS_OFF, 0), (ALWAYS_ON, 200), (ParentBased(TraceIdRatioBased(0.1)), 20)]
 )
 def test_the_sampler_of_the_user_decides_about_new_traces(
-    sampler: Any, wanted: int, monkeypatch: pytest.MonkeyPatch
+    sampler: Any, wanted: int, sdk: Callable[..., InMemorySpanExporter]
 ) -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(sampler=sampler)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
-    monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
+    exporter = sdk(sampler)
     for number in range(200):
         traced = retained_trace()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
         user_spans.export_spans([traced], 0)
-    provider.shutdown()
 
     assert len(exporter.get_finished_spans()) == wanted
 
@@ -229,17 +210,17 @@ def test_spans_of_the_user_have_priority_in_the_queue(
     assert exported.get_finished_spans() == ()
 
 
-def test_a_slow_exporter_gets_whole_traces(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_exporter_gets_whole_traces(
+    sdk: Callable[..., InMemorySpanExporter], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     now = [0.0]
 
     class Slow(InMemorySpanExporter):
         def export(self, spans: Any) -> Any:
-            now[0] += user_spans.MAX_SECONDS / 4
+            now[0] += 60 / 4
             return super().export(spans)
 
-    exporter, provider = Slow(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    exporter = sdk(exporter=Slow())
     monkeypatch.setattr(user_spans, "_is_reported", False)
     monkeypatch.setattr(user_spans, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for _ in range(2):
@@ -257,7 +238,7 @@ def test_without_a_tracer_provider_nothing_is_emitted(
     monkeypatch.setattr(api, "_TRACER_PROVIDER", None)
     with stagelens.request("job"):
         pass
-    user_spans.export_spans([trace(finished[0])], 0)
+    user_spans.export_spans([trace_of(finished[0])], 0)
 
     assert reported == set()
 
@@ -288,19 +269,12 @@ def test_a_span_started_after_the_request_is_not_its_parent(finished: Finished) 
 
 
 def test_uninstrumentation_restores_the_method() -> None:
-    before = vars(api_span())["start"]
+    before = vars(Span)["start"]
     module = OpenTelemetrySdkInstrumentor()
     module.instrument()
-    patched = vars(api_span())["start"]
+    patched = vars(Span)["start"]
     module.uninstrument()
 
     assert patched is not before
-    assert vars(api_span())["start"] is before
+    assert vars(Span)["start"] is before
     assert state.user_span is None
-
-
-def api_span() -> type:
-    """The SDK's class of spans."""
-    from opentelemetry.sdk.trace import Span  # noqa: PLC0415 - it is only looked at
-
-    return Span

@@ -58,7 +58,7 @@ def test_listed_hosts_get_the_name_of_the_service() -> None:
     listed = "*.Example.com, 8.8.8.8"
 
     assert [may_name_service_to(host, listed) for host in ("api.example.COM", "example.com", "8.8.8.8", "8.8.4.4")] == [
-        *(True, False, True, False),
+        *(True, False, True, False)
     ]
     assert may_name_service_to("api.example.org", "*")
     assert not may_name_service_to("", "*")

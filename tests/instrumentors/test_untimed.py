@@ -35,7 +35,6 @@ def spared(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
 
 @pytest.fixture
 def carried() -> Generator[None]:
-    """Requests go with their jobs."""
     instrumentor = ExecutorInstrumentor()
     instrumentor.instrument()
     yield
@@ -152,7 +151,6 @@ def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.Monk
 
 
 def served(fold: Aggregator) -> dict[tuple[str, str], int]:
-    """Serve a request with all features, and return the counts of each metric by series."""
     marks = [records.CLOSED, 0, 0, "forward", 10, 60, "@tokens_in", 5, 0, "@batch", 2, 0, "@failed", "timeout", 9]
     marks += ["@model", "m", 0]
     fold.add((marks, 0, 100, "/predict", "", 200, "server"))

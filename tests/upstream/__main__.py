@@ -27,8 +27,6 @@ from tests.upstream.suites import Suite, built_wheel, read_suites
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a suite: its outcomes without the agent, the comparison by way, and why the suite proves nothing, if so."""
-
     suite: Suite
     before: Outcomes
     ways: dict[str, Compared]
@@ -36,13 +34,11 @@ class Result:
 
     @property
     def succeeded(self) -> bool:
-        """Whether each test that passes without the agent passes with it."""
         return not self.problem and not any(way.differences for way in self.ways.values())
 
 
 class _Collector(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        """Accept anything."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.send_header("Content-Length", "0")
@@ -54,7 +50,6 @@ class _Collector(BaseHTTPRequestHandler):
 
 @contextmanager
 def collector() -> Generator[str]:
-    """Run a collector and return its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -63,7 +58,6 @@ def collector() -> Generator[str]:
 
 
 def check(suite: Suite, wheel: Path, python: str, endpoint: str, report: Callable[[str], None]) -> Result:
-    """Run *suite* in all ways, in the interpreter *python*."""
     started = time.monotonic()
     try:
         suite.prepare(wheel, python)
@@ -93,7 +87,6 @@ def _line(suite: Suite, way: str, outcomes: Outcomes) -> str:
 
 
 def _save(suite: Suite, way: str, compared: Compared, report: Callable[[str], None]) -> None:
-    """Print the differences, and write them with the output of the tests."""
     for label in ("flaky", "known", "differences"):
         for test in sorted(getattr(compared, label)):
             report(f"  {label}: {suite.name}: {way}: {test}")
@@ -102,7 +95,6 @@ def _save(suite: Suite, way: str, compared: Compared, report: Callable[[str], No
 
 
 def _problem(suite: Suite, before: Outcomes, ways: dict[str, Compared]) -> str:
-    """Return why the runs prove nothing: tests that did not run, or ran in no request, or without a sample."""
     passed = before.number("passed")
     if passed <= len(before.by_test) / 2:
         return f"{suite.name}: most tests do not pass without the agent: see {suite.work}/{WITHOUT}.log"

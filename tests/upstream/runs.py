@@ -44,20 +44,16 @@ class Outcomes:
     samples: int = 0
 
     def number(self, outcome: str) -> int:
-        """Return how many tests had this outcome."""
         return Counter(self.by_test.values())[outcome]
 
     @property
     def tests(self) -> int:
-        """Number of tests."""
         return len(self.by_test.keys() - {EXIT})
 
     def passing(self) -> set[str]:
-        """Return the tests that passed."""
         return {test for test, outcome in self.by_test.items() if outcome == PASSED}
 
     def changed(self, before: Outcomes) -> set[str]:
-        """Return the tests that passed *before* and do not now, and those that fail now and did not."""
         failing = {test for test, outcome in self.by_test.items() if outcome == FAILED}
         return (before.passing() - self.passing()) | {test for test in failing if before.by_test.get(test) != FAILED}
 
@@ -103,7 +99,6 @@ class Runner:
         return Compared(outcomes, changed - real, documented, known, rest - known)
 
     def _confirm(self, way: str, before: Outcomes, changed: set[str]) -> tuple[set[str], set[str]]:
-        """Return those of *changed* that change again, and those of them whose change is documented."""
         # With their neighbours: some tests pass only after others.
         groups = {_group(test) for test in changed}
         only = {test for test in before.by_test.keys() | changed if _group(test) in groups}
@@ -164,7 +159,6 @@ class Runner:
 
 
 def _group(test: str) -> str:
-    """Return the file of a test of pytest, or the class of one of unittest."""
     file, _, name = test.partition("::")
     return file if name else test.rpartition(".")[0]
 

@@ -61,26 +61,21 @@ class Suite:
 
     @property
     def work(self) -> Path:
-        """Folder of all that is made for the suite."""
         return WORK / self.name
 
     @property
     def python(self) -> Path:
-        """Interpreter of the suite."""
         return self.work / "env" / "bin" / "python"
 
     @property
     def cwd(self) -> Path:
-        """Folder in which the command runs."""
         return self.work / "source" / self.folder
 
     def python_version(self) -> str:
-        """Return the version of the interpreter, such as 3.11.7."""
         command = [self.python, "-c", "import platform; print(platform.python_version())"]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     def arguments(self) -> list[str]:
-        """Return the arguments of the interpreter."""
         if self.command:
             return [str(HERE / "inside" / "harness.py"), *self.command]
         # Their own options ask for coverage, several processes, and the like.
@@ -131,7 +126,6 @@ class Suite:
         subprocess.run([*PIP, "--python", self.python, "install", "--no-compile", *requirements], check=True)
 
     def _unpack(self, pinned: str) -> None:
-        """Unpack the sdist without the library itself: the installed one is tested."""
         downloads = WORK / "downloads" / pinned
         if not list(downloads.glob("*.tar.gz")):
             sdist_only = ("--no-deps", "--no-binary", self.name, "--dest", downloads)
@@ -147,7 +141,6 @@ class Suite:
 
 
 def read_suites(word: str) -> list[Suite]:
-    """Return the suites with *word* in their name, which may be a regular expression."""
     entries: dict[str, dict[str, Any]] = tomllib.loads((HERE / "suites.toml").read_text())
     selected = {name: entry for name, entry in entries.items() if re.search(word, name)}
     return [Suite(name, entry.pop("title", name), **entry) for name, entry in selected.items()]
@@ -155,7 +148,6 @@ def read_suites(word: str) -> list[Suite]:
 
 @contextmanager
 def built_wheel() -> Generator[Path]:
-    """Build our wheel and return its path."""
     with TemporaryDirectory() as folder:
         try:
             subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)

@@ -17,7 +17,6 @@ REASONS_HEAD = ("| Library | Tests | Reason |", "|---|---|---|")
 
 
 def row(suite: Suite, before: Outcomes, ways: Mapping[str, Compared]) -> str:
-    """Return the row of *suite*: tests passed / failed, and with the agent also / explained differences / other differences."""
     cells = [_numbers(before)]
     for way in ways.values():
         explained = len(way.documented) + len(way.known)
@@ -31,7 +30,6 @@ def _numbers(outcomes: Outcomes) -> str:
 
 
 def write(rows: dict[str, str], suites: Sequence[Suite]) -> None:
-    """Replace the *rows* of the suites that ran, by their titles, and the reasons of all *suites*."""
     text = DOCUMENT.read_text()
     start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     found = text[start:end].split("\n\n")[0].splitlines()[3:]

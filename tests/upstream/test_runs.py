@@ -58,7 +58,6 @@ CHANGED_IN_REQUESTS = {*CHANGED_BY_RUN, "Tests.test_f_fails_in_a_request", "Coro
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Runner]:
-    """Runner of the suite above, in this environment."""
     monkeypatch.setattr(suites, "WORK", tmp_path)
     monkeypatch.setattr(Suite, "python", Path(sys.executable))
     suite = Suite("tiny", "Tiny", command=("-m", "unittest", "tiny"), hang_seconds=5)

@@ -36,7 +36,6 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes: Any) -> records.Record:
-    """A request of 10 ms with *triples* among its marks."""
     marks: list[Any] = [records.CLOSED, 0, 0]
     for triple in triples:
         marks.extend(triple)
@@ -52,14 +51,12 @@ def aggregated(*records: records.Record, **options: Any) -> dict[Dimensions, Del
 
 
 def retained_trace(item: records.Record) -> Trace:
-    """The trace of a request that is the only one."""
     ((dimensions, delta),) = aggregated(item).items()
     ((record, because),) = delta.sampler.retained()
     return build_trace(RetainedRequest(record, because, dimensions, delta.own_stages))
 
 
 def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
-    """Histograms of one metric by series."""
     return {key: histogram for metric, key, histogram in delta.counts.histograms() if metric == wanted}
 
 
@@ -155,78 +152,76 @@ def test_a_series_has_at_most_three_custom_stages() -> None:
     assert set(of(only(fold.take()), names.STAGE_DURATION)) == {OTHER, "own-2", "forward", OVERHEAD}
 
 
-def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
-    item = record(
-        ("prefill", MS, 4 * MS),
-        ("decode", 4 * MS, 10 * MS),
-        ("@first_token", 5 * MS, "generate"),
-        ("@first_token", 9 * MS, "first_chunk"),
-        ("@tokens_in", 7, 0),
-        ("@tokens_in", 5, 0),
-        ("@tokens_out", 3, 0),
-        ("@per_token", 4 * MS, 2),
-        ("@gap", MS, 0),
-        ("@gap", 3 * MS, 0),
-        ("@gap", 2 * MS, 0),
-    )
-    delta = only(aggregated(item))
+STREAM = {names.FIRST_TOKEN, names.FIRST_TOKEN_BY_INPUT, names.OUTPUT_TOKEN, names.OUTPUT_TOKEN_BY_OUTPUT}
+CONTENT = "client_first_content"
 
-    assert {
-        (metric, key): (histogram.count, histogram.sum)
-        for metric in (
-            names.FIRST_TOKEN,
-            names.FIRST_TOKEN_BY_INPUT,
-            names.OUTPUT_TOKEN,
-            names.OUTPUT_TOKEN_BY_OUTPUT,
-            names.STREAM_GAP,
-            names.TOKENS,
-        )
-        for key, histogram in of(delta, metric).items()
-    } == {
-        (names.FIRST_TOKEN, "generate"): (1, 0.005),
-        (names.FIRST_TOKEN_BY_INPUT, "8-15"): (1, 0.005),
-        (names.OUTPUT_TOKEN, "generate"): (1, 0.002),
-        (names.OUTPUT_TOKEN_BY_OUTPUT, "2-3"): (1, 0.002),
-        (names.STREAM_GAP, "generate"): (1, 0.003),
-        (names.TOKENS, names.TOKENS_IN): (1, 12),
-        (names.TOKENS, names.TOKENS_OUT): (1, 3),
-    }
+
+@pytest.mark.parametrize(
+    ("triples", "counted"),
+    [
+        (
+            [
+                ("@first_token", 5 * MS, "generate"),
+                ("@first_token", 9 * MS, "first_chunk"),
+                ("@tokens_in", 7, 0),
+                ("@tokens_in", 5, 0),
+                ("@tokens_out", 3, 0),
+                ("@per_token", 4 * MS, 2),
+                ("@gap", MS, 0),
+                ("@gap", 3 * MS, 0),
+                ("@gap", 2 * MS, 0),
+            ],
+            {
+                (names.FIRST_TOKEN, "generate"): (1, 0.005),
+                (names.FIRST_TOKEN_BY_INPUT, "8-15"): (1, 0.005),
+                (names.OUTPUT_TOKEN, "generate"): (1, 0.002),
+                (names.OUTPUT_TOKEN_BY_OUTPUT, "2-3"): (1, 0.002),
+                (names.STREAM_GAP, "generate"): (1, 0.003),
+                (names.TOKENS, names.TOKENS_IN): (1, 12),
+                (names.TOKENS, names.TOKENS_OUT): (1, 3),
+            },
+        ),
+        (
+            [
+                ("@first_token", 2 * MS, CONTENT),
+                ("@gap", MS, CONTENT),
+                ("@per_token", 6 * MS, (3, CONTENT)),
+                ("@per_token", 4 * MS, 4),
+                ("@first_token", 3 * MS, "first_chunk"),
+                ("@gap", 5 * MS, "first_chunk"),
+                ("@gap", 2 * MS, CONTENT),
+            ],
+            {
+                (names.FIRST_TOKEN, CONTENT): (1, 0.002),
+                (names.OUTPUT_TOKEN, CONTENT): (2, 0.003),
+                (names.STREAM_GAP, CONTENT): (1, 0.002),
+                (names.STREAM_GAP, "first_chunk"): (1, 0.005),
+            },
+        ),
+        (
+            [("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)],
+            {(names.FIRST_TOKEN, "first_chunk"): (1, 0.005), (names.OUTPUT_TOKEN, "first_chunk"): (1, 0.002)},
+        ),
+    ],
+    ids=["by definition and size", "each definition", "without token counts"],
+)
+def test_streams_are_counted(triples: list[Any], counted: dict[tuple[str, str], tuple[int, float]]) -> None:
+    delta = only(aggregated(record(("forward", MS, 2 * MS), *triples)))
+    metrics = {*STREAM, names.STREAM_GAP, names.TOKENS}
+    histograms = {(metric, key): each for metric, key, each in delta.counts.histograms() if metric in metrics}
+
+    assert {key: (histogram.count, round(histogram.sum, 9)) for key, histogram in histograms.items()} == counted
+
+
+def test_stages_are_counted_up_to_the_first_token() -> None:
+    stages = (("prefill", MS, 4 * MS), ("decode", 4 * MS, 10 * MS))
+    delta = only(aggregated(record(*stages, ("@first_token", 5 * MS, "generate"))))
+
     assert {stage: histogram.buckets for stage, histogram in of(delta, names.FIRST_TOKEN_TIME).items()} == {
         "prefill": {bucket_index(0.005): 3000},
         "decode": {bucket_index(0.005): 1000},
         OVERHEAD: {bucket_index(0.005): 1000},
     }
-
-
-def test_first_token_definitions_are_counted_separately() -> None:
-    delta = only(
-        aggregated(
-            record(
-                ("@first_token", 2 * MS, "client_first_content"),
-                ("@gap", MS, "client_first_content"),
-                ("@per_token", 6 * MS, (3, "client_first_content")),
-                ("@per_token", 4 * MS, 4),
-                ("@first_token", 3 * MS, "first_chunk"),
-                ("@gap", 5 * MS, "first_chunk"),
-                ("@gap", 2 * MS, "client_first_content"),
-            )
-        )
-    )
-
-    assert {by: gap.sum for by, gap in of(delta, names.STREAM_GAP).items()} == {
-        "client_first_content": 0.002,
-        "first_chunk": 0.005,
-    }
-    assert set(of(delta, names.FIRST_TOKEN)) == set(of(delta, names.OUTPUT_TOKEN)) == {"client_first_content"}
-
-
-def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
-    delta = only(
-        aggregated(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
-    )
-
-    assert of(delta, names.FIRST_TOKEN)["first_chunk"].count == of(delta, names.OUTPUT_TOKEN)["first_chunk"].count == 1
-    assert of(delta, names.FIRST_TOKEN_BY_INPUT) == of(delta, names.OUTPUT_TOKEN_BY_OUTPUT) == {}
 
 
 def test_model_time_is_counted_by_batch_size() -> None:
@@ -247,23 +242,24 @@ def test_model_time_is_counted_by_batch_size() -> None:
 
 
 class Odd:
-    """Unusual value in place of a number."""
-
     def __bool__(self) -> bool:
-        """Refuse, as an array does."""
         raise ValueError
 
 
-@pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan")])
+@pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan"), float("inf"), [1]])
 def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
-    delta = only(aggregated(record(("forward", 0, MS), ("@batch", batch, 0))))
+    item = record(("forward", 0, MS), ("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))
+    delta = only(aggregated(item))
+    root = retained_trace(item).spans[0]
 
     assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
+    assert root.attributes[names.MODEL] == "7"
+    assert names.BATCH_SIZE not in root.attributes
 
 
-def test_a_batch_size_without_a_model_run_is_not_counted() -> None:
-    for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
-        assert of(only(aggregated(each)), names.BATCH_DURATION) == {}
+@pytest.mark.parametrize("triples", [[("queue", 0, MS)], []])
+def test_a_batch_size_without_a_model_run_is_not_counted(triples: list[Any]) -> None:
+    assert of(only(aggregated(record(*triples, ("@batch", 4, 0)))), names.BATCH_DURATION) == {}
 
 
 def test_cold_requests_are_a_separate_series() -> None:
@@ -293,23 +289,24 @@ def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() 
     }
 
 
-def test_failed_calls_are_counted_for_every_request_outcome() -> None:
-    delta = only(aggregated(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
-    failed = of(delta, names.FAILED_CALL)
-
-    assert {reason: (calls.count, calls.sum) for reason, calls in failed.items()} == {"triton:timeout": (2, 0.004)}
-
-
-def test_unused_server_reports_are_counted_and_on_the_trace() -> None:
+def test_failed_calls_and_unused_reports_are_counted() -> None:
     item = record(
-        ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
+        ("dependency", 0, 5 * MS),
+        *(("@suspect", server, spent) for server, spent in (("tgi", 5 * MS), ("openai", MS), ("tgi", MS))),
+        *(("@failed", "triton:timeout", spent) for spent in (MS, 3 * MS)),
     )
-    suspects = of(only(aggregated(item)), names.SUSPECT_REPORT)
+    delta = only(aggregated(item))
+    counted = [
+        (metric, key, calls.count, calls.sum)
+        for metric in (names.SUSPECT_REPORT, names.FAILED_CALL)
+        for key, calls in of(delta, metric).items()
+    ]
 
-    assert {dialect: (calls.count, calls.sum) for dialect, calls in suspects.items()} == {
-        "tgi": (2, 0.006),
-        "openai": (1, 0.001),
-    }
+    assert counted == [
+        (names.SUSPECT_REPORT, "tgi", 2, 0.006),
+        (names.SUSPECT_REPORT, "openai", 1, 0.001),
+        (names.FAILED_CALL, "triton:timeout", 2, 0.004),
+    ]
     assert retained_trace(item).spans[0].attributes[names.SUSPECT] == "openai, tgi"
 
 
@@ -359,14 +356,6 @@ def test_texts_are_truncated_and_made_printable() -> None:
     assert dimensions.model == "m" * 200
     assert dimensions.route == "/a\ufffdb"
     assert {len(stage) for stage in stages} == {64, len(OVERHEAD)}
-
-
-@pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
-def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
-    (root,) = retained_trace(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
-
-    assert root.attributes[names.MODEL] == "7"
-    assert names.BATCH_SIZE not in root.attributes
 
 
 def test_a_retained_trace_has_its_longest_intervals() -> None:
@@ -508,8 +497,6 @@ def test_chunks_contain_every_record_in_order(items: list[int], size: int) -> No
 
 
 class Hostile(str):
-    """Hostile object in place of a name: every operation fails."""
-
     __slots__ = ()
 
     def _fail(self, *_: object) -> Any:
@@ -518,37 +505,21 @@ class Hostile(str):
     __str__ = __repr__ = __hash__ = __eq__ = __bool__ = __int__ = _fail
 
 
-INVALID_VALUES = (
-    Hostile("x"),
-    object(),
-    "x" * 10**6,
-    "\ud800",
-    b"x",
-    -1,
-    10**30,
-    10**400,
-    float("nan"),
-    float("inf"),
-    [1],
-    None,
-)
+NUMBERS = (-1, 10**30, 10**400, float("nan"), float("inf"))
+INVALID_VALUES = (Hostile("x"), object(), "x" * 10**6, "\ud800", b"x", *NUMBERS, [1], None)
 KEYS = (
-    "@model",
-    "@model_version",
-    "@device",
-    "@provider",
-    "@method",
-    "@batch",
-    "@traceparent",
-    "@force",
-    "@first_token",
-    "@tokens_in",
-    "@tokens_out",
-    "@per_token",
-    "@gap",
-    "@failed",
-    "@suspect",
-    "@unheard_of",
+    *(
+        "@model",
+        "@model_version",
+        "@device",
+        "@provider",
+        "@method",
+        "@batch",
+        "@traceparent",
+        "@force",
+        "@first_token",
+    ),
+    *("@tokens_in", "@tokens_out", "@per_token", "@gap", "@failed", "@suspect", "@unheard_of"),
 )
 
 

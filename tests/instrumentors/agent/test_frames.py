@@ -19,8 +19,6 @@ from stagelens.instrumentors.agent.frames import is_lock_wait, wait_at
 
 
 class Model:
-    """A model with what protects it."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lock.acquire()
@@ -28,24 +26,19 @@ class Model:
         self.results = {1: 2}
 
     def predict(self) -> None:
-        """Wait in a `with` block."""
         with self.lock:
             pass
 
     def predict_later(self) -> None:
-        """Wait in a call, beside calls that are no waits."""
         self.lock.acquire(bool(self.results.get(1)))
 
     def take(self) -> int:
-        """Wait for an item of a queue in C."""
         return self.jobs.get()
 
     def read(self) -> int:
-        """Work."""
         return next(iter(map(self.jobs.get, ())), 0) or sum(map(ord, iter(self.take_text, "")))
 
     def take_text(self) -> str:
-        """Wait in a function that another one calls."""
         return str(self.jobs.get())[:0]
 
 
@@ -98,8 +91,6 @@ def test_a_task_waits_for_a_future() -> None:
 
 
 class Locks:
-    """What a function may wait for that is a lock in C."""
-
     def __init__(self) -> None:
         self.lock, self.again, self.condition = threading.Lock(), threading.RLock(), threading.Condition()
         self.process = multiprocessing.Lock()
@@ -107,53 +98,43 @@ class Locks:
             each.acquire()
 
     def release(self) -> None:
-        """Release all, by the thread that holds them."""
         for each in (self.lock, self.again, self.condition, self.process):
             each.release()
 
     def block(self) -> None:
-        """Wait in a `with` block, also behind another one."""
         with contextlib.nullcontext(), self.lock:
             pass
 
     def recursive(self) -> None:
-        """Wait for an `RLock`."""
         with self.again:
             pass
 
     def condition_block(self) -> None:
-        """Wait for the lock of a condition."""
         with self.condition:
             pass
 
     def call(self) -> None:
-        """Wait in a call."""
         self.lock.acquire()
         self.lock.release()
 
     def call_with_timeout(self) -> None:
-        """Wait in a call that may give up."""
         if self.lock.acquire(timeout=60):
             self.lock.release()
 
     def process_call(self) -> None:
-        """Wait for another process."""
         self.process.acquire(timeout=60)
         self.process.release()
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
-        """Wait in a generator."""
         with self.lock:
             yield
 
     def stack(self) -> None:
-        """Wait in a function of Python that enters a lock for its caller."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.lock)
 
     def in_generator(self) -> None:
-        """Wait in the `with` block of a context manager."""
         with self.locked():
             pass
 

@@ -36,7 +36,6 @@ def costs(*microseconds: float) -> list[float]:
 def run(
     governor: Governor, costs_ns: Sequence[float], seconds: Sequence[float], *, duration_ns: float = 1e6
 ) -> list[tuple[float, int]]:
-    """Look at every one of *seconds*, and return when the level became another, and which."""
     changes: list[tuple[float, int]] = []
     for now in seconds:
         changed = (

@@ -48,13 +48,11 @@ class Clocks:
         self.wall = self.cpu = 0
 
     def go_on(self, wall_seconds: float, cpu_seconds: float) -> None:
-        """Let so much time pass, in which the process used so much CPU time."""
         self.wall += round(wall_seconds * 1e9)
         self.cpu += round(cpu_seconds * 1e9)
 
 
 def readings_of(source: ProcessMetrics) -> dict[Measure, float]:
-    """Return the readings by measure."""
     return {each.measure: each.value for each in source.take()}
 
 
@@ -71,7 +69,6 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    """The clocks that the process reads."""
     made = Clocks()
     clocks = SimpleNamespace(monotonic_ns=lambda: made.wall, process_time_ns=lambda: made.cpu)
     monkeypatch.setattr(hardware, "time", clocks)
@@ -137,7 +134,6 @@ def test_a_container_of_cgroup_version_1_reports_them_too(files: dict[str, str],
 
 @pytest.fixture
 def limited_group() -> Iterator[Path]:
-    """A control group of the kernel whose processes get a fifth of a CPU."""
     name = f"stagelens-test-{os.getpid()}"
     version_1 = Path("/sys/fs/cgroup/cpu")
     group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / name

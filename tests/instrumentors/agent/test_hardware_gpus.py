@@ -24,7 +24,6 @@ from tests.support.fake_nvml import Card, FakeNvml
 
 
 def readings_of(gpus: Gpus) -> dict[tuple[Measure, str], float]:
-    """Return the readings by measure and GPU."""
     return {(each.measure, each.device): each.value for each in gpus.take()}
 
 

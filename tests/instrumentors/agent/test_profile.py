@@ -46,7 +46,6 @@ LATER = 3600 * 10**9
 
 @pytest.fixture
 def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
-    """A profiler whose looks the test takes, and for which each request is slow after a second."""
     executors = ExecutorInstrumentor()
     executors.instrument()
     monkeypatch.setattr(profile, "unpatched", _without_thread(profile.unpatched))
@@ -85,7 +84,6 @@ def test_a_profiler_whose_thread_cannot_start_tries_again(monkeypatch: pytest.Mo
 
 
 def functions(profiler: Profiler, marks: records.Marks) -> list[str]:
-    """The functions of the only sampled stack of a request, from the outermost."""
     now = records.clock() + 2 * LATER
     (key,) = profiler.take(marks, {"overhead": now}, [], marks[1], now)
     stage, frames = split_stack_key(key)
@@ -115,7 +113,6 @@ Work = Callable[[threading.Event, threading.Event], object]
 
 @contextmanager
 def served_by(work: Work) -> Generator[records.Marks]:
-    """Yield the marks of a request in a thread that has *work* until the block ends."""
     started, release, opened = threading.Event(), threading.Event(), list[records.Marks]()
 
     def serve() -> None:
@@ -269,7 +266,6 @@ def test_no_garbage_is_collected_while_the_frames_of_a_thread_are_read(profiler:
 
 
 async def served_in_task(profiler: Profiler, work: Callable[[asyncio.Event], Awaitable[object]]) -> list[str]:
-    """Return the functions of a look at a request whose task waits in *work* for the event."""
     opened: list[records.Marks] = []
     release = asyncio.Event()
 
@@ -615,7 +611,6 @@ def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatc
 
 
 def at_lock(profiler: Profiler, work: Any, done: Any) -> list[tuple[int, int]]:
-    """Look twice at *work*, which waits in another thread, and return the time between the looks and what the request waited."""
     opened: list[records.Marks] = []
     lock = threading.Lock()
     lock.acquire()

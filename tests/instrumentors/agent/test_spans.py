@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def spans(record: records.Record) -> list[Span]:
-    """Spans of *record* as a retained request."""
     return build_trace(
         RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3]), set())
     ).spans

@@ -45,7 +45,6 @@ UVICORN = ("--", sys.executable, "-m", "uvicorn", "serve:app", "--port", "{port}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a service, which has the time it takes to end."""
     monkeypatch.setattr(session, "END_SECONDS", 120.0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), LONG_FLUSH]))
     (tmp_path / "serve.py").write_text(APP)
@@ -195,7 +194,6 @@ def test_both_variants_differ_by_stagelens_only() -> None:
 
 
 def _left(place: Path) -> list[str]:
-    """Return the processes that work in *place*, other than this one."""
     left: list[str] = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

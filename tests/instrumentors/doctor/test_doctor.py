@@ -42,7 +42,6 @@ def prepare(): ...
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
-    """A folder with a service, in an environment in which nothing is in the way."""
     (tmp_path / "serve.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
@@ -60,8 +59,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 @pytest.fixture
 def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
-    """Run the command in `place`, and return its exit code and its output as one line."""
-
     def run(*words: str) -> tuple[int, str]:
         assert Path.cwd() == place
         code = command_line.run("doctor", *words)
@@ -181,8 +178,6 @@ def responding(status: int, headers: dict[str, str] | None = None) -> AbstractCo
 
 @contextmanager
 def silent_in_http() -> Generator[Recorded]:
-    """Server that responds like gRPC: with an HTTP/2 settings frame."""
-
     def serve() -> None:
         connection, _ = listening.accept()
         with connection:
@@ -265,13 +260,10 @@ subprocess.run([sys.executable, "-c", {MISSED!r}], env={{"PYTHONPATH": "/"}})
 
 
 class Clock:
-    """Time that goes on once there is what is to be seen, by as much each time it is looked at."""
-
     def __init__(self) -> None:
         self._looks = 0
 
     def monotonic(self) -> float:
-        """Return the time in seconds."""
         if self._looks or _running(MISSED):
             self._looks += 1
         return self._looks / 20

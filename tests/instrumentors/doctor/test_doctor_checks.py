@@ -19,7 +19,6 @@ from stagelens.instrumentors.doctor.target import find_target
 
 
 def inspection_of(*words: str, **environment: str) -> Inspection:
-    """Return an inspection of a command in a valid environment."""
     env = run.environment({"OTEL_SERVICE_NAME": "checkout", **environment})
     interpreter = Interpreter(
         executable="/usr/bin/python3",
@@ -96,7 +95,6 @@ PROBLEMS: list[tuple[Inspection, Check, str]] = [
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module `serve` in the working directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "serve.py").write_text("import os as system\nb: int\nclass A:\n    def c(self): ...\nd = e = print\n")
 

@@ -110,12 +110,7 @@ def test_the_command_in_a_start_script_is_not_known(tmp_path: Path) -> None:
 WORDS = ["env", "sh", "-c", "python", "-", "A=1", "--", "uv", "run", "stagelens", "nice", ""]
 
 
-@given(
-    st.lists(
-        st.sampled_from(WORDS) | st.text(st.characters(exclude_characters="\0", codec="utf-8")),
-        max_size=8,
-    )
-)
+@given(st.lists(st.sampled_from(WORDS) | st.text(st.characters(exclude_characters="\0", codec="utf-8")), max_size=8))
 def test_any_command_line_is_analysed_without_an_error(words: list[str]) -> None:
     target = target_of(*words)
 

@@ -60,7 +60,6 @@ class Sink:
         return response
 
     def metrics(self) -> list[Post]:
-        """Return the posts of metrics, without those of attributes."""
         posts = [post for post in self.posts if post.path == "/v1/metrics"]
         return [post for post in posts if not post.points(names.REQUEST_BY_ATTRIBUTE)]
 
@@ -69,7 +68,6 @@ class Sink:
         return [post for post in posts if post.points(names.REQUEST_BY_ATTRIBUTE)]
 
     def requests(self) -> int:
-        """Return how many requests were counted, each batch once."""
         named = {post.name: post for post in self.metrics()}
         points = [point for post in named.values() for point in post.points("inference.request.duration")]
         return sum(int(point["count"]) for point in points)
@@ -92,8 +90,6 @@ def sink() -> Generator[Sink]:
 
 @dataclass
 class Guarded:
-    """Server that requires certificates of `clients`, and the common names of its clients."""
-
     url: str
     seen: list[str] = field(default_factory=list[str])
 
@@ -164,7 +160,6 @@ def parked(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 
 def park(exporter: dict[str, Any]) -> None:
-    """Have the thread of *exporter* wait for ever, once the attempt that it may be at is over."""
     stands = threading.Event()
 
     def stand() -> None:
@@ -178,7 +173,6 @@ def park(exporter: dict[str, Any]) -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait until *condition* holds, at most a minute."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not happen within a minute"

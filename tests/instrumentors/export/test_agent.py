@@ -75,7 +75,6 @@ def test_export_intervals_are_contiguous(sink: Sink) -> None:
 
 
 def by_attribute(post: Post) -> dict[str, int]:
-    """Return the number of requests by attribute and value."""
     found: dict[str, int] = {}
     for point in post.points(names.REQUEST_BY_ATTRIBUTE):
         (key,) = (item["value"]["stringValue"] for item in point["attributes"] if item["key"] == names.ATTRIBUTE)
@@ -109,7 +108,6 @@ def test_attributes_have_intervals_of_their_own(sink: Sink, monkeypatch: pytest.
 
 @pytest.fixture
 def first_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test like in a process without earlier requests."""
     monkeypatch.setattr(recorder, "arrivals", itertools.count())
     monkeypatch.setattr(recorder, "abandoned", recorder.Counter())
 

@@ -67,11 +67,7 @@ def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorit
 
 @pytest.mark.parametrize("client", [None, "strangers"])
 def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
-    guarded: Guarded,
-    authority: Authorities,
-    exporter: Exporters,
-    caplog: pytest.LogCaptureFixture,
-    client: str | None,
+    guarded: Guarded, authority: Authorities, exporter: Exporters, caplog: pytest.LogCaptureFixture, client: str | None
 ) -> None:
     trusted = authority("servers").file
     agent = exporter(
@@ -98,11 +94,7 @@ def test_an_untrusted_server_is_reported(
 
 
 def test_a_renewed_certificate_is_used_at_the_next_attempt(
-    guarded: Guarded,
-    authority: Authorities,
-    exporter: Exporters,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    guarded: Guarded, authority: Authorities, exporter: Exporters, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own, good = authority("strangers").sign("old"), authority("clients").sign("new")
     trust = ClientTlsFiles(str(authority("servers").file), str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
@@ -120,11 +112,7 @@ def test_a_renewed_certificate_is_used_at_the_next_attempt(
 
 
 def test_an_encrypted_key_prompts_for_no_password(
-    guarded: Guarded,
-    authority: Authorities,
-    exporter: Exporters,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    guarded: Guarded, authority: Authorities, exporter: Exporters, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = authority("clients").sign("checkout")
     locked = tmp_path / "locked.key"

@@ -25,7 +25,6 @@ def serve(count):
 
 
 def settings(url: str, **more: str) -> dict[str, str]:
-    """Return the environment of a process that exports to *url* at its exit, or as set by *more*."""
     ours = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
         "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
@@ -35,7 +34,6 @@ def settings(url: str, **more: str) -> dict[str, str]:
 
 
 def run(url: str, script: str, flush_seconds: int = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* in a process that exports to *url*, with a flush timeout in seconds."""
     command = [sys.executable, "-W", "error", "-c", SERVE.format(flush_seconds=flush_seconds) + script]
     env = settings(url, **environment)
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)

@@ -24,7 +24,6 @@ from tests.instrumentors.export.conftest import Exporters, Sink, batch, until
 
 
 def run(agent: Exporter, *batches: ExportBatch) -> Exporter:
-    """Offer *batches* and start to send them."""
     for offered in batches:
         agent.offer(offered)
     agent.wake()
@@ -42,11 +41,7 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
     assert (post.path, post.body, post.name) == ("/v1/metrics", b"body", "instance:1")
     assert (
         post.headers.items()
-        >= {
-            "x-api-key": "k",
-            "content-type": "application/x-protobuf",
-            "content-encoding": "gzip",
-        }.items()
+        >= {"x-api-key": "k", "content-type": "application/x-protobuf", "content-encoding": "gzip"}.items()
     )
     assert post.headers["user-agent"].startswith("stagelens/")
 
@@ -166,9 +161,7 @@ def a_batch(number: int, size: int, requests: int = 1) -> ExportBatch:
     return ExportBatch(str(number), "", b"x" * size, requests)
 
 
-@given(
-    sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=30),
-)
+@given(sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=30))
 def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, int]]) -> None:
     outbox = Outbox(100)
     waiting: list[ExportBatch] = []
@@ -292,14 +285,11 @@ def test_retry_after_is_obeyed(sink: Sink, exporter: Exporters) -> None:
 
 
 class NotedEvent(threading.Event):
-    """Knows for how long it was waited for, and whether it was set by then."""
-
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[tuple[float | None, bool]] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Note how it stands, and wait."""
         self.waits.append((timeout, self.is_set()))
         return super().wait(timeout)
 

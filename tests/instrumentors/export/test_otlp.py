@@ -45,7 +45,6 @@ traces = st.builds(
 
 @st.composite
 def deltas(draw: st.DrawFn) -> Delta:
-    """Counts of a series: requests of any length, and values of any other metric."""
     delta = Delta(Sampler(SamplingLimits()))
     for own in draw(st.lists(st.dictionaries(keys, nanoseconds, min_size=1), max_size=5)):
         delta.counts.add(own, sum(own.values()))

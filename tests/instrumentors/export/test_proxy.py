@@ -51,8 +51,6 @@ def _relay(one: socket.socket, other: socket.socket) -> None:
 
 
 class Passing(BaseHTTPRequestHandler):
-    """One request to the proxy."""
-
     def _refused(self) -> bool:
         if self.headers.get("Proxy-Authorization") != LOGIN:
             self.send_error(407)
@@ -61,7 +59,6 @@ class Passing(BaseHTTPRequestHandler):
         return False
 
     def do_CONNECT(self) -> None:
-        """Relay the bytes of both sides."""
         if self._refused():
             return
         host, _, port = self.path.rpartition(":")
@@ -71,7 +68,6 @@ class Passing(BaseHTTPRequestHandler):
             _relay(self.connection, target)
 
     def do_POST(self) -> None:
-        """Send the request on."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self._refused():
             return
@@ -89,7 +85,6 @@ class Passing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
-    """A proxy that the environment names."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Passing)
     proxy = server.proxy = Proxy(f"http://ada:s3%2Fcret@127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]
     monkeypatch.setenv("HTTP_PROXY", proxy.url)

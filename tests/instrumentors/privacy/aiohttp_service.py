@@ -12,18 +12,15 @@ planted.log_ours()
 
 
 async def item(request: web.Request) -> web.Response:
-    """Return the received data."""
     received = {"name": request.match_info["name"], "json": await request.json(), "headers": str(request.headers)}
     return web.json_response(received, headers={"X-Answer": secret("answerheader")})
 
 
 async def form(request: web.Request) -> web.Response:
-    """Return the received data."""
     return web.Response(text=str(await request.post()))
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """Respond in parts."""
     response = web.StreamResponse(status=503, reason=secret("reason"), headers={"X-Answer": secret("answerheader")})
     await response.prepare(request)
     for _ in range(2):
@@ -32,12 +29,10 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 async def fails(_: web.Request) -> web.Response:
-    """Raise."""
     raise RuntimeError(secret("exception"))
 
 
 async def instrumented(_: web.Request) -> web.Response:
-    """Return the instrumented libraries."""
     return web.json_response(planted.instrumented())
 
 

@@ -17,30 +17,25 @@ settings.configure(SECRET_KEY=secret("key"), ROOT_URLCONF=__name__, ALLOWED_HOST
 
 
 def item(request: HttpRequest, name: str) -> JsonResponse:
-    """Return the received data."""
     received: dict[str, Any] = {"name": name, "json": json.loads(request.body), "query": request.GET}
     return JsonResponse(received | {"headers": str(request.headers)})
 
 
 def form(request: HttpRequest) -> JsonResponse:
-    """Return the received data."""
     names = [file.name for file in request.FILES.values() if not isinstance(file, list)]
     return JsonResponse({"fields": request.POST, "names": names})
 
 
 def stream(_: HttpRequest) -> StreamingHttpResponse:
-    """Respond in parts."""
     parts = [secret("chunk"), secret("chunk")]
     return StreamingHttpResponse(parts, reason=secret("reason"), headers={"X-Answer": secret("answerheader")})
 
 
 def fails(_: HttpRequest) -> None:
-    """Raise."""
     raise RuntimeError(secret("exception"))
 
 
 def instrumented(_: HttpRequest) -> JsonResponse:
-    """Return the instrumented libraries."""
     return JsonResponse(planted.instrumented(), safe=False)
 
 

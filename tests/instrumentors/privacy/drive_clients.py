@@ -51,7 +51,6 @@ class Clients:
         self._triton_grpc = triton_grpc
 
     def ways(self) -> dict[str, Callable[[], object]]:
-        """Return what may be asked for, by its name."""
         return {
             "requests": self.requests,
             "urllib3": self.urllib3,
@@ -65,19 +64,16 @@ class Clients:
         }
 
     def requests(self) -> None:
-        """Upload a file."""
         files = {secret("field"): (secret("uploadname"), io.BytesIO(BODY.encode()))}
         requests.post(self._url, params=PARAMETERS, headers=HEADERS, files=files, timeout=60)
         _fail(requests.get, self._nowhere, headers=HEADERS, timeout=60)
 
     def urllib3(self) -> None:
-        """Read a body in parts."""
         response = urllib3.PoolManager().request("POST", self._url, headers=HEADERS, body=BODY, preload_content=False)
         response.read()
         _fail(urllib3.PoolManager().request, "GET", self._nowhere, retries=False)
 
     def httpx(self, module: Any) -> None:
-        """Ask by both clients."""
         with module.Client(headers=HEADERS) as client:
             client.post(self._url, params=PARAMETERS, content=BODY)
             _fail(client.get, self._nowhere)
@@ -89,7 +85,6 @@ class Clients:
         asyncio.run(ask())
 
     async def aiohttp(self) -> None:
-        """Ask."""
         # Either the password of the address or a header of one's own.
         headers = {name: value for name, value in HEADERS.items() if name != "Authorization"}
         async with aiohttp.ClientSession(headers=headers) as session:
@@ -99,7 +94,6 @@ class Clients:
                 await session.get(self._nowhere)
 
     def openai(self) -> None:
-        """Request two completions as streams of tokens, one of them in a single part."""
         messages: Any = [{"role": "user", "content": secret("prompt")}]
         more: Any = {"model": secret("modelasked"), "messages": messages, "user": secret("enduser")}
         with openai.OpenAI(base_url=self._url, api_key=secret("apikey"), default_headers=HEADERS) as client:
@@ -107,7 +101,6 @@ class Clients:
             _fail(client.chat.completions.create, **more)
 
     def grpc(self) -> None:
-        """Call one method that succeeds and one that fails."""
         with grpc.insecure_channel(self._rpc) as channel:
             call: Any = channel.unary_unary(METHOD)
             call(BODY.encode(), metadata=METADATA, timeout=60)
@@ -121,12 +114,10 @@ class Clients:
         asyncio.run(ask())
 
     def triton_http(self) -> None:
-        """Call a model."""
         with tritonclient.http.InferenceServerClient(self._triton_http) as client:
             self._infer(tritonclient.http, client, HEADERS)
 
     def triton_grpc(self) -> None:
-        """Call it by the other protocol."""
         with tritonclient.grpc.InferenceServerClient(self._triton_grpc) as client:
             self._infer(tritonclient.grpc, client, dict(METADATA[:1]))
 

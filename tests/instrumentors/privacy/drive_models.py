@@ -47,7 +47,6 @@ class Models:
         self._onnx = Path(copyfile(packed, self._folder / f"{VISIBLE}.onnx"))
 
     def ways(self) -> dict[str, Callable[[], object]]:
-        """Return what may be asked for, by its name."""
         return {
             "onnx": self.onnx,
             "magika": self.magika,
@@ -59,31 +58,26 @@ class Models:
         }
 
     def onnx(self) -> None:
-        """Run a session, and fail to run it."""
         session = onnxruntime.InferenceSession(self._onnx)
         tensor = session.get_inputs()[0]
         session.run(None, {tensor.name: np.zeros((1, *tensor.shape[1:]), np.int32)})
         _fail(session.run, None, {secret("inputname"): np.zeros(1)})
 
     def magika(self) -> None:
-        """Name the kind of a text."""
         for _ in range(2):
             self._magika.identify_bytes(PROMPT.encode() * 10)
 
     def torch(self) -> None:
-        """Load weights and run a module, which fails at last."""
         torch.load(self._folder / "weights.pt")
         module = Echo()
         for text in (PROMPT, PROMPT, ""):
             _fail(module, text)
 
     def pipeline(self) -> None:
-        """Load a pipeline and classify."""
         classify: Any = pipeline("text-classification", str(self._folder / f"{VISIBLE}-bert"))
         classify([PROMPT, secret("vocabulary")])
 
     def generate(self) -> None:
-        """Load a model, generate and decode."""
         model: Any = tiny.LlamaForCausalLM.from_pretrained(self._folder / f"{VISIBLE}-llama")
         for _ in range(2):
             prompt = self._tokenizer([f"{PROMPT} {secret('vocabulary')}"], return_tensors="pt")
@@ -91,14 +85,12 @@ class Models:
             self._tokenizer.batch_decode(generated)
 
     def embed(self) -> None:
-        """Embed sentences."""
         inner = Transformer(str(self._folder / f"{VISIBLE}-bert"))
         model = SentenceTransformer(modules=[inner, Pooling(32)], device="cpu")
         for _ in range(2):
             model.encode([PROMPT])
 
     def threads(self) -> None:
-        """Use threads with secret names."""
         with ThreadPoolExecutor(1, thread_name_prefix=secret("pool")) as pool:
             list(pool.map(str.upper, [PROMPT, PROMPT]))
             asyncio.run(asyncio.wait_for(asyncio.to_thread(str.upper, PROMPT), 60))
@@ -108,10 +100,7 @@ class Models:
 
 
 class Echo(torch.nn.Module):
-    """Returns the length of a text."""
-
     def forward(self, text: str) -> int:
-        """Return the length of *text*."""
         if not text:
             raise ValueError(secret("forward"))
         return len(text)

@@ -26,8 +26,6 @@ user_spans.MAX_SECONDS = user_spans.MAX_SPANS = 1_000_000
 
 
 class Exporter(SpanExporter):
-    """Writes the spans that we have handed to the user's own OpenTelemetry SDK to a file."""
-
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write the spans of Stagelens; those of the user may contain anything."""
         with Path(os.environ["PRIVACY_SPANS"]).open("a", encoding="utf-8") as file:
@@ -38,8 +36,6 @@ class Exporter(SpanExporter):
 
 
 class Item(BaseModel):
-    """Request and response body."""
-
     text: str
 
 
@@ -55,7 +51,6 @@ clients = Clients(*os.environ["PRIVACY_UPSTREAMS"].split())
 
 @app.post("/items/{name}")
 async def item(name: str, item: Item, request: Request) -> Item:
-    """Return the received data."""
     response = Item(text=f"{name} {item.text} {await request.json()} {request.headers} {request.query_params}")
     setattr(request.state, secret("state"), secret("state"))
     return response
@@ -63,14 +58,11 @@ async def item(name: str, item: Item, request: Request) -> Item:
 
 @app.post("/forms")
 async def form(file: UploadFile, field: Annotated[str, Form()]) -> Any:
-    """Return the received data."""
     return {"name": file.filename, "text": str(await file.read()), field: field}
 
 
 @app.get("/streams")
 async def stream() -> StreamingResponse:
-    """Respond in parts."""
-
     async def parts() -> AsyncIterator[str]:
         for number in range(3):
             yield f"{secret('chunk')}{number}"
@@ -80,13 +72,11 @@ async def stream() -> StreamingResponse:
 
 @app.get("/fails")
 def fails() -> None:
-    """Raise."""
     raise RuntimeError(secret("exception"))
 
 
 @app.get("/spans")
 def spans() -> str:
-    """Respond inside a span of the user."""
     token = context.attach(baggage.set_baggage(secret("baggagekey"), secret("baggagevalue")))
     with tracer.start_as_current_span(secret("span"), attributes={secret("attribute"): secret("attributevalue")}):
         context.detach(token)
@@ -95,7 +85,6 @@ def spans() -> str:
 
 @app.get("/instrumented")
 def instrumented() -> list[str]:
-    """Return the instrumented libraries."""
     return planted.instrumented()
 
 

@@ -15,20 +15,16 @@ app = Flask(__name__)
 
 @app.post("/items/<name>")
 def item(name: str) -> Any:
-    """Return the received data."""
     return {"name": name, "json": request.get_json(), "headers": str(request.headers), "query": request.args}
 
 
 @app.post("/forms")
 def form() -> Any:
-    """Return the received data."""
     return {"fields": request.form, "names": [file.filename for file in request.files.values()]}
 
 
 @app.get("/streams")
 def stream() -> Response:
-    """Respond in parts."""
-
     def parts() -> Iterator[str]:
         yield secret("chunk")
         yield secret("chunk")
@@ -38,11 +34,9 @@ def stream() -> Response:
 
 @app.get("/fails")
 def fails() -> str:
-    """Raise."""
     raise RuntimeError(secret("exception"))
 
 
 @app.get("/instrumented")
 def instrumented() -> Any:
-    """Return the instrumented libraries."""
     return planted.instrumented()

@@ -19,7 +19,6 @@ LOG_VARIABLE: Final = "PRIVACY_LOG"
 
 
 def secret(place: str) -> str:
-    """Return the secret that is planted in *place*, a word of letters."""
     return f"{BEGINNING}{place}"
 
 
@@ -51,7 +50,6 @@ def log_ours() -> None:
 
 
 def instrumented() -> list[str]:
-    """Return which libraries are instrumented in this process."""
     from stagelens.instrumentors.bootstrap import LIBRARIES  # noqa: PLC0415 - where the service does not know it
 
     return [each.trigger for each in LIBRARIES if any(vars(each.load())[kind] for kind in ("_patches", "_probes"))]

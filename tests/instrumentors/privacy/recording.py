@@ -17,8 +17,6 @@ from tests.instrumentors.privacy.planted import secret
 
 
 class Sent(NamedTuple):
-    """One export: path, raw head, body as received and decompressed, and the response status."""
-
     path: str
     head: bytes
     raw: bytes
@@ -48,11 +46,9 @@ class _SilentHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def read(self) -> bytes:
-        """Return the body."""
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def respond(self, status: int, body: bytes, kind: str) -> None:
-        """Respond."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -130,7 +126,6 @@ class Rpc(grpc.GenericRpcHandler):
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002 - the name gRPC gives it
-        """Return the handler of a gRPC call."""
         return grpc.unary_unary_rpc_method_handler(_grpc_response)
 
     def __enter__(self) -> Self:

@@ -53,7 +53,6 @@ is_selected: Final = _is_selected()
 
 
 def write(*line: object) -> None:
-    """Append a line at once: the process may end at any time. A test may have replaced or closed all but the functions of `os`."""
     if os.getpid() == _PID:
         file = _open(os.environ.get("UPSTREAM_OUTCOMES", _OUTCOMES), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         _write(file, json.dumps(line).encode() + b"\n")
@@ -65,13 +64,10 @@ _open, _write, _close = os.open, os.write, os.close
 
 
 class Outcomes:
-    """Outcomes of the tests that run: each has the worst of its phases or subtests."""
-
     def __init__(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
 
     def start(self, test: str) -> None:
-        """Note that *test* runs from now on."""
         self._running[test] = (PASSED, "")
         write("started", test)
 
@@ -84,7 +80,6 @@ class Outcomes:
             self._running[test] = (outcome, output[-_MAX_CHARS:])
 
     def finish(self, test: str) -> None:
-        """Write the outcome of *test*."""
         outcome, output = self._running.pop(test, (PASSED, ""))
         write(outcome, test, output)
 
@@ -107,13 +102,11 @@ def _end() -> None:
 
 
 def _mark_nothing() -> None:
-    """Add no attribute to the spans of an OpenTelemetry SDK, which ignores this name."""
     names: Any = importlib.import_module("stagelens.core.names")
     names.COUNTED = ""
 
 
 def _start_agent() -> None:
-    """Let the agent run before the first test: the first finished request starts it."""
     with request():
         pass
     recorder = importlib.import_module("stagelens.instrumentors.recorder")
@@ -124,7 +117,6 @@ def _start_agent() -> None:
 
 
 def _profile_all() -> None:
-    """Let the profiler look at every running request, as often as it looks at slow ones."""
     profile: Any = importlib.import_module("stagelens.instrumentors.agent.profile")
     profile.IDLE_SECONDS, profile.IDLE_SHARE, profile.SLOW_SHARE = profile.SLOW_SECONDS, 1.0, 1.0
     profile.RecentDurations.threshold = lambda *_: 0
@@ -186,7 +178,6 @@ def _record_unittest() -> None:
 
 
 def _drop_missing() -> None:
-    """Leave out what this Python does not have: `make install` of 3.11.7 and 3.12.1 forgets some folders, and Debian has a package."""
     for name in sys.argv[1:]:
         if importlib.util.find_spec(f"test.{name}") is None:
             sys.argv.remove(name)
@@ -194,7 +185,6 @@ def _drop_missing() -> None:
 
 
 def main() -> None:
-    """Run a suite of `unittest`."""
     _record_unittest()
     if sys.argv[1] == "-m":
         sys.argv[:3] = sys.argv[2:3]
