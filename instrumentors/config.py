@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os.path
 import re
 import sys
@@ -57,6 +56,18 @@ MIN_INTERVAL_SECONDS = 0.1
 MAX_DIGITS = 9
 # Per series and export interval: bounds the memory for retained traces.
 MAX_RETAINED = 100
+_BUDGET = (
+    "a share of a request's time, a time, or both (the larger limit applies), such as 1%,100us; or 0 for no budget"
+)
+
+
+def _problem(key: str, text: str, form: str) -> str:
+    return f"{key} is {text!r}; write {form}"
+
+
+def _require(is_valid: object, key: str, text: str, form: str) -> None:
+    if not is_valid:
+        raise ConfigError(_problem(key, text, form))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +81,16 @@ class OverheadBudget:
         if text.lower() in {"0", "none"}:
             return None
         share = absolute_ns = 0.0
-        for part in text.split(","):
-            if part.strip().endswith("%"):
-                share = _budget_share(part.strip()[:-1], text, key)
-            else:
-                absolute_ns = _budget_ns(part, text, key)
-        if not share and not absolute_ns:
-            raise ConfigError(_budget_error(text, key))
+        try:
+            for part in text.split(","):
+                if part.strip().endswith("%"):
+                    share = float(part.strip()[:-1]) / 100
+                    _require(0 < share <= 1, key, text, _BUDGET)
+                else:
+                    absolute_ns = parse_duration(part, key).total_seconds() * 1e9
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(_problem(key, text, _BUDGET)) from error
+        _require(bool(share or absolute_ns), key, text, _BUDGET)
         return cls(share, absolute_ns)
 
     def allows_ns(self, duration_ns: float) -> float:
@@ -85,30 +99,6 @@ class OverheadBudget:
     def __str__(self) -> str:
         parts = (f"{100 * self.share:.3g} % of the request time", f"{self.absolute_ns / 1000:.3g} us")
         return " or ".join(part for part, wanted in zip(parts, (self.share, self.absolute_ns), strict=True) if wanted)
-
-
-def _budget_share(number: str, text: str, key: str) -> float:
-    try:
-        share = float(number) / 100
-    except ValueError:
-        share = math.nan
-    if not 0 < share <= 1:
-        raise ConfigError(_budget_error(text, key))
-    return share
-
-
-def _budget_ns(part: str, text: str, key: str) -> float:
-    try:
-        return parse_duration(part, key).total_seconds() * 1e9
-    except ConfigError as error:
-        raise ConfigError(_budget_error(text, key)) from error
-
-
-def _budget_error(text: str, key: str) -> str:
-    return (
-        f"{key} is {text!r}; write a share of a request's time, a time, "
-        "or both (the larger limit applies), such as 1%,100us; or 0 for no budget"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +234,8 @@ def _url(text: str, key: str) -> str:
 
 def _pairs(text: str, key: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-    if any(not sign or not name.strip() for name, sign, _ in pairs):
-        msg = f"{key} is {text!r}; write pairs such as service.version=1.2,deployment.environment.name=prod"
-        raise ConfigError(msg)
+    is_valid = all(sign and name.strip() for name, sign, _ in pairs)
+    _require(is_valid, key, text, "pairs such as service.version=1.2,deployment.environment.name=prod")
     return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
 
 
@@ -273,41 +262,31 @@ def _file(text: str, key: str) -> str:
     return text
 
 
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else -1
+
+
 def _milliseconds(text: str, key: str) -> float:
-    if not _is_number(text) or int(text) == 0:
-        msg = f"{key} is {text!r}; write milliseconds, such as 10000"
-        raise ConfigError(msg)
+    _require(_number(text) > 0, key, text, "milliseconds, such as 10000")
     return int(text) / 1000
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
-
-
 def _boolean(text: str, key: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        msg = f"{key} is {text!r}; write true or false"
-        raise ConfigError(msg)
+    _require(text.lower() in {"true", "false"}, key, text, "true or false")
     return text.lower() == "true"
 
 
 def _switch(text: str, key: str) -> bool:
-    if text.lower() not in {"on", "off", "true", "false"}:
-        msg = f"{key} is {text!r}; write on or off"
-        raise ConfigError(msg)
+    _require(text.lower() in {"on", "off", "true", "false"}, key, text, "on or off")
     return text.lower() in {"on", "true"}
 
 
 def _interval(text: str, key: str) -> float:
     seconds = parse_duration(text, key).total_seconds()
-    if seconds < MIN_INTERVAL_SECONDS:
-        msg = f"{key} is {text!r}; write at least {MIN_INTERVAL_SECONDS * 1000:g}ms"
-        raise ConfigError(msg)
+    _require(seconds >= MIN_INTERVAL_SECONDS, key, text, f"at least {MIN_INTERVAL_SECONDS * 1000:g}ms")
     return seconds
 
 
 def _count(text: str, key: str) -> int:
-    if not _is_number(text) or int(text) > MAX_RETAINED:
-        msg = f"{key} is {text!r}; write a number from 0 to {MAX_RETAINED}"
-        raise ConfigError(msg)
+    _require(0 <= _number(text) <= MAX_RETAINED, key, text, f"a number from 0 to {MAX_RETAINED}")
     return int(text)

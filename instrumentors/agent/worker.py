@@ -6,43 +6,32 @@ happen on multiples of the interval on the wall clock, so that all processes of 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
 import random
-import socket
 import threading
 import time
 import uuid
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable
 
-from ...core import names
-from ...core.hardware import HOST, PROCESS_ID, Reading
 from ...core.names import NOTED_US
-from ...core.text import printable
-from .. import exits, loads, recorder, records, supervised
+from .. import exits, recorder, records, supervised
 from ..config import AgentConfig
-from ..export import user_spans
-from ..export.exporter import Exporter
-from ..export.otlp import POINTS_A_BODY, SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval, Point, chunks
-from ..export.outbox import ExportBatch
+from ..export.otlp import ExportInterval, chunks
 from ..recorder import park_if_inherited
 from ..records import FIRST_FACT, NUMBER, START
 from ..request_marks import DeferredRecords
-from ..stalls import ProcessCounters, stalls
+from ..stalls import stalls
 from .aggregate import Aggregator, Delta, Dimensions
+from .exports import Exports
 from .govern import CostController, CpuAccount
 from .hardware import Hardware
 from .profile import Profiler
-from .spans import LoadSpans, RetainedRequest, Trace, build_trace
 
 logger = logging.getLogger("stagelens")
 
 AGGREGATE_AT_ONCE = 64
-TRACES_AT_ONCE = 8
 # Each wake-up takes 0.25 ms before its code is in the caches, so few requests at once cost more each.
 AGGREGATE_EVERY_SECONDS = 2.0
 # While requests wait for times that are reported later.
@@ -83,34 +72,19 @@ class Agent:
         self.instance = instance or uuid.uuid4().hex
         self._pid = os.getpid()
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
-        # Reason and number of lost requests, until an export reports them.
-        self._losses: deque[tuple[str, int]] = deque()
         self._profiler = Profiler(rng)
         profiler = self._profiler if config.profile else None
         self._aggregator = Aggregator(config.keep, rng, profiler=profiler, probes=config.probes)
         self._deferred = DeferredRecords()
-        self._counters = ProcessCounters()
         self._hardware = Hardware()
-        own = {PROCESS_ID: self._pid, names.SERVICE_INSTANCE: self.instance}
-        self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **own}, self._pause)
-        self._load_spans = LoadSpans()
+        self._exports = Exports(config, self.instance, rng, self._pause)
         # Start of the first request. [nanoseconds by `clock`]
         self._first_request: int | None = None
-        self._exporter = Exporter(
-            headers=config.headers,
-            trust=config.trust,
-            timeout_seconds=config.timeout_seconds,
-            buffer_bytes=config.buffer_bytes,
-            lost=lambda reason, count: self._losses.append((reason, count)),
-            rng=rng,
-        )
-        self._cpu = CpuAccount(self._exporter.cpu_ns, lambda: self._profiler.cpu_ns)
+        self._cpu = CpuAccount(self._exports.exporter.cpu_ns, lambda: self._profiler.cpu_ns)
         self._costs = CostController(config.budget, self._aggregator, self._cpu)
-        self._sequence = itertools.count(1)
         self._working = threading.Lock()
         self._without_pauses = False
-        self._logged: set[str] = set()
-        self._overflow_before = self._unrecorded_before = 0
+        self._unrecorded_before = 0
         self._since_ns = self._attributes_since_ns = time.time_ns()
         # Middle of the interval of the last export with open requests. [nanoseconds]
         self._open_ns = 0
@@ -128,16 +102,16 @@ class Agent:
                 recorder.background.wake_at = recorder.WAKE_AT
                 with self._working:
                     self._costs.calibrate()
-                    self._counters.read()
+                    self._exports.counters.read()
                     self._aggregate_pending()
                     self._costs.adjust()
                     self._profiler.allow(self._costs.profiler_share if self.config.profile else 0.0)
                     if self._schedule.due(time.time()):
                         self._export(due=True)
-                        self._exporter.wake()
+                        self._exports.exporter.wake()
                     self._note_for_supervisor()
             except Exception as error:
-                self._report("the background thread had an error and continues", error)
+                self._exports.report("the background thread had an error and continues", error)
             self._wait()
 
     def flush(self, timeout_seconds: float) -> bool:
@@ -155,12 +129,12 @@ class Agent:
                 self._working.release()
         finally:
             self._without_pauses = False
-        return self._exporter.drain(max(0.0, deadline - time.monotonic()))
+        return self._exports.exporter.drain(max(0.0, deadline - time.monotonic()))
 
     def _note_for_supervisor(self) -> None:
         if supervised.supervised is not None and supervised.supervised.is_overdue():
             self._export()
-            self._exporter.wake()
+            self._exports.exporter.wake()
         supervised.note_open_requests()
 
     def _wait(self) -> None:
@@ -219,8 +193,8 @@ class Agent:
                 if self._first_request is None:
                     self._first_request = record[1]
         except Exception as error:
-            self._losses.append(("unreadable", 1))
-            self._report("a request could not be read and is counted as dropped", error)
+            self._exports.note_lost("unreadable", 1)
+            self._exports.report("a request could not be read and is counted as dropped", error)
 
     def _export(self, *, due: bool = False) -> None:
         now_ns = time.time_ns()
@@ -231,31 +205,23 @@ class Agent:
         interval = ExportInterval(min(self._since_ns, now_ns - 1), now_ns)
         self._since_ns = now_ns
         # Read the counters once more, after the last request of this export.
-        self._counters.read(again=True)
+        self._exports.counters.read(again=True)
         with self._cpu.spending("export"):
             readings = self._hardware.take() if due and self.config.hardware else ()
             deltas = self._aggregator.take()
             self._costs.add_costs(deltas)
             self._count_open(deltas, interval, due=due)
-            self._export_metrics(interval, deltas, readings)
+            self._exports.metrics(interval, deltas, readings)
             self._count_replica(deltas.values())
         with self._cpu.spending("traces"):
-            self._export_traces(deltas, anchor_ns)
+            self._exports.traces(deltas, anchor_ns, self._first_request)
         self._costs.note_export()
         if self._attribute_schedule.due(now_ns / 1e9) or not due:
             with self._cpu.spending("attributes"):
-                self._export_attributes(now_ns)
+                attributes_since = ExportInterval(min(self._attributes_since_ns, now_ns - 1), now_ns)
+                self._attributes_since_ns = now_ns
+                self._exports.attributes(attributes_since, self._aggregator.attributes())
             self._costs.note_attributes()
-
-    def _export_metrics(
-        self, interval: ExportInterval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
-    ) -> None:
-        dropped = self._dropped()
-        for some in chunks(deltas.items(), SERIES_A_BODY):
-            self._offer_metrics(interval, dict(some), dropped, readings)
-            dropped, readings = {}, ()
-        if dropped or readings:
-            self._offer_metrics(interval, {}, dropped, readings)
 
     def _after_open(self, now_ns: int) -> int:
         """Return *now_ns*, or a time shortly after, so that the middle of this interval is a second after that of the last open requests.
@@ -274,7 +240,7 @@ class Agent:
                     self._aggregator.add_open(deltas, marks, recorder.route_of(marks), seen)
                     self._open_ns = (interval.start_ns + interval.end_ns) // 2
                 except Exception as error:
-                    self._report("an open request could not be read; it is counted when it ends", error)
+                    self._exports.report("an open request could not be read; it is counted when it ends", error)
             self._pause()
 
     def _count_replica(self, deltas: Iterable[Delta]) -> None:
@@ -284,101 +250,9 @@ class Agent:
                     delta.attributes.merge(delta.counts)
             self._pause()
 
-    def _export_attributes(self, now_ns: int) -> None:
-        interval = ExportInterval(min(self._attributes_since_ns, now_ns - 1), now_ns)
-        self._attributes_since_ns = now_ns
-        series: list[tuple[Dimensions, list[Point]]] = []
-        for dimensions, attributes in self._aggregator.attributes():
-            points = list(attributes.take())
-            if points:
-                series.append((dimensions, points))
-            if sum(len(points) for _, points in series) >= POINTS_A_BODY:
-                self._offer_points(interval, series)
-                series = []
-            self._pause()
-        if series:
-            self._offer_points(interval, series)
-
-    def _offer_points(self, interval: ExportInterval, series: Sequence[tuple[Dimensions, Sequence[Point]]]) -> None:
-        # Its requests are counted by another export.
-        self._offer(self.config.metrics_url, partial(self._encoder.points, interval, series), 0)
-
-    def _export_traces(self, deltas: Mapping[Dimensions, Delta], anchor_ns: int) -> None:
-        free_spans = user_spans.MAX_SPANS
-        loaded = self._load_spans.take(self._first_request)
-        for some in chunks(_retained_requests(deltas), TRACES_A_BODY):
-            traces = self._traces(some)
-            free_spans = user_spans.export_spans(traces, anchor_ns, free_spans)
-            self._offer_traces([*traces, *loaded], anchor_ns)
-            loaded = []
-        if loaded:
-            self._offer_traces(loaded, anchor_ns)
-
-    def _offer_traces(self, traces: Sequence[Trace], anchor_ns: int) -> None:
-        self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
-
     def _unrecorded(self) -> int:
         before, self._unrecorded_before = self._unrecorded_before, recorder.dropped.read() + recorder.abandoned.read()
         return self._unrecorded_before - before
-
-    def _dropped(self) -> dict[str, int]:
-        dropped: Counter[str] = Counter()
-        while self._losses:
-            reason, count = self._losses.popleft()
-            dropped[reason] += count
-        overflow = recorder.dropped.read()
-        if overflow > self._overflow_before:
-            dropped["queue_full"] = overflow - self._overflow_before
-            self._overflow_before = overflow
-        return dropped
-
-    def _offer_metrics(
-        self,
-        interval: ExportInterval,
-        deltas: dict[Dimensions, Delta],
-        dropped: dict[str, int],
-        readings: Sequence[Reading],
-    ) -> None:
-        # If the batch is lost, the losses that it reports are lost too.
-        requests = sum(delta.counts.requests for delta in deltas.values()) + sum(dropped.values())
-        encode = partial(self._encoder.metrics, interval, deltas, dropped, readings)
-        self._offer(self.config.metrics_url, encode, requests)
-
-    def _traces(self, retained: Sequence[RetainedRequest]) -> list[Trace]:
-        traces: list[Trace] = []
-        for some in chunks(retained, TRACES_AT_ONCE):
-            for item in some:
-                try:
-                    trace = build_trace(item)
-                    root = trace.spans[0]
-                    root.attributes.update(self._counters.increase_around(root.start, root.end))
-                    root.attributes[names.REPLICA_AGE] = max(0, root.start - loads.born)
-                    traces.append(trace)
-                except Exception as error:
-                    self._report("a retained request could not be written as a trace; it is still counted", error)
-            self._pause()
-        return traces
-
-    def _offer(self, url: str, encode: Callable[[], bytes], requests: int) -> None:
-        try:
-            body = encode()
-        except Exception as error:
-            self._losses.append(("unreadable", requests))
-            self._report("an export could not be written; its requests are counted as dropped", error)
-            return
-        self._exporter.offer(ExportBatch(f"{self.instance}:{next(self._sequence)}", url, body, requests))
-
-    def _report(self, message: str, error: Exception) -> None:
-        # Logged once per message: the cause likely affects every request.
-        if message not in self._logged:
-            self._logged.add(message)
-            logger.error("stagelens: %s", message, exc_info=error)
-
-
-def _retained_requests(deltas: Mapping[Dimensions, Delta]) -> Iterator[RetainedRequest]:
-    for dimensions, delta in deltas.items():
-        for record, because in delta.sampler.retained():
-            yield RetainedRequest(record, because, dimensions, delta.own_stages)
 
 
 class _Process:

@@ -98,6 +98,34 @@ def trace_of(record: records.Record) -> Trace:
 
 
 @pytest.fixture
+def sdk(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., Any]]:
+    """Sets up the user's own OpenTelemetry SDK as their program would, and returns its exporter, in memory by default."""
+    from opentelemetry import trace as api  # noqa: PLC0415 - most tests do without it
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: PLC0415
+
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr("stagelens.instrumentors.export.user_spans.MAX_SECONDS", 60)
+
+    def set_up(sampler: Any = None, exporter: Any = None) -> Any:
+        exporter = exporter or InMemorySpanExporter()
+        providers.append(provider := TracerProvider(sampler=sampler))
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+        return exporter
+
+    yield set_up
+    for provider in providers:
+        provider.shutdown()
+
+
+@pytest.fixture
+def exported(sdk: Callable[..., Any]) -> Any:
+    return sdk()
+
+
+@pytest.fixture
 def in_a_request(finished: Finished) -> Generator[Finished]:
     """Run the test inside a request; what it recorded is in the fixture afterwards."""
     opened = recorder.begin()

@@ -22,7 +22,7 @@ import pytest
 
 from stagelens.core import names
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.agent import worker
+from stagelens.instrumentors.agent import exports, worker
 from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import AgentConfig
@@ -273,7 +273,7 @@ def main(requests: int, warm_after: int) -> None:
     recorder.MAX_PENDING = 1000
     recorder.background.wake_at = sys.maxsize
     worker.PAUSE_SECONDS = 0
-    worker.Exporter = lambda **_: collector  # pyright: ignore[reportAttributeAccessIssue]
+    exports.Exporter = lambda **_: collector  # pyright: ignore[reportAttributeAccessIssue]
     ExecutorInstrumentor().instrument()
     with ThreadPoolExecutor(2) as pool:
         load = Load(pool)

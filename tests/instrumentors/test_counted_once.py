@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opentelemetry import trace as api
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import stagelens
@@ -18,28 +15,12 @@ from stagelens.collector.otlp.model import PROTOBUF
 from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.instrumentors import recorder, recorder_state, records
-from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.export import user_spans
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
 from stagelens.instrumentors.recorder_state import state
-from stagelens.instrumentors.request_marks import read_marks
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished, trace_of
 
 INSTRUMENTOR = OpenTelemetrySdkInstrumentor
-
-
-@pytest.fixture
-def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
-    monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
-    yield exporter
-    provider.shutdown()
 
 
 def span(name: str, **options: Any) -> Any:
@@ -97,9 +78,7 @@ def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
 ) -> None:
     with span("around"), stagelens.request("job"), stagelens.stage("forward"):
         pass
-    record = finished[0]
-    dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
-    user_spans.export_spans([build_trace(RetainedRequest(record, "forced", dimensions, set()))], 0)
+    user_spans.export_spans([trace_of(finished[0])], 0)
 
     assert [each.name for each in exported.get_finished_spans()] == ["around", "job", "forward"]
     assert counted(exported) == {"around": True}

@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Sink
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
+
 HEAD = """
 import multiprocessing, os, signal, sys, time
 import stagelens
@@ -61,15 +63,15 @@ time.sleep(300)""",
 }
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
-@pytest.mark.parametrize("case", SIGNALLED)
-def test_a_signal_with_its_default_action_ends_the_process_after_its_report(case: str, sink: Sink) -> None:
+@pytest.mark.parametrize(("case", "times"), [*((case, 1) for case in SIGNALLED), ("a wait", 3)])
+def test_a_signal_with_its_default_action_ends_the_process_after_its_report(case: str, times: int, sink: Sink) -> None:
     number = signal.SIGHUP if case == "a wait" else signal.SIGTERM
     with start(SIGNALLED[case], sink) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
 
-        process.send_signal(number)
+        for _ in range(times):
+            process.send_signal(number)
 
         assert (process.wait(120), process.stdout.read()) == (-number, "")
     assert sink.requests() == 96
@@ -96,7 +98,6 @@ ENDED = {
 }
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 @pytest.mark.parametrize("case", ENDED)
 def test_a_process_ends_as_without_us_after_its_report(
     case: str, sink: Sink, until: Callable[[Callable[[], object], str], None]
@@ -110,7 +111,6 @@ def test_a_process_ends_as_without_us_after_its_report(
     assert sink.requests() == count
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(0)", "return"])
 def test_requests_that_are_open_at_the_end_count_as_failed(end: str, sink: Sink) -> None:
     script = f"""
@@ -134,19 +134,6 @@ os.wait()
     assert sink.requests(http_route="hanging", inference_status="error") == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
-def test_a_second_signal_costs_no_report(sink: Sink) -> None:
-    with start("ready()\ntime.sleep(300)", sink) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        for _ in range(3):
-            process.terminate()
-
-        assert process.wait(120) == -signal.SIGTERM
-    assert sink.requests() == 96
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="signals are watched on Linux")
 @pytest.mark.parametrize(
     "end",
     ["os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()", "os.read(0, 1)", "if os.fork(): sys.exit(os.wait()[1])"],

@@ -107,6 +107,13 @@ LEFT_AT_ONCE = """
     wait_for(child)
     serve("parent", 3)
 """
+SILENT = """
+    serve("parent", 9)
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    wait_for(child)
+"""
 DAEMON = """
     serve("parent")
     child = os.fork()
@@ -165,6 +172,7 @@ CASES = {
     "from a task": (FROM_A_TASK, {"outer": 2, "child": 1}),
     "inside a stream": (INSIDE_A_STREAM, {"outer": 1, "child": 1}),
     "left at once": (LEFT_AT_ONCE, {"child": 1, "parent": 3}),
+    "silent": (SILENT, {"parent": 9}),
     "daemon": (DAEMON, {"parent": 1, "between": 1, "daemon": 2}),
     "generations": (GENERATIONS, {f"generation-{number}": 1 for number in range(4)}),
     "subprocess": (SUBPROCESS, {"outer": 1, "child": 1}),

@@ -99,10 +99,11 @@ def test_allocator_retries_of_all_devices_are_reported(monkeypatch: pytest.Monke
 def test_a_retained_trace_has_the_counters_around_it(read: Callable[[ProcessCounters, int, int], None]) -> None:
     agent = Agent(AgentConfig())
     record = ([CLOSED, 10, 0, "forward", 12, 15], 10, 20, "/predict", "", 200, "server")
-    read(agent._counters, 5, 100)  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock
-    read(agent._counters, 25, 109)  # pyright: ignore[reportPrivateUsage] - as above
+    exports = agent._exports  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock
+    read(exports.counters, 5, 100)
+    read(exports.counters, 25, 109)
     retained = RetainedRequest(record, "slow", dimensions_of({}, "/predict"), set())
-    (trace,) = agent._traces([retained])  # pyright: ignore[reportPrivateUsage] - as above
+    (trace,) = exports.build_traces([retained])
     root, forward = trace.spans
 
     assert (root.attributes["stagelens.around"], root.attributes[SWITCHES]) == (20, 9)

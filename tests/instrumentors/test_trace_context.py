@@ -8,15 +8,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry import trace as api
-from opentelemetry.sdk.trace import Span, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import Span
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 
@@ -92,29 +91,6 @@ def ids(context: api.SpanContext | None) -> tuple[str, str]:
     return f"{context.trace_id:032x}", f"{context.span_id:016x}"
 
 
-@pytest.fixture
-def sdk(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., InMemorySpanExporter]]:
-    """Sets up the user's own SDK as their program would, and returns what it exports."""
-    providers: list[TracerProvider] = []
-    monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
-
-    def set_up(sampler: Any = None, exporter: InMemorySpanExporter | None = None) -> InMemorySpanExporter:
-        exporter = exporter or InMemorySpanExporter()
-        providers.append(provider := TracerProvider(sampler=sampler))
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
-        return exporter
-
-    yield set_up
-    for provider in providers:
-        provider.shutdown()
-
-
-@pytest.fixture
-def exported(sdk: Callable[..., InMemorySpanExporter]) -> InMemorySpanExporter:
-    return sdk()
-
-
 @pytest.mark.usefixtures("instrumented")
 def test_a_retained_request_is_part_of_the_trace_of_the_user(
     finished: Finished, exported: InMemorySpanExporter
@@ -164,7 +140,7 @@ def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, export
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, sdk: Callable[..., InMemorySpanExporter]) -> None:
+def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, sdk: Callable[..., Any]) -> None:
     exporter = sdk(ALWAYS_OFF)
     with api.get_tracer("theirs").start_as_current_span("dropped"), stagelens.request("job"):
         pass
@@ -183,9 +159,7 @@ def retained_trace(spans: int = 1) -> Trace:
 @pytest.mark.parametrize(
     ("sampler", "wanted"), [(ALWAYS_OFF, 0), (ALWAYS_ON, 200), (ParentBased(TraceIdRatioBased(0.1)), 20)]
 )
-def test_the_sampler_of_the_user_decides_about_new_traces(
-    sampler: Any, wanted: int, sdk: Callable[..., InMemorySpanExporter]
-) -> None:
+def test_the_sampler_of_the_user_decides_about_new_traces(sampler: Any, wanted: int, sdk: Callable[..., Any]) -> None:
     exporter = sdk(sampler)
     for number in range(200):
         traced = retained_trace()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
@@ -211,7 +185,7 @@ def test_spans_of_the_user_have_priority_in_the_queue(
 
 
 def test_a_slow_exporter_gets_whole_traces(
-    sdk: Callable[..., InMemorySpanExporter], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sdk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
 

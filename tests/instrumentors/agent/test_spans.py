@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 import stagelens
 from stagelens.core import names
 from stagelens.instrumentors import records, stalls
-from stagelens.instrumentors.agent.aggregate import dimensions_of
-from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
-from stagelens.instrumentors.request_marks import read_marks
+from stagelens.instrumentors.agent.spans import Span
 from stagelens.instrumentors.stalls import Stall
-
-if TYPE_CHECKING:
-    import pytest
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished, trace_of
 
 
 def spans(record: records.Record) -> list[Span]:
-    return build_trace(
-        RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3]), set())
-    ).spans
+    return trace_of(record).spans
 
 
 def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
@@ -63,21 +56,8 @@ def test_stage_attributes_are_on_its_span() -> None:
 
 def test_a_call_has_its_host_on_its_span() -> None:
     marks = [records.CLOSED, 0, 0]
-    marks += [
-        "dependency",
-        1,
-        2,
-        "@called",
-        "api.example.com",
-        0,
-        "dependency",
-        3,
-        4,
-        "@called",
-        b"dns:///ranker:50051",
-        0,
-    ]
-    marks += ["dependency", 5, 6, "@called", "", 0, "dependency", 7, 8, "@called", object(), 0]
+    for at, address in enumerate(("api.example.com", b"dns:///ranker:50051", "", object())):
+        marks += ["dependency", 2 * at, 2 * at + 1, "@called", address, 0]
     _, *calls = spans((marks, 0, 9, "/predict", "", 200, "server"))
 
     assert [each.attributes.get(names.SERVER) for each in calls[:3]] == ["api.example.com", "ranker", None]

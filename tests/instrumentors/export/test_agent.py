@@ -16,7 +16,7 @@ import pytest
 import stagelens
 from stagelens.core import names
 from stagelens.instrumentors import recorder, records
-from stagelens.instrumentors.agent import worker as agent_module
+from stagelens.instrumentors.agent import exports
 from stagelens.instrumentors.agent.aggregate import NO_FACTS, REQUESTS_ONLY
 from stagelens.instrumentors.agent.worker import Agent, Schedule
 from stagelens.instrumentors.config import AgentConfig
@@ -150,7 +150,7 @@ def test_the_replica_is_counted_at_every_level(sink: Sink, level: int) -> None:
 
 
 def test_many_attributes_are_split_over_posts(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "POINTS_A_BODY", 10)
+    monkeypatch.setattr(exports, "POINTS_A_BODY", 10)
     agent = agent_for(sink)
     for number in range(30):
         serve(1, f"route-{number}")
@@ -236,14 +236,14 @@ def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_se
 
 
 def test_a_trace_that_cannot_be_encoded_is_dropped_alone(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = agent_module.build_trace
+    written = exports.build_trace
 
     def build_trace(request: Any) -> Any:
         if request.record[3] == "broken":
             raise RuntimeError
         return written(request)
 
-    monkeypatch.setattr(agent_module, "build_trace", build_trace)
+    monkeypatch.setattr(exports, "build_trace", build_trace)
     agent = agent_for(sink)
     serve(1, "broken")
     serve(1, "sound")
