@@ -37,16 +37,6 @@ RUNNERS = frozenset({"make", "python", ".venv/bin/python", "stagelens"})
 
 
 class Block(NamedTuple):
-    """A fenced block.
-
-    Args:
-        page: The file, relative to the root.
-        line: The line of its fence.
-        language: What stands behind the fence.
-        text: What is in it, without its indentation.
-        mark: The words of the comment right before it, "" without one.
-    """
-
     page: str
     line: int
     language: str

@@ -193,14 +193,6 @@ def services() -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Notified:
-    """Payloads that the receivers got for the first notification of the incident.
-
-    Attributes:
-        blocks: Blocks of the message in Slack, with the chart.
-        files: PNG by the id of the file in Slack.
-        event: Event for PagerDuty.
-    """
-
     blocks: list[dict[str, Any]]
     files: Mapping[str, bytes]
     event: dict[str, Any]
@@ -208,16 +200,6 @@ class Notified:
 
 @dataclass(frozen=True)
 class Pictured:
-    """The filled store, its source and the notifications.
-
-    Attributes:
-        store: The store.
-        source: The source of the dashboard's pages.
-        alerts: Objectives and incidents.
-        config: Settings of the dashboard.
-        notified: Notifications of the incident.
-    """
-
     store: Store
     source: Source
     alerts: AlertsReader
@@ -235,11 +217,6 @@ class Pictured:
 
 @contextmanager
 def pictured(folder: Path) -> Generator[Pictured]:
-    """Fill a store in *folder* and notify the receivers.
-
-    Args:
-        folder: Empty folder.
-    """
     slack, pagerduty = SlackWorkspace(Moods(failing=0.0)), _PagerDuty(Moods(failing=0.0))
     # Pages show the paths of the files.
     slo_file, prices = Path("slo.yaml"), Path("prices.yaml")

@@ -32,13 +32,7 @@ def is_open(port: int) -> bool:
 
 
 class Terminal:
-    """A shell in *folder*; a context manager that ends the processes that still run in it.
-
-    Args:
-        folder: Where commands run.
-        ports: For each port as it is written on the page the one that is taken instead.
-        environment: Beside that of this process.
-    """
+    """A shell in *folder*; a context manager that ends the processes that still run in it."""
 
     def __init__(self, folder: Path, ports: Mapping[int, int], environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -76,14 +70,6 @@ class Terminal:
         return re.sub(r"\[1-\d+\]", f"[1-{REQUESTS}]", text)
 
     def type(self, command: str) -> str:
-        """Run *command* until it exits, or until a new port is open: then it is a server and continues, with `&` or without.
-
-        Returns:
-            What it has printed.
-
-        Raises:
-            AssertionError: It ended with an error, or did neither.
-        """
         if _CHANGES_SHELL.search(command):
             self._change_shell(command)
             return ""

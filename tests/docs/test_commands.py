@@ -65,15 +65,6 @@ TAKING_IN = threading.Lock()
 
 
 class World(NamedTuple):
-    """The `stagelens up` of all pages.
-
-    Args:
-        ports: Where its parts listen, by the ports they have otherwise.
-        config: Its file, which it reads again by itself.
-        environment: What leads a service, an exporter, a command to it.
-        printed: What it prints.
-    """
-
     ports: dict[int, int]
     config: Path
     environment: dict[str, str]

@@ -60,12 +60,7 @@ def image(dockerfile: Path) -> tuple[dict[str, str], list[str]]:
 
 
 class Containers:
-    """The containers of the Compose file, as processes with free ports; a context manager that stops them.
-
-    Args:
-        folder: The volume, and where output is written.
-        ports: For each port of a container the one that is used here.
-    """
+    """The containers of the Compose file, as processes with free ports; a context manager that stops them."""
 
     def __init__(self, folder: Path, ports: Mapping[int, int]) -> None:
         self._folder = folder

@@ -92,7 +92,6 @@ def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
 
 
 def trace_of(record: records.Record) -> Trace:
-    """Return the trace of *record* as a retained request."""
     dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
     return build_trace(RetainedRequest(record, "forced", dimensions, set()))
 

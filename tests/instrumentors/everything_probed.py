@@ -57,8 +57,6 @@ counts: collections.Counter[str] = collections.Counter()
 
 
 class Token:
-    """Counts its own end."""
-
     def __init__(self, *_: Any) -> None:
         counts["entered"] += 1
 
@@ -67,17 +65,14 @@ class Token:
 
 
 def leave(_: Token, __: Any) -> None:
-    """Count a return."""
     counts["left"] += 1
 
 
 def failed(_: Token, __: BaseException) -> None:
-    """Count an exception."""
     counts["failed"] += 1
 
 
 def functions() -> Iterator[types.FunctionType]:
-    """Yield the functions and methods of `MODULES`."""
     for module in MODULES:
         for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):
             for value in vars(owner).values():

@@ -7,21 +7,17 @@ import contextvars
 import gc
 import itertools
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.applications import Starlette
-from starlette.responses import StreamingResponse
-from starlette.routing import Route
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -179,34 +175,6 @@ def test_a_recursive_stage_has_an_interval_per_call(finished: Finished) -> None:
     assert all(outer[1] <= inner[1] <= inner[2] <= outer[2] for inner, outer in itertools.pairwise(marks[:6]))
 
 
-def test_a_recursive_request_is_counted_once(finished: Finished) -> None:
-    @request("recursive")
-    def descend(depth: int) -> int:
-        return depth if depth == 0 else descend(depth - 1)
-
-    descend(4)
-
-    assert [record[3] for record in finished] == ["recursive"]
-
-
-def test_every_loop_callback_is_part_of_its_request(finished: Finished) -> None:
-    async def handle() -> None:
-        loop = asyncio.get_running_loop()
-        async with request("callbacks"):
-            called = asyncio.Queue[str]()
-            loop.call_soon(stage("soon")(called.put_nowait), "")
-            loop.call_later(0.001, stage("later")(called.put_nowait), "")
-            done: Callable[[Any], None] = stage("done")(lambda _: called.put_nowait(""))
-            asyncio.ensure_future(asyncio.sleep(0)).add_done_callback(done)
-            await asyncio.to_thread(loop.call_soon_threadsafe, stage("threadsafe")(called.put_nowait), "")
-            for _ in range(4):
-                await called.get()
-
-    asyncio.run(handle())
-
-    assert sorted(stages(finished)["callbacks"]) == ["done", "later", "soon", "threadsafe"]
-
-
 def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finished) -> None:
     async def work(jobs: asyncio.Queue[asyncio.Event]) -> None:
         while True:
@@ -351,54 +319,3 @@ def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) ->
     assert asyncio.run(serve()) is None
     assert [record[4] for record in finished] == ["CancelledError"]
     assert finished.stages() == ["dependency"]
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_client_disconnect_ends_request_and_generator(finished: Finished, kind: str) -> None:
-    asgi = StarletteInstrumentor()
-    asgi.instrument()
-    closed = threading.Event()
-
-    @stage("forward")
-    def tokens() -> Generator[bytes]:
-        try:
-            while True:
-                yield b"x"
-        finally:
-            closed.set()
-
-    @stage("forward")
-    async def tokens_later() -> AsyncGenerator[bytes]:
-        try:
-            while True:
-                await asyncio.sleep(0)
-                yield b"x"
-        finally:
-            closed.set()
-
-    async def receive() -> dict[str, Any]:
-        await sent.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        await asyncio.sleep(0)
-        if message["type"] == "http.response.body":
-            sent.set()
-
-    async def serve(app: Any) -> None:
-        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
-        await app({**scope, "asgi": {"version": "3.0", "spec_version": "2.3"}}, receive, send)
-        while not closed.is_set():
-            gc.collect()
-            await asyncio.sleep(0.001)
-
-    sent = asyncio.Event()
-    app = Starlette(routes=[Route("/", lambda _: StreamingResponse(tokens() if kind == "sync" else tokens_later()))])
-    try:
-        asyncio.run(serve(app))
-    finally:
-        asgi.uninstrument()
-
-    assert [record[3:6] for record in finished] == [("/", "", 200)]
-    assert "forward" in finished.stages()
-    assert records.current.get() is None

@@ -42,12 +42,9 @@ async def fetch(x): return x
 
 
 class ToyInstrumentor(Instrumentor):
-    """Patches a module that is not there yet."""
-
     library = "toy_library"
 
     def hooks(self) -> Mapping[str, instrumentor.Hook]:
-        """Return what to patch where."""
         return {"toy_library": self._toy, "toy_library_extra": self._extra}
 
     def _toy(self, module: ModuleType) -> None:
@@ -65,7 +62,6 @@ class ToyInstrumentor(Instrumentor):
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ToyInstrumentor]:
-    """A library to import, and its module instrumented."""
     (tmp_path / "toy_library.py").write_text(LIBRARY)
     (tmp_path / "toy_library_extra.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -152,17 +148,14 @@ class TimeLimitError(Exception):
 
 
 def ends_in_c() -> bool:
-    """A long operation without a call, at the end of a timed function."""
     return 3**1_000_000 > 0
 
 
 def collects() -> None:
-    """C code in which nothing but our callback of the collector is written in Python."""
     deque(map(gc.collect, itertools.repeat(0, 20_000)), maxlen=0)
 
 
 def is_interrupted_in_ours() -> None:
-    """As a wrapper does it."""
     try:
         while True:
             pass
@@ -197,14 +190,11 @@ def test_what_a_signal_handler_raises_reaches_the_host(work: Callable[[], object
 
 
 def resets_itself(_: int, __: object) -> None:
-    """A handler that is called once."""
     signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
     raise TimeLimitError
 
 
 class Handler:
-    """A callable object."""
-
     def __call__(self, *_: object) -> None:
         raise TimeLimitError
 

@@ -34,7 +34,8 @@ from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.instrumentor import CallsInstrumentor, log_failure
 from stagelens.store import Store
 from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
-from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, Upstream
+from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, respond_with_secrets
+from tests.support.http_server import http_server
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
 from tests.support.ports import free_port
@@ -227,7 +228,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Generator[Seen]:
         collector = Collector(CollectorConfig(port=0), store)
         collector.start()
         stack.callback(collector.stop)
-        recording = stack.enter_context(Recording(collector.address))
+        recording = Recording(collector.address)
+        recording.address = stack.enter_context(http_server(recording.respond)).url.removeprefix("http://")
         services, instrumented = _driven(stack, recording, folder)
         metrics = _get("http://{}:{}/metrics".format(*collector.address))
         collector.stop()
@@ -245,11 +247,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Generator[Seen]:
 def _driven(
     stack: contextlib.ExitStack, recording: Recording, folder: Path
 ) -> tuple[list[Service], dict[str, set[str]]]:
-    http, rpc = stack.enter_context(Upstream()), stack.enter_context(Rpc())
+    http, rpc = stack.enter_context(http_server(respond_with_secrets)), stack.enter_context(Rpc())
     # Where it is not installed, nobody answers: what a client does then is timed all the same.
     triton = TritonServer(f"http://{recording.address}/v1/traces") if is_installed() else None
     addresses = (triton.http, triton.grpc) if triton else ("127.0.0.1:1", "127.0.0.1:1")
-    environment = _environment(recording, folder, http.address, rpc.address, *addresses)
+    environment = _environment(recording, folder, http.url.removeprefix("http://"), rpc.address, *addresses)
     services = {name: Service(name, environment, folder) for name in COMMANDS}
     for service in services.values():
         stack.callback(service.stop)

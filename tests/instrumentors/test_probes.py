@@ -23,13 +23,10 @@ PROGRAM = Path(__file__).parent / "everything_probed.py"
 
 
 class Log:
-    """Notes what a probe is called with."""
-
     def __init__(self) -> None:
         self.noted: list[Any] = []
 
     def probe(self, parameters: int = 0) -> Probe:
-        """Return a probe that notes all it can see."""
         return Probe(self._enter, self._leave, self._failed, parameters)
 
     def _enter(self, *args: Any) -> Token:
@@ -44,8 +41,6 @@ class Log:
 
 
 class Token:
-    """Notes its own end."""
-
     def __init__(self, noted: list[Any]) -> None:
         self.noted = noted
 
@@ -55,12 +50,10 @@ class Token:
 
 @pytest.fixture
 def log() -> Log:
-    """What the probes of a test record."""
     return Log()
 
 
 def with_probe(function: Any, probe: Probe) -> Any:
-    """Return *function* after its code got *probe*."""
     function.__code__ = probed(function.__code__, probe)
     return function
 

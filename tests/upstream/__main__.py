@@ -11,15 +11,13 @@ import fnmatch
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.support.http_server import http_server
 from tests.upstream import table
 from tests.upstream.runs import PROFILE, REQUEST, WAYS, WITHOUT, Compared, Outcomes, Runner
 from tests.upstream.suites import Suite, built_wheel, read_suites
@@ -35,26 +33,6 @@ class Result:
     @property
     def succeeded(self) -> bool:
         return not self.problem and not any(way.differences for way in self.ways.values())
-
-
-class _Collector(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
-        """Print nothing."""
-
-
-@contextmanager
-def collector() -> Generator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
 
 
 def check(suite: Suite, wheel: Path, python: str, endpoint: str, report: Callable[[str], None]) -> Result:
@@ -123,8 +101,8 @@ def main() -> int:
     def report(line: str) -> None:
         print(line, flush=True)
 
-    with built_wheel() as wheel, collector() as endpoint, ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda suite: check(suite, wheel, options.python, endpoint, report), suites))
+    with built_wheel() as wheel, http_server() as collector, ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(lambda suite: check(suite, wheel, options.python, collector.url, report), suites))
     rows = {
         result.suite.title: table.row(result.suite, result.before, result.ways) for result in results if result.ways
     }

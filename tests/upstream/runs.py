@@ -29,15 +29,6 @@ _NOT_THEIRS = ("OTEL_", "STAGELENS_", "PYTHON")
 
 @dataclass(slots=True)
 class Outcomes:
-    """Outcomes of one run.
-
-    Args:
-        by_test: Outcome of each test.
-        output: Output of those that failed.
-        requests: Number of requests that were recorded in the process.
-        samples: Number of stacks that the profiler sampled.
-    """
-
     by_test: dict[str, str] = field(default_factory=dict[str, str])
     output: dict[str, str] = field(default_factory=dict[str, str])
     requests: int = 0
@@ -60,16 +51,6 @@ class Outcomes:
 
 @dataclass(slots=True)
 class Compared:
-    """One way to run a suite, compared with that without the agent.
-
-    Args:
-        outcomes: Outcomes of its first run.
-        flaky: Tests that passed when they ran again.
-        documented: Tests that see the header `traceparent` or the attribute `stagelens.counted`, and pass without both.
-        known: Tests that are listed with the reason why the agent changes them.
-        differences: All other tests that pass only without the agent.
-    """
-
     outcomes: Outcomes
     flaky: set[str]
     documented: set[str]
@@ -79,13 +60,6 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs a suite.
-
-    Args:
-        suite: The suite.
-        endpoint: Address of a collector.
-    """
-
     suite: Suite
     endpoint: str
 

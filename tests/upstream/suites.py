@@ -83,11 +83,6 @@ class Suite:
         return ["-m", "pytest", *settings, "--continue-on-collection-errors", *self.pytest]
 
     def prepare(self, wheel: Path, python: str) -> None:
-        """Install the library, its tests and *wheel*, which is ours, for the interpreter *python*.
-
-        Raises:
-            subprocess.CalledProcessError: A package cannot be installed.
-        """
         pinned = f"{self.name}=={self.version}" if self.version else ""
         requirements = [f"{self.name}{each}=={self.version}" if each[0] == "[" else each for each in self.install]
         wanted = "\n".join([python, self.source, pinned, *requirements, *self.remove])
@@ -106,11 +101,6 @@ class Suite:
 
     @contextmanager
     def serving(self) -> Generator[None]:
-        """Run the server that the tests need, if any.
-
-        Raises:
-            FileNotFoundError: The program is not installed.
-        """
         if not self.server:
             yield
             return

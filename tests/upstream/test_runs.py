@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.http_server import http_server
 from tests.upstream import suites
-from tests.upstream.__main__ import collector
 from tests.upstream.runs import EXIT, FAILED, PROFILE, RUN, WITHOUT, Outcomes, Runner
 from tests.upstream.suites import Suite, read_suites
 
@@ -63,8 +63,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Runner]
     suite = Suite("tiny", "Tiny", command=("-m", "unittest", "tiny"), hang_seconds=5)
     suite.cwd.mkdir(parents=True)
     (suite.cwd / "tiny.py").write_text(TINY)
-    with collector() as endpoint:
-        yield Runner(suite, endpoint)
+    with http_server() as collector:
+        yield Runner(suite, collector.url)
 
 
 @pytest.mark.stacks

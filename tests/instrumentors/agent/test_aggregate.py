@@ -29,7 +29,7 @@ from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, ExportInterval, chunks
 from stagelens.instrumentors.stalls import BEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
-from tests.support.otlp_bodies import read_metrics, read_traces
+from tests.support.otlp_bodies import read_traces
 
 MS = 1_000_000
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -405,38 +405,6 @@ def attributes(item: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def encoder() -> Encoder:
     return Encoder({"service.name": "shop"}, lambda: None)
-
-
-def test_metrics_are_encoded_as_documented(encoder: Encoder) -> None:
-    deltas = aggregated(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
-    body = read_metrics(encoder.metrics(ExportInterval(5, 6), deltas, {"queue_full": 2}))
-    (resource,) = body["resourceMetrics"]
-    (scope,) = resource["scopeMetrics"]
-    metrics = {metric["name"]: metric for metric in scope["metrics"]}
-    series = {names.MODEL: "resnet50", names.ROUTE: "/predict", names.STATUS: "ok"}
-
-    assert attributes(resource["resource"]) == {"service.name": "shop"}
-    assert scope["scope"]["name"] == "stagelens"
-    assert set(metrics) == {names.REQUEST_DURATION, names.STAGE_DURATION, names.STAGE_TIME, names.REQUESTS_DROPPED}
-
-    (point,) = metrics[names.REQUEST_DURATION]["exponentialHistogram"]["dataPoints"]
-
-    assert attributes(point) == {**series, names.DOMINANT: "forward"}
-    assert (point["startTimeUnixNano"], point["timeUnixNano"], point["count"], point["scale"]) == ("5", "6", "1", 5)
-    assert point["positive"] == {"offset": bucket_index(0.01), "bucketCounts": ["1"]}
-
-    times = metrics[names.STAGE_TIME]["exponentialHistogram"]["dataPoints"]
-
-    assert {attributes(time)[names.STAGE]: (time["count"], time["positive"]) for time in times} == {
-        "forward": ("7000", {"offset": bucket_index(0.01), "bucketCounts": ["7000"]}),
-        OVERHEAD: ("3000", {"offset": bucket_index(0.01), "bucketCounts": ["3000"]}),
-    }
-    assert all("sum" not in time for time in times)
-
-    dropped = metrics[names.REQUESTS_DROPPED]["sum"]
-
-    assert (dropped["aggregationTemporality"], dropped["isMonotonic"]) == (1, True)
-    assert [point["asInt"] for point in dropped["dataPoints"]] == ["2"]
 
 
 def spans_of(encoder: Encoder, item: records.Record) -> list[dict[str, Any]]:

@@ -30,12 +30,6 @@ LOGIN = "Basic YWRhOnMzL2NyZXQ="
 
 @dataclass
 class Proxy:
-    """Proxy that requires a login, and the targets of its requests.
-
-    Args:
-        url: Its URL, with user and password.
-    """
-
     url: str = ""
     targets: list[str] = field(default_factory=list[str])
 

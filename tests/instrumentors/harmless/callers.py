@@ -16,7 +16,6 @@ MOST = 4
 
 
 def looks_at_caller(function: Any, owner: Any) -> Iterator[str]:
-    """Yield the calls that look at the caller of *function*, a function of module or class *owner*."""
     yield from _looks(innermost(function), owner, 0, set())
 
 
@@ -54,7 +53,6 @@ def _number(node: ast.expr) -> int:
 
 
 def _called(node: ast.expr, function: FunctionType, owner: Any) -> Any:
-    """Return the function that is called, as far as its name tells."""
     if isinstance(node, ast.Name):
         found = function.__globals__.get(node.id)
         return inspect.getattr_static(found, "__init__", None) if isinstance(found, type) else found

@@ -11,7 +11,6 @@ PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL
 
 
 def refused(original: Any, replacement: Any) -> Iterator[str]:
-    """Yield the calls that *original* accepts and *replacement* itself does not, ignoring its signature."""
     try:
         theirs = inspect.signature(original)
         ours = inspect.signature(replacement, follow_wrapped=False)

@@ -43,14 +43,11 @@ BASETYPE: Final = 1 << 10
 
 
 class Place(NamedTuple):
-    """An attribute of a module or class."""
-
     owner: Any
     name: str
 
     @property
     def attribute(self) -> Any:
-        """Return the raw attribute, unbound."""
         return self.owner.__code__ if self.name == CODE else vars(self.owner).get(self.name, ABSENT)
 
     @property
@@ -63,7 +60,6 @@ class Place(NamedTuple):
 
 
 def introspection(place: Place) -> dict[str, Any]:
-    """Return all that a program may ask about a function without calling it."""
     attribute = place.described
     function = function_in(attribute)
     return {
@@ -81,7 +77,6 @@ def introspection(place: Place) -> dict[str, Any]:
 
 
 def is_private(place: Place) -> bool:
-    """Return whether the name of the attribute is not public."""
     return (place.owner.__name__ if place.name == CODE else place.name).startswith("_")
 
 
@@ -91,12 +86,10 @@ def described(function: Any, name: str) -> Any:
 
 
 def is_pickled(function: Any) -> bool:
-    """Return whether pickle finds it by its name."""
     return pickle.loads(pickle.dumps(function)) is function  # noqa: S301 - made in this very line
 
 
 def value_or_error(question: Callable[[Any], Any], value: Any) -> Any:
-    """Return the result, or the name of the raised exception."""
     try:
         return question(value)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must be the same with us
@@ -104,12 +97,10 @@ def value_or_error(question: Callable[[Any], Any], value: Any) -> Any:
 
 
 def function_in(attribute: Any) -> Any:
-    """Return the function of a class method or a static method, and other objects unchanged."""
     return attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
 
 
 def loaded(instrumentor: Instrumentor) -> list[ModuleType]:
-    """Import all that it may patch, as far as it is installed."""
     modules: list[ModuleType] = []
     for name in instrumentor.hooks():
         with contextlib.suppress(ImportError):
@@ -118,7 +109,6 @@ def loaded(instrumentor: Instrumentor) -> list[ModuleType]:
 
 
 def attributes(modules: list[ModuleType]) -> dict[Place, Any]:
-    """Return everything in *modules* and in their packages, in their classes and the bases of these."""
     packages = {module.__name__.partition(".")[0] for module in modules}
     around = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
     owners: dict[int, Any] = {id(module): module for module in around}
@@ -139,18 +129,15 @@ def attributes(modules: list[ModuleType]) -> dict[Place, Any]:
 
 
 def function_of(attribute: Any) -> Any:
-    """Return the function of Python in an attribute, also in an object around it."""
     return innermost(attribute.fget if isinstance(attribute, property) else function_in(attribute))
 
 
 def changed(before: dict[Place, Any]) -> list[Place]:
-    """Return where another object stands than *before*."""
     return [place for place, attribute in before.items() if place.attribute is not attribute]
 
 
 @contextlib.contextmanager
 def unheard(noise: list[str]) -> Generator[None]:
-    """Collect what is printed and warned of."""
     printed = io.StringIO()
     with (
         warnings.catch_warnings(record=True) as warned,
@@ -164,7 +151,6 @@ def unheard(noise: list[str]) -> Generator[None]:
 
 
 def overridden(place: Place) -> bool:
-    """Return whether a subclass of a patched class can override the method, and inherits the patch otherwise."""
     if not isinstance(place.owner, type) or not place.owner.__flags__ & BASETYPE:
         return True
 
@@ -177,12 +163,6 @@ def overridden(place: Place) -> bool:
 
 
 class Examination:
-    """State of a library before, with and after its instrumentor.
-
-    Args:
-        trigger: Which of `bootstrap.LIBRARIES`.
-    """
-
     def __init__(self, trigger: str) -> None:
         self.noise: list[str] = []
         library = next(each for each in LIBRARIES if each.trigger == trigger)
@@ -231,8 +211,6 @@ class Examination:
         return {what: where for what, where in broken.items() if where}
 
     def _replacing(self, replace: Callable[..., None]) -> Callable[..., None]:
-        """Return *replace*, which also notes what makes the wrapper of each place."""
-
         def noting(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
             self._makes[Place(owner, name)] = make
             replace(owner, name, make)
@@ -240,7 +218,6 @@ class Examination:
         return noting
 
     def _wrapped(self) -> Iterator[Place]:
-        """Yield the places of functions that have a wrapper."""
         for place in self._patched:
             if place.name != CODE and place in self._makes and not isinstance(self._before[place], (type, property)):
                 yield place
@@ -271,7 +248,6 @@ class Examination:
 
 
 def examine(trigger: str) -> dict[str, Any]:
-    """Return what is patched and what is broken in one library."""
     examination = Examination(trigger)
     broken = examination.broken()
     return {"patched": examination.patched, "broken": broken, "noise": examination.noise}
@@ -294,7 +270,6 @@ def instrument_first(triggers: Collection[str]) -> dict[str, list[str]]:
 
 
 def patches(instrumentor: type[Instrumentor]) -> list[str]:
-    """Return the sorted list of its patches."""
     own: list[Patch] = vars(instrumentor)["_patches"]
     places = [Place(patch.owner, patch.name) for patch in own]
     return sorted(map(str, [*places, *(Place(function, CODE) for function in vars(instrumentor)["_probes"])]))

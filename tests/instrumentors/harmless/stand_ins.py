@@ -21,15 +21,12 @@ import stagelens
 
 
 class Anything:
-    """An argument with every attribute and method, each of which is another one."""
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("__", "_stagelens", "stagelens")):
             raise AttributeError(name)
         return Anything()
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        """Return another one."""
         return Anything()
 
     def __iter__(self) -> Iterator[Any]:
@@ -52,13 +49,6 @@ class StandInError(Exception):
 
 
 class _Original:
-    """A function with the kind and the signature of *function*, which returns or raises what is in its place.
-
-    Args:
-        function: The original.
-        raises: Whether it raises.
-    """
-
     def __init__(self, function: Any, *, raises: bool) -> None:
         self.place: list[Any] = [StandInError("stand-in") if raises else Anything()]
         self.called = False
@@ -85,7 +75,6 @@ class _Original:
 
 
 def noticed(function: Any, make: Callable[[Any], Any]) -> Iterator[str]:
-    """Yield what is another with the wrapper that *make* makes for *function*, outside of requests and in one."""
     try:
         args, options = ways(inspect.signature(function))["by position"]
     except (ValueError, TypeError):

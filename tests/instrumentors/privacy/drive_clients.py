@@ -34,15 +34,6 @@ MODEL = "double"
 
 
 class Clients:
-    """All clients.
-
-    Args:
-        http: "host:port" of a server that speaks HTTP.
-        rpc: "host:port" of one that speaks gRPC.
-        triton_http: "host:port" of Triton, or of nobody.
-        triton_grpc: The same of its gRPC.
-    """
-
     def __init__(self, http: str, rpc: str, triton_http: str, triton_grpc: str) -> None:
         self._url = f"http://{secret('user')}:{secret('password')}@{http}/{secret('outgoingpath')}"
         self._nowhere = f"http://{secret('user')}:{secret('password')}@127.0.0.1:1/{secret('outgoingpath')}"

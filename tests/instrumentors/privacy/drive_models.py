@@ -26,12 +26,6 @@ PROMPT = secret("prompt")
 
 
 class Models:
-    """All models, in folders that are secret.
-
-    Args:
-        folder: Where to put them.
-    """
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder / secret("folder")
         self._folder.mkdir()

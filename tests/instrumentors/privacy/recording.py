@@ -5,15 +5,14 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 import grpc
 
 from tests.instrumentors.privacy.planted import secret
+from tests.support.http_server import Request, Response
 
 
 class Sent(NamedTuple):
@@ -24,86 +23,34 @@ class Sent(NamedTuple):
     status: int
 
 
-class _Server:
-    """An HTTP server on a free port; a context manager that stops it."""
-
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self.address = f"127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _SilentHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def read(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def respond(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Log nothing."""
-
-
-class Recording(_Server):
-    """Passes on to a collector what it is sent, and keeps it.
-
-    Args:
-        collector: Host and port of the collector.
-    """
-
+class Recording:
     def __init__(self, collector: tuple[str, int]) -> None:
         self.ours: list[Sent] = []
         self.others: list[Sent] = []
-        recording = self
+        # Where it is served.
+        self.address = ""
+        self._collector = collector
 
-        class Handler(_SilentHandler):
-            def do_POST(self) -> None:
-                raw = self.read()
-                connection = http.client.HTTPConnection(*collector, timeout=60)
-                connection.request("POST", self.path, raw, dict(self.headers.items()))
-                response = connection.getresponse()
-                body = response.read()
-                unpacked = gzip.decompress(raw) if self.headers.get("Content-Encoding") == "gzip" else raw
-                ours = self.headers.get("User-Agent", "").startswith("stagelens/")
-                head = f"{self.requestline}\n{self.headers}".encode()
-                sent = Sent(self.path, head, raw, unpacked, response.status)
-                (recording.ours if ours else recording.others).append(sent)
-                self.respond(response.status, body, response.headers["Content-Type"])
-                connection.close()
-
-        super().__init__(Handler)
+    def respond(self, request: Request) -> Response:
+        connection = http.client.HTTPConnection(*self._collector, timeout=60)
+        connection.request("POST", request.path, request.body, dict(request.headers))
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        is_packed = request.headers.get("content-encoding") == "gzip"
+        unpacked = gzip.decompress(request.body) if is_packed else request.body
+        head = f"{request.method} {request.path}\n{request.headers}".encode()
+        sent = Sent(request.path, head, request.body, unpacked, response.status)
+        (self.ours if request.headers.get("user-agent", "").startswith("stagelens/") else self.others).append(sent)
+        return response.status, {"Content-Type": response.headers["Content-Type"], "Connection": "close"}, body
 
 
-class Upstream(_Server):
-    """Upstream server whose responses contain a secret; a chat response is a stream."""
-
-    def __init__(self) -> None:
-        class Handler(_SilentHandler):
-            def do_POST(self) -> None:
-                self.read()
-                kind = f"text/plain; {secret('incomingheader')}"
-                body = secret("incomingbody").encode()
-                if self.path.endswith("/chat/completions"):
-                    kind, body = "text/event-stream", b"".join(b"data: %b\n\n" % part for part in _chat())
-                self.respond(200, body, kind)
-
-        super().__init__(Handler)
+def respond_with_secrets(request: Request) -> Response:
+    """Respond as an upstream server; a chat response is a stream."""
+    kind, body = f"text/plain; {secret('incomingheader')}", secret("incomingbody").encode()
+    if request.path.endswith("/chat/completions"):
+        kind, body = "text/event-stream", b"".join(b"data: %b\n\n" % part for part in _chat())
+    return 200, {"Content-Type": kind, "Connection": "close"}, body
 
 
 def _chat() -> Iterator[bytes]:
