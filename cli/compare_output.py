@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 from xml.etree import ElementTree as ET
 
 from rich.console import Console
@@ -21,20 +21,30 @@ from ..analysis.comparison import CONFIDENCE, MIN_CHANGE, FailureDifference, Qua
 from ..core.histogram import samples_needed
 from ..core.names import DEFINITIONS
 from ..core.stages import label
+from ..dashboard.ui import format  # noqa: A004 - the module
 from ..dashboard.ui.design_tokens import hue
-from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
+from ..dashboard.ui.format import UNKNOWN, percentile
 from .comparison import QUANTILES, RunComparison, Side, StageChange, ThresholdResult, TokenTimes
 
 FULL, SHADED = "\u2588", "\u2592"
 
 _TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
 # Terminal fonts have no narrow space, and lines are broken only here.
+_P = ParamSpec("_P")
 _SPACES = str.maketrans("\u202f\u00a0", "  ")
 
 
 def ordinary_spaces(text: str) -> str:
     """Return *text* with the special spaces of `dashboard.ui.format` replaced by ordinary ones."""
     return text.translate(_SPACES)
+
+
+def _spaced(text: Callable[_P, str]) -> Callable[_P, str]:
+    return lambda *arguments, **options: ordinary_spaces(text(*arguments, **options))
+
+
+duration, percent, portion = _spaced(format.duration), _spaced(format.percent), _spaced(format.portion)
+several, signed_change, whole = _spaced(format.several), _spaced(format.signed_change), _spaced(format.whole)
 
 
 def styled(text: str, style: str = "") -> Text:
@@ -93,18 +103,18 @@ def stage_row(comparison: RunComparison, found: StageChange) -> tuple[str, ...]:
     more = found.b_seconds - found.a_seconds
     return (
         label(found.stage),
-        *(ordinary_spaces(duration(each)) for each in (found.a_seconds, found.b_seconds)),
-        ordinary_spaces(duration(more, sign=True)),
-        ordinary_spaces(percent(round(found.share, 2) or 0.0)) if comparison.has_changed else UNKNOWN,
-        ordinary_spaces(duration(found.own.difference, sign=True)),
+        *(duration(each) for each in (found.a_seconds, found.b_seconds)),
+        duration(more, sign=True),
+        percent(round(found.share, 2) or 0.0) if comparison.has_changed else UNKNOWN,
+        duration(found.own.difference, sign=True),
         interval_text(found.own),
     )
 
 
 def interval_text(found: QuantileComparison) -> str:
-    low, high = (ordinary_spaces(duration(each, sign=True)) for each in (found.low, found.high))
+    low, high = (duration(each, sign=True) for each in (found.low, found.high))
     if math.isinf(found.low) and math.isinf(found.high):
-        return f"needs {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
+        return f"needs {whole(requests_needed(found.quantile))} requests"
     if math.isinf(found.high):
         return f"{low} or more"
     return f"{high} or less" if math.isinf(found.low) else f"{low} and {high}"
@@ -114,22 +124,22 @@ def verdict(comparison: RunComparison) -> str:
     """Return a sentence on whether B is slower and because of which stage, or which limits B exceeds."""
     at, where = comparison.at, percentile(comparison.quantile)
     if at.kind == "not_enough":
-        return f"Too few requests to compare {where}: both sides need at least {ordinary_spaces(whole(samples_needed(comparison.quantile)))}."
+        return f"Too few requests to compare {where}: both sides need at least {whole(samples_needed(comparison.quantile))}."
     if at.kind == "same":
         exceeded = ", ".join(_exceeded_text(each) for each in comparison.threshold_results if each.outcome == "failed")
         name = f"No difference of {MIN_CHANGE:.0%} or more" if at.is_certain else "No significant difference"
         return f"{name} at {where}{exceeded and f', but over the limit: {exceeded}'}."
     word = "slower" if at.kind == "regression" else "faster"
-    size = ordinary_spaces(f"{duration(abs(at.difference))} ({signed_change(at.growth)})")
+    size = f"{duration(abs(at.difference))} ({signed_change(at.growth)})"
     largest = comparison.largest_change
     why = (
-        f"; {ordinary_spaces(portion(largest.share))} of the change is in {label(largest.stage)}"
+        f"; {portion(largest.share)} of the change is in {label(largest.stage)}"
         if largest and largest.share > 0
         else ""
     )
     blamed = comparison.blamed_function
     code = f", {percent(blamed.share)} of that in {blamed.title}" if blamed else ""
-    return f"B is {word} at {where} by {size}{why}{ordinary_spaces(code)}."
+    return f"B is {word} at {where} by {size}{why}{code}."
 
 
 def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
@@ -145,10 +155,10 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
             _OUTCOMES[found.outcome],
             f"the two sides have no {found.threshold.subject} in common",
         )
-    measured = ordinary_spaces(f"{duration(difference.difference, sign=True)}, {signed_change(difference.growth)}")
+    measured = f"{duration(difference.difference, sign=True)}, {signed_change(difference.growth)}"
     why = f"{found.threshold.subject} {measured}, between {interval_text(difference)}"
     if found.outcome == "unknown":
-        needed = ordinary_spaces(whole(requests_needed(difference.quantile)))
+        needed = whole(requests_needed(difference.quantile))
         why = f"{found.threshold.subject} {measured}: both sides need {needed} requests"
     elif found.outcome == "passed" and difference.difference > found.threshold.allowed(difference.a_value or 0.0):
         why += ": not significant"
@@ -158,21 +168,19 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
 def _exceeded_text(found: ThresholdResult) -> str:
     if not isinstance(found.difference, QuantileComparison):
         return found.threshold.subject
-    return f"{found.threshold.subject} ({ordinary_spaces(duration(found.difference.difference, sign=True))})"
+    return f"{found.threshold.subject} ({duration(found.difference.difference, sign=True)})"
 
 
 def warnings(comparison: RunComparison) -> Sequence[str]:
     lines = [f"B has more errors: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
     lines += [
-        ordinary_spaces(
-            f"The mix of requests differs: {dimension} {value or 'none'} is {percent(a)} of A and {percent(b)} of B."
-        )
+        f"The mix of requests differs: {dimension} {value or 'none'} is {percent(a)} of A and {percent(b)} of B."
         for dimension, value, a, b in comparison.mixes
         if not (lines and dimension == "status")
     ]
     lines += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
     if comparison.too_few:
-        wanted = ordinary_spaces(whole(comparison.min_requests))
+        wanted = whole(comparison.min_requests)
         lines.append(f"One side has fewer than {wanted} requests: no threshold is evaluated.")
     return lines
 
@@ -185,7 +193,7 @@ def request_counts(comparison: RunComparison) -> tuple[str, str]:
 
 def _side_summary(side: Side) -> str:
     selection = side.selection
-    text = f"{ordinary_spaces(several(side.requests, 'request'))} of {selection.service}"
+    text = f"{several(side.requests, 'request')} of {selection.service}"
     return f"{text}, {_utc_text(selection.start)} to {_utc_text(selection.end)} UTC" if side.has_window else text
 
 
@@ -195,13 +203,11 @@ def _utc_text(at: datetime) -> str:
 
 def _failure_text(found: FailureDifference) -> str:
     shares = (percent(share, 2) for share in (found.a, found.b))
-    return ordinary_spaces(
-        "{} of A, {} of B: {:+.2f} to {:+.2f} percentage points".format(*shares, found.low * 100, found.high * 100)
-    )
+    return "{} of A, {} of B: {:+.2f} to {:+.2f} percentage points".format(*shares, found.low * 100, found.high * 100)
 
 
 def _excluded_text(found: TokenTimes) -> str:
-    of_a, of_b = (ordinary_spaces(several(each, "request")) for each in found.excluded)
+    of_a, of_b = (several(each, "request") for each in found.excluded)
     compared = (
         f"is compared only for requests measured {DEFINITIONS.get(found.definition, found.definition)}"
         if found.definition
@@ -211,9 +217,9 @@ def _excluded_text(found: TokenTimes) -> str:
 
 
 def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
-    times = (ordinary_spaces(duration(each)) for each in (found.a_value, found.b_value))
-    shown = UNKNOWN if found.growth is None else ordinary_spaces(signed_change(found.growth))
-    return (*times, ordinary_spaces(duration(found.difference, sign=True)), shown, interval_text(found))
+    times = (duration(each) for each in (found.a_value, found.b_value))
+    shown = UNKNOWN if found.growth is None else signed_change(found.growth)
+    return (*times, duration(found.difference, sign=True), shown, interval_text(found))
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}

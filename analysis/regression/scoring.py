@@ -9,10 +9,12 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from ...core.histogram import Histogram
 from . import statistic
@@ -63,15 +65,12 @@ class Reference:
         if raw.get("format") != FORMAT:
             msg = f"the reference has format {raw.get('format')}, not {FORMAT}; it must be learned again"
             raise ValueError(msg)
-        return cls(
-            until=raw["until"],
-            rows=tuple(statistic.Row(**row) for row in raw["rows"]),
-            model=statistic.ExpectationModel(**{name: _tuples(value) for name, value in raw["model"].items()}),
-            windows=tuple(_limits(limits) for limits in raw["windows"]),
-            key=tuple(_limits(limits) for limits in raw["key"]),
-            strata=raw["strata"] and Strata(**raw["strata"]),
-            version_rows=tuple(statistic.Row(**row) for row in raw["version_rows"]),
-        )
+        return _reference_adapter().validate_python(raw)
+
+
+@cache
+def _reference_adapter() -> TypeAdapter[Reference]:
+    return TypeAdapter(Reference)
 
 
 def learn_reference(
@@ -127,14 +126,6 @@ def robust_spread(values: statistic.Floats) -> statistic.Floats:
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=-1)
     deviation = np.median(np.abs(values - middle[..., None]), axis=-1)
     return np.maximum(np.maximum(1.4826 * deviation, (high - low) / 2.563), 1e-6)
-
-
-def _limits(raw: Mapping[str, Any]) -> WindowLimits:
-    return WindowLimits(**{name: _tuples(value) for name, value in raw.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _plain(values: statistic.Floats) -> tuple[float, ...]:
@@ -371,9 +362,12 @@ class AlarmState:
     @classmethod
     def from_json(cls, text: str) -> AlarmState:
         """Parse an alarm state from the JSON of `to_json`, also of another version of Stagelens."""
-        raw: dict[str, Any] = {name: value for name, value in json.loads(text).items() if name in cls.__slots__}
-        raw.update({name: tuple(raw[name]) for name in ("runs", "slow", "released")})
-        return cls(**raw)
+        return _alarm_state_adapter().validate_json(text)
+
+
+@cache
+def _alarm_state_adapter() -> TypeAdapter[AlarmState]:
+    return TypeAdapter(AlarmState)
 
 
 @dataclass(frozen=True, slots=True)
