@@ -41,7 +41,6 @@ def facts_of(median: Stages, tail: Stages, requests: int = 5000, service: str = 
 
 
 def finding_of(found: Facts, stage: str, rank: str = "p99") -> StageFinding:
-    """Return the finding about *stage*."""
     return next(each for each in findings(found, rank) if each.stage == stage)
 
 

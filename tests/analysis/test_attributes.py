@@ -43,7 +43,6 @@ def counts_of(latency: Floats, values: Mapping[str, Texts], at: Ints | None = No
 
 
 def noise(seed: int, size: int) -> tuple[np.random.Generator, Floats]:
-    """Return a generator, and latencies around `FAST`."""
     rng = np.random.default_rng(seed)
     return rng, FAST * np.exp(rng.normal(0, 0.4, size))
 

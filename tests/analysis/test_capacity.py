@@ -23,14 +23,12 @@ def made(
 
 
 def fitted(rate: np.ndarray, latency: np.ndarray) -> Curve:
-    """Return the curve, which there must be."""
     found = fit_curve(rate, latency)
     assert isinstance(found, Curve)
     return found
 
 
 def allowed(rate: np.ndarray, latency: np.ndarray, threshold: float) -> Capacity:
-    """Return the capacity of a curve that there must be."""
     return capacity_at(fitted(rate, latency), rate, latency, threshold)
 
 

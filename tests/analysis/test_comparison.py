@@ -34,7 +34,6 @@ QUANTILES = st.sampled_from((0.5, 0.9, 0.99))
 
 
 def histogram(latencies: Sequence[float]) -> Histogram:
-    """Record each latency once."""
     made = Histogram()
     for each in latencies:
         made.record(each)

@@ -33,12 +33,10 @@ prices:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where prices are written."""
     return tmp_path / "prices.yaml"
 
 
 def errors_of(file: Path, text: str) -> list[str]:
-    """Return what is wrong with *text*, by line."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(FileError) as caught:
         costs.read_prices(file)

@@ -11,16 +11,12 @@ from stagelens.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Window:
-    """A part of it."""
-
     block: InMinutes
     required: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Policy with every type of field."""
-
     at: tuple[float | str, ...]
     windows: tuple[Window, ...]
     first: Window

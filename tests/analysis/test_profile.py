@@ -80,7 +80,6 @@ def test_recursion_counts_once() -> None:
 
 
 def replace_line(frame: CodeFrame, line: int) -> CodeFrame:
-    """Return *frame* at *line*."""
     return frame._replace(line=line)
 
 

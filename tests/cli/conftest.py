@@ -36,5 +36,4 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(name="free_port")
 def _free_port() -> int:
-    """Unused port."""
     return free_port()

@@ -33,13 +33,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 
 
 class Terminal:
-    """A terminal of 80 columns with a session of its own, and a process in it.
-
-    Args:
-        command: What runs there.
-        env: In which environment.
-        apart: Whether its stdout is somewhere else: a pipe.
-    """
+    """A terminal of 80 columns with a session of its own, and a process in it; if *apart*, its stdout is a pipe."""
 
     def __init__(self, command: list[str], env: Mapping[str, str] | None = None, *, apart: bool = False) -> None:
         self._end, self._other = pty.openpty()
@@ -64,11 +58,9 @@ class Terminal:
         return seen + found
 
     def type(self, text: str) -> None:
-        """Type *text*."""
         os.write(self._end, text.encode())
 
     def end(self) -> int:
-        """Wait for the end of the process, and return its exit code."""
         return self.process.wait(TIMEOUT_SECONDS)
 
     def rest(self) -> str:
@@ -82,11 +74,9 @@ class Terminal:
         return text
 
     def __enter__(self) -> Self:
-        """Return it."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
         self.process.kill()
         self.process.communicate()
         os.close(self._end)
@@ -95,7 +85,6 @@ class Terminal:
 
 
 def script(text: str) -> str:
-    """Return *text* without its indentation."""
     return textwrap.dedent(text).lstrip()
 
 

@@ -17,7 +17,6 @@ ROUNDS = 400
 
 
 def sample(random_: random.Random, count: int, mean: float) -> Histogram:
-    """So many requests of an exponential latency."""
     made = Histogram()
     for _ in range(count):
         made.count_one(random_.expovariate(1 / mean))

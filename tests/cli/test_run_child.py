@@ -30,12 +30,10 @@ PARENT = script(
 
 
 def parent(*command: str) -> list[str]:
-    """The words that run *command* as a child."""
     return [sys.executable, "-c", PARENT, *command]
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run *command* as a child."""
     return subprocess.run(parent(*command), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
 
 

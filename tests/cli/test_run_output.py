@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,11 +29,8 @@ EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """An empty store."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'run.db'}", clock=lambda: NOON)
-    yield opened
-    opened.close()
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store(clock=lambda: NOON)
 
 
 def many(number: int, service: Series = SHOP) -> list[Request]:
@@ -49,26 +46,14 @@ def many(number: int, service: Series = SHOP) -> list[Request]:
 
 
 def service_at(number: int) -> int:
-    """When a request came, all within a minute."""
     return NOON - 600 + number % 60
 
 
 def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> KeptTrace:
-    """Retained request."""
     each = {"name": name, "stage": "forward", "duration_ns": 2 * MS, "attributes": {}}
-    return KeptTrace(
-        *(
-            "ab" * 16,
-            "01" * 8,
-            service,
-            (NOON - 600) * NS,
-            100 * MS,
-            "slow",
-            "forward",
-            {"forward": 99 * MS, "overhead": MS},
-        ),
-        [{**each, "start_ns": number * 2 * MS} for number in range(spans)],
-    )
+    inside = [{**each, "start_ns": number * 2 * MS} for number in range(spans)]
+    stages = {"forward": 99 * MS, "overhead": MS}
+    return KeptTrace("ab" * 16, "01" * 8, service, (NOON - 600) * NS, 100 * MS, "slow", "forward", stages, inside)
 
 
 @pytest.fixture
@@ -86,7 +71,6 @@ def summary_lines(store: Store) -> Callable[[], list[str]]:
 
 
 def line(lines: list[str], start: str) -> str:
-    """The first of *lines* that begins with *start*."""
     return next(each for each in lines if each.startswith(start))
 
 

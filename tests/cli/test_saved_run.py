@@ -58,7 +58,6 @@ attributes = st.dictionaries(
 
 @st.composite
 def retained_trace(draw: st.DrawFn) -> KeptTrace:
-    """Retained request, as created by the collector."""
     spent = draw(stages)
     spans = [
         {

@@ -18,8 +18,6 @@ from tests.support import scrape_target
 def get(
     url: str, egress_policy: EgressPolicy | None = None, *, proxy: str | None = None, follow: bool = False
 ) -> httpx.Response:
-    """Send a GET request to *url*."""
-
     async def ask() -> httpx.Response:
         transport = CheckedTransport(egress_policy or EgressPolicy(), proxy=proxy)
         async with httpx.AsyncClient(transport=transport, follow_redirects=follow) as client:
@@ -30,7 +28,6 @@ def get(
 
 @pytest.fixture
 def served() -> Generator[scrape_target.Served]:
-    """Server that records its requests."""
     with scrape_target.serving() as served:
         served.bodies["/metrics"] = b"here"
         yield served

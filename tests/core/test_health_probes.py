@@ -9,7 +9,6 @@ from stagelens.core.health_probes import PROBES, UNMATCHED, ProbePolicy, is_know
 
 
 def test_known_paths() -> None:
-    """Paths of orchestrators, frameworks and inference servers are known; those of users that contain such a word are not."""
     known = """
         /healthz /livez /readyz /health /ready /live /ping /metrics /v2/health/ready /v2/health/live /-/healthy /-/ready
         /_health /-/healthz /api/v1/health /health/ ^healthz/$ /__heartbeat__ /actuator/health/liveness /q/health/started
@@ -26,7 +25,6 @@ def test_known_paths() -> None:
 
 
 def test_known_probers() -> None:
-    """User-Agents of probers are known; those of browsers and client libraries are not."""
     known = (
         *("kube-probe/1.31", "GoogleHC/1.0", "ELB-HealthChecker/2.0", "Prometheus/2.55.0", "Consul Health Check"),
         *("Envoy/HC", "Datadog Agent/7.50", "Blackbox Exporter/0.25.0", "Amazon-Route53-Health-Check-Service (ref 1)"),

@@ -33,7 +33,6 @@ def _as_before() -> Generator[None]:
 
 
 def logged(env: dict[str, str]) -> io.StringIO:
-    """Capture log output with the settings *env*."""
     stream = io.StringIO()
     logging.getLogger().handlers.clear()
     logs.configure_logging(env, stream)
@@ -41,7 +40,6 @@ def logged(env: dict[str, str]) -> io.StringIO:
 
 
 def objects(stream: io.StringIO) -> list[dict[str, Any]]:
-    """Parse the lines of *stream*, each of which must be JSON."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 

@@ -41,7 +41,6 @@ PROXIES = (
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start without proxies."""
     for name in itertools.chain(NAMES, map(str.lower, NAMES), ["REQUEST_METHOD"]):
         monkeypatch.delenv(name, raising=False)
 

@@ -20,7 +20,6 @@ REQUESTS = st.lists(st.tuples(ATTRIBUTES, st.integers(0, 10**12)), max_size=30)
 
 
 def taken(histograms: AttributeHistograms) -> dict[str, dict[str, Histogram]]:
-    """Return the histograms by attribute and value."""
     found: defaultdict[str, dict[str, Histogram]] = defaultdict(dict)
     for metric, key, histogram in histograms.take():
         if metric == names.REQUEST_BY_ATTRIBUTE:

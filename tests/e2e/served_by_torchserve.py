@@ -15,21 +15,17 @@ class Sums(BaseHandler):
     """Adds up the numbers of each request of a batch."""
 
     def initialize(self, context: Any) -> None:  # noqa: ARG002 - TorchServe passes it
-        """Create the model."""
         self.device = torch.device("cpu")
         self.model = torch.nn.Linear(2, 1, bias=False)
         torch.nn.init.ones_(self.model.weight)
         self.initialized = True
 
     def handle(self, data: Any, context: Any) -> Any:
-        """Process a batch in a request."""
         with stagelens.request("handle", traceparent=context.get_request_header(0, "traceparent") or ""):
             return super().handle(data, context)
 
     def preprocess(self, data: list[dict[str, list[float]]]) -> torch.Tensor:
-        """Return the numbers of all requests; TorchServe has read their JSON."""
         return torch.tensor([row["body"] for row in data], dtype=torch.float32)
 
     def postprocess(self, data: torch.Tensor) -> Any:
-        """Return a number for each request."""
         return data[:, 0].tolist()

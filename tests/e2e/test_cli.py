@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 
 def stagelens(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line and return what came of it."""
     command = [sys.executable, "-m", "stagelens", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 

@@ -38,12 +38,7 @@ INSTALLED = {".venv", "stagelens.egg-info", "__pycache__"}
 
 
 class Demo(Printing):
-    """A running `make demo`.
-
-    Args:
-        clone: Where it is started.
-        temporary: Folder for its temporary files.
-    """
+    """A running `make demo`."""
 
     def __init__(self, clone: Path, temporary: Path) -> None:
         # Long enough for the first release to be judged at p90.
@@ -81,7 +76,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for temporary files."""
     return tmp_path_factory.mktemp("temporary")
 
 
@@ -100,13 +94,11 @@ def demo(clone: Path, temporary: Path) -> Generator[Demo]:
 
 @pytest.fixture
 def url(demo: Demo) -> str:
-    """Address of the pages, as printed by the demo."""
     return demo.wait_for(r"open (http://127\.0\.0\.1:\d+)")[1]
 
 
 @pytest.fixture
 def page(browser: Browser) -> Generator[Page]:
-    """A fresh browser tab of a laptop's size."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
     yield context.new_page()
     context.close()
@@ -192,7 +184,6 @@ def test_ctrl_c_leaves_nothing_behind(demo: Demo, clone: Path, temporary: Path) 
 
 
 def _files(clone: Path) -> set[Path]:
-    """Return the files of *clone*, without those of the installation."""
     paths = (path.relative_to(clone) for path in clone.rglob("*") if path.is_file())
     return {path for path in paths if not INSTALLED & set(path.parts)}
 

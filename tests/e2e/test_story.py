@@ -48,7 +48,6 @@ class Inbox(SlackHook):
         self.came = threading.Event()
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        """Take a message."""
         response = super().take(path, headers, body)
         self.came.set()
         return response

@@ -54,7 +54,6 @@ class TorchServe(NamedTuple):
     store: Store
 
     def send(self, numbers: Sequence[int | str]) -> int:
-        """Send a request; return the status."""
         return httpx.post(self.predictions, json=numbers, timeout=60).status_code
 
     def logged(self, count: int) -> list[tuple[float, float]]:
@@ -68,7 +67,6 @@ class TorchServe(NamedTuple):
 
 @contextmanager
 def running(folder: Path, store: Store) -> Generator[TorchServe]:
-    """Run TorchServe under the agent."""
     ports = [free_port() for _ in range(5)]
     (folder / "config.properties").write_text(_SETTINGS.format(*ports))
     collector = Collector(CollectorConfig(port=0), store)
@@ -124,7 +122,6 @@ def _responds(server: TorchServe) -> bool:
 
 
 def everything() -> Selection:
-    """Return a selection of all requests."""
     now = datetime.now(UTC)
     return Selection(now - timedelta(hours=1), now + timedelta(hours=1))
 

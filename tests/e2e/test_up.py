@@ -30,8 +30,6 @@ TIMEOUT_SECONDS = 60
 
 
 class Server(Printing):
-    """A running `stagelens up` over a database file."""
-
     def __init__(self, folder: Path, command: str = "up") -> None:
         ports = ["--collector-port", "0"] if command == "collector" else []
         ports = ["--collector-port", "0", "--dashboard-port", "0"] if command == "up" else ports
@@ -42,14 +40,12 @@ class Server(Printing):
         return self.wait_for(rf"{name}\s+(http://\S+)", TIMEOUT_SECONDS)[1]
 
     def terminate(self) -> int:
-        """Ask it to stop and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait(TIMEOUT_SECONDS)
 
 
 @contextmanager
 def running(folder: Path) -> Generator[Server]:
-    """A server for the length of a block."""
     server = Server(folder)
     try:
         yield server
@@ -114,7 +110,6 @@ def post(url: str, body: bytes, name: str) -> int:
 
 
 def counted(folder: Path) -> int:
-    """Return how many requests the store holds."""
     store = Store.open(f"sqlite:///{folder / 'store.db'}")
     try:
         now = datetime.now(UTC)
@@ -139,7 +134,6 @@ def test_metrics_include_alerts_and_sigterm_drains(tmp_path: Path) -> None:
 
 
 def get(url: str) -> tuple[int, str]:
-    """Return status and text of a page."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
             return response.status, response.read().decode()

@@ -18,13 +18,7 @@ LOW, WIDTH = -420, 320
 
 @dataclass
 class Service:
-    """Draws minutes from the distribution that its stages give.
-
-    Args:
-        rate: Requests a minute.
-        day_swing: How much slower everything is at the slowest hour. [ratio]
-        load_swing: How far the load swings around the rate over the day. [ratio]
-    """
+    """Draws *rate* requests a minute from the distribution of its stages; swings are ratios over a day, of the latency and of the load."""
 
     rate: float = 600
     day_swing: float = 0.0
@@ -80,26 +74,22 @@ def _place(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @pytest.fixture
 def service() -> Service:
-    """A service of ten requests a second."""
     return Service()
 
 
 @pytest.fixture
 def make_service() -> Callable[..., Service]:
-    """Makes services of another kind."""
     return Service
 
 
 @pytest.fixture(scope="session")
 def three_days() -> list[MinuteHistograms]:
-    """Three quiet days of the service."""
     service = Service(rng=np.random.default_rng(11))
     return [service.minutes(day * DAY, DAY) for day in range(3)]
 
 
 @pytest.fixture(scope="session")
 def reference(three_days: list[MinuteHistograms]) -> Reference:
-    """Baseline of the service."""
     learnt = learn_reference_by_day(default_tail_policy(), lambda: three_days)
     assert learnt is not None
     return learnt

@@ -15,7 +15,6 @@ from stagelens.analysis.regression.stage_attribution import learn_stage_baseline
 from stagelens.analysis.regression.statistic import (
     MinuteHistograms,
     StageSeconds,
-    TailCounts,
     count_beyond,
     join_tallies,
 )
@@ -71,7 +70,7 @@ def test_a_cold_start_of_the_canary_causes_no_alarm(service: Any, reference: Ref
     cold = service.minutes(0, 3, {"forward": 4.0}, share=0.3)
     warm = service.minutes(3, 87, share=0.3)
     a = count_beyond(reference.rows, service.minutes(0, 90, share=0.7))
-    b = canary_joined(reference, cold, warm)
+    b = join_tallies(*(count_beyond(reference.rows, part) for part in (cold, warm)))
     progress = scoring.AlarmState()
     turns: list[str] = []
     for at in range(1, 91):
@@ -82,12 +81,6 @@ def test_a_cold_start_of_the_canary_causes_no_alarm(service: Any, reference: Ref
         turns += [turn] if turn else []
 
     assert turns == []
-
-
-def canary_joined(reference: Reference, *parts: MinuteHistograms) -> TailCounts:
-    """Return the counts of *parts*, one after the other."""
-    first, second = (count_beyond(reference.rows, part) for part in parts)
-    return join_tallies(first, second)
 
 
 def test_both_versions_must_cover_the_same_minutes(service: Any, reference: Reference) -> None:

@@ -23,9 +23,7 @@ NOW = 3 * DAY
 
 def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, TailScore]]:
     """Evaluate all minutes of *parts* after the first 240, and return the alarms with their times."""
-    counted = count_beyond(reference.rows, parts[0])
-    for part in parts[1:]:
-        counted = join_tallies(counted, count_beyond(reference.rows, part))
+    counted = reduce(join_tallies, (count_beyond(reference.rows, part) for part in parts))
     scorer, progress = TailScorer(POLICY, reference), scoring.AlarmState()
     turns: list[tuple[str, int, TailScore]] = []
     for at in range(counted.start + 241, counted.end + 1):

@@ -15,7 +15,6 @@ HOUR = 4
 
 
 def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
-    """A judgement in which one window has *score*."""
     cells = tuple(WindowScore(0, 0.0, score if number == window else 0.0, 0.0) for number in range(len(POLICY.windows)))
     return TailScore(cells, {"forward": key} if key else {})
 
@@ -23,7 +22,6 @@ def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
 def go(
     progress: AlarmState, minutes: int, judgement: TailScore, release_at: int | None = None, rules: AlarmRules = RULES
 ) -> tuple[AlarmState, list[tuple[str, int]]]:
-    """Go on for so many minutes; return where it stands, and when what happened."""
     turns: list[tuple[str, int]] = []
     for at in range(progress.at + 1, progress.at + minutes + 1):
         progress, turn = advance_alarm(rules, progress, at, judgement, release=at == release_at)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,8 @@ DAY = 1440
 
 
 def counted(days: list[MinuteHistograms]) -> tuple[tuple[Row, ...], TailCounts]:
-    """Return the questions of *days*, and their counts."""
     rows = rows_of(POLICY, *total_histograms(days))
-    whole = count_beyond(rows, days[0])
-    for day in days[1:]:
-        whole = join_tallies(whole, count_beyond(rows, day))
-    return rows, whole
+    return rows, reduce(join_tallies, (count_beyond(rows, day) for day in days))
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=60), st.data())

@@ -1,5 +1,7 @@
 """Counting minutes for questions, and what the questions are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,6 +34,11 @@ def minutes_of(seconds: NDArray[np.float64], stage_seconds: NDArray[np.float64])
 
 def _place(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.ceil(np.log2(values) * 32).astype(int) - 1 + 400
+
+
+def part_of(minutes: MinuteHistograms, start: int, end: int) -> MinuteHistograms:
+    own = minutes.own[:, start:end]
+    return replace(minutes, start=minutes.start + start, total=minutes.total[start:end], own=own)
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +88,7 @@ def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], M
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     whole = count_beyond(rows, minutes)
-    parts = [
-        count_beyond(
-            rows, MinuteHistograms(1000 + a, minutes.index, minutes.total[a:b], minutes.stages, minutes.own[:, a:b])
-        )
-        for a, b in ((0, cut), (cut, 50))
-    ]
-    joined = join_tallies(*parts)
+    joined = join_tallies(*(count_beyond(rows, part_of(minutes, *part)) for part in ((0, cut), (cut, 50))))
 
     assert joined.start == whole.start
     assert np.allclose(joined.beyond, whole.beyond, rtol=1e-12)
@@ -98,15 +99,7 @@ def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], M
 def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
-    one = count_beyond(
-        rows, MinuteHistograms(1000, minutes.index, minutes.total[:2], minutes.stages, minutes.own[:, :2])
-    )
-    later = count_beyond(
-        rows, MinuteHistograms(1004, minutes.index, minutes.total[4:5], minutes.stages, minutes.own[:, 4:5])
-    )
-    again = count_beyond(
-        rows, MinuteHistograms(1001, minutes.index, minutes.total[1:2], minutes.stages, minutes.own[:, 1:2])
-    )
+    one, later, again = (count_beyond(rows, part_of(minutes, *part)) for part in ((0, 2), (4, 5), (1, 2)))
 
     assert join_tallies(one, later).requests.tolist() == [400, 400, 0, 0, 400]
     assert np.allclose(join_tallies(one, again).beyond, one.beyond, rtol=1e-12)

@@ -29,7 +29,6 @@ def requests(rng: np.random.Generator, number: int, at: int) -> MinuteHistograms
 
 
 def together(parts: Mapping[str, MinuteHistograms]) -> MinuteHistograms:
-    """Return the requests of all *parts*."""
     first = next(iter(parts.values()))
     total = sum((part.total for part in parts.values()), np.zeros_like(first.total))
     own = sum((part.own for part in parts.values()), np.zeros_like(first.own))
@@ -37,7 +36,6 @@ def together(parts: Mapping[str, MinuteHistograms]) -> MinuteHistograms:
 
 
 def p95(minutes: MinuteHistograms) -> int:
-    """Return the bucket of p95 of the end-to-end latency."""
     sums = minutes.total.sum(axis=0).cumsum()
     return int(minutes.index[np.searchsorted(sums, 0.95 * sums[-1])])
 
@@ -50,7 +48,6 @@ def parts(rng: np.random.Generator) -> dict[str, MinuteHistograms]:
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """Return a source of random numbers."""
     return np.random.default_rng(5)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -107,9 +108,7 @@ def test_the_onset_starts_the_latest_stretch_of_slow_blocks(
 ) -> None:
     blocks = {start + step for start in slow for step in range(0, 30 if start > 30 else 20, 10)}
     parts = [service.minutes(start, 10, {"forward": 2.0} if start in blocks else {}) for start in range(0, 90, 10)]
-    counts = count_beyond(reference.rows, parts[0])
-    for part in parts[1:]:
-        counts = join_tallies(counts, count_beyond(reference.rows, part))
+    counts = reduce(join_tallies, (count_beyond(reference.rows, part) for part in parts))
     row = next(number for number, each in enumerate(reference.rows) if (each.stage, each.at) == (END_TO_END, 0.95))
 
     assert regression_onset(reference, counts, Window(10, 6, 2, ()), WindowScore(row, 9.0, 1.0, excess)) == onset

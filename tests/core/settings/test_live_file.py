@@ -32,7 +32,6 @@ def replace_by_a_folder(path: Path) -> None:
 
 
 def remove_the_folder(path: Path) -> None:
-    """Remove the file with its folder."""
     shutil.rmtree(path.parent)
 
 
@@ -43,19 +42,16 @@ def link_to_nothing(path: Path) -> None:
 
 
 def users_file(path: Path) -> Users:
-    """Return the users of a file with one user."""
     add_user(path, "ada", "correct horse")
     return Users(path)
 
 
 def slo_file(path: Path) -> LiveSloFile:
-    """Return an SLO file with one SLO."""
     path.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 250ms, window: 30d}]\n")
     return LiveSloFile(path, {})
 
 
 def access_file(path: Path) -> LiveFile[Any]:
-    """Return an access file with one group."""
     path.write_text("groups: [{name: sre, role: admin, users: [ada]}]\n")
     return LiveFile(path, read_access_file)
 

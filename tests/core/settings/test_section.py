@@ -51,7 +51,6 @@ class Limit(Section):
     weights: Entries[Amount] = Field(default={}, examples=["checkout: 3"])
 
     def faults(self) -> Iterator[Fault]:
-        """Report a long window as an error and a short one as a warning."""
         if self.window > timedelta(days=90):
             yield Fault("window", "is longer than 90d")
         if self.window < timedelta(days=7):
@@ -67,7 +66,6 @@ class Top(Section):
 
 
 def read(text: str, **context: Any) -> tuple[Top | None, Document]:
-    """Return the section of the YAML *text*, and its document."""
     document = parse(text)
     return read_section(Top, document, (), document.value, {"env": {}, "held": {}} | context), document
 
@@ -166,7 +164,6 @@ class WithSecret(Section):
 
 
 def secret(text: str, env: Mapping[str, str], held: dict[str, str] | None = None) -> tuple[Secret | None, Document]:
-    """Return the secret of a section, and its document."""
     document = parse(text)
     context = {"env": env, "held": {} if held is None else held}
     found = read_section(WithSecret, document, (), document.value, context)
