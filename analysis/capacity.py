@@ -186,7 +186,6 @@ def _least_squares(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats
 
 
 def _knees(curves: Floats) -> Floats:
-    """Return the knee of each row (a, b, saturation) of *curves*."""
     base, growth, saturation = curves.T
     return saturation * np.sqrt(base) / (np.sqrt(base) + np.sqrt(growth))
 

@@ -334,7 +334,6 @@ def critical_path(root: PlacedRequest) -> list[PathPiece]:
 
 
 def _walk(placed: PlacedRequest, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]) -> None:
-    """Append the pieces of *placed* in [low, high), last first."""
     now = high
     while now > low:
         stage, start, _ = placed.stage_before(now)

@@ -219,7 +219,6 @@ class _Slow:
 
 
 def _units(table: ReplicaTable, *, by_host: bool) -> _Units | None:
-    """Return the replicas of *table*, or its hosts if some have several processes; None without any."""
     if not table.replicas or not len(table.index):
         return None
     places = [each.place for each in table.replicas]
@@ -235,7 +234,6 @@ def _units(table: ReplicaTable, *, by_host: bool) -> _Units | None:
 
 
 def _slowest(units: _Units) -> _Slow | None:
-    """Return the unit with the strongest evidence of being slower than the others; None if there is none."""
     _, step = np.unique(units.starts, return_inverse=True)
     ranges = list(_ranges(int(step.max()) + 1))
     candidates = [at for at, place in enumerate(units.places) if OTHER_PLACES not in place]
@@ -299,12 +297,10 @@ class _Look:
 
     @property
     def own(self) -> Ints:
-        """Requests of the unit at times when others have requests, too; shape (t, k)."""
         return self.units.counts[self.at] * (self.others.sum(axis=1) > 0)[:, np.newaxis]
 
     @property
     def others(self) -> Ints:
-        """Requests of the other units; shape (t, k)."""
         return self.units.counts.sum(axis=0) - self.units.counts[self.at]
 
     def above(self, counts: Ints) -> Ints:

@@ -62,6 +62,5 @@ class Situation:
 
 
 def _growth(found: QuantileComparison | None) -> float:
-    """Return the ratio of a regression that stands out; 0 for any other change."""
     is_slower = found is not None and found.kind == "regression" and (found.ratio or 0.0) >= MATERIAL
     return (found.ratio or 0.0) if found is not None and is_slower else 0.0

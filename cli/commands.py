@@ -87,7 +87,6 @@ def run_command(command: Command, words: Sequence[str], environment: Mapping[str
 
 
 def root_parser(version: str) -> argparse.ArgumentParser:
-    """Return the parser of `stagelens` without a command, with a line for each command."""
     parser = _new_parser("stagelens", DESCRIPTION, EPILOG)
     parser.add_argument("--version", action="version", version=f"stagelens {version}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")

@@ -186,7 +186,6 @@ def warnings(comparison: RunComparison) -> Sequence[str]:
 
 
 def request_counts(comparison: RunComparison) -> tuple[str, str]:
-    """Return the number of requests of each side as text; for a store, with the time window in UTC."""
     a, b = (_side_summary(side) for side in (comparison.a, comparison.b))
     return a, b
 

@@ -306,7 +306,6 @@ class TokenTimes:
 
 
 def token_times(read: Reader, a: Selection, b: Selection) -> dict[str, TokenTimes]:
-    """Return the token times of both sides by measure; without measures that neither side has."""
     found = ((name, read.streams(a, metric), read.streams(b, metric)) for name, metric in MEASURES.items())
     return {name: _common_times(name, of_a, of_b) for name, of_a, of_b in found if of_a or of_b}
 

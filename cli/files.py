@@ -55,7 +55,6 @@ def _open_folder(path: Path) -> Generator[int]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that *path* can be written, before any work starts."""
     if path.is_dir():
         msg = f"{option} {path} is a folder; name a file in it, such as {path / 'run'}"
         raise StagelensError(msg)

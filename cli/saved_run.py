@@ -56,7 +56,6 @@ class Run:
 
 
 def save_run(store: Store, path: Path, run: Run) -> None:
-    """Write the contents of *store* and the metadata of *run* to *path*."""
     about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
     with open_export(store) as found, open_atomic(path) as file:
         file.write(f'{{"{KEY}": {json.dumps(about)}')

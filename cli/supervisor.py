@@ -184,7 +184,6 @@ _WAITING_FOR_CHILDREN = f"waiting at most {_CHILDREN_SECONDS:g} s for processes 
 
 
 def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
-    """Run *command* in *env* as a child, collect its telemetry, and write the outputs requested by *outputs*."""
     for option, path in (("--save", outputs.save), ("--report", outputs.report)):
         if path is not None:
             check_writable(path, option)

@@ -122,6 +122,20 @@ def test_the_agent_needs_the_base_install_only() -> None:
     assert heavy.intersection(loaded) == set()
 
 
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--", "true"]])
+def test_the_command_line_imports_what_its_command_needs(words: list[str]) -> None:
+    code = (
+        "import os, sys, stagelens.__main__ as command_line; os.execvpe = lambda *_: sys.exit();\n"
+        "try: command_line.main(sys.argv[1:])\n"
+        "finally: print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    loaded = set(ran.stderr.split())
+
+    assert "stagelens.cli.commands" in loaded
+    assert loaded.isdisjoint({"numpy", "pandas", "pydantic", "rich", "sqlalchemy", "yaml", "stagelens.core.settings"})
+
+
 DOCUMENTED = [
     ".".join(("stagelens", *path.relative_to(ROOT).with_suffix("").parts))
     for path in MODULES

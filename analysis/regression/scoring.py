@@ -266,8 +266,6 @@ class TailScorer:
 
 
 class _WindowBatch:
-    """Windows and rows laid out as arrays, so that all blocks are scored in one pass."""
-
     def __init__(
         self, policy: TailPolicy, windows: Sequence[Window], reference: Reference, limits: Sequence[WindowLimits]
     ) -> None:

@@ -145,7 +145,6 @@ def _ratio(value: object) -> float:
 
 
 def _from_percent(value: object) -> float | None:
-    """Return the ratio for a probable percentage such as 99.9 or "99.9%"."""
     try:
         number = float(str(value).strip().removesuffix("%"))
     except ValueError:
