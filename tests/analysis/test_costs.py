@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.analysis import costs
-from stagelens.analysis.costs import Costs
+from stagelens.analysis.costs import Costs, Waste, WasteKind, largest_waste, most_wasteful
 from stagelens.core.errors import ConfigError
 from stagelens.core.settings.live_file import FileError
 from stagelens.dashboard.config import DashboardConfig
@@ -131,12 +131,6 @@ def test_the_setting_names_a_file_that_exists(file: Path) -> None:
     assert DashboardConfig.from_env({}).prices is None
 
 
-def test_a_request_costs_its_share_of_the_paid_time() -> None:
-    assert costs.cost_of_request(12.4, 3600, 1_000_000) == pytest.approx(12.4e-6)
-    assert costs.cost_of_request(12.4, 3600, 500_000) == pytest.approx(24.8e-6)
-    assert costs.cost_of_request(12.4, 3600, 0) is None
-
-
 @given(st.dictionaries(st.sampled_from(["forward", "queue", "overhead", "own"]), st.floats(0, 1e3)), st.floats(0, 1e3))
 def test_stage_costs_add_up_to_the_request_cost(stages: dict[str, float], cost: float) -> None:
     found = costs.cost_by_stage(cost, stages)
@@ -157,3 +151,38 @@ def test_the_example_is_a_valid_price_file() -> None:
     found = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
 
     assert found.of("chat-llm", "demo")[0].per_hour == 6.2
+
+
+OCR = Waste("ocr", 3600.0, per_hour=10.0, replicas=2, busy=0.2, queue_seconds=5.0, load_seconds=360.0)
+CHAT = Waste("chat", 3600.0, busy=0.1, queue_seconds=900.0, failed_calls=3, failed_seconds=40.0)
+BARE = Waste("bare", 3600.0, per_hour=50.0)
+
+
+def test_nothing_is_invented() -> None:
+    assert (OCR.idle_cost, OCR.load_cost) == (8.0, 0.5)
+    assert (CHAT.cost, CHAT.idle_cost, CHAT.load_cost) == (None, None, None)
+    assert (BARE.cost, BARE.idle_cost, BARE.load_cost) == (50.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "services"),
+    [("idle", ["ocr", "chat"]), ("queue", ["chat", "ocr"]), ("calls", ["chat"]), ("loads", ["ocr"])],
+)
+def test_services_are_ranked_by_each_kind(kind: WasteKind, services: list[str]) -> None:
+    assert [each.service for each in most_wasteful([BARE, CHAT, OCR], kind)] == services
+
+
+def test_the_largest_waste_is_in_money_if_any_is() -> None:
+    assert largest_waste([BARE, CHAT, OCR]) == ("idle", OCR)
+    assert largest_waste([BARE, CHAT]) == ("queue", CHAT)
+    assert largest_waste([BARE]) is None
+    assert largest_waste([]) is None
+
+
+@given(st.floats(0, 1e6), st.floats(1, 1e9), st.floats(0, 1))
+def test_idle_cost_is_a_part_of_the_cost(per_hour: float, seconds: float, busy: float) -> None:
+    waste = Waste("x", seconds, per_hour=per_hour, busy=busy)
+
+    assert waste.cost is not None
+    assert waste.idle_cost is not None
+    assert 0 <= waste.idle_cost <= waste.cost

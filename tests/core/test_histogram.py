@@ -6,10 +6,23 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_bounds, bucket_index, rank_of
+from stagelens.core.histogram import (
+    BATCH_SIZES,
+    CONFIDENCE,
+    MAX_RELATIVE_ERROR,
+    TOKEN_COUNTS,
+    Estimate,
+    Histogram,
+    SizeBuckets,
+    bucket_bounds,
+    bucket_index,
+    confidence_interval,
+    rank_of,
+    ranks,
+)
 
 # From a nanosecond to thirty years.
 DURATIONS = st.floats(min_value=1e-9, max_value=1e9)
@@ -152,3 +165,103 @@ def test_an_empty_histogram_has_no_quantile() -> None:
 def test_a_percentage_given_as_quantile_is_explained() -> None:
     with pytest.raises(ValueError, match=r"write p99 as 0\.99"):
         Histogram().quantile(99)
+
+
+def test_the_interval_contains_the_true_quantile() -> None:
+    rng = random.Random(5)
+    for quantile, true in ((0.5, 0.5), (0.95, 0.95), (0.99, 0.99)):
+        held = 0
+        for _ in range(300):
+            histogram = Histogram()
+            for _ in range(1200):
+                histogram.record(rng.random())
+            found = confidence_interval(histogram, quantile)
+            assert found is not None
+            held += found.low <= true <= found.high
+
+        assert held >= 0.95 * 300
+
+
+@given(values=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=200), quantile=st.floats(0.01, 0.99))
+def test_the_interval_encloses_the_value(values: list[float], quantile: float) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.record(value)
+    found, surer = confidence_interval(histogram, quantile, 0.8), confidence_interval(histogram, quantile, 0.99)
+    assert found is not None
+    assert surer is not None
+
+    assert found.low <= found.value <= found.high
+    assert surer.low <= found.low
+    assert surer.high >= found.high
+
+
+def test_a_bound_beyond_the_sample_is_unknown() -> None:
+    histogram = Histogram()
+    for step in range(1, 11):
+        histogram.record(step)
+    top, bottom = confidence_interval(histogram, 0.99), confidence_interval(histogram, 0.01)
+    assert top is not None
+    assert bottom is not None
+
+    assert (top.high, bottom.low) == (math.inf, 0.0)
+    assert confidence_interval(Histogram(), 0.5) is None
+
+
+def test_zero_values_have_zero_bounds() -> None:
+    histogram = Histogram()
+    histogram.record(0.0, 1000)
+    found = confidence_interval(histogram, 0.5)
+
+    assert found == Estimate(0.0, 0.0, 0.0)
+
+
+@pytest.mark.stacks
+@given(st.integers(1, 5000), st.floats(0.01, 0.999))
+@settings(deadline=None)
+def test_the_ranks_are_the_closest_for_the_confidence(count: int, quantile: float) -> None:
+    from scipy.stats import binom  # noqa: PLC0415 - installed only for the second tier of tests
+
+    if count * quantile * (1 - quantile) > 1000:
+        return
+    first, last = ranks(count, quantile)
+    missed = (1 - CONFIDENCE) / 2 * (1 + 1e-9)
+
+    assert binom.cdf(first - 1, count, quantile) <= missed < binom.cdf(first, count, quantile) * (1 + 1e-6)
+    assert binom.sf(last - 1, count, quantile) <= missed < binom.sf(last - 2, count, quantile) * (1 + 1e-6)
+
+
+KINDS = pytest.mark.parametrize("buckets", [BATCH_SIZES, TOKEN_COUNTS])
+
+
+def bounds(name: str) -> tuple[int, int | None]:
+    """Return the smallest and the largest size in bucket *name*; None for no upper bound."""
+    low, _, high = name.partition("-")
+    return int(low.rstrip("+")), None if low.endswith("+") else int(high or low)
+
+
+@KINDS
+@given(size=st.integers(1, 2**40))
+def test_a_size_is_in_the_bucket_named_by_its_bounds(buckets: SizeBuckets, size: int) -> None:
+    low, high = bounds(buckets.bucket_of(size))
+
+    assert low <= size
+    assert high is None or size <= high
+
+
+@KINDS
+def test_size_buckets_have_no_gaps(buckets: SizeBuckets) -> None:
+    edges = [bounds(name) for name in buckets.names]
+
+    assert [low for low, _ in edges] == [1, *(high + 1 for _, high in edges[:-1] if high)]
+    assert edges[-1][1] is None
+
+
+def test_size_buckets_sort_by_size() -> None:
+    assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
+        "1",
+        "8-15",
+        "128-255",
+        "1024+",
+        "__other__",
+    ]
