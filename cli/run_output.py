@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.breakdown import stages_at
-from ..analysis.comparison import MIN_CHANGE
+from ..analysis.comparison import MIN_CHANGE, highest_quantile
 from ..analysis.profile import FunctionTime, functions
 from ..analysis.waterfall import NS, position_of, spans_by_start, unexplained_ns, wall_seconds
 from ..core.errors import StagelensError
@@ -87,8 +87,6 @@ def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
 
 
 QUANTILES = (0.5, 0.95, 0.99)
-# Candidate percentiles of the tail: the highest one with enough requests is used.
-_TAIL_QUANTILES = (0.99, 0.95, 0.9)
 _MAX_ROUTES = 8
 # Functions in the summary, and the share of the latency from which a function is worth a line.
 _MAX_FUNCTIONS, _MIN_SHARE = 8, 0.02
@@ -194,7 +192,7 @@ def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTi
     if not has_enough_samples(requests, 0.5):
         mean = read.breakdown_over_time(about, None, about.end - about.start)
         return StageTimes(None, stages_at(mean.drop(columns="at"), 0)), None
-    tail = next((each for each in _TAIL_QUANTILES if has_enough_samples(requests, each)), None)
+    tail = highest_quantile(requests)
     found = breakdown(read, about, (0.5, tail or 0.5))
     return StageTimes(0.5, found.stages(0.5)), StageTimes(tail, found.stages(tail)) if tail else None
 
