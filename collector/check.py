@@ -22,7 +22,8 @@ from ..store.store_factory import store_locations
 from .config import CollectorConfig, CollectorFile, read_collector_file
 from .scrape.config import AUTO, ScrapeTarget
 from .server import access_config as access_section
-from .server.access_config import Access, GrpcTls, RateLimits, check_exposure
+from .server.access_config import Access, RateLimits, check_exposure
+from .server.tls import GrpcTls
 from .traces.rule_config import built_in
 
 # Kubernetes sets the excluded variables in every pod for a service with the name stagelens-collector.

@@ -24,7 +24,7 @@ from ..core.settings.field_types import Port, Size, reject_value
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.section import Section, read_section
 from ..store.store_factory import StoreConfig
-from .prometheus import PrometheusSettings, read_prometheus
+from .prometheus_config import PrometheusSettings, read_prometheus
 from .scrape.config import ScrapeTarget, read_targets
 from .server.access_config import Access, read_access, tokens_from_env
 from .traces.rule_config import Rule, read_rules

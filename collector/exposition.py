@@ -22,7 +22,8 @@ from ..core.histogram import SCALE, ZERO_THRESHOLD
 from ..core.prometheus_names import format_labels
 from ..store.points import Ints
 from .otlp.protobuf_encoding import Messages, message_classes
-from .prometheus import FIRST_INDEX, HistogramFamily, cumulative_counts
+from .prometheus import HistogramFamily
+from .prometheus_buckets import FIRST_INDEX, cumulative_counts
 
 _MESSAGES: Messages = {
     "LabelPair": {1: ("name", "string"), 2: ("value", "string")},

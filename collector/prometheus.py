@@ -1,12 +1,8 @@
-"""Latency histograms of a collector process since its start, for Prometheus, and the section `prometheus:` of the collector's file.
+"""Latency histograms of a collector process since its start, for Prometheus.
 
 Each batch is counted by one of the collectors that share a database, so their counters add up; a restart is a counter reset. A
 histogram is shown empty at first: Prometheus only sees increases after the first scrape of a counter, and the first failure of a
 service must not be lost.
-
-Values are counted in a fixed range of the buckets of `core.histogram`. A classic bucket counts the values up to its bound. Bounds of
-the ladder are powers of two, which are edges of these buckets, so their counts are exact. Another bound splits a bucket log-linearly;
-its count is wrong by at most the values of that bucket, which is 2.2 % wide.
 """
 
 from __future__ import annotations
@@ -16,105 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field
 
-from ..core.histogram import SCALE
-from ..core.prometheus_names import DEFAULT_LABELS, FAMILIES, LABELS, LADDER, MetricFamily
-from ..core.settings.field_types import reject, reject_value
-from ..core.settings.section import Section, read_section
-from ..core.settings.yaml_config import Document, Place, meant
+from ..core.prometheus_names import FAMILIES, LABELS, LADDER, MetricFamily
 from ..core.stages import OTHER
 from ..store.points import Floats, Identity, Ints, PointColumns
 from ..store.schema import storable_name
-
-BUCKETS_PER_DOUBLING = 2**SCALE
-# From a microsecond to a day and a half. Shorter values count in the first bucket, longer values in the last bucket.
-_LOWEST, _HIGHEST = -20, 17
-LOWEST_SECONDS, HIGHEST_SECONDS = 2.0**_LOWEST, 2.0**_HIGHEST
-# Index of the first bucket in `core.histogram`.
-FIRST_INDEX = _LOWEST * BUCKETS_PER_DOUBLING
-BUCKETS = (_HIGHEST - _LOWEST) * BUCKETS_PER_DOUBLING
-
-
-def bucket_positions(index: Ints, scale: Ints) -> Ints:
-    """Return the positions of buckets of *scale*; coarser buckets map to their upper edge, so no cumulative count is too high."""
-    finer, coarser = np.maximum(SCALE - scale, 0), np.maximum(scale - SCALE, 0)
-    ours = ((index >> coarser) + 1 << finer) - 1
-    return np.clip(ours - FIRST_INDEX, 0, BUCKETS - 1)
-
-
-def cumulative_counts(counts: Ints, bounds: tuple[float, ...]) -> Ints:
-    """Return the number of values up to each bound, rounded down.
-
-    Args:
-        counts: Counts by bucket; shape (n, BUCKETS).
-        bounds: Ascending bounds. [seconds]
-
-    Returns:
-        Cumulative counts; shape (n, len(bounds)).
-    """
-    position = np.log2(np.array(bounds)) * BUCKETS_PER_DOUBLING - FIRST_INDEX
-    whole = np.floor(position).astype(np.int64)
-    below = np.zeros((len(counts), BUCKETS + 1), np.int64)
-    np.cumsum(counts, axis=1, out=below[:, 1:])
-    split = counts[:, np.minimum(whole, BUCKETS - 1)] * (position - whole)
-    return below[:, whole] + split.astype(np.int64)
-
-
-# Default limit of histograms; each has 28 lines and takes 9.5 kB of memory.
-DEFAULT_HISTOGRAMS, MAX_HISTOGRAMS = 1000, 20_000
-MAX_BUCKETS = 30
-
-
-def _label(value: object) -> str:
-    if not isinstance(value, str) or value not in LABELS:
-        reject_value(f"write any of {', '.join(LABELS)}{meant(str(value), LABELS)}")
-    return value
-
-
-def _in_order(labels: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(label for label in LABELS if label in labels)
-
-
-def _bound(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not LOWEST_SECONDS <= value <= HIGHEST_SECONDS:
-        reject_value(f"write seconds from {LOWEST_SECONDS:.0e} to {HIGHEST_SECONDS:.0f}", example="0.3")
-    return float(value)
-
-
-def _sorted_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    if len(bounds) > MAX_BUCKETS:
-        reject(f"has {len(bounds)} bounds; write at most {MAX_BUCKETS}, such as [0.3, 1.5]")
-    return tuple(sorted(set(bounds)))
-
-
-class PrometheusSettings(Section):
-    example = "labels: [version, route]"
-
-    # Labels besides service and status; keys of `LABELS`.
-    labels: Annotated[tuple[Annotated[str, BeforeValidator(_label)], ...], AfterValidator(_in_order)] = DEFAULT_LABELS
-    # Limit of histograms; 0 for none.
-    histograms: int = Field(default=DEFAULT_HISTOGRAMS, ge=0, le=MAX_HISTOGRAMS, strict=True)
-    # Bounds of classic buckets besides the ladder [seconds].
-    buckets: Annotated[tuple[Annotated[float, BeforeValidator(_bound)], ...], AfterValidator(_sorted_bounds)] = ()
-
-    def in_words(self) -> str:
-        """Return a one-line description of the settings for `--check`.
-
-        >>> PrometheusSettings().in_words()
-        'at most 1000 histograms, by service, status, version, environment'
-        """
-        labels = ", ".join(("service", "status", *self.labels))
-        return f"at most {self.histograms} histograms, by {labels}" if self.histograms else "no histograms"
-
-
-def read_prometheus(document: Document, place: Place, value: Any) -> PrometheusSettings:
-    """Read the section `prometheus:`; errors become problems of the document, and the default applies."""
-    return read_section(PrometheusSettings, document, place, value) or PrometheusSettings()
-
+from .prometheus_buckets import BUCKETS, bucket_positions
+from .prometheus_config import PrometheusSettings
 
 # A new histogram stays empty long enough for one scrape at the default interval of Prometheus, a minute, even if it is late.
 EMPTY_SECONDS = 75.0

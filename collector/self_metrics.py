@@ -1,223 +1,24 @@
-"""Health and metrics of the collector: /livez, /readyz and /metrics."""
+"""Metrics of the collector itself, on /metrics."""
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections import Counter as CountOf
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from ..core.errors import StoreError
-from ..core.hardware import split_hardware_key
-from ..core.names import NOTED_US, OPEN_TIME
-from ..core.stages import OTHER
-from ..store import Batch, Series, StoreState
-from ..store.collectors import lost_points
-from ..store.events import STOPPED, StoredLoad
+from ..store import Batch, StoreState
 from ..store.inbox import InboxBacklog
-from ..store.points import Point, PointColumns, as_columns
+from ..store.points import PointColumns, as_columns
 from .exposition import PROTOBUF_MEDIA_TYPE, TEXT_MEDIA_TYPE, write_protobuf, write_text
+from .health import Health
 from .ingest.validation import IngestResult, Reason
+from .losses import CollectorLosses
+from .open_processes import OpenProcesses
 from .prometheus import Counters
 from .traces.inbox import InboxOutcome
-
-_log = logging.getLogger(__name__)
-
-
-class Health:
-    """Health of the parts of the collector that can fail. Thread-safe.
-
-    Each change of state is logged once, not with every report.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._failing: dict[str, str] = {}
-        self._threads: list[threading.Thread] = []
-
-    def watch(self, thread: threading.Thread) -> None:
-        with self._lock:
-            self._threads.append(thread)
-
-    @property
-    def dead(self) -> list[str]:
-        """Threads that have ended, one line for each; the collector then needs a restart."""
-        with self._lock:
-            ended = [thread.name for thread in self._threads if not thread.is_alive()]
-        return [f"the thread {name} has stopped; see the log and restart the collector" for name in ended]
-
-    def failed(self, part: str, reason: str) -> None:
-        with self._lock:
-            news = part not in self._failing
-            self._failing[part] = reason
-        if news:
-            _log.error("%s failed: %s", part, reason)
-
-    def succeeded(self, part: str) -> None:
-        with self._lock:
-            news = self._failing.pop(part, None) is not None
-        if news:
-            _log.warning("%s works again", part)
-
-    @property
-    def reasons(self) -> list[str]:
-        """Failing parts with their reasons, one line for each; empty if all parts work."""
-        with self._lock:
-            return [f"{part} failed: {reason}" for part, reason in self._failing.items()]
-
-    @property
-    def failing(self) -> dict[str, str]:
-        with self._lock:
-            return dict(self._failing)
-
-    def is_failing(self, part: str) -> bool:
-        with self._lock:
-            return part in self._failing
-
-
-# Services, and senders, whose losses are counted apart between two reports; all others have one count in common.
-_MAX_SERVICES, _MAX_SENDERS = 1000, 20
-
-
-class CollectorLosses:
-    """Refused exports and items, by service or else by sender. Thread-safe and bounded."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._of_services: CountOf[tuple[Series, str]] = CountOf()
-        self._of_senders: CountOf[str] = CountOf()
-
-    def add(self, series: Series, reason: str, number: int = 1) -> None:
-        with self._lock:
-            if (series, reason) not in self._of_services and len(self._of_services) >= _MAX_SERVICES:
-                series = Series(OTHER)
-            self._of_services[series, reason] += number
-
-    def add_of_sender(self, sender: str, why: str) -> None:
-        with self._lock:
-            key = f"{sender}: {why}"
-            known = key in self._of_senders or len(self._of_senders) < _MAX_SENDERS
-            self._of_senders[key if known else f"others: {why}"] += 1
-
-    @property
-    def of_senders(self) -> dict[str, float]:
-        with self._lock:
-            return dict(self._of_senders)
-
-    def store(self, write: Callable[[PointColumns], object], now: int) -> None:
-        """Pass the losses by service since the last call to *write*; after an error they are passed again."""
-        with self._lock:
-            taken, self._of_services = self._of_services, CountOf()
-        if not taken:
-            return
-        try:
-            write(PointColumns.join([lost_points(*key, number, now) for key, number in taken.items()]))
-        except StoreError:
-            with self._lock:
-                self._of_services += taken
-            raise
-
-
-# A process reports every ten seconds while requests are open. [seconds]
-STOPPED_AFTER = 60
-# Intervals between the reports of a process without one after which it has stopped.
-_MISSED_REPORTS = 3
-# Bounds the memory; further processes are not watched. [count]
-_MAX_PROCESSES = 10_000
-_NS = 1_000_000_000
-# Microseconds that a process reports for an open request: in a regular report, unless its interval is shorter; and the least, more
-# than it notes for all of them between these.
-_SEEN_US, _MIN_SEEN_US = 10_000_000, 100_000
-
-
-@dataclass(slots=True)
-class LastReport:
-    oldest: Series
-    place: str
-    # By the clock of the process, and of the collector. [Unix seconds]
-    at: int
-    received: float
-    requests: int
-    oldest_seconds: float
-    interval_seconds: int = 0
-
-    def include(self, other: LastReport) -> None:
-        self.requests += other.requests
-        if other.oldest_seconds > self.oldest_seconds:
-            self.oldest, self.oldest_seconds = other.oldest, other.oldest_seconds
-
-    def as_stopped(self, instance: str) -> StoredLoad:
-        series, ended = self.oldest, int(self.received * _NS)
-        names = (series.service, series.version, series.environment, instance, self.place)
-        started = ended - int(self.oldest_seconds * _NS)
-        return StoredLoad(*names, STOPPED, series.route, "", started, ended, self.requests)
-
-
-class OpenProcesses:
-    """Processes whose last report has open requests: each sends a further report unless it is killed. Thread-safe and bounded.
-
-    An open request is in every report until one that counts it, also in the last report of a process that ends by itself.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._last: dict[str, LastReport] = {}
-
-    def note(self, instance: str, points: PointColumns) -> None:
-        """Note the report of a process. The bodies of one report, in any order, have the same time."""
-        if not instance or not len(points):
-            return
-        opened = [place for place, about in enumerate(points.identities) if about.metric == OPEN_TIME]
-        at = int(points.at.max())
-        with self._lock:
-            before = self._last.get(instance)
-            if before is not None and at > before.at:
-                del self._last[instance]
-            for place in opened if before is None or at >= before.at else ():
-                self._add(instance, next(iter(points.between(place, place + 1))), before)
-
-    def _add(self, instance: str, point: Point, before: LastReport | None) -> None:
-        buckets = point.histogram.buckets
-        if not buckets or (instance not in self._last and len(self._last) >= _MAX_PROCESSES):
-            return
-        is_regular = min(buckets.values()) >= _MIN_SEEN_US
-        seen = min(_SEEN_US, *buckets.values()) if is_regular else NOTED_US
-        oldest_seconds = 2.0 ** ((max(buckets) + 1) / 2.0**point.histogram.scale)
-        requests = round(sum(buckets.values()) / seen)
-        interval = point.at - before.at if before else 0
-        place = split_hardware_key(point.stage)[1]
-        found = LastReport(point.series, place, point.at, self._clock(), requests, oldest_seconds, interval)
-        if instance in self._last:
-            self._last[instance].include(found)
-        else:
-            self._last[instance] = found
-
-    def stopped(self) -> Mapping[str, LastReport]:
-        now = self._clock()
-        with self._lock:
-            return {
-                instance: last
-                for instance, last in self._last.items()
-                if now - last.received > max(STOPPED_AFTER, _MISSED_REPORTS * last.interval_seconds)
-            }
-
-    def open_requests(self) -> int:
-        with self._lock:
-            return sum(last.requests for last in self._last.values())
-
-    def forget(self, stopped: Mapping[str, LastReport]) -> None:
-        with self._lock:
-            for instance, last in stopped.items():
-                if self._last.get(instance) is last:
-                    del self._last[instance]
-
 
 _PREFIX = "stagelens_collector_"
 # Of `InboxOutcome`.

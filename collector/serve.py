@@ -25,21 +25,25 @@ from ..core import names
 from ..core.addresses import listening_url
 from ..core.errors import StagelensError
 from ..store import Store
-from .background import Maintenance, SpanFolder, StatusReporter
+from .background import Maintenance, SpanFolder
 from .config import CollectorConfig, LiveConfig
 from .exposition import negotiate
+from .health import Health
 from .ingest.pipeline import Endpoint, IngestPipeline, IngestRequest, refusal_response
 from .ingest.writer import Writer
 from .otlp.model import failure_response, http_response, media_type_of
 from .prometheus import Counters
 from .scrape.scraper import Scraper
-from .self_metrics import Health, SelfMetrics
-from .server.access_config import SCOPE_KEY, GrpcTls, HttpTls, check_exposure
+from .self_metrics import SelfMetrics
+from .server.access_config import check_exposure
 from .server.auth import AccessControl, Caller, RefusedError
-from .server.body_reader import BodyReader, DecoderPool
+from .server.body_reader import BodyReader
 from .server.connection_limits import ConnectionLimits
+from .server.decoder_pool import DecoderPool
 from .server.grpc_server import GrpcServer
 from .server.http_server import DRAIN_SECONDS, HttpServer, open_listener
+from .server.tls import SCOPE_KEY, GrpcTls, HttpTls
+from .status_report import StatusReporter
 from .traces.sampling import SamplingPolicy
 from .traces.span_reader import SpanReader
 

@@ -27,22 +27,15 @@ from ...store import Batch, Series
 from ...store.collectors import LOSSES
 from ...store.events import Event, event_from_json
 from ..config import CollectorConfig
+from ..health import Health
 from ..otlp import json_encoding, model, protobuf_encoding
 from ..otlp.json_encoding import load, objects
 from ..otlp.protobuf_encoding import check_bulk
-from ..self_metrics import Health, SelfMetrics
+from ..self_metrics import SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
-from ..server.body_reader import (
-    HEAD_BYTES,
-    MAX_RECEIVE_SECONDS,
-    BodyReader,
-    DecoderPool,
-    DecodeTogether,
-    Hold,
-    encoding_of,
-    identity,
-    resource_in,
-)
+from ..server.body_reader import MAX_RECEIVE_SECONDS, BodyReader, Hold
+from ..server.decoder_pool import DecoderPool, DecodeTogether, identity
+from ..server.inflate import HEAD_BYTES, encoding_of, resource_in
 from ..traces.columns import encode_spans
 from ..traces.span_reader import ParsedSpans, SpanExport, SpanReader
 from . import writer as committing

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 
 from ...core.errors import StagelensError, StoreError
 from ...store import Batch, Store
-from ..self_metrics import Health, SelfMetrics
+from ..health import Health
+from ..self_metrics import SelfMetrics
 
 _log = logging.getLogger(__name__)
 

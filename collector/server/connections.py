@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..otlp.model import failure_response, http_response, media_type_of
-from .access_config import SCOPE_KEY, certificate_of
 from .body_reader import receive_body
 from .connection_limits import ConnectionLimits, LimitedConnection
+from .tls import SCOPE_KEY, certificate_of
 
 # Request line and headers. The longest allowed token takes an eighth of it.
 MAX_HEAD_BYTES = 32 * 1024

@@ -21,10 +21,10 @@ import grpc.aio
 from ...core import names
 from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
+from ..health import Health
 from ..ingest.pipeline import IngestPipeline, IngestRequest
 from ..ingest.writer import FullError
 from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal, Failure, OtlpResponse
-from ..self_metrics import Health
 from .auth import Caller
 from .body_reader import MAX_RECEIVE_SECONDS, Hold
 from .connection_limits import client_of

@@ -21,7 +21,8 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
 from stagelens.alerts.serve import AlertMetrics, Alerts
-from stagelens.collector.self_metrics import Health, SelfMetrics
+from stagelens.collector.health import Health
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.core.errors import ChannelError, StagelensError
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.collector import self_metrics
+from stagelens.collector import open_processes
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.instrumentors import loads, recorder, records
@@ -192,7 +192,7 @@ threading.Event().wait()
 def test_a_killed_process_with_open_requests_is_known(
     served: Served, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(self_metrics, "STOPPED_AFTER", 0)
+    monkeypatch.setattr(open_processes, "STOPPED_AFTER", 0)
     processes = served.collector.metrics.processes
     environment = {
         **os.environ,

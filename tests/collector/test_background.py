@@ -10,8 +10,9 @@ import pytest
 
 from stagelens.collector.background import FOLDING_PART, SpanFolder
 from stagelens.collector.config import CollectorConfig
+from stagelens.collector.health import Health
 from stagelens.collector.ingest.writer import FullError
-from stagelens.collector.self_metrics import Health, SelfMetrics
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.traces.columns import ROW, Spans, encode_spans
 from stagelens.collector.traces.inbox import InboxLimits

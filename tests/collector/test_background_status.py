@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.background import StatusReporter
 from stagelens.collector.config import LiveConfig
+from stagelens.collector.health import Health
+from stagelens.collector.open_processes import STOPPED_AFTER, OpenProcesses
 from stagelens.collector.scrape.target_states import TargetState
-from stagelens.collector.self_metrics import STOPPED_AFTER, Health, OpenProcesses, SelfMetrics
+from stagelens.collector.self_metrics import SelfMetrics
+from stagelens.collector.status_report import StatusReporter
 from stagelens.core.hardware import hardware_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import OPEN_TIME, REQUEST_DURATION

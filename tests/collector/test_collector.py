@@ -28,10 +28,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from stagelens.collector.config import CollectorConfig
+from stagelens.collector.health import Health
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.writer import UncommittedError, Writer
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.self_metrics import Health, SelfMetrics
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector import prometheus
-from stagelens.collector.prometheus import Counters, HistogramFamily, PrometheusSettings
+from stagelens.collector.prometheus import Counters, HistogramFamily
+from stagelens.collector.prometheus_buckets import cumulative_counts
+from stagelens.collector.prometheus_config import PrometheusSettings
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.core.prometheus_names import FAMILIES, LADDER
@@ -54,7 +56,7 @@ def test_the_count_at_a_standard_bound_is_never_too_high(durations: list[float],
     counters.count(points(*durations, scale=scale))
     clock.now = prometheus.EMPTY_SECONDS
     (counted, *_) = counters.read()
-    (held,) = prometheus.cumulative_counts(counted.counts, LADDER).tolist()
+    (held,) = cumulative_counts(counted.counts, LADDER).tolist()
     true = [sum(seconds <= bound for seconds in durations) for bound in LADDER]
 
     assert all(count <= right for count, right in zip(held, true, strict=True))
@@ -71,7 +73,7 @@ def test_the_error_at_a_custom_bound_is_within_its_bucket(durations: list[float]
     counters = Counters(clock=clock)
     counters.count(points(*durations))
     clock.now = prometheus.EMPTY_SECONDS
-    ((held,),) = prometheus.cumulative_counts(counters.read()[0].counts, (bound,)).tolist()
+    ((held,),) = cumulative_counts(counters.read()[0].counts, (bound,)).tolist()
     above = histogram.count_above(bound)
 
     assert len(durations) - above.high <= held <= len(durations) - above.low

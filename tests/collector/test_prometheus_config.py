@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.config import read_collector_file
-from stagelens.collector.prometheus import PrometheusSettings
+from stagelens.collector.prometheus_config import PrometheusSettings
 from stagelens.core.errors import ConfigError
 
 

@@ -21,7 +21,7 @@ from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp.model import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.server.body_reader import inflate
+from stagelens.collector.server.inflate import inflate
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError

@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind
 
 from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.server import auth, tls_listener
+from stagelens.collector.server import rate_limits, service_shares, tls_listener
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export.exporter import Exporter
@@ -204,7 +204,7 @@ def test_the_rate_limit_of_a_token_ignores_headers(
     guarded: Site, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two requests; the third is permitted after eight minutes, which is longer than the test.
-    monkeypatch.setattr(auth, "BURST_SECONDS", 1000.0)
+    monkeypatch.setattr(rate_limits, "BURST_SECONDS", 1000.0)
     body = bodies.metrics()
     statuses = [
         guarded.post(body, B, **{"x-forwarded-for": f"10.0.0.{n}", "forwarded": f"for=10.0.0.{n}"}) for n in range(4)
@@ -354,10 +354,10 @@ def test_greedy_senders_leave_a_place_to_the_next_one(site: Callable[..., Site],
             collector.post({"resourceMetrics": resources}, token)
         collector = site(f"access:\n  tokens:{entries}\n")
     filled = set(store.services())
-    for service in (f"c-{number}" for number in range(auth.MIN_SERVICES)):
+    for service in (f"c-{number}" for number in range(service_shares.MIN_SERVICES)):
         collector.post(bodies.metrics(bodies.point(), service=service), "c")
     returned = [bodies.metrics(bodies.point(), service=each)["resourceMetrics"][0] for each in sorted(filled)]
     collector.post({"resourceMetrics": returned}, "c", **{"x-stagelens-batch": "c:returned"})
 
-    assert len(filled) > auth.SERVICES * 0.9
-    assert set(store.services()) == filled | {f"c-{number}" for number in range(auth.MIN_SERVICES)}
+    assert len(filled) > service_shares.SERVICES * 0.9
+    assert set(store.services()) == filled | {f"c-{number}" for number in range(service_shares.MIN_SERVICES)}

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from stagelens.collector.server.access_config import (
-    GrpcTls,
-    HttpTls,
-    ServerTlsFiles,
-    certificate_of,
-)
+from stagelens.collector.server.access_config import ServerTlsFiles
+from stagelens.collector.server.tls import GrpcTls, HttpTls, certificate_of
 from stagelens.core.errors import ConfigError
 
 if TYPE_CHECKING:

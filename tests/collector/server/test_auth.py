@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from stagelens.collector.otlp.model import Attributes
 from stagelens.collector.server import auth as module
 from stagelens.collector.server.access_config import Access, Certificate, RateLimits, ServerTlsFiles, Token
-from stagelens.collector.server.auth import SERVICES, AccessControl, AdmittedClient, Caller, RefusedError
+from stagelens.collector.server.auth import AccessControl, AdmittedClient, Caller, RefusedError
+from stagelens.collector.server.service_shares import SERVICES
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16

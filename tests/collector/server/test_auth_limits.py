@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stagelens.collector.server.access_config import RateLimits
-from stagelens.collector.server.auth import BURST_SECONDS, ClientMeter, ClientMeters, whole_seconds
+from stagelens.collector.server.auth import whole_seconds
+from stagelens.collector.server.rate_limits import BURST_SECONDS, ClientMeter, ClientMeters
 
 ONE = RateLimits(requests_per_second=1.0)
 

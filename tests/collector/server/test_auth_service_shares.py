@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.server import auth
-from stagelens.collector.server.auth import FORGOTTEN_SECONDS, MIN_SERVICES, Sender, ServiceShares
+from stagelens.collector.server import service_shares
+from stagelens.collector.server.service_shares import FORGOTTEN_SECONDS, MIN_SERVICES, Sender, ServiceShares
 
 A: Sender = ("token", "a")
 B: Sender = ("address", "10.0.0.7")
@@ -41,7 +41,7 @@ def test_a_service_unused_for_a_day_frees_its_place() -> None:
 
 
 def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_MAX_SENDERS", 10)
+    monkeypatch.setattr(service_shares, "_MAX_SENDERS", 10)
     now = [0.0]
     shares = ServiceShares(lambda: now[0], places=100)
     shares.admit(("token", "known"), "shop")

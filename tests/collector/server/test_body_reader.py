@@ -6,8 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from stagelens.collector.health import Health
 from stagelens.collector.ingest.writer import FullError
-from stagelens.collector.self_metrics import Health, SelfMetrics
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.server.body_reader import BodyReader
 
 

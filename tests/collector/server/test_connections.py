@@ -308,7 +308,7 @@ def test_a_request_is_parsed_after_the_response_to_the_one_before(step: int) -> 
     parser, transport = ReceivedPieces(), Mock(spec=asyncio.Transport)
     transport.is_closing.return_value, transport.get_write_buffer_size.return_value = False, 0
     transport.get_extra_info.side_effect = lambda name: ("127.0.0.1", 1) if name == "peername" else None
-    limits = ConnectionLimits("test")
+    limits: Any = ConnectionLimits("test")
 
     async def receive() -> list[tuple[bytes, bool]]:
         connection = connections.Connection(connections.LimitedConnections(limits), parser, None)
