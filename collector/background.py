@@ -45,8 +45,6 @@ class Maintenance(PeriodicThread):
 
 
 class SpanFolder(PeriodicThread):
-    """Thread that turns the spans in the inbox of the store into points and traces."""
-
     def __init__(
         self,
         store: Store,
@@ -65,7 +63,6 @@ class SpanFolder(PeriodicThread):
         self._waiting_bytes = 0
 
     def step(self) -> float:
-        """Process complete requests, and return the delay before the next run, in seconds."""
         self.run_once()
         return self._interval_seconds
 
@@ -95,7 +92,6 @@ class SpanFolder(PeriodicThread):
             self._health.succeeded(FOLDING_PART)
 
     def _fold(self) -> bool:
-        """Process a part of the inbox; return whether more complete requests wait."""
         outcome, folded = InboxOutcome(), AggregationResult()
 
         def work(delivery: AggregationInput) -> AggregationResult:

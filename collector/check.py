@@ -31,11 +31,7 @@ _OURS = re.compile(r"STAGELENS_COLLECTOR_(?!SERVICE_|PORT_)")
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Check the settings in *environment* and the configuration file that they name.
-
-    Returns:
-        The exit code: 0 after printing the effect of the settings, 1 after printing every problem to the error output.
-    """
+    """Print the effect of the settings and return 0, or print every problem to the error output and return 1."""
     problems = [*_wrong_settings(environment)]
     wrong = {key for key, _ in problems}
     good = {key: value for key, value in environment.items() if key not in wrong}
@@ -59,7 +55,6 @@ def main(environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def _noted(found_problems: list[str]) -> Generator[None]:
-    """Record an error raised within the block, and continue after the block."""
     try:
         yield
     except StagelensError as error:
@@ -67,7 +62,6 @@ def _noted(found_problems: list[str]) -> Generator[None]:
 
 
 def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
-    """Yield a description of a collector with *config* and *file*, without secrets."""
     scheme = "https" if file.access.tls else "http"
     grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or '(any port)'}"
     yield f"listens    {listening_url(config.host, config.port or '(any port)', scheme)}, {grpc}"

@@ -207,7 +207,6 @@ def _move(source: CollectorConfig, target: CollectorConfig) -> None:
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Return a function that shows the progress of a copy on a terminal; without a terminal it does nothing."""
     start = drawn = time.monotonic()
     first: int | None = None
 

@@ -57,8 +57,6 @@ def _probes(value: object) -> object:
 
 
 class CollectorConfig(StoreConfig):
-    """Addresses, limits and database of the collector."""
-
     host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_COLLECTOR_HOST")
     port: Port = Field(default=DEFAULT_PORT, validation_alias="STAGELENS_COLLECTOR_PORT", examples=["4318"])
     grpc_port: Annotated[Port | None, BeforeValidator(_without_grpc)] = Field(
@@ -97,8 +95,6 @@ class CollectorConfig(StoreConfig):
 
 @dataclass(frozen=True, slots=True)
 class CollectorFile:
-    """Content of the collector's file, or the corresponding settings of the environment."""
-
     access: Access = field(default_factory=Access)
     rules: tuple[Rule, ...] = ()
     scrape: tuple[ScrapeTarget, ...] = ()
@@ -146,8 +142,6 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
 
 
 class _File(LiveFile[CollectorFile]):
-    """Watched collector's file; each new content is logged."""
-
     def accepted(self, found: CollectorFile) -> None:
         counts = len(found.access.tokens), len(found.rules), len(found.scrape)
         _log.info("%s is in effect: %d tokens, %d rules, %d targets", self.path, *counts)
@@ -176,7 +170,6 @@ class LiveConfig(PeriodicThread):
         self.current = self._live.current or self.current
 
     def step(self) -> float:
-        """Read the file if it has changed; on errors the previous content stays in force."""
         self.refresh()
         return _CHECK_SECONDS
 

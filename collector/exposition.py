@@ -22,8 +22,7 @@ from ..core.histogram import SCALE, ZERO_THRESHOLD
 from ..core.prometheus_names import format_labels
 from ..store.points import Ints
 from .otlp.protobuf_encoding import Messages, message_classes
-from .prometheus import HistogramFamily
-from .prometheus_buckets import FIRST_INDEX, cumulative_counts
+from .prometheus import FIRST_INDEX, HistogramFamily, cumulative_counts
 
 _MESSAGES: Messages = {
     "LabelPair": {1: ("name", "string"), 2: ("value", "string")},
@@ -86,7 +85,6 @@ _FIELDS = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
 
 
 def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]) -> bytes:
-    """Return plain *metrics* and the histograms *counted* as length-delimited protobuf messages."""
     families = [*map(_plain, metrics), *map(_native, counted)]
     return b"".join(map(_delimited, (family.SerializeToString() for family in families if family.metric)))
 

@@ -9,10 +9,7 @@ _log = logging.getLogger(__name__)
 
 
 class Health:
-    """Health of the parts of the collector that can fail. Thread-safe.
-
-    Each change of state is logged once, not with every report.
-    """
+    """Failing parts and ended threads. Thread-safe; each change of state is logged once, not with every report."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +42,6 @@ class Health:
 
     @property
     def reasons(self) -> list[str]:
-        """Failing parts with their reasons, one line for each; empty if all parts work."""
         with self._lock:
             return [f"{part} failed: {reason}" for part, reason in self._failing.items()]
 

@@ -17,8 +17,6 @@ _MAX_SERVICES, _MAX_SENDERS = 1000, 20
 
 
 class CollectorLosses:
-    """Refused exports and items, by service or else by sender. Thread-safe and bounded."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of_services: Counter[tuple[Series, str]] = Counter()

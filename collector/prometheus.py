@@ -3,6 +3,10 @@
 Each batch is counted by one of the collectors that share a database, so their counters add up; a restart is a counter reset. A
 histogram is shown empty at first: Prometheus only sees increases after the first scrape of a counter, and the first failure of a
 service must not be lost.
+
+Values are counted in a fixed range of the buckets of `core.histogram`. A classic bucket counts the values up to its bound. Bounds of
+the ladder are powers of two, which are edges of these buckets, so their counts are exact. Another bound splits a bucket log-linearly;
+its count is wrong by at most the values of that bucket, which is 2.2 % wide.
 """
 
 from __future__ import annotations
@@ -11,17 +15,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log2
 from operator import attrgetter
 
 import numpy as np
 
+from ..core.histogram import SCALE
 from ..core.prometheus_names import FAMILIES, LABELS, LADDER, MetricFamily
 from ..core.stages import OTHER
 from ..store.points import Floats, Identity, Ints, PointColumns
 from ..store.schema import storable_name
-from .prometheus_buckets import BUCKETS, bucket_positions
-from .prometheus_config import PrometheusSettings
+from .prometheus_config import HIGHEST_SECONDS, LOWEST_SECONDS, PrometheusSettings
 
+BUCKETS_PER_DOUBLING = 2**SCALE
+# Index of the first bucket in `core.histogram`. Shorter values count in the first bucket, longer values in the last bucket.
+FIRST_INDEX = round(log2(LOWEST_SECONDS)) * BUCKETS_PER_DOUBLING
+BUCKETS = round(log2(HIGHEST_SECONDS / LOWEST_SECONDS)) * BUCKETS_PER_DOUBLING
 # A new histogram stays empty long enough for one scrape at the default interval of Prometheus, a minute, even if it is late.
 EMPTY_SECONDS = 75.0
 # Time without new values after which a histogram is removed, for example that of an old version.
@@ -29,6 +38,31 @@ IDLE_SECONDS = 3600.0
 
 
 _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
+
+
+def bucket_positions(index: Ints, scale: Ints) -> Ints:
+    """Return the positions of buckets of *scale*; coarser buckets map to their upper edge, so no cumulative count is too high."""
+    finer, coarser = np.maximum(SCALE - scale, 0), np.maximum(scale - SCALE, 0)
+    ours = ((index >> coarser) + 1 << finer) - 1
+    return np.clip(ours - FIRST_INDEX, 0, BUCKETS - 1)
+
+
+def cumulative_counts(counts: Ints, bounds: tuple[float, ...]) -> Ints:
+    """Return the number of values up to each bound, rounded down.
+
+    Args:
+        counts: Counts by bucket; shape (n, BUCKETS).
+        bounds: Ascending bounds. [seconds]
+
+    Returns:
+        Cumulative counts; shape (n, len(bounds)).
+    """
+    position = np.log2(np.array(bounds)) * BUCKETS_PER_DOUBLING - FIRST_INDEX
+    whole = np.floor(position).astype(np.int64)
+    below = np.zeros((len(counts), BUCKETS + 1), np.int64)
+    np.cumsum(counts, axis=1, out=below[:, 1:])
+    split = counts[:, np.minimum(whole, BUCKETS - 1)] * (position - whole)
+    return below[:, whole] + split.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from ..core.prometheus_names import DEFAULT_LABELS, LABELS
 from ..core.settings.field_types import reject, reject_value
 from ..core.settings.section import Section, read_section
 from ..core.settings.yaml_config import Document, Place, meant
-from .prometheus_buckets import HIGHEST_SECONDS, LOWEST_SECONDS
 
+# From a microsecond to a day and a half.
+LOWEST_SECONDS, HIGHEST_SECONDS = 2.0**-20, 2.0**17
 # Default limit of histograms; each has 28 lines and takes 9.5 kB of memory.
 DEFAULT_HISTOGRAMS, MAX_HISTOGRAMS = 1000, 20_000
 MAX_BUCKETS = 30

@@ -28,8 +28,6 @@ _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class SelfMetrics:
-    """Metrics of the collector in their own registry, and the latency histograms of the services."""
-
     def __init__(self, health: Health, counters: Counters | None = None) -> None:
         self.losses, self.processes = CollectorLosses(), OpenProcesses()
         self._counters = counters = counters or Counters()
@@ -143,7 +141,6 @@ class SelfMetrics:
         self._queued_bytes.set(size_bytes)
 
     def store(self, state: StoreState, folds: int) -> None:
-        """Set the metrics of the store: its size and budget, and the number of dimensions beyond their cap."""
         self._used.set(state.size_bytes)
         self._budget.set(state.budget_bytes or 0)
         self._folds.set(folds)

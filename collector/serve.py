@@ -39,10 +39,11 @@ from .server.access_config import check_exposure
 from .server.auth import AccessControl, Caller, RefusedError
 from .server.body_reader import BodyReader
 from .server.connection_limits import ConnectionLimits
+from .server.connections import SCOPE_KEY
 from .server.decoder_pool import DecoderPool
 from .server.grpc_server import GrpcServer
 from .server.http_server import DRAIN_SECONDS, HttpServer, open_listener
-from .server.tls import SCOPE_KEY, GrpcTls, HttpTls
+from .server.tls import GrpcTls, HttpTls
 from .status_report import StatusReporter
 from .traces.sampling import SamplingPolicy
 from .traces.span_reader import SpanReader
@@ -74,7 +75,6 @@ The dashboard is at {dashboard_url}
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """Return the error response to a request without a route, with a hint at the right path or method."""
     status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
     path = request.url.path[:100]
     headers: dict[str, str] = {}
@@ -304,11 +304,7 @@ class Collector:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the HTTP server.
-
-        Raises:
-            StagelensError: The collector is not started.
-        """
+        """Host and port of the HTTP server; StagelensError before the start."""
         if self._address is None:
             msg = "the collector has no address before its start"
             raise StagelensError(msg)
@@ -316,11 +312,9 @@ class Collector:
 
     @property
     def grpc_port(self) -> int | None:
-        """Port of the gRPC server; None without gRPC, or before the start."""
         return self._server.grpc_port
 
     def start(self) -> None:
-        """Start all servers and threads, and return once requests are accepted."""
         listening = open_listener(self._config.host, self._config.port, "collector", _PORT_FIX)
         host, port, *_ = listening.getsockname()
         self._address, self._runs = (host, port), True

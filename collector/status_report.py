@@ -60,7 +60,6 @@ class StatusReporter(PeriodicThread):
         self._since: dict[str, float] = {}
 
     def step(self) -> float:
-        """Write the status; store errors are ignored. Return the delay before the next report, in seconds."""
         try:
             self.report()
         except StoreError as error:

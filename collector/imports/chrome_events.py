@@ -17,8 +17,6 @@ _MAX_MICROSECONDS = 2.0**53
 
 
 class ChromeEvent(NamedTuple):
-    """Complete event of a Chrome trace: an event with a start and an end in nanoseconds."""
-
     name: str
     category: str
     start: int

@@ -97,7 +97,6 @@ def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator
 
 
 def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
-    """Yield a note for each kind of detail whose retention is shorter than the age of the imported data."""
     if not found.requests:
         return
     for what, retention, lost in (

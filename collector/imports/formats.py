@@ -22,14 +22,8 @@ _MAX_NAMES = 1000
 
 
 class Format(NamedTuple):
-    """Format of an imported file.
-
-    Args:
-        keys: Keys that only this format has, in its top-level object or in the objects of its top-level list.
-        where: `""` for the top-level object, `"item"` for the top-level list.
-    """
-
     title: str
+    # Keys that only this format has, in its top-level object (*where* is "") or in the objects of its top-level list ("item").
     keys: frozenset[str]
     where: str
     read: FormatReader

@@ -142,7 +142,6 @@ class _Importer:
             resource[names.ENVIRONMENT] = self._environment
 
     def take(self, place: str, export: Object) -> None:
-        """Read *export*; malformed parts are skipped and reported with their *place*."""
         try:
             self._read(place, export)
         except WireError:

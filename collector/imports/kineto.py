@@ -149,8 +149,6 @@ def _stage_of(event: ChromeEvent) -> str:
 
 
 class _KinetoRequests:
-    """Requests of a Kineto trace with their stages; *offset* converts its times to Unix nanoseconds."""
-
     def __init__(self, trace: _KinetoTrace, requests: list[ChromeEvent], offset: int) -> None:
         self._offset = offset
         self._found: list[tuple[ChromeEvent, list[StageInterval], set[str]]] = [(each, [], set()) for each in requests]

@@ -94,7 +94,6 @@ class ImportFile:
                     )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the non-empty lines, each with its number; lines that are too long are skipped and reported."""
         number = 0
         with self._open() as file:
             while line := file.readline(MAX_LINE_BYTES + 1):
@@ -158,7 +157,6 @@ class ImportFile:
         return digest.hexdigest(), size
 
     def _is_deep(self) -> bool:
-        """Return whether the JSON is nested more than `_DEEPEST` deep; parses the file, because texts may contain brackets."""
         depth = 0
         with self._open() as file, contextlib.suppress(ijson.JSONError, ValueError):
             for event, _ in ijson.basic_parse(file, use_float=True, multiple_values=True):

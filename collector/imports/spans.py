@@ -20,8 +20,6 @@ EXPORT_SPANS = 2000
 
 @dataclass(frozen=True, slots=True)
 class StageInterval:
-    """A stage of a request, by default with its name; times are Unix nanoseconds."""
-
     stage: str
     start: int
     end: int
@@ -30,8 +28,6 @@ class StageInterval:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRequest:
-    """A request of an imported file, with the times of the parts of its response; all are Unix nanoseconds."""
-
     name: str
     start: int
     end: int
@@ -43,7 +39,6 @@ class ImportedRequest:
 
 @cache
 def import_rules() -> tuple[Rule, ...]:
-    """Return the rules for the spans of `span_exports`: spans of requests, and of intervals, whose name is their stage."""
     request = Rule(
         name="imported request",
         when=(SpanCondition(scope=(SCOPE,), kind=("server",)),),
@@ -117,7 +112,6 @@ def otlp_span(
 
 
 def otlp_event(name: str, at: int) -> dict[str, str]:
-    """Return a span event in OTLP/JSON at the time *at*, in Unix nanoseconds."""
     return {"name": name, "timeUnixNano": str(at)}
 
 

@@ -76,7 +76,6 @@ def _column(source: ImportFile, key: str) -> Iterator[Any]:
 
 
 def _starts(source: ImportFile, count: int) -> Iterator[int]:
-    """Yield the start time of each request, in Unix nanoseconds."""
     duration = sum(each for each in source.items("duration", quiet=True) if _is_time(each)) or 1.0
     start = _ended_ns(source) - round(duration * _NS)
     times = list(source.items("start_times.item", quiet=True))

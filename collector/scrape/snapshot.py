@@ -180,7 +180,6 @@ def _one_bucket(count: float | None, total: float, created: float = 0.0) -> Stre
 def _valid_counts(
     buckets: Mapping[tuple[float, float], float] | None, total: float, created: float
 ) -> StreamCounts | None:
-    """Return the counts; None if they are infinite, negative or implausibly large."""
     if buckets is None or not 0 <= total < math.inf or not all(0 <= count <= MAX_COUNT for count in buckets.values()):
         return None
     return StreamCounts({edges: round(count) for edges, count in buckets.items()}, total, created)
@@ -230,7 +229,6 @@ def dump_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def load_snapshot(saved: bytes) -> Snapshot | None:
-    """Return the snapshot in serialized bytes; None for empty bytes or another format."""
     if not saved:
         return None
     form, *rest = json.loads(zlib.decompress(saved))

@@ -39,8 +39,6 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """An admitted client certificate."""
-
     common_name: str  # common name of the certificate subject, used as the name of the client
     environment: str | None = None  # environment that replaces the one in the client's resources; None to accept theirs
     limits: RateLimits = RateLimits()
@@ -56,8 +54,6 @@ class ServerTlsFiles(Section):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials and limits of clients."""
-
     tokens: tuple[Token, ...] = ()
     certificates: tuple[Certificate, ...] = ()
     anonymous: RateLimits = RateLimits()

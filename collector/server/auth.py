@@ -58,8 +58,6 @@ class RefusedError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Address and credentials of a caller."""
-
     address: str  # the remote address of the connection, never from a header
     # The `Authorization` header (`authorization` in gRPC metadata), "" for none.
     authorization: str = field(default="", repr=False)

@@ -27,8 +27,6 @@ Hold: TypeAlias = Callable[[int], None]
 
 
 class BodyReader:
-    """Receives bodies in one event loop and accounts for their memory."""
-
     def __init__(self, max_body_bytes: int, max_held_bytes: int, metrics: SelfMetrics) -> None:
         self._max_body_bytes, self._max_held_bytes, self._metrics = max_body_bytes, max_held_bytes, metrics
         self._held_bytes = 0

@@ -39,8 +39,6 @@ def client_of(address: str) -> str:
 
 
 class LimitedConnection(Protocol):
-    """A connection that counts towards the limits."""
-
     def give_way(self) -> None: ...
 
 

@@ -23,8 +23,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ..otlp.model import failure_response, http_response, media_type_of
 from .body_reader import receive_body
 from .connection_limits import ConnectionLimits, LimitedConnection
-from .tls import SCOPE_KEY, certificate_of
 
+# Key of the ASGI scope for the common name of the client's certificate.
+SCOPE_KEY = "stagelens.certificate"
 # Request line and headers. The longest allowed token takes an eighth of it.
 MAX_HEAD_BYTES = 32 * 1024
 # Overhead of one header, RFC 9113 (6.5.2).
@@ -42,8 +43,6 @@ _HEAD_TOO_LARGE = f"the request's head is larger than {MAX_HEAD_BYTES} bytes; se
 
 
 class LimitedConnections:
-    """The open connections of one server, with *limits*."""
-
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         # By the address and port of the client, as in the ASGI scope.
@@ -88,8 +87,6 @@ class LimitedConnections:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with limits around *http*, a protocol for HTTP."""
-
     _transport: asyncio.Transport
 
     def __init__(
@@ -316,8 +313,16 @@ class Connection(asyncio.Protocol):
         self._abort_later()
 
 
+def certificate_of(transport: asyncio.BaseTransport) -> str:
+    """Return the common name of the verified client certificate of *transport*, "" for none."""
+    # The dictionary is empty unless the certificate was verified.
+    shown: dict[str, Any] = transport.get_extra_info("peercert") or {}
+    subject: tuple[tuple[tuple[str, str], ...], ...] = shown.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[-1] if names else ""
+
+
 def too_many_message(name: str) -> str:
-    """Return the error message of the server *name* at its connection limit."""
     return f"the {name} has too many connections; send it again"
 
 

@@ -31,7 +31,6 @@ _MAX_TOGETHER_BYTES = 512 * 1024
 
 
 def identity(read: Sequence[T]) -> Sequence[T]:
-    """Return the decoded bodies unchanged."""
     return read
 
 
@@ -48,8 +47,6 @@ class _Job(NamedTuple):
 
 
 class DecoderPool:
-    """Threads that inflate and decode bodies for one event loop."""
-
     def __init__(self, max_inflated_bytes: int) -> None:
         self._max_inflated_bytes = max_inflated_bytes
         self._waiting: deque[_Job] = deque()

@@ -121,8 +121,6 @@ class _Receipts:
 
 
 class GrpcServer(grpc.GenericRpcHandler):
-    """The gRPC server, which runs in one event loop."""
-
     def __init__(
         self,
         address: tuple[str, int],

@@ -18,8 +18,6 @@ _MAX_CLEARED = 2
 
 
 class TokenBucket:
-    """Token bucket of a rate limit; the level may become negative."""
-
     __slots__ = ("_at", "_level", "_per_second", "_size")
 
     def __init__(self, per_second: float, now: float) -> None:
@@ -28,12 +26,10 @@ class TokenBucket:
         self._level, self._at = self._size, now
 
     def wait_seconds(self, least: float, now: float) -> float:
-        """Return the seconds until the bucket contains *least* tokens; 0 if it already does."""
         wait_seconds = (least - self._filled(now)) / self._per_second
         return wait_seconds if wait_seconds > _ROUNDING_SECONDS else 0.0
 
     def take(self, amount: float, now: float) -> None:
-        """Remove *amount* tokens; the level may become negative."""
         self._level, self._at = self._filled(now) - amount, now
 
     def is_full(self, now: float) -> bool:
@@ -44,8 +40,6 @@ class TokenBucket:
 
 
 class ClientMeter:
-    """Request and byte limits of one client. Not thread-safe."""
-
     __slots__ = ("_bytes", "_requests")
 
     def __init__(self, limits: RateLimits, now: float) -> None:

@@ -6,12 +6,11 @@ probes, which have neither, reach /livez); gRPC cannot request a certificate wit
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import grpc
 
@@ -21,18 +20,11 @@ from .access_config import ServerTlsFiles
 
 _log = logging.getLogger(__name__)
 
-# Key of the ASGI scope for the common name of the client's certificate.
-SCOPE_KEY = "stagelens.certificate"
-
 T = TypeVar("T")
 
 
 class HttpTls:
-    """TLS context of an HTTPS server.
-
-    Attributes:
-        context: TLS context; each handshake uses the newest context made from the files.
-    """
+    """TLS context of an HTTPS server; each handshake uses the newest one made from the files."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
         self._watched = _ReloadedFiles(files, _ssl_context)
@@ -46,8 +38,6 @@ class HttpTls:
 
 
 class GrpcTls:
-    """TLS credentials of a gRPC server."""
-
     def __init__(self, files: ServerTlsFiles) -> None:
         self._watched = _ReloadedFiles(files, _grpc_configuration)
         self._given = self._watched.newest()
@@ -64,15 +54,6 @@ class GrpcTls:
             return None
         self._given = newest
         return newest
-
-
-def certificate_of(transport: asyncio.BaseTransport) -> str:
-    """Return the common name of the verified client certificate of *transport*, "" for none."""
-    # The dictionary is empty unless the certificate was verified.
-    shown: dict[str, Any] = transport.get_extra_info("peercert") or {}
-    subject: tuple[tuple[tuple[str, str], ...], ...] = shown.get("subject", ())
-    names = [value for part in subject for key, value in part if key == "commonName"]
-    return names[-1] if names else ""
 
 
 class _ReloadedFiles(Generic[T]):

@@ -24,8 +24,6 @@ _ACCEPT_PAUSE_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Handshake:
-    """A connection during its TLS handshake."""
-
     socket: socket.socket
 
     def give_way(self) -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector import prometheus
-from stagelens.collector.prometheus import Counters, HistogramFamily
-from stagelens.collector.prometheus_buckets import cumulative_counts
+from stagelens.collector.prometheus import Counters, HistogramFamily, cumulative_counts
 from stagelens.collector.prometheus_config import PrometheusSettings
 from stagelens.core import names
 from stagelens.core.histogram import Histogram

@@ -15,7 +15,8 @@ import grpc
 import pytest
 
 from stagelens.collector.server.access_config import ServerTlsFiles
-from stagelens.collector.server.tls import GrpcTls, HttpTls, certificate_of
+from stagelens.collector.server.connections import certificate_of
+from stagelens.collector.server.tls import GrpcTls, HttpTls
 from stagelens.core.errors import ConfigError
 
 if TYPE_CHECKING:
