@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 from urllib.parse import urlsplit
 
@@ -18,7 +18,7 @@ from ...core.histogram import ZERO_THRESHOLD, Distribution, Histogram, bucket_in
 from ...store import Point, Series
 from ..ingest.validation import printable_text
 from .config import Engine, ScrapeTarget
-from .snapshot import Labels, MetricStream, StreamCounts
+from .snapshot import Labels, StreamCounts, Streams
 
 _SERVER_ERROR = 500
 # Label value without information: BentoML sets it for a service that is not a built Bento.
@@ -31,9 +31,7 @@ _PAIRS = {
 }
 
 
-def points_of(
-    added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
-) -> Iterator[Point]:
+def points_of(added: Streams, target: ScrapeTarget, engine: Engine, at: int) -> Iterator[Point]:
     """Yield points with the counts *added* at *target*, all at the time *at*, in Unix seconds."""
     for stream, counted in added.items():
         series = _series_of(stream.labels, target, engine)
@@ -45,9 +43,7 @@ def points_of(
             yield Point(series, metric, stream.key, at, Histogram(zero=counted.count, sum=counted.sum))
 
 
-def replica_points_of(
-    added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
-) -> Iterator[Point]:
+def replica_points_of(added: Streams, target: ScrapeTarget, engine: Engine, at: int) -> Iterator[Point]:
     """Yield points with the counts *added* at *target* as those of one replica, so that a slow target of a service has a name.
 
     Requests count at the values of `_closest_values`, because a fast and a slow replica may share a fixed bucket. The time in stages counts

@@ -28,9 +28,8 @@ from .fetch import TIMEOUT_SECONDS, FetchError, TargetResponse, fetch
 from .points import points_of, replica_points_of
 from .snapshot import (
     Difference,
-    MetricStream,
     Snapshot,
-    StreamCounts,
+    Streams,
     difference_between,
     dump_snapshot,
     load_snapshot,
@@ -159,7 +158,7 @@ class Scraper:
             self._holds[target.url] = hold
         return hold
 
-    async def _statistics(self, target: ScrapeTarget) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
+    async def _statistics(self, target: ScrapeTarget) -> tuple[Streams | None, str]:
         """Return the Triton statistics of *target* (None if missing), and an error message, "" for none."""
         if target.statistics_url is None:
             return None, ""
@@ -175,7 +174,7 @@ class Scraper:
         base: Snapshot | None,
         at: float,
         response: TargetResponse,
-        streams: Mapping[MetricStream, StreamCounts] | None,
+        streams: Streams | None,
     ) -> tuple[Difference, Engine]:
         samples, engine = _understood(target, response)
         now = _snapshot(target, engine, samples, at, streams)
@@ -228,7 +227,7 @@ def _snapshot(
     engine: Engine,
     samples: Samples,
     at: float,
-    streams: Mapping[MetricStream, StreamCounts] | None,
+    streams: Streams | None,
 ) -> Snapshot:
     rules = hashlib.blake2b(repr((engine, target.statistics_url)).encode(), digest_size=8).hexdigest()
     found = read_snapshot(samples, engine, at, rules)

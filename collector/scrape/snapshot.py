@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from prometheus_client.samples import Sample
 
@@ -58,23 +58,18 @@ class StreamCounts:
         return sum(self.buckets.values())
 
 
+Streams: TypeAlias = Mapping[MetricStream, StreamCounts]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Counts of all streams of a target at one time.
-
-    Args:
-        at: Time of the request, by the clock of the collector. [Unix seconds]
-        rules: Hash of the rules; snapshots with other rules are not comparable.
-        started: Start of the process, by the clock of its machine; 0 if unknown. [Unix seconds]
-    """
-
-    at: float
-    rules: str
-    started: float = 0.0
-    streams: Mapping[MetricStream, StreamCounts] = field(default_factory=dict[MetricStream, StreamCounts])
+    at: float  # time of the request, by the clock of the collector [Unix seconds]
+    rules: str  # hash of the rules; snapshots with other rules are not comparable
+    started: float = 0.0  # start of the process, by the clock of its machine; 0 if unknown [Unix seconds]
+    streams: Streams = field(default_factory=dict[MetricStream, StreamCounts])
     beyond: int = 0
 
-    def with_streams(self, more: Mapping[MetricStream, StreamCounts], beyond: int = 0) -> Snapshot:
+    def with_streams(self, more: Streams, beyond: int = 0) -> Snapshot:
         streams = dict(islice(chain(self.streams.items(), more.items()), MAX_STREAMS))
         left_out = len(self.streams) + len(more) - len(streams)
         return replace(self, streams=streams, beyond=self.beyond + left_out + beyond)
@@ -276,7 +271,7 @@ def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
         # Two live processes respond alternately: each change of the process would count all values again.
         note = "another process responded than last time: scrape each process at its own address"
         return Difference(after, note=note, lost_seconds=max(seconds, 0.0))
-    then: Mapping[MetricStream, StreamCounts] = {} if restarted else before.streams
+    then: Streams = {} if restarted else before.streams
     added = {
         stream: more
         for stream, now in after.streams.items()

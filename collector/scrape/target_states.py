@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -33,6 +33,21 @@ class TargetState:
     beyond: int = 0
     failures: int = 0
     lost_seconds: float = 0.0
+
+
+_METRICS: tuple[tuple[type[Any], str, str, Callable[[TargetState], float]], ...] = (
+    (GaugeMetricFamily, "up", "1 while the target can be scraped.", lambda state: state.state == "up"),
+    (GaugeMetricFamily, "seconds", "Duration of the last scrape.", lambda state: state.seconds),
+    (GaugeMetricFamily, "streams", "Series in the last scrape.", lambda state: state.streams),
+    (
+        GaugeMetricFamily,
+        "streams_left_out",
+        "Skipped series: above the limit, or invalid.",
+        lambda state: state.beyond,
+    ),
+    (CounterMetricFamily, "failures", "Failed scrapes.", lambda state: state.failures),
+    (CounterMetricFamily, "lost_seconds", "Time without counts.", lambda state: state.lost_seconds),
+)
 
 
 class TargetStates(Collector):
@@ -84,20 +99,9 @@ class TargetStates(Collector):
             _log.warning("scraping %s: %s%s", state.url, state.state, f", {state.error}" if state.error else "")
 
     def collect(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily(_PREFIX + "up", "1 while the target can be scraped.", labels=("target",))
-        took = GaugeMetricFamily(_PREFIX + "seconds", "Duration of the last scrape.", labels=("target",))
-        streams = GaugeMetricFamily(_PREFIX + "streams", "Series in the last scrape.", labels=("target",))
-        beyond = GaugeMetricFamily(
-            _PREFIX + "streams_left_out", "Skipped series: above the limit, or invalid.", labels=("target",)
-        )
-        failures = CounterMetricFamily(_PREFIX + "failures", "Failed scrapes.", labels=("target",))
-        lost = CounterMetricFamily(_PREFIX + "lost_seconds", "Time without counts.", labels=("target",))
-        for state in self.all():
-            if state.state in ("up", "down"):
-                up.add_metric((state.url,), state.state == "up")
-                took.add_metric((state.url,), state.seconds)
-                streams.add_metric((state.url,), state.streams)
-                beyond.add_metric((state.url,), state.beyond)
-                failures.add_metric((state.url,), state.failures)
-                lost.add_metric((state.url,), state.lost_seconds)
-        return (up, took, streams, beyond, failures, lost)
+        states = [state for state in self.all() if state.state in ("up", "down")]
+        for kind, name, text, value in _METRICS:
+            family = kind(_PREFIX + name, text, labels=("target",))
+            for state in states:
+                family.add_metric((state.url,), value(state))
+            yield family

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import ssl
-import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from datetime import UTC, datetime
+from typing import TypeVar
 
 import grpc
 
 from ...core.errors import ConfigError
-from ...core.settings.live_file import stamp_of
+from ...core.settings.live_file import LiveFile
 from .access_config import ServerTlsFiles
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class HttpTls:
     """TLS context of an HTTPS server; each handshake uses the newest one made from the files."""
 
     def __init__(self, files: ServerTlsFiles) -> None:
-        self._watched = _ReloadedFiles(files, _ssl_context)
+        self._watched = _TlsFiles(files, _ssl_context)
         self.context = self._watched.newest()
         # OpenSSL calls it for every handshake, also where the client names no server.
         self.context.sni_callback = self._choose
@@ -39,7 +39,7 @@ class HttpTls:
 
 class GrpcTls:
     def __init__(self, files: ServerTlsFiles) -> None:
-        self._watched = _ReloadedFiles(files, _grpc_configuration)
+        self._watched = _TlsFiles(files, _grpc_configuration)
         self._given = self._watched.newest()
         self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
             self._given,
@@ -56,36 +56,26 @@ class GrpcTls:
         return newest
 
 
-class _ReloadedFiles(Generic[T]):
-    """Object created from files and created again when they change; with invalid files the last valid object stays in use."""
+class _TlsFiles(LiveFile[T]):
+    """Object made from files; with invalid files the last valid object stays in use."""
 
     def __init__(self, files: ServerTlsFiles, make: Callable[[ServerTlsFiles], T]) -> None:
-        self._files, self._make = files, make
-        self._lock = threading.Lock()
-        self._stamps = _stamps(files)
-        self._current = make(files)
+        others = [file for file in (files.key, files.client_ca) if file is not None]
+        super().__init__(files.certificate, lambda _: make(files), lambda _: others)
 
     def newest(self) -> T:
-        with self._lock:
-            stamps = _stamps(self._files)
-            if stamps != self._stamps:
-                self._stamps = stamps
-                self._renew()
-            return self._current
+        self.refresh(datetime.now(UTC))
+        if self.current is None:
+            raise ConfigError("\n".join(self.errors))
+        return self.current
 
-    def _renew(self) -> None:
-        try:
-            self._current = self._make(self._files)
-        except ConfigError as error:
-            # Certificate and key do not match while the files are replaced one after the other.
-            _log.error("%s; the previous certificate stays in use", error)
-        else:
-            _log.info("%s was reloaded", self._files.certificate)
+    def accepted(self, found: T) -> None:
+        _log.info("%s is in use", self.path)
 
-
-def _stamps(files: ServerTlsFiles) -> list[tuple[int, ...] | None]:
-    paths = (files.certificate, files.key, files.client_ca)
-    return [stamp_of(path) for path in paths if path is not None]
+    def refused(self) -> None:
+        # Certificate and key do not match while the files are replaced one after the other.
+        if self.current is not None:
+            _log.error("%s; the previous certificate stays in use", "; ".join(self.errors))
 
 
 def _ssl_context(files: ServerTlsFiles) -> ssl.SSLContext:

@@ -34,22 +34,15 @@ def edit(file: Path, text: str) -> None:
     os.utime(file, ns=(before, before + 1_000_000))
 
 
-def test_without_a_file_the_environment_is_used() -> None:
-    assert read_collector_file(None, {}) == CollectorFile()
-    assert names(read_collector_file(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
+def test_the_tokens_of_the_environment_and_of_the_file_are_valid(file: Path) -> None:
+    empty = file.with_name("empty.yaml")
+    empty.write_text("# later\n")
+    environment = {"STAGELENS_COLLECTOR_TOKEN": "b" * 32}
 
-
-def test_an_empty_file_has_no_settings(file: Path) -> None:
-    file.write_text("# later\n")
-
-    assert read_collector_file(file, {}) == CollectorFile()
-
-
-def test_the_environment_token_is_valid_beside_those_of_the_file(file: Path) -> None:
-    (file.with_name("empty.yaml")).touch()
-
-    assert names(read_collector_file(file.with_name("empty.yaml"), {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
-    assert names(read_collector_file(file, ENV | {"STAGELENS_COLLECTOR_TOKEN": "b" * 32})) == ["team-a", "token"]
+    assert read_collector_file(None, {}) == read_collector_file(empty, {}) == CollectorFile()
+    assert names(read_collector_file(None, environment)) == ["token"]
+    assert names(read_collector_file(empty, environment)) == ["token"]
+    assert names(read_collector_file(file, ENV | environment)) == ["team-a", "token"]
 
 
 def test_all_errors_are_reported_together_with_their_lines(file: Path) -> None:

@@ -68,7 +68,7 @@ WRONG = [
     ),
     pytest.param(
         {"collector": {"config": "scrape:\n  targets:\n  - headers:\n      authorization: Bearer hunter2\n"}},
-        "Authorization: {file: /etc/stagelens/secrets",
+        "bearer_token_file: /etc/stagelens/secrets",
         id="a header in the collector's file",
     ),
     pytest.param({"collector": {"config": TLS}}, "collector.tls.existingSecret", id="TLS without a certificate"),

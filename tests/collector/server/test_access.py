@@ -150,19 +150,14 @@ def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store
     assert list(environments(store)) == ["prod"]
 
 
-def test_the_token_determines_the_environment_of_points(guarded: Site, bodies: Bodies, store: Store) -> None:
-    body = bodies.metrics(bodies.point())
-    body["resourceMetrics"][0]["resource"]["attributes"] += attributes(CLAIMED)
+@pytest.mark.parametrize("path", ["/v1/metrics", "/v1/traces"])
+def test_the_token_determines_the_environment_of_points(guarded: Site, bodies: Bodies, store: Store, path: str) -> None:
+    trace, metrics = bodies.spans(*bodies.trace({"forward": 10**7})), bodies.metrics(bodies.point())
+    body = metrics if path == "/v1/metrics" else trace
+    (resource,) = body["resourceMetrics" if path == "/v1/metrics" else "resourceSpans"]
+    resource["resource"]["attributes"] += attributes(CLAIMED)
 
-    assert guarded.post(body, A).status_code == 200
-    assert list(environments(store)) == ["prod"]
-
-
-def test_the_token_determines_the_environment_of_retained_traces(guarded: Site, bodies: Bodies, store: Store) -> None:
-    body = bodies.spans(*bodies.trace({"forward": 10**7}))
-    body["resourceSpans"][0]["resource"]["attributes"] += attributes(CLAIMED)
-
-    assert guarded.post(body, A, path="/v1/traces").status_code == 200
+    assert guarded.post(body, A, path=path).status_code == 200
     assert list(environments(store)) == ["prod"]
 
 
@@ -319,13 +314,12 @@ def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:
     assert not received.startswith(b"HTTP")
 
 
-def test_an_open_collector_does_not_start(store: Store) -> None:
-    with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
-        Collector(CollectorConfig(host="0.0.0.0", port=0), store)
-
-
-def test_a_collector_with_access_control_listens_on_all_interfaces(site: Callable[..., Site], bodies: Bodies) -> None:
+def test_only_a_collector_with_access_control_listens_on_all_interfaces(
+    site: Callable[..., Site], bodies: Bodies
+) -> None:
     everywhere = site(TOKENS, host="0.0.0.0")
+    with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
+        site("access: {}", host="0.0.0.0")
 
     assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
 

@@ -296,22 +296,6 @@ def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metr
     assert served.metric('stagelens_collector_batches_total{outcome="duplicate"}') == 2
 
 
-def test_a_duplicate_waits_for_the_commit_of_the_first(
-    serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
-) -> None:
-    served = serve_slow(grpc_port=0)
-    slow.open.clear()
-    with ThreadPoolExecutor(2) as pool:
-        first, second = (pool.submit(call, served, metrics, x_stagelens_batch="a:1") for _ in range(2))
-        waiting = served.collector._writer._queue
-        until(lambda: [len(entry.senders) for entry in list(waiting.values())] == [2])
-        answered_early = first.done() or second.done()
-        slow.open.set()
-
-        assert (first.result(), second.result()) == (b"", b"")
-    assert (answered_early, served.counted()) == (False, 1)
-
-
 def test_a_cancelled_call_is_still_committed(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
