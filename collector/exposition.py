@@ -58,6 +58,10 @@ MetricFamily: Any = message_classes("io.prometheus.client", _MESSAGES, descripto
 
 
 TEXT_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PROTOBUF_MEDIA_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+_TYPES = {"counter": COUNTER, "gauge": GAUGE, "histogram": HISTOGRAM}
+_FIELDS = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
+_WANTED = {"proto": "io.prometheus.client.MetricFamily", "encoding": "delimited"}
 
 
 def write_text(counted: Iterable[HistogramFamily]) -> bytes:
@@ -77,11 +81,6 @@ def _text_family(counted: HistogramFamily) -> Iterator[str]:
         for end, count in zip(ends, held, strict=True):
             yield f"{begin}{end}{count}\n"
         yield f'{begin}le="+Inf"}} {number}\n{name}_count{{{text}}} {number}\n{name}_sum{{{text}}} {spent!r}\n'
-
-
-PROTOBUF_MEDIA_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
-_TYPES = {"counter": COUNTER, "gauge": GAUGE, "histogram": HISTOGRAM}
-_FIELDS = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
 
 
 def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]) -> bytes:
@@ -156,9 +155,6 @@ def _fill(histogram: Any, counts: Ints) -> None:
         histogram.positive_span.add(offset=first - end, length=last - first + 1)
         end = last + 1
     histogram.positive_delta.extend(np.diff(counts[filled], prepend=0).tolist())
-
-
-_WANTED = {"proto": "io.prometheus.client.MetricFamily", "encoding": "delimited"}
 
 
 def negotiate(accept: str) -> str:

@@ -38,6 +38,10 @@ IDLE_SECONDS = 3600.0
 
 
 _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
+# Number of identities whose row is cached.
+_MAX_KNOWN = 50_000
+# Key of a histogram: index of its family, and its label values.
+_Key = tuple[int, tuple[str, ...]]
 
 
 def bucket_positions(index: Ints, scale: Ints) -> Ints:
@@ -73,12 +77,6 @@ class HistogramFamily:
     zero: Ints  # number of values below a nanosecond; shape (n,)
     sum: Floats  # sum of the values; shape (n,) [seconds]
     bounds: tuple[float, ...]  # bounds of the classic buckets [seconds]
-
-
-# Number of identities whose row is cached.
-_MAX_KNOWN = 50_000
-# Key of a histogram: index of its family, and its label values.
-_Key = tuple[int, tuple[str, ...]]
 
 
 class Counters:

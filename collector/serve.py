@@ -52,6 +52,15 @@ __all__ = ["Collector", "CollectorConfig"]
 
 _log = logging.getLogger(__name__)
 
+# Exporters post every 1, 5, 10 or 60 s: a connection that closes at that moment would lose an export.
+_KEEP_ALIVE_SECONDS = 3
+_PORT_FIX = (
+    "Stop the process on that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
+    "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
+)
+_MAINTENANCE_SECONDS = 10.0
+_FOLD_SECONDS = 2.0
+
 PATHS: dict[str, Endpoint] = {
     "/v1/metrics": "metrics",
     "/v1/traces": "traces",
@@ -169,10 +178,6 @@ async def _refused(request: Request, error: Exception) -> Response:
     return http_response(refusal_response(media_type_of(request), error))
 
 
-# Exporters post every 1, 5, 10 or 60 s: a connection that closes at that moment would lose an export.
-_KEEP_ALIVE_SECONDS = 3
-
-
 class Servers(HttpServer):
     """The HTTP and gRPC servers, which start and stop together; *grpc_port*: the gRPC port once it accepts calls."""
 
@@ -194,14 +199,6 @@ class Servers(HttpServer):
             both.create_task(super().shutdown(sockets))
             if self._grpc is not None:
                 both.create_task(self._grpc.stop(DRAIN_SECONDS))
-
-
-_PORT_FIX = (
-    "Stop the process on that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
-    "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
-)
-_MAINTENANCE_SECONDS = 10.0
-_FOLD_SECONDS = 2.0
 
 
 class Collector:

@@ -36,6 +36,14 @@ from .otlp_files import METRICS, SPANS, split_export
 from .source import ImportFile
 from .spans import import_rules as own_rules
 
+# Size of a transaction. [points and traces]
+_ROWS_A_WRITE = 20_000
+# Spans of a request may lie this far apart in the file. [bytes]
+_HELD_BYTES = 6 * 1024**2
+# Rounds that spans without a root are retained; a round of the import is a second for `process_inbox`.
+_ORPHAN_ROUNDS = 8
+_END = 10**6
+
 
 @dataclass(slots=True)
 class ImportResult:
@@ -70,15 +78,6 @@ class ImportResult:
             bucket = point.at - point.at % FINEST
             self.first = min(self.first or bucket, bucket)
             self.last = max(self.last, bucket)
-
-
-# Size of a transaction. [points and traces]
-_ROWS_A_WRITE = 20_000
-# Spans of a request may lie this far apart in the file. [bytes]
-_HELD_BYTES = 6 * 1024**2
-# Rounds that spans without a root are retained; a round of the import is a second for `process_inbox`.
-_ORPHAN_ROUNDS = 8
-_END = 10**6
 
 
 def import_file(  # noqa: PLR0917 - options of an import

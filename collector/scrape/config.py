@@ -31,6 +31,7 @@ _READS = frozenset({"request", "stages", "first_token", "output_token", "tokens"
 # Suffixes of the samples of histograms and (the last suffix) counters.
 _SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
 AUTO, GENERIC = "auto", "generic"
+_MIN_EVERY, _MAX_EVERY = timedelta(seconds=1), timedelta(minutes=5)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -158,9 +159,6 @@ def engines() -> Mapping[str, Engine]:
 def detect(samples: Collection[str]) -> dict[str, Engine]:
     bases = {base_of(name) for name in samples}
     return {key: engine for key, engine in engines().items() if not engine.wanted().isdisjoint(bases)}
-
-
-_MIN_EVERY, _MAX_EVERY = timedelta(seconds=1), timedelta(minutes=5)
 
 
 class ScrapeTarget(CallSection):

@@ -37,6 +37,14 @@ Kind = Literal["request", "stage", "first_token", "output_token", "tokens", "bat
 Labels = tuple[tuple[str, str], ...]
 # Non-cumulative count by bucket (low, high], in seconds.
 Buckets = Mapping[tuple[float, float], int]
+# A snapshot in another format is ignored.
+_FORMAT = 1
+# Counts of a longer interval are dropped: a single point for the interval would look like a burst in charts and alerts. [seconds]
+MAX_GAP_SECONDS = 600.0
+# Tolerance for the clock difference of two machines and the start-up time of a process. [seconds]
+_SKEW_SECONDS = 30.0
+# Tolerance for rounded start times. [seconds]
+_ROUNDED_SECONDS = 1.0
 
 
 class MetricStream(NamedTuple):
@@ -205,10 +213,6 @@ def _number(text: str) -> float:
         return math.nan
 
 
-# A snapshot in another format is ignored.
-_FORMAT = 1
-
-
 def dump_snapshot(snapshot: Snapshot) -> bytes:
     streams = [
         (
@@ -237,14 +241,6 @@ def _load_stream(row: list[Any]) -> tuple[MetricStream, StreamCounts]:
     kind, key, labels, buckets, total, created = row
     edges = {(low, inf if high is None else high): count for low, high, count in buckets}
     return MetricStream(kind, key, tuple((name, value) for name, value in labels)), StreamCounts(edges, total, created)
-
-
-# Counts of a longer interval are dropped: a single point for the interval would look like a burst in charts and alerts. [seconds]
-MAX_GAP_SECONDS = 600.0
-# Tolerance for the clock difference of two machines and the start-up time of a process. [seconds]
-_SKEW_SECONDS = 30.0
-# Tolerance for rounded start times. [seconds]
-_ROUNDED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,13 @@ from ...core.settings.field_types import Amount, ExistingFile, Secret, Size, Tex
 from ...core.settings.section import Fault, Section, read_section
 from ...core.settings.yaml_config import Document, Place
 
+ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
+ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
+# 128 bits, the output of `openssl rand -hex 16`.
+MIN_TOKEN_CHARS = 32
+MAKE_ONE = "create one: openssl rand -hex 32"
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
@@ -62,14 +69,6 @@ class Access:
     @property
     def requires_credentials(self) -> bool:
         return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
-
-
-ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
-ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
-# 128 bits, the output of `openssl rand -hex 16`.
-MIN_TOKEN_CHARS = 32
-MAKE_ONE = "create one: openssl rand -hex 32"
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def _strong(token: Secret) -> Secret:

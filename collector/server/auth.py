@@ -26,6 +26,16 @@ from .connection_limits import client_of
 from .rate_limits import ClientMeter, ClientMeters
 from .service_shares import ServiceShares
 
+# Longer than any token, and short enough to hash cheaply. [characters]
+MAX_AUTHORIZATION_CHARS = 4096
+_CREDENTIALS_REQUIRED = "this collector requires a token: set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token> in the sending process"
+_CERTIFICATE_REQUIRED = (
+    "this collector requires a client certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY in the sending process"
+)
+_NOT_KNOWN = "this token is not known to the collector: compare it with the one in its configuration"
+_NOT_BEARER = "the Authorization header must be `Bearer <token>`"
+
 
 def whole_seconds(wait_seconds: float) -> int:
     """Return *wait_seconds* as a `Retry-After` value: a whole number, at least 1.
@@ -34,18 +44,6 @@ def whole_seconds(wait_seconds: float) -> int:
     (1, 4)
     """
     return max(math.ceil(wait_seconds), 1)
-
-
-# Longer than any token, and short enough to hash cheaply. [characters]
-MAX_AUTHORIZATION_CHARS = 4096
-
-_CREDENTIALS_REQUIRED = "this collector requires a token: set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token> in the sending process"
-_CERTIFICATE_REQUIRED = (
-    "this collector requires a client certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
-    "OTEL_EXPORTER_OTLP_CLIENT_KEY in the sending process"
-)
-_NOT_KNOWN = "this token is not known to the collector: compare it with the one in its configuration"
-_NOT_BEARER = "the Authorization header must be `Bearer <token>`"
 
 
 class RefusedError(StagelensError):

@@ -19,6 +19,11 @@ MAX_WINDOW_BYTES = 8 * 1024**2
 # RFC 8878: a block has at least 4 bytes and inflates to at most 128 KiB.
 _MAX_INFLATED_PER_BYTE = 128 * 1024 // 4
 _MIN_CHUNK_BYTES = 64
+# Start of a body that is searched for its service: the first resource of an export is at its start. [bytes]
+HEAD_BYTES = 16 * 1024
+# Attributes with a text, in JSON and in protobuf: KeyValue {key = 1, value = 2: AnyValue {string_value = 1}}.
+_IN_JSON = rb'"%s"\s*,\s*"value"\s*:\s*\{\s*"stringValue"\s*:\s*"([^"\\]{1,200})"'
+_IN_PROTOBUF = rb"\x0a%c%s\x12[\x03-\x7f]\x0a([\x01-\x7d])"
 
 
 def encoding_of(body: bytes) -> str:
@@ -88,13 +93,6 @@ def _check_stream_end(what: str, ended: bool, size_bytes: int, left_bytes: int) 
     if left_bytes:
         msg = f"{left_bytes} bytes follow the end of the {what}; send one {what.split()[1]} a request"
         raise WireError(msg)
-
-
-# Start of a body that is searched for its service: the first resource of an export is at its start. [bytes]
-HEAD_BYTES = 16 * 1024
-# Attributes with a text, in JSON and in protobuf: KeyValue {key = 1, value = 2: AnyValue {string_value = 1}}.
-_IN_JSON = rb'"%s"\s*,\s*"value"\s*:\s*\{\s*"stringValue"\s*:\s*"([^"\\]{1,200})"'
-_IN_PROTOBUF = rb"\x0a%c%s\x12[\x03-\x7f]\x0a([\x01-\x7d])"
 
 
 def resource_in(head: bytes, encoding: str) -> Attributes:
