@@ -1,7 +1,4 @@
-"""`stagelens collector --check`: report all errors in the settings and the configuration file, or describe their effect.
-
-The check starts no server, opens no port and changes no files; it only connects to a PostgreSQL database.
-"""
+"""`stagelens collector --check`: report all errors in the settings and the configuration file, or describe their effect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Configuration of the collector: settings from the environment, and the file STAGELENS_COLLECTOR_CONFIG.
-
-`core/settings/schema.py` lists the settings, which are read at the start. The file has sections for access, span rules, scrape
-targets and Prometheus labels, each with its own reader. It is read again when it or a secret file in it changes.
-"""
+"""Configuration of the collector: settings from the environment, and the file STAGELENS_COLLECTOR_CONFIG, which is reloaded on change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The collector: HTTP and gRPC servers in one event loop, with the writer, background threads and scraper around one store.
-
-`HttpApp` has the routes of OTLP and events, health probes and /metrics, and errors for other paths that name the right path.
-"""
+"""The collector: HTTP and gRPC servers in one event loop, with the writer, background threads and scraper around one store."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""Import of a file into the store: detects its format, validates its exports, assembles requests, and counts them like live data.
+"""Import of a file into the store, where its requests count like live data.
 
 The name of each batch consists of the digest of the file and a number, so the same file counts once, under any name and after any
 interruption. Spans wait in memory and not in the inbox of the store, because no other process adds spans to the same requests.
-
-Formats are detected by the keys in a file. OTLP/JSON is one object, or one object a line, as the file exporter of the
-OpenTelemetry Collector writes it; a saved run (`stagelens run --save`) has this format. OTLP/JSON is split into small exports:
-points by the hundred, and spans by trace, because a retained trace of an agent must be in one export.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from ..traces.span_reader import SpanReader
 from .formats import format_of
 from .otlp_files import METRICS, SPANS, split_export
 from .source import ImportFile
-from .spans import import_rules as own_rules
+from .spans import import_rules
 
 # Size of a transaction. [points and traces]
 _ROWS_A_WRITE = 20_000
@@ -89,23 +85,15 @@ def import_file(  # noqa: PLR0917 - options of an import
     service: str | None = None,
     environment: str | None = None,
 ) -> ImportResult:
-    """Import the file at *path*.
+    """Import the file at *path* with user *rules*; *service* and *environment* replace those in the file.
 
-    Args:
-        rules: User rules, applied before the built-in ones.
-        service: Service that replaces the services in the file; None for no change.
-        environment: Environment that replaces the environments in the file; None for no change.
-
-    Raises:
-        ImportFileError: The file cannot be read, or its format is unknown.
-        StoreError: The store cannot be written; a repeated import continues after the last write.
+    Raises ImportFileError, and StoreError if the store cannot be written; a repeated import continues after the last write.
     """
     source = ImportFile(path)
     found = format_of(source)
     imported = ImportResult(path, found.title)
-    importing = _Importer(
-        source, store, window, (*own_rules(), *rules), keep or SamplingPolicy(), imported, service, environment
-    )
+    reader, keep = SpanReader(lambda: (*import_rules(), *rules)), keep or SamplingPolicy()
+    importing = _Importer(source, imported, store, window, keep, reader, service, environment)
     for place, export in found.read(source, service):
         importing.take(place, export)
     importing.finish()
@@ -115,30 +103,33 @@ def import_file(  # noqa: PLR0917 - options of an import
     return imported
 
 
+@dataclass
 class _Importer:
-    def __init__(  # noqa: PLR0917 - as above
-        self,
-        source: ImportFile,
-        store: Store,
-        window: TimeWindow,
-        rules: Sequence[Rule],
-        keep: SamplingPolicy,
-        imported: ImportResult,
-        service: str | None,
-        environment: str | None,
-    ) -> None:
-        self._source, self._store, self._window, self._keep, self._imported = source, store, window, keep, imported
-        self._service, self._environment = service, environment
-        self._reader = SpanReader(lambda: rules)
-        self._name = ":".join((IMPORT_PREFIX + source.digest, *(each or "" for each in (service, environment))))
-        self._parcels: dict[int, Parcel] = {}
-        self._held, self._round, self._parcel = 0, 0, 0
-        self._batches: list[Batch] = []
-        self._batch = self._rows = 0
+    source: ImportFile
+    imported: ImportResult
+    store: Store
+    window: TimeWindow
+    keep: SamplingPolicy
+    reader: SpanReader
+    service: str | None
+    environment: str | None
+    # Spans that wait for the others of their requests, and their size.
+    parcels: dict[int, Parcel] = field(default_factory=dict[int, Parcel])
+    last_parcel: int = 0
+    held_bytes: int = 0
+    round: int = 0
+    # Batches of the next transaction, and the number of their points and traces.
+    batches: list[Batch] = field(default_factory=list[Batch])
+    last_batch: int = 0
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        return ":".join((IMPORT_PREFIX + self.source.digest, self.service or "", self.environment or ""))
 
     def _correct(self, resource: Attributes) -> None:
-        if self._environment is not None:
-            resource[names.ENVIRONMENT] = self._environment
+        if self.environment is not None:
+            resource[names.ENVIRONMENT] = self.environment
 
     def take(self, place: str, export: Object) -> None:
         try:
@@ -149,61 +140,61 @@ class _Importer:
                 try:
                     self._read(place, piece)
                 except WireError as error:
-                    self._source.diagnostics.skip(place, str(error))
+                    self.source.diagnostics.skip(place, str(error))
 
     def _read(self, place: str, export: Object) -> None:
-        if self._service is not None:
-            _set_service(export, self._service)
+        if self.service is not None:
+            _set_service(export, self.service)
         signal = "metrics" if METRICS in export else "traces"
         body = json.dumps(export, separators=(",", ":")).encode()
-        read = read_export(signal, JSON, body, None, self._window, self._reader, self._correct)
+        read = read_export(signal, JSON, body, None, self.window, self.reader, self._correct)
         self._tell(place, read)
         batch = read.batch
         if batch.spans:
-            self._parcel += 1
-            self._parcels[self._parcel] = Parcel(self._round, counted=False, spans=batch.spans, id=self._parcel)
-            self._held += len(batch.spans)
+            self.last_parcel += 1
+            self.parcels[self.last_parcel] = Parcel(self.round, counted=False, spans=batch.spans, id=self.last_parcel)
+            self.held_bytes += len(batch.spans)
         self._add(replace(batch, spans=b""))
-        if self._held > _HELD_BYTES:
+        if self.held_bytes > _HELD_BYTES:
             self._fold()
 
     def _tell(self, place: str, read: Export) -> None:
         tally = read.tally
         refused = sum(tally.rejected.values())
         if refused:
-            self._source.diagnostics.skip(place or "a record", "; ".join(tally.messages), refused)
+            self.source.diagnostics.skip(place or "a record", "; ".join(tally.messages), refused)
         if tally.rejected[Reason.TIME]:
-            self._source.diagnostics.note("data older than the retention, or more than a day in the future, is skipped")
+            self.source.diagnostics.note("data older than the retention, or more than a day in the future, is skipped")
         if tally.ignored:
-            self._source.diagnostics.note("metrics that Stagelens does not use are ignored")
+            self.source.diagnostics.note("metrics that Stagelens does not use are ignored")
 
     def _fold(self, *, end: bool = False) -> None:
-        self._round += _END if end else 1
-        self._held = 0
+        self.round += _END if end else 1
+        self.held_bytes = 0
         limits = InboxLimits(
             hold_seconds=2, orphan_seconds=_ORPHAN_ROUNDS, remember_seconds=_ORPHAN_ROUNDS, due_bytes=_HELD_BYTES
         )
         more = True
         while more:
-            held = self._parcels.values()
+            held = self.parcels.values()
             delivery = AggregationInput(
-                self._round,
+                self.round,
                 [parcel for parcel in held if not parcel.counted],
                 [parcel for parcel in held if parcel.counted],
                 complete=True,
             )
-            folded, outcome = process_inbox(delivery, limits, self._keep)
+            folded, outcome = process_inbox(delivery, limits, self.keep)
             for number in folded.taken:
-                del self._parcels[number]
+                del self.parcels[number]
             for parcel in folded.left:
-                self._parcel += 1
-                self._parcels[self._parcel] = replace(parcel, id=self._parcel)
+                self.last_parcel += 1
+                self.parcels[self.last_parcel] = replace(parcel, id=self.last_parcel)
             self._report(outcome)
             self._add(Batch("", points=folded.points, traces=list(folded.traces)))
             more = outcome.more
 
     def _report(self, outcome: InboxOutcome) -> None:
-        self._imported.spans += outcome.folded + outcome.late + outcome.repeated + outcome.orphaned + outcome.outside
+        self.imported.spans += outcome.folded + outcome.late + outcome.repeated + outcome.orphaned + outcome.outside
         lost = {
             "have no root in the file": outcome.orphaned,
             "belong to no request": outcome.outside,
@@ -212,21 +203,21 @@ class _Importer:
         }
         for why, count in lost.items():
             if count:
-                self._source.diagnostics.note(f"spans that {why} are not counted")
+                self.source.diagnostics.note(f"spans that {why} are not counted")
 
     def _add(self, batch: Batch) -> None:
         if not len(batch.points) and not batch.traces and not batch.dropped:
             return
-        self._batch += 1
-        self._batches.append(replace(batch, id=f"{self._name}:{self._batch}"))
-        self._rows += len(batch.points) + len(batch.traces)
-        if self._rows >= _ROWS_A_WRITE:
+        self.last_batch += 1
+        self.batches.append(replace(batch, id=f"{self.name}:{self.last_batch}"))
+        self.rows += len(batch.points) + len(batch.traces)
+        if self.rows >= _ROWS_A_WRITE:
             self._write()
 
     def _write(self) -> None:
-        for batch, new in zip(self._batches, self._store.write(self._batches) if self._batches else (), strict=True):
-            self._imported.count(batch, new=new)
-        self._batches, self._rows = [], 0
+        for batch, new in zip(self.batches, self.store.write(self.batches) if self.batches else (), strict=True):
+            self.imported.count(batch, new=new)
+        self.batches, self.rows = [], 0
 
     def finish(self) -> None:
         self._fold(end=True)

@@ -1,4 +1,7 @@
-"""OTLP/JSON files: an object, or a line for each export."""
+"""OTLP/JSON files: one object, or one a line, as the file exporter of the OpenTelemetry Collector and `run --save` write them.
+
+They are split into small exports: points by the hundred, and spans by trace, because a retained trace of an agent must be in one.
+"""
 
 from __future__ import annotations
 

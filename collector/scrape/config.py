@@ -1,7 +1,6 @@
 """Scrape configuration: the section `scrape:` of the collector's file, and the rules for the metrics of inference engines.
 
-A target has an address, an interval and an engine. Rules read requests, stages and tokens, with units and labels. Those of a known
-engine are one file in `engines/`; user rules have the same keys, under `rules:` of a target.
+The rules of a known engine are one file in `engines/`; user rules have the same keys, under `rules:` of a target.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     hold target, load its snapshot -> fetch -> read_snapshot -> difference_between -> points and snapshot in one transaction
 
-A slow, large or invalid target takes bounded time and memory and does not affect other targets. After a failure the last valid
-snapshot of the target is preserved, so the next success counts the whole interval.
+After a failure the last valid snapshot of the target is preserved, so the next success counts the whole interval.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Access control: authentication of callers, their environment, rate limits and service limits.
-
-Access control applies to every export (HTTP and gRPC), to `/v1/events` and to `/metrics`; not to `/`, `/livez`, `/readyz` and
-`/healthz`, which show none of the data.
-"""
+"""Access control: authentication of callers, their environment, rate limits and service limits."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """HTTP connections with limits: the size and duration of a request head, pipelined requests, and slow readers.
 
-Uvicorn has none of these limits: an endless head would be buffered forever, and connections without a request, or whose client does
-not read the response, would stay open. `body_reader` limits the bodies.
-
-A `Connection` is an asyncio protocol around the one that uvicorn makes. It passes on one head, then its body, and the next head after
+Uvicorn has none of these limits. A `Connection` is an asyncio protocol around the one that uvicorn makes. It passes on one head, then its body, and the next head after
 the response: so it knows what it waits for, and few bytes become many requests only one after the other. The application of
 `LimitedConnections` reports the start and the end of each request to it.
 """
