@@ -84,33 +84,10 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
         server.stop(None).wait()
 
 
-def test_https_identifies_clients_by_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
-    tls, trusted = HttpTls(files), authority("servers").file
-    known, forged = authority("clients").sign("checkout"), authority("strangers").sign("checkout")
-
-    assert connect_https(tls, trusted, known) == ("first", "checkout")
-    assert connect_https(tls, trusted) == ("first", "")
-
-    with pytest.raises((ssl.SSLError, ConnectionResetError)):
-        connect_https(tls, trusted, forged)
-
-
 def test_without_a_client_ca_certificates_identify_no_client(authority: Authorities, files: ServerTlsFiles) -> None:
     tls = HttpTls(files.model_copy(update={"client_ca": None}))
 
     assert connect_https(tls, authority("servers").file, authority("strangers").sign("checkout")) == ("first", "")
-
-
-def test_grpc_requires_a_client_certificate(
-    authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
-) -> None:
-    tls, trusted = GrpcTls(files), authority("servers").file
-
-    assert connect_grpc(tls, trusted, authority("clients").sign("checkout")) == "checkout"
-
-    for client in (None, authority("strangers").sign("checkout")):
-        with pytest.raises(grpc.RpcError):
-            connect_grpc(tls, trusted, client)
 
 
 def test_replaced_files_apply_to_new_connections(
