@@ -62,7 +62,7 @@ def shared_text(found: Row) -> list[str]:
     which = f"the slowest {found['slow_requests']} of {found['requests']} requests, about p{found['percentile'] * 100:g} and slower"
     why = f"; {found['reason']}" if found["reason"] else ""
     head = f"What slow requests share ({which}{why}): {one_line(found['summary'])}"
-    return ["\n".join([head, *csv_lines(rows)])] if rows else []
+    return [_table(head, rows)] if rows else []
 
 
 def replica_text(slow: Row | None) -> list[str]:
@@ -83,15 +83,15 @@ def functions_text(rows: Sequence[Row], percentile: float) -> list[str]:
         for row in rows[:MOST_ROWS]
         if row["tail_self_seconds"]
     ]
-    return ["\n".join(["Functions that slow requests are in:", *csv_lines(shown)])] if shown else []
+    return [_table("Functions that slow requests are in:", shown)] if shown else []
 
 
 def elsewhere_text(service: str, found: Row) -> list[str]:
     rows = rows_of(found)
     if all(row["service"] == service for row in rows):
         return []
-    shown = [{**row, "stage": stage_name(row["stage"])} for row in rows[:MOST_ROWS]]
-    return ["\n".join([f"Critical path of {found['traces']} slow requests across services:", *csv_lines(shown)])]
+    head = f"Critical path of {found['traces']} slow requests across services:"
+    return [_table(head, _with_stage_names(rows[:MOST_ROWS]))]
 
 
 def stalls_text(rows: Sequence[Row]) -> list[str]:
@@ -118,17 +118,9 @@ def comparison_text(found: Row) -> list[str]:
         f"{b['name']} ({b['from']} to {b['to']}, {verdict['b_n']} requests) against {a['name']} ({a['from']} to {a['to']}, "
         f"{verdict['a_n']} requests): {verdict['kind']} at {name}{ratio}."
     )
-    stages = [{**row, "stage": stage_name(row["stage"])} for row in rows_of(found)[:MOST_ROWS]]
-    parts = ["\n".join([head, *csv_lines(stages)])]
+    parts = [_table(head, _with_stage_names(rows_of(found)[:MOST_ROWS]))]
     if found["functions"]:
-        parts.append(
-            "\n".join(
-                [
-                    "Functions that grew:",
-                    *csv_lines([{**row, "stage": stage_name(row["stage"])} for row in found["functions"][:MOST_ROWS]]),
-                ]
-            )
-        )
+        parts.append(_table("Functions that grew:", _with_stage_names(found["functions"][:MOST_ROWS])))
     return parts
 
 
@@ -136,7 +128,7 @@ def incident_text(found: Row) -> str:
     facts = ("id", "service", "state", "severity", "kind", "since", "opened_at", "resolved_at", "version", "cause_kind")
     facts += ("cause", "silent_since", "impact")
     lines = [one_line(found["headline"]), "; ".join(f"{key} {cell(found[key])}" for key in facts if found[key])]
-    lines += csv_lines([{**row, "stage": stage_name(row["stage"])} for row in found["stages"]])
+    lines += csv_lines(_with_stage_names(found["stages"]))
     lines += [found[key] for key in ("called", "replica") if found[key]]
     if found["functions"]:
         lines += ["Functions that grew:", *csv_lines(found["functions"])]
@@ -147,6 +139,14 @@ def incident_text(found: Row) -> str:
         text = f": {one_line(each['headline'])}" if each["event"] == "note" else ""
         lines.append(f"{each['at']} {each['event']} {each['note']}".rstrip() + text)
     return "\n".join([*lines, found["link"], f"Next: why_slow(service={found['service']!r})"])
+
+
+def _table(head: str, rows: Sequence[Row]) -> str:
+    return "\n".join([head, *csv_lines(rows)])
+
+
+def _with_stage_names(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "stage": stage_name(row["stage"])} for row in rows]
 
 
 def rows_of(found: Row) -> list[Row]:
