@@ -34,9 +34,9 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         with import_lock:
-            found = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+            attribute = getattr(import_module(f".{_MODULES[name]}", __name__), name)
         # Stored as a plain attribute, because `stagelens.stage` is used on request paths.
-        globals()[name] = found
-        return found
+        globals()[name] = attribute
+        return attribute
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

@@ -30,12 +30,12 @@ def apply_config_file(env: Mapping[str, str], *, warns: bool = False) -> dict[st
     path = env.get(VARIABLE, "").strip()
     if not path:
         return own
-    found, problem = _read(path)
+    settings, problem = _read(path)
     if problem and warns:
         logger.warning("stagelens: %s", problem)
-    if found is None:
+    if settings is None:
         return own
-    return {key: value for key, value in own.items() if not key.startswith("OTEL_")} | found
+    return {key: value for key, value in own.items() if not key.startswith("OTEL_")} | settings
 
 
 @functools.cache
@@ -52,15 +52,17 @@ def _read(path: str) -> tuple[dict[str, str] | None, str]:
     try:
         config = load_config_file(path)
         exporters = dict(reversed(list(_http_exporters(config))))
-        found = _general_settings(config, create_resource(config.resource).attributes) | _exporter_settings(exporters)
+        settings = _general_settings(config, create_resource(config.resource).attributes) | _exporter_settings(
+            exporters
+        )
     except Exception as error:  # also that of a detector of resources
         return None, f"{VARIABLE} names {path!r}, which cannot be used: {_reason(error)}. {otherwise}"
     if not exporters:
-        return found, f"{path} has no otlp_http exporter; exports go to the default endpoint"
+        return settings, f"{path} has no otlp_http exporter; exports go to the default endpoint"
     if _are_alike(*exporters.values()):
-        return found, ""
+        return settings, ""
     return (
-        found,
+        settings,
         f"{path} has exporters with different headers or TLS files; metrics and traces go where its metrics go",
     )
 
@@ -127,7 +129,9 @@ def _exporter_settings(exporters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _are_alike(*exporters: Any) -> bool:
-    return all(each.tls == exporters[0].tls and _headers(each) == _headers(exporters[0]) for each in exporters)
+    return all(
+        exporter.tls == exporters[0].tls and _headers(exporter) == _headers(exporters[0]) for exporter in exporters
+    )
 
 
 def _beside(endpoint: str, signal: str) -> str:
@@ -136,10 +140,10 @@ def _beside(endpoint: str, signal: str) -> str:
     >>> _beside("http://collector:4318/base/v1/metrics", "traces"), _beside("http://collector:4318/in", "traces")
     ('http://collector:4318/base/v1/traces', 'http://collector:4318/v1/traces')
     """
-    base, found, _ = endpoint.rpartition("/v1/")
-    return f"{base}/v1/{signal}" if found else urljoin(endpoint, f"/v1/{signal}")
+    base, separator, _ = endpoint.rpartition("/v1/")
+    return f"{base}/v1/{signal}" if separator else urljoin(endpoint, f"/v1/{signal}")
 
 
 def _headers(exporter: Any) -> str:
-    pairs = [f"{each.name}={quote(each.value)}" for each in exporter.headers or () if each.value is not None]
+    pairs = [f"{header.name}={quote(header.value)}" for header in exporter.headers or () if header.value is not None]
     return ",".join([*filter(None, [exporter.headers_list]), *pairs])

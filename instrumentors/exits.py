@@ -131,8 +131,8 @@ class Signals:
         """Undo everything in a forked child, which inherits the handler but not the thread."""
         self.restore()
         if self._has_sockets():
-            for each in itertools.chain(*self._sockets.values()):
-                each.close()
+            for end in itertools.chain(*self._sockets.values()):
+                end.close()
 
     def _restore(self, signum: int) -> None:
         if self._ours and self._action(signum) == self._ours:
@@ -142,14 +142,14 @@ class Signals:
         """Return whether the host has not closed all files that it does not know: their numbers are those that it opens next."""
         if self._read_inodes() == self._inodes:
             return True
-        for each in itertools.chain(*self._sockets.values()):
+        for end in itertools.chain(*self._sockets.values()):
             # At the exit it would close what has its number now, with a warning.
-            each.detach()
+            end.detach()
         return False
 
     def _read_inodes(self) -> list[int]:
         with contextlib.suppress(OSError):
-            return [os.fstat(each.fileno()).st_ino for each in itertools.chain(*self._sockets.values())]
+            return [os.fstat(end.fileno()).st_ino for end in itertools.chain(*self._sockets.values())]
         return []
 
     def _poll(self, timeout_ms: int | None = None) -> list[int]:
@@ -223,6 +223,6 @@ def _socket_pair() -> tuple[_socket.socket, _socket.socket]:
     # Closing one end wakes the thread at the other one, and each write has credentials.
     receiver, sender = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    for each in (receiver, sender):
-        each.setblocking(False)
+    for end in (receiver, sender):
+        end.setblocking(False)
     return receiver, sender

@@ -113,16 +113,16 @@ class FunctionInstrumentor(Instrumentor):
         for entry in entries:
             *classes, name = entry.path.split(".")
             owner: object | None = functools.reduce(lambda outer, part: getattr(outer, part, None), classes, module)
-            found = vars(owner).get(name) if owner is not None else None
+            function = vars(owner).get(name) if owner is not None else None
             # A callable object (a model, a cached function) has further attributes and methods, and is not replaced.
-            if not isinstance(found, (FunctionType, BuiltinFunctionType)):
+            if not isinstance(function, (FunctionType, BuiltinFunctionType)):
                 _logger.warning(
                     "stagelens: --stage %s=%s:%s is not a plain function or method; use stagelens.stage() in the code",
                     *entry,
                 )
                 continue
             # Of a generator each step is timed.
-            is_generator = inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found)
+            is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
             self.replace(owner, name, (stage if is_generator else timed)(entry.stage))
 
 

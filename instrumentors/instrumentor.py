@@ -59,7 +59,7 @@ def _is_of_a_signal(error: BaseException) -> bool:
         caller = trace.tb_frame.f_back
         for value in trace.tb_frame.f_locals.values() if caller is not None else ():
             # With `*args` it is in a tuple.
-            if value is caller or (type(value) is tuple and any(each is caller for each in value)):
+            if value is caller or (type(value) is tuple and any(argument is caller for argument in value)):
                 return True
         trace = trace.tb_next
     return False

@@ -80,24 +80,24 @@ def parse(text: str, key: str = VARIABLE) -> tuple[AttributeSource, ...]:
 
 def _parse_one(entry: str, key: str) -> AttributeSource:
     name, _, source = entry.partition("=")
-    kind, _, place = source.partition(":")
-    name, place = name.strip().lower(), place.strip()
+    kind, _, origin = source.partition(":")
+    name, origin = name.strip().lower(), origin.strip()
     problem = name_problem(name)
-    if kind == "header" and _HEADER.fullmatch(place.lower()) and not problem:
-        return AttributeSource(name, place.lower())
-    if kind == BAGGAGE and _HEADER.fullmatch(place.lower()) and not problem:
-        return AttributeSource(name, BAGGAGE, place)
+    if kind == "header" and _HEADER.fullmatch(origin.lower()) and not problem:
+        return AttributeSource(name, origin.lower())
+    if kind == BAGGAGE and _HEADER.fullmatch(origin.lower()) and not problem:
+        return AttributeSource(name, BAGGAGE, origin)
     msg = f"{key} has {entry!r}; write name=header:HEADER or name=baggage:KEY, such as tenant=header:x-tenant"
     raise ConfigError(f"{msg} ({name}: {problem})" if problem else msg)
 
 
 def _sources(env: Mapping[str, str]) -> tuple[AttributeSource, ...]:
     try:
-        found = parse(env.get(VARIABLE, ""))
+        parsed = parse(env.get(VARIABLE, ""))
     except ConfigError as error:
         logger.warning("stagelens: no attribute is read from a header: %s", error)
         return ()
-    return tuple(source for source in found if attribute_name(source.name))
+    return tuple(source for source in parsed if attribute_name(source.name))
 
 
 # Attributes in the headers of requests; the servers read no header for them if there are none.
@@ -110,8 +110,8 @@ def record_attribute(marks: Marks, name: str, value: str) -> None:
 
 
 def record_headers(marks: Marks, header: Callable[[str], str | None]) -> None:
-    for name, place, member in sources:
-        value = header(place)
+    for name, header_name, member in sources:
+        value = header(header_name)
         if value and member:
             value = baggage_member(value, member)
         if value:

@@ -94,20 +94,20 @@ def can_be_probed(function: Any, probe: Probe) -> bool:
 def probed(code: CodeType, probe: Probe) -> CodeType:
     """Return *code*, that of a function that `can_be_probed`, with *probe*."""
     instructions = list(_instructions(code))
-    resume = next(each for each in instructions if each.op == _OP["RESUME"])
+    resume = next(instruction for instruction in instructions if instruction.op == _OP["RESUME"])
     enter, leave, failed = range(len(code.co_consts), len(code.co_consts) + 3)
     prologue = _extended(_call(enter, [_parameter(code, index) for index in range(probe.parameters)]))
     # Copied from below what is called and its NULL: the token and the value; below the error there is where it was raised.
     epilogue = [] if probe.leave is None else [*_call(leave, [(_OP["COPY"], 4)] * 2), _POP]
     handler = [*_call(failed, [(_OP["COPY"], 5), (_OP["COPY"], 4)]), _POP, (_OP["RERAISE"], 1)]
     pieces: list[_Piece] = []
-    for each in instructions:
-        if each.op in _RETURNS:
-            constant = [] if each.op == _OP["RETURN_VALUE"] else [(_OP["LOAD_CONST"], each.arg)]
+    for instruction in instructions:
+        if instruction.op in _RETURNS:
+            constant = [] if instruction.op == _OP["RETURN_VALUE"] else [(_OP["LOAD_CONST"], instruction.arg)]
             before = _extended([*constant, *epilogue, (_OP["SWAP"], 2), _POP])
-            pieces.append(_Piece(before, each._replace(op=_OP["RETURN_VALUE"], arg=0), []))
+            pieces.append(_Piece(before, instruction._replace(op=_OP["RETURN_VALUE"], arg=0), []))
         else:
-            pieces.append(_Piece([], each, prologue if each is resume else []))
+            pieces.append(_Piece([], instruction, prologue if instruction is resume else []))
     units, places = _assembled(pieces)
     handlers = [
         _Handler(places[start], places[end], places[target], depth + (start >= resume.end), lasti)
@@ -149,22 +149,24 @@ def unprobed(code: CodeType) -> CodeType:
 
 def _with_failed(handlers: Sequence[_Handler], entered: int, body_end: int, end: int) -> list[_Handler]:
     # All of a coroutine is inside a handler of Python's own, from Python 3.12 on, which stays outside of ours.
-    outer = {each.target: each for each in handlers if each.start < entered}
+    outer = {handler.target: handler for handler in handlers if handler.start < entered}
     if outer:
         halves = [
-            (each._replace(end=min(each.end, entered)), each._replace(start=max(each.start, entered)))
-            for each in handlers
+            (handler._replace(end=min(handler.end, entered)), handler._replace(start=max(handler.start, entered)))
+            for handler in handlers
         ]
         body = [
-            each._replace(target=body_end, depth=1, lasti=1) if each.start >= entered and each.target in outer else each
-            for each in itertools.chain.from_iterable(halves)
-            if each.start < each.end
+            handler._replace(target=body_end, depth=1, lasti=1)
+            if handler.start >= entered and handler.target in outer
+            else handler
+            for handler in itertools.chain.from_iterable(halves)
+            if handler.start < handler.end
         ]
     else:
-        free = [entered, *(at for each in handlers for at in (each.start, each.end)), body_end]
+        free = [entered, *(at for handler in handlers for at in (handler.start, handler.end)), body_end]
         gaps = zip(free[::2], free[1::2], strict=True)
         body = sorted([*handlers, *(_Handler(*gap, body_end, 1, 1) for gap in gaps if gap[0] < gap[1])])
-    return [*body, *(each._replace(start=body_end, end=end) for each in outer.values())]
+    return [*body, *(handler._replace(start=body_end, end=end) for handler in outer.values())]
 
 
 def _instructions(code: CodeType) -> Iterator[_Instruction]:
@@ -193,15 +195,15 @@ def _parameter(code: CodeType, index: int) -> Unit:
 @functools.cache
 def _template(arguments: int) -> Sequence[_Instruction]:
     call = compile(f"f({', '.join('x' * arguments)})", "", "eval")
-    return [each for each in _instructions(call) if each.op not in {_OP["RESUME"], *_RETURNS}]
+    return [instruction for instruction in _instructions(call) if instruction.op not in {_OP["RESUME"], *_RETURNS}]
 
 
 def _call(constant: int, arguments: Sequence[Unit]) -> list[Unit]:
     operands = iter([(_OP["LOAD_CONST"], constant), *arguments])
     units: list[Unit] = []
-    for each in _template(len(arguments)):
-        units.append(next(operands) if each.op == _OP["LOAD_NAME"] else (each.op, each.arg))
-        units += [_CACHE] * each.caches
+    for instruction in _template(len(arguments)):
+        units.append(next(operands) if instruction.op == _OP["LOAD_NAME"] else (instruction.op, instruction.arg))
+        units += [_CACHE] * instruction.caches
     return units
 
 
@@ -240,15 +242,15 @@ def _places(pieces: Sequence[_Piece], extensions: Sequence[int]) -> tuple[dict[i
     at = 0
     places: dict[int, int] = {}
     ends: list[int] = []
-    for (before, each, after), room in zip(pieces, extensions, strict=True):
-        places[each.start] = at
-        ends.append(at + len(before) + room + 1 + each.caches)
+    for (before, instruction, after), room in zip(pieces, extensions, strict=True):
+        places[instruction.start] = at
+        ends.append(at + len(before) + room + 1 + instruction.caches)
         at = ends[-1] + len(after)
     places[pieces[-1].instruction.end] = at
-    targets = [each.target() for _, each, _ in pieces]
+    targets = [instruction.target() for _, instruction, _ in pieces]
     return places, [
-        each.arg if target is None else abs(places[target] - end)
-        for (_, each, _), target, end in zip(pieces, targets, ends, strict=True)
+        instruction.arg if target is None else abs(places[target] - end)
+        for (_, instruction, _), target, end in zip(pieces, targets, ends, strict=True)
     ]
 
 

@@ -70,20 +70,20 @@ _END = operator.itemgetter(2)
 
 def _without_waiting_steps(intervals: list[Interval]) -> list[Interval]:
     """Return *intervals* with only the rest of those of the handler that begin inside of another stage: it is what they wait for."""
-    others = sorted(each[1:] for each in intervals if each[0] not in {HANDLER, FRAMEWORK})
+    others = sorted(interval[1:] for interval in intervals if interval[0] not in {HANDLER, FRAMEWORK})
     ends = list(itertools.accumulate((end for _, end in others), max))
     waiting: list[Interval] = []
     rest: list[Interval] = []
-    for each in intervals:
-        before = bisect.bisect_left(others, (each[1],))
-        is_waiting = each[0] == HANDLER and before > 0 and ends[before - 1] > each[1]
-        (waiting if is_waiting else rest).append(each)
+    for interval in intervals:
+        before = bisect.bisect_left(others, (interval[1],))
+        is_waiting = interval[0] == HANDLER and before > 0 and ends[before - 1] > interval[1]
+        (waiting if is_waiting else rest).append(interval)
     return [*rest, *_subtract_intervals(waiting, others)] if waiting else intervals
 
 
-def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
+def _subtract_intervals(intervals: Sequence[Interval], others: Iterable[tuple[int, int]]) -> Iterator[Interval]:
     span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
-    parts = segments([("", *each) for each in taken], *span)
+    parts = segments([("", *times) for times in others], *span)
     free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
     ends = [end for _, end in free]
     for stage, start, end in intervals:
@@ -155,11 +155,11 @@ def stage_timings(marks: Marks) -> dict[str, str]:
     >>> stage_timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
     {'forward': 'gpu'}
     """
-    found: dict[str, str] = {}
+    timings: dict[str, str] = {}
     for stage, timing in _stage_keys(marks[::3]):
-        if found.setdefault(stage, timing) != timing:
-            found[stage] = "mixed"
-    return found
+        if timings.setdefault(stage, timing) != timing:
+            timings[stage] = "mixed"
+    return timings
 
 
 def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -188,7 +188,7 @@ class DeferredRecords:
         if _are_ready(late):
             _add(record[0], late)
             return False
-        self._held.append((now + max(getattr(each, "wait_seconds", MAX_WAIT_SECONDS) for each in late), record))
+        self._held.append((now + max(getattr(mark, "wait_seconds", MAX_WAIT_SECONDS) for mark in late), record))
         return True
 
     def due(self, now: float) -> Iterator[Record]:

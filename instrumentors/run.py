@@ -66,12 +66,13 @@ _INSTRUMENT = "add stagelens to it, and call stagelens.instrument() in its first
 def explain_untimed(command: Sequence[str]) -> str | None:
     """Return why no process of *command* would load Stagelens, and the fix; "" if the program has to load it, None if unknown."""
     words = list(_words(command))
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if (reason := explain_bundle(shutil.which(word) or word)) is not None:
             return reason
         if Path(word).name.startswith("python"):
             flags = itertools.takewhile(
-                lambda each: each.startswith("-") and each not in ("-c", "-m"), words[place + 1 :]
+                lambda flag_or_program: flag_or_program.startswith("-") and flag_or_program not in ("-c", "-m"),
+                words[index + 1 :],
             )
             if flag := next(filter(_ISOLATED.fullmatch, flags), ""):
                 return f"{flag} makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed. fix: remove {flag}"

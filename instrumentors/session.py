@@ -127,7 +127,7 @@ class Session:
         before = 0
         while len(ours) > before:
             before = len(ours)
-            ours |= {each.pid for each in everything if each.session == self._process.pid or each.parent in ours}
+            ours |= {other.pid for other in everything if other.session == self._process.pid or other.parent in ours}
         return [process for process in everything if process.pid in ours]
 
     def _end(self) -> None:

@@ -148,14 +148,14 @@ def overlapping(intervals: Sequence[T], start: int, end: int) -> Sequence[T]:
 
 def by_stage(met: Iterable[Stall], intervals: Collection[Interval], start: int, end: int) -> dict[tuple[str, str], int]:
     """Return the stall time of a request in nanoseconds, by cause and by the stage that was running."""
-    found: dict[tuple[str, str], int] = {}
+    time_by_stage: dict[tuple[str, str], int] = {}
     parts = segments(intervals, start, end)
     for cause, started, ended in met:
         for stage, first, last in overlapping(parts, started, ended):
             if holds_up(cause, stage):
                 shared = min(last, ended) - max(first, started)
-                found[cause, stage] = found.get((cause, stage), 0) + shared
-    return found
+                time_by_stage[cause, stage] = time_by_stage.get((cause, stage), 0) + shared
+    return time_by_stage
 
 
 def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str, int]:

@@ -53,17 +53,19 @@ class SharedRequests:
         named = [(start, route[:_MAX_ROUTE]) for start, route in requests[:_MAX_REQUESTS]]
         body = json.dumps([os.getpid(), clock(), len(requests), named]).encode() + b"\n"
         other = 1 - self._memory[0]
-        place = 1 + other * _COPY_BYTES
-        self._memory[place : place + len(body)] = body
+        offset = 1 + other * _COPY_BYTES
+        self._memory[offset : offset + len(body)] = body
         self._memory[0] = other
 
     def read(self, pid: int) -> tuple[int, list[OpenRequest]]:
         """Return the open requests of a process, as it has written them last, and when that was."""
-        place = 1 + self._memory[0] * _COPY_BYTES
-        line, found, _ = self._memory[place : place + _COPY_BYTES].partition(b"\n")
-        writer, written, count, named = json.loads(line) if found else (pid, 0, 0, [])
+        offset = 1 + self._memory[0] * _COPY_BYTES
+        line, is_complete, _ = self._memory[offset : offset + _COPY_BYTES].partition(b"\n")
+        writer, written, count, named = json.loads(line) if is_complete else (pid, 0, 0, [])
         requests = [OpenRequest(start, route) for start, route in named] if writer == pid else []
-        return written, requests + [OpenRequest(each.start, "") for each in requests[-1:]] * (count - len(requests))
+        return written, requests + [OpenRequest(request.start, "") for request in requests[-1:]] * (
+            count - len(requests)
+        )
 
 
 class Supervised(NamedTuple):

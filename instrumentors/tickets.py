@@ -160,7 +160,7 @@ class Tickets:
             records.report_limit("has more than 1,024 jobs; the wait and the work for further ones are unattributed")
 
     def replace(self, ticket: Ticket, other: Ticket) -> None:
-        self._drawn[:] = [other if each is ticket else each for each in self._drawn]
+        self._drawn[:] = [other if drawn is ticket else drawn for drawn in self._drawn]
 
     def jobs(self) -> list[Ticket]:
         """Return the tickets that count: those of the user or of a library, else the automatic ones."""
@@ -178,10 +178,10 @@ class Tickets:
         runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
         for ticket in self.jobs():
-            taken = ticket.runs()
-            runs.update((id(run), run) for run in taken)
+            runs_of_ticket = ticket.runs()
+            runs.update((id(run), run) for run in runs_of_ticket)
             # From one worker to the next it waits, too. A ticket that no worker has taken still waits.
-            started = max((run.marks[START] for run in taken), default=ticket.gone or now)
+            started = max((run.marks[START] for run in runs_of_ticket), default=ticket.gone or now)
             waits.append((ticket.since, started))
         if len(waits) == 1 and len(runs) <= 1:
             # No run can work for the request before the only run of its only ticket.

@@ -211,11 +211,11 @@ class Aggregator:
         if self._profiler is None:
             return []
         self._profiler.recent.add(to_text(route), end - start)
-        found = self._profiler.take(marks, own, intervals, start, end)
-        if not found:
+        time_by_key = self._profiler.take(marks, own, intervals, start, end)
+        if not time_by_key:
             return []
-        _add_profile(delta, found, end - start)
-        return ["@profile", found, 0]
+        _add_profile(delta, time_by_key, end - start)
+        return ["@profile", time_by_key, 0]
 
     def load(self) -> RequestTotals:
         total = RequestTotals()
@@ -318,17 +318,17 @@ def _add_facts(
 
 
 def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> bool:
-    met = stalls.during(start, end)
-    if not met:
+    stalls_met = stalls.during(start, end)
+    if not stalls_met:
         return False
-    found = by_stage(met, intervals, start, end)
-    counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
-    return sum(spent for (cause, _), spent in found.items() if cause == STALL_LOOP.key) >= MIN_LATE_NS
+    time_by_stall = by_stage(stalls_met, intervals, start, end)
+    counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in time_by_stall.items()}, end - start)
+    return sum(spent for (cause, _), spent in time_by_stall.items() if cause == STALL_LOOP.key) >= MIN_LATE_NS
 
 
-def _add_profile(delta: Delta, found: Mapping[str, int], duration: int) -> None:
+def _add_profile(delta: Delta, time_by_key: Mapping[str, int], duration: int) -> None:
     limited: dict[str, int] = {}
-    for key, spent in found.items():
+    for key, spent in time_by_key.items():
         if key not in delta.profile_keys and len(delta.profile_keys) >= MAX_KEYS:
             key = other_key(key)  # noqa: PLW2901
         else:

@@ -91,7 +91,7 @@ class Arrivals:
 
 def attribute_values(facts: Mapping[str, Any], running: int | None, limits: AttributeLimits) -> list[tuple[str, str]]:
     get = facts.get
-    found: list[tuple[str, str]] = [] if running is None else [_CONCURRENCY[running.bit_length()]]
+    values: list[tuple[str, str]] = [] if running is None else [_CONCURRENCY[running.bit_length()]]
     for fact, bands, lowest in _BANDS:
         number = get(fact)
         if number is None:
@@ -99,17 +99,17 @@ def attribute_values(facts: Mapping[str, Any], running: int | None, limits: Attr
         if type(number) is not int or number > MAX_INTEGER:
             number = to_size(number)
         if number >= lowest:
-            found.append(bands[number.bit_length()])
+            values.append(bands[number.bit_length()])
     header = get("@caller")
     if header is None and ATTRIBUTE not in facts:
-        return found
+        return values
     known = limits.known.get
     texts: list[tuple[str, str]] = []
     if header is not None:
         texts.append(known((CALLER.key, header)) or _text(CALLER.key, header, caller_of(header), limits))
     for name, value in get(ATTRIBUTE, _NOTHING).items():
         texts.append(known((name, value)) or _text(name, value, value, limits))
-    return found + [text for text in texts if text[1]]
+    return values + [text for text in texts if text[1]]
 
 
 _NOTHING: Mapping[str, str] = {}

@@ -79,17 +79,17 @@ class RequestTasks:
 
     def of_thread(self, marks: Marks, top: FrameType) -> list[FrameType]:
         """Return the frames of the thread that works for the request, or of a task of the event loop that it runs."""
-        found = thread_frames(top)
-        for position, frame in enumerate(found):
+        frames = thread_frames(top)
+        for position, frame in enumerate(frames):
             if _package(frame) not in _RUNS_LOOP:
                 break
             if frame.f_code.co_qualname == "BaseEventLoop.run_forever":
-                child = self._child(frame.f_locals["self"], marks, found, ())
-                return child + found[position:] if child else found
-        return found
+                child = self._child(frame.f_locals["self"], marks, frames, ())
+                return child + frames[position:] if child else frames
+        return frames
 
     def _around_tasks(self, chain: _Chain) -> tuple[int, bool] | None:
-        joins = any(type(each).__name__ == "_GatheringFuture" for each in gc.get_referents(chain.awaited))
+        joins = any(type(referent).__name__ == "_GatheringFuture" for referent in gc.get_referents(chain.awaited))
         is_signal = True
         for position, frame in enumerate(chain.frames):
             module, code = str(frame.f_globals.get("__name__")), frame.f_code
@@ -127,24 +127,24 @@ class RequestTasks:
         return self._rng.choice([frames for rank, frames in waiting if rank == best]) if waiting else []
 
     def _tasks_of(self, loop: Any) -> dict[int, list[Any]]:
-        found = self._by_loop.get(loop)
-        if found is None:
-            found = self._by_loop[loop] = {}
+        tasks = self._by_loop.get(loop)
+        if tasks is None:
+            tasks = self._by_loop[loop] = {}
             # The loop changes the set meanwhile.
             with contextlib.suppress(RuntimeError):
                 for task in asyncio.all_tasks(loop):
                     # Other code may register anything.
                     if isinstance(task, asyncio.Task):  # pyright: ignore[reportUnnecessaryIsInstance]
-                        found.setdefault(id(_marks_of(task)), []).append(task)
-        return found
+                        tasks.setdefault(id(_marks_of(task)), []).append(task)
+        return tasks
 
 
 def thread_frames(top: FrameType | None) -> list[FrameType]:
-    found: list[FrameType] = []
-    while top is not None and len(found) < MAX_DEPTH:
-        found.append(top)
+    frames: list[FrameType] = []
+    while top is not None and len(frames) < MAX_DEPTH:
+        frames.append(top)
         top = top.f_back
-    return found
+    return frames
 
 
 def _package(frame: FrameType) -> str:
@@ -154,15 +154,15 @@ def _package(frame: FrameType) -> str:
 def _marks_of(task: Any) -> Marks | None:
     if sys.version_info >= (3, 12):
         return task.get_context().get(current)
-    context = next((each for each in gc.get_referents(task) if isinstance(each, Context)), None)
+    context = next((referent for referent in gc.get_referents(task) if isinstance(referent, Context)), None)
     return None if context is None else context.get(current)
 
 
 def _has_group(coroutine: Any) -> bool:
     held = gc.get_referents(coroutine)
     # Inner functions use some.
-    held += gc.get_referents(*(each for each in held if isinstance(each, CellType)))
-    groups = (each for each in held if type(each).__name__ == "TaskGroup")
+    held += gc.get_referents(*(referent for referent in held if isinstance(referent, CellType)))
+    groups = (referent for referent in held if type(referent).__name__ == "TaskGroup")
     return any(group._tasks for group in groups if type(group).__module__.partition(".")[0] in _WAITS)  # noqa: SLF001 - there is no public name for it
 
 
@@ -206,24 +206,29 @@ def _step(awaited: Any) -> tuple[FrameType | None, Any]:
 @functools.lru_cache(maxsize=4096)
 def wait_at(code: CodeType, offset: int) -> CodeFrame | None:
     """Return the wait of a function that is at the instruction at *offset* and has called no other function; None for work."""
-    before = [each for each in dis.get_instructions(code) if each.offset <= offset]
+    before = [instruction for instruction in dis.get_instructions(code) if instruction.offset <= offset]
     if not before or before[-1].offset != offset:
         return None
     at = before.pop()
     if at.opname in _AWAITS and code.co_flags & inspect.CO_COROUTINE:
         return CodeFrame("asyncio", "await")
     if at.opname == "BEFORE_WITH" or (at.opname == "CALL" and before and before[-1].opname == "LOAD_SPECIAL"):
-        names = [each.argval for each in before if each.opname.startswith("LOAD_") and isinstance(each.argval, str)]
+        names = [
+            instruction.argval
+            for instruction in before
+            if instruction.opname.startswith("LOAD_") and isinstance(instruction.argval, str)
+        ]
         return CodeFrame("_thread", f"with {names[-1]}") if names else None
     # Python 3.11 calls some functions at the instruction before.
     if not at.opname.startswith(("CALL", "PRECALL")) or at.positions is None:
         return None
     # The attribute is called where the call begins.
     methods = [
-        each.argval
-        for each in before
-        if each.opname in {"LOAD_ATTR", "LOAD_METHOD"} and each.positions is not None
-        if (each.positions.lineno, each.positions.col_offset) == (at.positions.lineno, at.positions.col_offset)
+        instruction.argval
+        for instruction in before
+        if instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"} and instruction.positions is not None
+        if (instruction.positions.lineno, instruction.positions.col_offset)
+        == (at.positions.lineno, at.positions.col_offset)
     ]
     return CodeFrame("_thread", methods[-1]) if methods and methods[-1] in _C_WAITS else None
 
@@ -257,9 +262,9 @@ def current_frames() -> dict[int, FrameType]:
     if sys.version_info < (3, 12):
         return sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
     alone = itertools.takewhile((1).__eq__, map(len, iter(_list_of_interpreters(), None)))
-    found = iter(sys._current_frames, None)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
+    frames = iter(sys._current_frames, None)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
     # Both happen in one call, in which no other thread can make an interpreter.
-    return next(zip(alone, found, strict=False), (1, dict[int, FrameType]()))[1]
+    return next(zip(alone, frames, strict=False), (1, dict[int, FrameType]()))[1]
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ class AggregationCost:
         )
 
     def costs(self) -> list[float]:
-        return [statistics.fmean(each) for each in zip(*self._costs, strict=True)] or [0.0] * len(self._aggregators)
+        return [statistics.fmean(costs) for costs in zip(*self._costs, strict=True)] or [0.0] * len(self._aggregators)
 
 
 def _aggregation_ns(aggregator: Aggregator, record: Any) -> int:

@@ -181,13 +181,13 @@ class Gpus:
 
     def read_once(self) -> float:
         try:
-            found = self._read_devices()
+            readings = self._read_devices()
         except Exception as error:
             # The library or the driver is missing.
             logger.debug("stagelens: GPUs cannot be read, GPU metrics are missing: %s", error)
-            found = []
-        self._readings.extend(found)
-        if found:
+            readings = []
+        self._readings.extend(readings)
+        if readings:
             return EVERY_SECONDS
         if self._devices:
             logger.warning("stagelens: GPUs can no longer be read; GPU metrics are missing; retrying every 5 minutes")
@@ -200,10 +200,10 @@ class Gpus:
             return _readings(self._nvml, self._devices)
         self._nvml.nvmlInit()
         devices = list(visible_devices(self._nvml, self._visible()))
-        found = _readings(self._nvml, devices)
+        readings = _readings(self._nvml, devices)
         # Only GPUs that were readable once cause a warning when they can no longer be read.
-        self._devices = devices if found else []
-        return found
+        self._devices = devices if readings else []
+        return readings
 
     def _run(self) -> None:
         pid = os.getpid()
@@ -224,30 +224,36 @@ def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:
 
     Indexes are those of NVML. CUDA uses the same ones if all GPUs are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    found = [
+    devices = [
         Device(f"gpu{index}", handle)
         for index in range(nvml.nvmlDeviceGetCount())
         if (handle := _call_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)) is not None
     ]
-    chosen = found if visible is None else _selected_devices(nvml, found, [each.strip() for each in visible.split(",")])
+    chosen = (
+        devices
+        if visible is None
+        else _selected_devices(nvml, devices, [entry.strip() for entry in visible.split(",")])
+    )
     for device in chosen:
         yield from _mig_slices(nvml, device)
 
 
-def _selected_devices(nvml: Any, found: Sequence[Device], entries: Sequence[str]) -> Iterator[Device]:
+def _selected_devices(nvml: Any, devices: Sequence[Device], entries: Sequence[str]) -> Iterator[Device]:
     for entry in entries:
         if entry.startswith("MIG-"):
             handle = _call_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, entry)
-            named = [] if handle is None else [Device(entry[:12].lower(), handle)]
+            matching = [] if handle is None else [Device(entry[:12].lower(), handle)]
         elif entry.startswith("GPU-"):
-            named = [
-                each for each in found if str(_call_nvml(nvml, nvml.nvmlDeviceGetUUID, each.handle)).startswith(entry)
+            matching = [
+                device
+                for device in devices
+                if str(_call_nvml(nvml, nvml.nvmlDeviceGetUUID, device.handle)).startswith(entry)
             ]
         else:
-            named = [each for each in found if each.name == f"gpu{entry}"]
-        if not named:
+            matching = [device for device in devices if device.name == f"gpu{entry}"]
+        if not matching:
             return
-        yield named[0]
+        yield matching[0]
 
 
 def _mig_slices(nvml: Any, device: Device) -> Iterator[Device]:
@@ -314,10 +320,10 @@ class Hardware:
             log_failure("starting a thread that reads GPUs")
 
     def take(self) -> list[hardware.Reading]:
-        found: list[hardware.Reading] = []
+        readings: list[hardware.Reading] = []
         for source in self._sources:
             try:
-                found += source()
+                readings += source()
             except Exception:
                 log_failure("reading host metrics")
-        return [each for each in found if 0 <= each.value < math.inf]
+        return [reading for reading in readings if 0 <= reading.value < math.inf]

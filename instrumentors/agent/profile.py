@@ -273,12 +273,14 @@ class Profiler:
             del tops
         # A request whose other job in a pool works does not wait.
         busy = {id(marks) for thread, marks in working.items() if thread not in waiting}
-        found = {id(threads[thread]): threads[thread] for thread in waiting if id(threads[thread]) not in busy}
-        if any(map(is_shared, found.values())):
+        requests = {id(threads[thread]): threads[thread] for thread in waiting if id(threads[thread]) not in busy}
+        if any(map(is_shared, requests.values())):
             self._register()
             workers = [(request.marks, self._worker(request.marks)) for request in self._open.values()]
-            found |= {id(marks): marks for marks, worker in workers if worker is not None and id(worker.marks) in found}
-        return [marks for marks in found.values() if not is_shared(marks)]
+            requests |= {
+                id(marks): marks for marks, worker in workers if worker is not None and id(worker.marks) in requests
+            }
+        return [marks for marks in requests.values() if not is_shared(marks)]
 
     def lock_waits(self, marks: Marks, intervals: Collection[Interval], start: int, end: int) -> list[tuple[int, int]]:
         """Return when a finished request waited for locks that no instrumentor can time, in the time of no other stage."""
@@ -286,14 +288,14 @@ class Profiler:
         if samples is None or samples.marks is not marks or not samples.waits:
             return []
         parts = segments(intervals, start, end)
-        found: list[tuple[int, int]] = []
+        waits: list[tuple[int, int]] = []
         for since, last, gap in samples.waits.copy():
             # What the lock protects begins at once.
             after = [t0 for stage, t0, _ in overlapping(parts, last, last + 2 * gap) if stage not in _UNEXPLAINED]
             until = next((t0 for t0 in after if t0 >= last), last + gap // 2)
             around = overlapping(parts, since, until)
-            found += [(max(t0, since), min(t1, until)) for stage, t0, t1 in around if stage in _UNEXPLAINED]
-        return found
+            waits += [(max(t0, since), min(t1, until)) for stage, t0, t1 in around if stage in _UNEXPLAINED]
+        return waits
 
     def take(
         self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
@@ -313,12 +315,12 @@ class Profiler:
             position = bisect_right(starts, now) - 1
             if position >= 0 and now < parts[position][2]:
                 by_stage.setdefault(parts[position][0], Counter())[stack] += 1
-        found: dict[str, int] = {}
+        time_by_key: dict[str, int] = {}
         for stage, stacks in by_stage.items():
             for stack, spent in _divide(own.get(stage, 0), stacks):
                 key = self._stacks.key(stage, stack)
-                found[key] = found.get(key, 0) + spent
-        return {key: spent for key, spent in found.items() if spent}
+                time_by_key[key] = time_by_key.get(key, 0) + spent
+        return {key: spent for key, spent in time_by_key.items() if spent}
 
     def samples_of(self, marks: Marks) -> _Samples:
         samples = self._samples.get(id(marks))
@@ -336,14 +338,14 @@ class Profiler:
             running.popleft()
         if running and running[0][0][START] < then:
             return True
-        found = any(request.marks[START] < then and request.marks[STATE] == OPEN for request in self._open.values())
+        has_one = any(request.marks[START] < then and request.marks[STATE] == OPEN for request in self._open.values())
         for thread, marks in list(self._threads.items()):
             if marks[STATE] != OPEN:
                 # A server may have a thread for each request.
                 self._threads.pop(thread, None)
             elif marks[START] < then:
-                found = True
-        return found
+                has_one = True
+        return has_one
 
     def _register(self) -> None:
         oldest = self._running.popleft
@@ -423,8 +425,8 @@ def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
     if suspended is not None:
         return thread_frames(suspended)
     top = current_frames().get(thread)
-    found = [] if top is None else thread_frames(top)
-    return found if greenlet.gr_frame is None and not greenlet.dead else []
+    frames = [] if top is None else thread_frames(top)
+    return frames if greenlet.gr_frame is None and not greenlet.dead else []
 
 
 def _registrar(running: deque[Place], threads: dict[int, Marks]) -> Callable[[Marks, str], None]:

@@ -26,8 +26,8 @@ class RecentDurations:
             self._add(route, duration)
 
     def threshold(self, route: str) -> int | None:
-        found = self._thresholds.get(route) if route else None
-        return self._thresholds.get(None) if found is None else found
+        threshold = self._thresholds.get(route) if route else None
+        return self._thresholds.get(None) if threshold is None else threshold
 
     def _add(self, key: str | None, duration: int) -> None:
         recent = self._recent.setdefault(key, [])

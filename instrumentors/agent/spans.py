@@ -114,9 +114,11 @@ def _request_attributes(facts: Mapping[str, Any]) -> dict[str, str | int]:
     texts = {to_text(name): to_text(value) for name, value in facts.get(ATTRIBUTE, {}).items()}
     if "@caller" in facts:
         texts[known.CALLER.key] = to_text(caller_of(facts["@caller"]))
-    sizes = {each.key: (to_size(facts[fact]), lowest) for fact, (each, lowest) in NUMBERS.items() if fact in facts}
-    found = _without_empty(texts) | {key: size for key, (size, lowest) in sizes.items() if size >= lowest}
-    return {f"{names.ATTRIBUTE}.{key}": value for key, value in found.items() if key}
+    sizes = {
+        attribute.key: (to_size(facts[fact]), lowest) for fact, (attribute, lowest) in NUMBERS.items() if fact in facts
+    }
+    values = _without_empty(texts) | {key: size for key, (size, lowest) in sizes.items() if size >= lowest}
+    return {f"{names.ATTRIBUTE}.{key}": value for key, value in values.items() if key}
 
 
 def _children(marks: Marks, root: Span, end: int) -> list[Span]:
@@ -184,9 +186,9 @@ def _nest_spans(root: Span, below: list[Span]) -> Iterator[Span]:
             around.append(placed)
 
 
-def _stall_attributes(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
+def _stall_attributes(time_by_stall: Mapping[tuple[str, str], int]) -> dict[str, int]:
     attributes: dict[str, int] = {}
-    for (cause, stage), spent in found.items():
+    for (cause, stage), spent in time_by_stall.items():
         whole_request = names.STALL_PREFIX + cause
         attributes[whole_request] = attributes.get(whole_request, 0) + spent
         attributes[f"{whole_request}.{stage}"] = spent
@@ -208,12 +210,14 @@ class LoadSpans:
         self._began = False
 
     def take(self, first_request: int | None) -> list[Trace]:
-        found = loads.loads.take()
+        records = loads.loads.take()
         if first_request is not None and not self._began:
             self._began = True
             born = min(loads.born, first_request)
-            found.append(LoadRecord(LOAD_START.key, "", "", born, first_request, first_request - born))
-        return [Trace(self._trace_id, sampled=False, spans=[_load_to_span(load) for load in found])] if found else []
+            records.append(LoadRecord(LOAD_START.key, "", "", born, first_request, first_request - born))
+        return (
+            [Trace(self._trace_id, sampled=False, spans=[_load_to_span(load) for load in records])] if records else []
+        )
 
 
 def _load_to_span(load: LoadRecord) -> Span:

@@ -67,8 +67,8 @@ class Stacks:
             self._keys[stage, stack] = key
         return key
 
-    def resolve(self, found: Sequence[FrameType]) -> Stack:
-        codes = [self._code(frame) for frame in found]
+    def resolve(self, frames: Sequence[FrameType]) -> Stack:
+        codes = [self._code(frame) for frame in frames]
         openers = [position for position, code in enumerate(codes) if code.frame.module in _OPENERS]
         users = [position for position, code in enumerate(codes) if code.is_user]
         # Without a wrapper, as in a `with` block, the work starts at the user's code.
@@ -77,8 +77,8 @@ class Stacks:
         innermost_user = next((position for position in inside if codes[position].is_user), -1)
         stack: list[Any] = []
         for at in reversed(inside):
-            stack += codes[at], (found[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line
-        if innermost_user == 0 and (wait := wait_at(found[0].f_code, found[0].f_lasti)) is not None:
+            stack += codes[at], (frames[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line
+        if innermost_user == 0 and (wait := wait_at(frames[0].f_code, frames[0].f_lasti)) is not None:
             stack += Code(wait, is_user=False, is_ours=False), 0
         return tuple(stack)
 
@@ -96,12 +96,13 @@ def other_key(key: str) -> str:
     return f"{key.partition(';')[0]};:__other__"
 
 
-def profile_text(found: Any) -> str:
+def profile_text(time_by_key: Any) -> str:
     """Return the time of a request by key as text: at most 20 lines and 8 kB of `microseconds key`, largest first."""
-    if not isinstance(found, dict):
+    if not isinstance(time_by_key, dict):
         return ""
     lines = [
-        f"{round(spent / 1000)} {key}" for key, spent in sorted(found.items(), key=lambda item: -item[1])[:MAX_LINES]
+        f"{round(spent / 1000)} {key}"
+        for key, spent in sorted(time_by_key.items(), key=lambda item: -item[1])[:MAX_LINES]
     ]
     while len("\n".join(lines).encode()) > MAX_BYTES:
         lines.pop()

@@ -121,7 +121,7 @@ def measure_rounds(plan: Plan) -> Iterator[Both]:
 
 def _in_turn(plan: Plan, measure: Callable[[Mapping[str, str]], Turn]) -> Iterator[Both]:
     for _ in range(plan.rounds):
-        turns = {place: measure(plan.environments[place]) for place in random.sample((0, 1), 2)}
+        turns = {variant: measure(plan.environments[variant]) for variant in random.sample((0, 1), 2)}
         yield turns[0], turns[1]
 
 
@@ -138,7 +138,7 @@ def _at_once(plan: Plan, asking: RequestSpec) -> Iterator[Both]:
             _make_ready(service, own, there)
             running.append((service, own, there))
         for _ in range(plan.rounds):
-            turns = {place: _measure_load(*running[place]) for place in random.sample((0, 1), 2)}
+            turns = {variant: _measure_load(*running[variant]) for variant in random.sample((0, 1), 2)}
             yield turns[0], turns[1]
 
 
@@ -187,8 +187,8 @@ def _check_free(asking: RequestSpec) -> None:
     parts = urlsplit(asking.url)
     with socket.socket() as tried:
         tried.settimeout(1)
-        taken = tried.connect_ex((parts.hostname or "", parts.port or 80)) == 0
-    if taken:
+        is_taken = tried.connect_ex((parts.hostname or "", parts.port or 80)) == 0
+    if is_taken:
         msg = (
             f"another process already listens on {parts.netloc} and would be measured instead.\n"
             f"    Stop it, or write {PORT} instead of the port in the command and in --url"
@@ -256,14 +256,14 @@ def wait_until_ready(service: Session, asking: RequestSpec, start_timeout_second
 
 def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
     """Send *requests*, *concurrency* of them at a time; return their latencies in seconds, sorted. A failed request raises StagelensError."""
-    numbers, taken = count(), threading.Lock()
+    numbers, lock = count(), threading.Lock()
 
     def work() -> list[float]:
         latencies: list[float] = []
         connection = asking.connect()
         try:
             while True:
-                with taken:
+                with lock:
                     if next(numbers) >= requests:
                         return latencies
                 started = time.perf_counter()

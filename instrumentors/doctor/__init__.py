@@ -33,8 +33,8 @@ CHECKS: tuple[Check, ...] = (
 
 def run_checks(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Yield the findings of all checks, problems first."""
-    found = [finding for check in CHECKS for finding in check(inspection)]
-    yield from sorted(found, key=lambda finding: not finding.hurts)
+    findings = [finding for check in CHECKS for finding in check(inspection)]
+    yield from sorted(findings, key=lambda finding: not finding.hurts)
 
 
 def examine(command: list[str], env: Mapping[str, str], seconds: float, *, saved_here: bool, alone: bool) -> bool:
@@ -48,11 +48,11 @@ def examine(command: list[str], env: Mapping[str, str], seconds: float, *, saved
         alone: Whether it would because no collector responds.
     """
     inspection = replace(inspect_command(command, env), saved_here=saved_here, alone=alone)
-    found = list(run_checks(inspection))
+    findings = list(run_checks(inspection))
     watched = run_and_watch(command, env, seconds) if seconds else None
-    found = [*live_findings(watched), *found] if watched else found
-    write_report(ReportWriter(sys.stdout), inspection, found, watched)
-    return any(finding.hurts for finding in found)
+    findings = [*live_findings(watched), *findings] if watched else findings
+    write_report(ReportWriter(sys.stdout), inspection, findings, watched)
+    return any(finding.hurts for finding in findings)
 
 
 def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:

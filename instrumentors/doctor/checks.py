@@ -89,14 +89,14 @@ def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
-    found = inspection.interpreter
-    if found is None:
+    interpreter = inspection.interpreter
+    if interpreter is None:
         return
     oldest = ".".join(map(str, OLDEST_PYTHON))
-    if tuple(found.version[:2]) < OLDEST_PYTHON:
-        version = ".".join(map(str, found.version))
+    if tuple(interpreter.version[:2]) < OLDEST_PYTHON:
+        version = ".".join(map(str, interpreter.version))
         yield DoctorFinding(
-            f"{found.executable} is Python {version}; Stagelens needs {oldest}, so the program is not timed.",
+            f"{interpreter.executable} is Python {version}; Stagelens needs {oldest}, so the program is not timed.",
             f"send its OpenTelemetry spans to the collector instead, or use Python {oldest}",
         )
     for name in ("opentelemetry-api", "opentelemetry-sdk"):
@@ -104,34 +104,36 @@ def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
             wanted = f"{name}>={'.'.join(map(str, OLDEST_OPENTELEMETRY))}"
             yield DoctorFinding(
                 f"{name} {version} is too old, so the program is not timed.",
-                f"{found.executable} -m pip install {shlex.quote(wanted)}",
+                f"{interpreter.executable} -m pip install {shlex.quote(wanted)}",
             )
-    if found.implementation != "cpython" or not found.gil:
-        kind = found.implementation if found.implementation != "cpython" else "free-threaded Python"
+    if interpreter.implementation != "cpython" or not interpreter.gil:
+        kind = interpreter.implementation if interpreter.implementation != "cpython" else "free-threaded Python"
         yield DoctorFinding(f"Stagelens was never tested with {kind}.", hurts=False)
 
 
 def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that Stagelens is loaded before the program, from a test run of the interpreter."""
-    found = inspection.interpreter
-    if found is None or tuple(found.version[:2]) < OLDEST_PYTHON:
+    interpreter = inspection.interpreter
+    if interpreter is None or tuple(interpreter.version[:2]) < OLDEST_PYTHON:
         return
-    ours, error = found.stagelens, str(found.stagelens.get("error", ""))
+    ours, error = interpreter.stagelens, str(interpreter.stagelens.get("error", ""))
     # Reasons: -E, -I, -S, a replaced environment, another sitecustomize.
-    reason, fix = _reason_not_loaded(inspection, found)
+    reason, fix = _reason_not_loaded(inspection, interpreter)
     if not ours["loaded"] and reason:
         yield DoctorFinding(f"{reason}: nothing is timed.", fix)
     elif error:
         user = (
-            "; packages in the user site directory are ignored (PYTHONNOUSERSITE or -s)" if found.no_user_site else ""
+            "; packages in the user site directory are ignored (PYTHONNOUSERSITE or -s)"
+            if interpreter.no_user_site
+            else ""
         )
         yield DoctorFinding(
-            f"{found.executable} cannot load stagelens ({error}){user}: nothing is timed.",
-            f"{found.executable} -m pip install {shlex.quote(run.SOURCE)}",
+            f"{interpreter.executable} cannot load stagelens ({error}){user}: nothing is timed.",
+            f"{interpreter.executable} -m pip install {shlex.quote(run.SOURCE)}",
         )
     elif not ours["loaded"]:
         yield DoctorFinding(
-            f"another sitecustomize ({found.sitecustomize or 'unknown'}) runs instead of that of Stagelens: nothing is timed.",
+            f"another sitecustomize ({interpreter.sitecustomize or 'unknown'}) runs instead of that of Stagelens: nothing is timed.",
             BY_HAND,
         )
     elif ours["version"] != __version__:
@@ -186,13 +188,13 @@ def check_uwsgi(inspection: Inspection) -> Iterator[DoctorFinding]:
         yield DoctorFinding("uWSGI runs no threads by default, so nothing is sent.", "uwsgi --enable-threads …")
 
 
-def _reason_not_loaded(inspection: Inspection, found: Interpreter) -> tuple[str, str]:
-    if found.ignores_environment:
+def _reason_not_loaded(inspection: Inspection, interpreter: Interpreter) -> tuple[str, str]:
+    if interpreter.ignores_environment:
         flags = " ".join(flag for flag in inspection.target.flags if set("IE") & set(flag)) or "-I or -E"
         return f"{flags} makes Python ignore PYTHONPATH, which loads Stagelens", f"remove {flags}, or {BY_HAND}"
-    if found.no_site:
+    if interpreter.no_site:
         return "-S makes Python skip sitecustomize, which loads Stagelens", f"remove -S, or {BY_HAND}"
-    if str(run.AUTOLOAD) not in found.environment.get("PYTHONPATH", "").split(os.pathsep):
+    if str(run.AUTOLOAD) not in interpreter.environment.get("PYTHONPATH", "").split(os.pathsep):
         before, program = shlex.join(inspection.target.prefix), shlex.join(inspection.target.inner)
         return "PYTHONPATH, which loads Stagelens, is overwritten", f"{before} stagelens run -- {program}".strip()
     return "", ""

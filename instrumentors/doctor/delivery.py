@@ -90,32 +90,32 @@ class _LogLines(logging.Handler):
 
 
 def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
-    place = origin(url)
+    address = origin(url)
     try:
         response = _post_empty_export(config, url)
     except ssl.SSLError as error:
         return DoctorFinding(
-            f"{place}: TLS verification failed on one side ({_error_reason(error)}).", _tls_fix(place, error)
+            f"{address}: TLS verification failed on one side ({_error_reason(error)}).", _tls_fix(address, error)
         )
     except http.client.HTTPException:
-        text = f"{place} does not respond with HTTP/1; it may be the OTLP/gRPC port. No data arrives."
+        text = f"{address} does not respond with HTTP/1; it may be the OTLP/gRPC port. No data arrives."
         return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT={server_url(urlsplit(url).hostname or '', HTTP_PORT)}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
         fix = f"{error.fix}." if isinstance(error, ProxyError) else fix
         buffer_size = f"{format_size(config.buffer_bytes)} for each process"
-        text = f"No collector at {place} ({_error_reason(error)}): data is buffered, up to {buffer_size}, and is lost on exit."
+        text = f"No collector at {address} ({_error_reason(error)}): data is buffered, up to {buffer_size}, and is lost on exit."
         return DoctorFinding(text, fix)
     if response.status in DENIED_STATUSES:
         fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"
         text = "requires a token" if not config.headers else "rejects the token or certificate"
-        return DoctorFinding(f"{place} {text} (HTTP {response.status} {explanation(response.body)}).", fix)
+        return DoctorFinding(f"{address} {text} (HTTP {response.status} {explanation(response.body)}).", fix)
     if response.status in OK_STATUSES:
-        return _clock_skew(place, response.headers.get("Date") or "")
+        return _clock_skew(address, response.headers.get("Date") or "")
     text = "does not accept data at present" if response.status in RETRY_STATUSES else "is not an OTLP receiver"
-    fix = "" if response.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
+    fix = "" if response.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={address}"
     return DoctorFinding(
-        f"{place} {text}: POST {urlsplit(url).path}{through_proxy(url)} returned HTTP {response.status} {explanation(response.body)}.",
+        f"{address} {text}: POST {urlsplit(url).path}{through_proxy(url)} returned HTTP {response.status} {explanation(response.body)}.",
         fix,
     )
 
@@ -128,7 +128,7 @@ def _post_empty_export(config: AgentConfig, url: str) -> HttpResponse:
     return post(url, b"", headers, timeout, config.trust.context, proxy=proxy_of(url))
 
 
-def _clock_skew(place: str, date: str) -> DoctorFinding | None:
+def _clock_skew(address: str, date: str) -> DoctorFinding | None:
     try:
         ahead = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     except ValueError:
@@ -136,15 +136,15 @@ def _clock_skew(place: str, date: str) -> DoctorFinding | None:
     if abs(ahead) <= MAX_SKEW_SECONDS:
         return None
     side = "ahead of" if ahead > 0 else "behind"
-    text = f"The clock here is {abs(ahead):,.0f} s {side} that of {place}: requests appear at the wrong time."
+    text = f"The clock here is {abs(ahead):,.0f} s {side} that of {address}: requests appear at the wrong time."
     return DoctorFinding(text, "timedatectl set-ntp true    # on the host with the wrong clock")
 
 
-def _tls_fix(place: str, error: ssl.SSLError) -> str:
+def _tls_fix(address: str, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return "OTEL_EXPORTER_OTLP_CERTIFICATE=/path/of/the/authority.pem"
     if "WRONG_VERSION_NUMBER" in str(error):
-        return f"OTEL_EXPORTER_OTLP_ENDPOINT={place.replace('https:', 'http:')}    # the collector does not use TLS"
+        return f"OTEL_EXPORTER_OTLP_ENDPOINT={address.replace('https:', 'http:')}    # the collector does not use TLS"
     return "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=cert.pem OTEL_EXPORTER_OTLP_CLIENT_KEY=key.pem"
 
 

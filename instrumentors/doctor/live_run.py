@@ -52,11 +52,11 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
         failure = session.failure() if session.code else ""
     titles = {library.trigger: library.load().title for library in LIBRARIES}
     imported = [{titles[line.split()[1]] for line in lines if line.startswith("library ")} for lines in seen.values()]
-    found = sorted({title for each in imported for title in each})
+    shown = sorted({title for titles_of_process in imported for title in titles_of_process})
     return LiveRun(
         took,
         len(seen),
-        {title: sum(title in each for each in imported) for title in found},
+        {title: sum(title in titles_of_process for titles_of_process in imported) for title in shown},
         [line for pid, line in python.items() if pid not in seen],
         failure,
     )

@@ -77,7 +77,7 @@ class ReportWriter:
 
 
 def write_report(
-    page: ReportWriter, inspection: Inspection, found: Sequence[DoctorFinding], watched: LiveRun | None = None
+    page: ReportWriter, inspection: Inspection, findings: Sequence[DoctorFinding], watched: LiveRun | None = None
 ) -> None:
     _write_interpreter(page, inspection)
     _write_libraries(page, inspection)
@@ -90,7 +90,7 @@ def write_report(
         page.wrapped(
             ", ".join(f"{title} ({count})" for title, count in watched.libraries.items()), "  imported there: "
         )
-    hurting, rest = [one for one in found if one.hurts], [one for one in found if not one.hurts]
+    hurting, rest = [one for one in findings if one.hurts], [one for one in findings if not one.hurts]
     if hurting:
         _write_findings(page, "Problems:", hurting, RED)
     if rest:
@@ -103,12 +103,12 @@ def write_report(
 
 
 def _write_interpreter(page: ReportWriter, inspection: Inspection) -> None:
-    found = inspection.interpreter
-    if found is not None:
-        version = ".".join(map(str, found.version))
-        with_us = f", stagelens {found.stagelens['version']}" if "version" in found.stagelens else ""
+    interpreter = inspection.interpreter
+    if interpreter is not None:
+        version = ".".join(map(str, interpreter.version))
+        with_us = f", stagelens {interpreter.stagelens['version']}" if "version" in interpreter.stagelens else ""
         page.line(f"{inspection.target.name}: Python {version}{with_us}", BOLD)
-        page.line(f"  {found.executable}")
+        page.line(f"  {interpreter.executable}")
 
 
 def _write_libraries(page: ReportWriter, inspection: Inspection) -> None:
@@ -135,10 +135,10 @@ def _versions(library: TimedLibrary) -> Iterator[str]:
         yield f"{name}{_NBSP}{version}" + (f" (tested{_NBSP}with{_NBSP}{tested})" if differs else "")
 
 
-def _write_findings(page: ReportWriter, title: str, found: Sequence[DoctorFinding], colour: str) -> None:
+def _write_findings(page: ReportWriter, title: str, findings: Sequence[DoctorFinding], colour: str) -> None:
     page.line()
     page.line(title, colour)
-    for finding in found:
+    for finding in findings:
         page.wrapped(finding.text, "  - ")
         if finding.fix:
             # Fixes are copied, so their lines are not broken.

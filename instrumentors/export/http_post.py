@@ -167,8 +167,8 @@ def limit_connection(
         connection.connect()
     finally:
         # Python 3.11 leaves the response of a proxy, which holds the socket, to the collector of garbage.
-        for each in of_proxy:
-            each.close()
+        for response_of_proxy in of_proxy:
+            response_of_proxy.close()
         of_proxy = None
     connection.sock.settimeout(_seconds_left(end))
 

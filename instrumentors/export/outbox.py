@@ -37,7 +37,7 @@ class Outbox:
             self._size_bytes += len(batch.body)
             self._requests += batch.requests
             while self._size_bytes > self._limit_bytes and self._waiting:
-                victim = next((each for each in self._waiting if not each.requests), self._waiting[0])
+                victim = next((waiting for waiting in self._waiting if not waiting.requests), self._waiting[0])
                 self._waiting.remove(victim)
                 self._size_bytes -= len(victim.body)
                 self._requests -= victim.requests

@@ -95,26 +95,26 @@ def parse_fields(content: bytes) -> dict[int, int | bytes]:
     >>> parse_fields(integer_field(1, 300) + text_field(2, "ab"))
     {1: 300, 2: b'ab'}
     """
-    found: dict[int, int | bytes] = {}
+    fields: dict[int, int | bytes] = {}
     at = 0
     while at < len(content):
         key, at = _read_varint(content, at)
         number, kind = key >> 3, key & 7
         if kind == VARINT:
-            found[number], at = _read_varint(content, at)
+            fields[number], at = _read_varint(content, at)
             continue
         size, at = _read_varint(content, at) if kind == BYTES else (_SIZES.get(kind, len(content)), at)
         if at + size > len(content):
             raise ValueError(_BROKEN)
-        found[number] = content[at : at + size]
+        fields[number] = content[at : at + size]
         at += size
-    return found
+    return fields
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(content[at : at + _MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(content[at : at + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * index
         if byte < _MORE:
-            return value, at + place + 1
+            return value, at + index + 1
     raise ValueError(_BROKEN)

@@ -1,4 +1,4 @@
-"""What a response of the collector says: when to try again, what it rejected, and why, as text for the log."""
+"""Responses of the collector: when to try again, what it rejected, and why, as text for the log."""
 
 from __future__ import annotations
 

@@ -237,12 +237,14 @@ def sink() -> Generator[Sink]:
 
 
 class Service:
-    def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path = HERE) -> None:
-        command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", "uvicorn", *arguments]
+    """A Python server of its own process group under `stagelens run`."""
+
+    def __init__(self, *words: str, env: Mapping[str, str], cwd: Path = HERE) -> None:
         self.port = free_port()
+        command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the service
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
+            [*command, *(word.format(port=self.port) for word in words)],
             cwd=cwd,
             env=dict(env),
             stdout=self._log,
@@ -285,7 +287,8 @@ def serve(sink: Sink) -> Generator[Callable[..., Service]]:
     with contextlib.ExitStack() as stack:
 
         def start(*arguments: str, cwd: Path = HERE, **variables: str) -> Service:
-            service = Service(*arguments, env=sink.environment(**variables), cwd=cwd)
+            uvicorn = ("-m", "uvicorn", *arguments, "--port", "{port}")
+            service = Service(*uvicorn, env=sink.environment(**variables), cwd=cwd)
             stack.callback(service.stop)
             return service
 

@@ -11,11 +11,8 @@ import http.client
 import json
 import logging
 import os
-import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Generator, Iterator, Mapping
@@ -33,12 +30,12 @@ from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.instrumentor import CallsInstrumentor, log_failure
 from stagelens.store import Store
+from tests.instrumentors.conftest import Service
 from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
 from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, respond_with_secrets
 from tests.support.http_server import http_server
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
-from tests.support.ports import free_port
 from tests.support.triton.triton_server import TritonServer, is_installed
 
 pytestmark = pytest.mark.stacks
@@ -160,62 +157,33 @@ class Seen:
                             yield table, zstandard.ZstdDecompressor().decompressobj().decompress(content)
 
 
-class Service:
+class PrivateService(Service):
     def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
-        self.log = folder / f"{name}.ours"
-        self._output = folder / f"{name}.output"
-        self._port = free_port()
-        words = COMMANDS[name].format(port=self._port).split()
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stagelens", "run", "--", sys.executable, *words],
-                cwd=SERVICES,
-                env={**environment, "OTEL_SERVICE_NAME": name, LOG_VARIABLE: str(self.log)},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        self.ours = folder / f"{name}.ours"
+        env = {**environment, "OTEL_SERVICE_NAME": name, LOG_VARIABLE: str(self.ours)}
+        super().__init__(*COMMANDS[name].split(), env=env, cwd=SERVICES)
 
     def wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
-            with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", self._port)):
+            with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", self.port)):
                 return
-            assert self._process.poll() is None, self.output()
-            assert time.monotonic() < deadline, self.output()
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
 
-    def send_request(self, call: Call) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-        try:
-            connection.request(
-                call.method,
-                call.path,
-                call.body or None,
-                {**HEADERS, "traceparent": TRACEPARENT, "Content-Type": call.kind},
-            )
+    def call(self, call: Call) -> tuple[int, bytes]:
+        headers = {**HEADERS, "traceparent": TRACEPARENT, "Content-Type": call.kind}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request(call.method, call.path, call.body or None, headers)
             response = connection.getresponse()
             return response.status, response.read()
-        finally:
-            connection.close()
 
     def get(self, path: str) -> bytes:
-        status, body = self.send_request(Call("GET", path))
+        status, body = self.call(Call("GET", path))
 
-        assert status == 200, (path, self.stop(), self.output())
+        assert status == 200, (path, self.log())
         return body
-
-    def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(60)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def output(self) -> str:
-        return self._output.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +203,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Generator[Seen]:
         collector.stop()
         yield Seen(
             folder / "stagelens.db",
-            {path.name: path.read_bytes() for path in (log, *(service.log for service in services))},
+            {path.name: path.read_bytes() for path in (log, *(service.ours for service in services))},
             (folder / "spans").read_bytes(),
             recording.ours,
             recording.others,
@@ -246,13 +214,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Generator[Seen]:
 
 def _driven(
     stack: contextlib.ExitStack, recording: Recording, folder: Path
-) -> tuple[list[Service], dict[str, set[str]]]:
+) -> tuple[list[PrivateService], dict[str, set[str]]]:
     http, rpc = stack.enter_context(http_server(respond_with_secrets)), stack.enter_context(Rpc())
     # Where it is not installed, nobody answers: what a client does then is timed all the same.
     triton = TritonServer(f"http://{recording.address}/v1/traces") if is_installed() else None
     addresses = (triton.http, triton.grpc) if triton else ("127.0.0.1:1", "127.0.0.1:1")
     environment = _environment(recording, folder, http.url.removeprefix("http://"), rpc.address, *addresses)
-    services = {name: Service(name, environment, folder) for name in COMMANDS}
+    services = {name: PrivateService(name, environment, folder) for name in COMMANDS}
     for service in services.values():
         stack.callback(service.stop)
     if triton is not None:
@@ -260,7 +228,7 @@ def _driven(
     for name, service in services.items():
         service.wait()
         for call in CALLS:
-            service.send_request(call)
+            service.call(call)
         for path in STAGES if name == "fastapi" else ():
             service.get(path)
     instrumented = {name: set(json.loads(service.get("/instrumented"))) for name, service in services.items()}
