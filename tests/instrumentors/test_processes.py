@@ -160,6 +160,27 @@ POOL = """
     pool.close()
     pool.join()
 """
+# The thread is in the middle of loading what the first `stagelens.request` needs; it goes on as soon as the fork begins.
+FIRST_USE = """
+    loading, forking = threading.Event(), threading.Event()
+    class Held:
+        def find_spec(self, name, path, target=None):
+            if name == "stagelens.instrumentors.api":
+                loading.set()
+                forking.wait()
+    sys.meta_path.insert(0, Held())
+    os.register_at_fork(before=forking.set)
+    thread = threading.Thread(target=serve, args=("parent",))
+    thread.start()
+    loading.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        serve("child")
+        return
+    wait_for(child)
+    thread.join()
+"""
 
 WAYS = ("fork", "spawn", "forkserver")
 # From Python 3.14 on a forked child has no running event loop, with or without instrumentation, and waits for its tasks forever.
@@ -175,6 +196,7 @@ CASES = {
     "silent": (SILENT, {"parent": 9}),
     "daemon": (DAEMON, {"parent": 1, "between": 1, "daemon": 2}),
     "generations": (GENERATIONS, {f"generation-{number}": 1 for number in range(4)}),
+    "during the first use": (FIRST_USE, {"parent": 1, "child": 1}),
     "subprocess": (SUBPROCESS, {"outer": 1, "child": 1}),
     **{f"process by {way}": (PROCESS.format(way=way), {"outer": 1, "child": 2}) for way in WAYS},
     # A job of a request, whose own requests are inside that one.
@@ -277,37 +299,6 @@ def test_a_fork_during_an_export_loses_nothing_and_does_not_deadlock(
     assert len(sink.instances()) == 21
 
 
-# The thread is in the middle of loading what the first `stagelens.request` needs; it goes on as soon as the fork begins.
-FIRST_USE = """
-    loading, forking = threading.Event(), threading.Event()
-    class Held:
-        def find_spec(self, name, path, target=None):
-            if name == "stagelens.instrumentors.api":
-                loading.set()
-                forking.wait()
-    sys.meta_path.insert(0, Held())
-    os.register_at_fork(before=forking.set)
-    thread = threading.Thread(target=serve, args=("parent",))
-    thread.start()
-    loading.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(100)
-        serve("child")
-        return
-    wait_for(child)
-    thread.join()
-"""
-
-
-def test_a_fork_during_the_first_use_does_not_deadlock(tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
-    done = run(HEAD + FIRST_USE + TAIL, tmp_path, sink)
-    until(lambda: sum(counted(sink).values()) >= 2, "both requests")
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert counted(sink) == {"parent": 1, "child": 1}
-
-
 HANGS = """
     with stagelens.request("hangs"):
         sys.stdin.read()
@@ -393,7 +384,7 @@ def handle(name):
 seen = []
 finish = recorder.finish
 def kept(marks, *rest):
-    if marks[1] >= 0:  # no calibration request of the agent
+    if marks[records.START] >= 0:  # no calibration request of the agent
         seen.append((rest[2], {{key for key in marks[3::3] if key[0] != "@"}} - {{"queue"}}, marks[3::3].count(rest[2])))
     finish(marks, *rest)
 api.finish = kept
@@ -409,7 +400,7 @@ if child == 0:
     sys.exit()
 assert os.waitpid(child, 0)[1] == 0
 """
-IMPORT = "import stagelens\nfrom stagelens.instrumentors import api, recorder"
+IMPORT = "import stagelens\nfrom stagelens.instrumentors import api, recorder, records"
 PATCH = "monkey.patch_all()"
 
 

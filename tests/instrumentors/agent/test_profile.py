@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -49,12 +50,12 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
     executors = ExecutorInstrumentor()
     executors.instrument()
     monkeypatch.setattr(profile, "unpatched", _without_thread(profile.unpatched))
-    found = Profiler(random.Random(1))
+    profiler = Profiler(random.Random(1))
     for _ in range(MIN_REQUESTS):
-        found.recent.add("/fast", 10**9)
-    found.allow(1.0)
-    yield found
-    found.allow(0.0)
+        profiler.recent.add("/fast", 10**9)
+    profiler.allow(1.0)
+    yield profiler
+    profiler.allow(0.0)
     executors.uninstrument()
 
 
@@ -85,7 +86,7 @@ def test_a_profiler_whose_thread_cannot_start_tries_again(monkeypatch: pytest.Mo
 
 def functions(profiler: Profiler, marks: records.Marks) -> list[str]:
     now = records.clock() + 2 * LATER
-    (key,) = profiler.take(marks, {"overhead": now}, [], marks[1], now)
+    (key,) = profiler.take(marks, {"overhead": now}, [], marks[records.START], now)
     stage, frames = split_stack_key(key)
     assert stage == "overhead"
     return [frame.function.rpartition(".")[2] for frame in frames]
@@ -135,7 +136,7 @@ def test_a_thread(profiler: Profiler) -> None:
     with served_by(guilty) as marks:
         assert look(profiler)
     now = records.clock() + 2 * LATER
-    (key,) = profiler.take(marks, {"overhead": now}, [], marks[1], now)
+    (key,) = profiler.take(marks, {"overhead": now}, [], marks[records.START], now)
     frames = split_stack_key(key)[1]
     assert [frame.function for frame in frames if "test_profile" in frame.module][-1] == "guilty"
     assert "4111" not in key
@@ -167,21 +168,27 @@ def waits_in_c(started: threading.Event, release: threading.Event) -> None:
     items.get()
 
 
-def work_in_pool(started: threading.Event, release: threading.Event) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(guilty, started, release).result()
+def in_pool(work: Callable[..., object]) -> Callable[..., None]:
+    def serve(*arguments: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work, *arguments).result()
+
+    return serve
 
 
-def work_in_batch(started: threading.Event, release: threading.Event) -> None:
-    drawn = tickets.ticket()
+def in_batch(work: Callable[..., object]) -> Callable[..., None]:
+    def serve(*arguments: Any) -> None:
+        drawn = tickets.ticket()
 
-    def work() -> None:
-        with tickets.batch([drawn]):
-            guilty(started, release)
+        def work_in_batch() -> None:
+            with tickets.batch([drawn]):
+                work(*arguments)
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join()
+        worker = threading.Thread(target=work_in_batch)
+        worker.start()
+        worker.join()
+
+    return serve
 
 
 @pytest.mark.parametrize(
@@ -190,8 +197,8 @@ def work_in_batch(started: threading.Event, release: threading.Event) -> None:
         (waits_for_lock, "waits_for_lock"),
         (waits_for_input, "waits_for_input"),
         (waits_in_c, "waits_in_c"),
-        (work_in_pool, "guilty"),
-        (work_in_batch, "guilty"),
+        (in_pool(guilty), "guilty"),
+        (in_batch(guilty), "guilty"),
     ],
 )
 def test_what_works_for_a_request_is_named(profiler: Profiler, work: Work, named: str) -> None:
@@ -439,11 +446,11 @@ def test_a_look_without_a_baseline_samples_slow_requests_only(profiler: Profiler
     marks, token = opened[0]
     shortest = profiler.recent.shortest
     assert shortest is not None
-    found = [profiler.sample(marks[1] + after, baseline=False) for after in (shortest, shortest + 1)]
+    sampled = [profiler.sample(marks[records.START] + after, baseline=False) for after in (shortest, shortest + 1)]
     recorder.end(token)
-    assert found == [False, True]
+    assert sampled == [False, True]
     marks[0] = records.CLOSED
-    assert not profiler.sample(marks[1] + LATER, baseline=False)
+    assert not profiler.sample(marks[records.START] + LATER, baseline=False)
 
 
 class Enough(BaseException):
@@ -467,7 +474,7 @@ def looks_of(
     given, slow requests keep the sampler alert all the time.
     """
     started: list[Any] = []
-    found: list[Look] = []
+    looks: list[Look] = []
     began = now = records.clock()
     spent = 0
 
@@ -480,7 +487,7 @@ def looks_of(
     def sample(_: Profiler, _now: int, *, baseline: bool) -> bool:
         nonlocal spent
         spent += 400_000 if baseline else look_ns
-        found.append(Look(now - began, spent, baseline))
+        looks.append(Look(now - began, spent, baseline))
         return False
 
     fakes: dict[str, Any] = {"sleep": sleep, "start_new_thread": lambda run, _: started.append(run)}
@@ -498,29 +505,24 @@ def looks_of(
     with pytest.raises(Enough):
         started[0]()
     profiler.allow(0.0)
-    return found
+    return looks
 
 
 def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looks_of(monkeypatch, 10, share=1.0, look_ns=10_000)
+    looks = looks_of(monkeypatch, 10, share=1.0, look_ns=10_000)
 
-    assert max(after.at - before.at for before, after in itertools.pairwise(found)) == profile.IDLE_SECONDS * 1e9
-    assert 1 < sum(each.is_baseline for each in found) < len(found)
-    assert found[-1].spent < profile.IDLE_SHARE * found[-1].at
-
-
-def test_a_new_process_looks_more_often_for_slow_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
-    first, later = ([each for each in found if start <= each.at / 1e9 < start + 5] for start in (0, 60))
-
-    assert len(first) > 4 * len(later) > 0
+    assert max(after.at - before.at for before, after in itertools.pairwise(looks)) == profile.IDLE_SECONDS * 1e9
+    assert 1 < sum(look.is_baseline for look in looks) < len(looks)
+    assert looks[-1].spent < profile.IDLE_SHARE * looks[-1].at
 
 
-def test_the_first_looks_stay_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
+def test_a_new_process_looks_more_often_for_slow_requests_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
+    first, later = (sum(start <= look.at / 1e9 < start + 5 for look in looks) for start in (0, 60))
 
-    assert all(each.spent < profile.SLOW_SHARE * each.at + profile.MAX_CREDIT_NS for each in found)
-    assert profile.FIRST_NS < found[-1].spent < 0.003 * found[-1].at + profile.FIRST_NS
+    assert first > 4 * later > 0
+    assert all(look.spent < profile.SLOW_SHARE * look.at + profile.MAX_CREDIT_NS for look in looks)
+    assert profile.FIRST_NS < looks[-1].spent < 0.003 * looks[-1].at + profile.FIRST_NS
 
 
 @pytest.mark.parametrize(("elapsed_ns", "pauses"), [(0, 0), (profile.PAUSE_AFTER_NS, 2)])
@@ -532,7 +534,7 @@ def test_only_a_long_look_lets_other_threads_run(
     marks, token = open_request()
     monkeypatch.setattr(profile, "clock", lambda: next(times))
     monkeypatch.setattr(profiler, "_sleep", slept.append)
-    assert profiler.sample(marks[1] + LATER)
+    assert profiler.sample(marks[records.START] + LATER)
     recorder.end(token)
     assert slept == [profile.PAUSE_SECONDS] * pauses
 
@@ -547,10 +549,10 @@ def test_without_a_share_of_a_core_requests_do_not_register(profiler: Profiler) 
 
 def test_a_request_that_is_not_slow_is_the_baseline(profiler: Profiler) -> None:
     marks, token = open_request()
-    assert not profiler.sample(marks[1] + 1)
+    assert not profiler.sample(marks[records.START] + 1)
     recorder.end(token)
     end = records.clock()
-    assert len(profiler.take(marks, {"overhead": 5}, [], marks[1], end)) == 1
+    assert len(profiler.take(marks, {"overhead": 5}, [], marks[records.START], end)) == 1
 
 
 def a_code(name: str) -> Any:
@@ -568,11 +570,9 @@ def test_the_keys_of_a_stage_add_up_to_its_time(intervals: list[Any], samples: l
     for now, which in samples:
         profiler.samples_of(marks).add(now, (a_code(f"f{which}"), 1))
     own = partition(intervals, 0, 100)
-    found = profiler.take(marks, own, intervals, 0, 100)
-    totals: dict[str, int] = {}
-    for key, spent in found.items():
-        stage = split_stack_key(key)[0]
-        totals[stage] = totals.get(stage, 0) + spent
+    totals: Counter[str] = Counter()
+    for key, spent in profiler.take(marks, own, intervals, 0, 100).items():
+        totals[split_stack_key(key)[0]] += spent
     assert all(spent == own[stage] for stage, spent in totals.items())
     assert not profiler.take(marks, own, intervals, 0, 100)
 
@@ -587,9 +587,9 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
             profiler.samples_of(marks).add(now, (a_code(f"f{now}"), 1))
     assert not profiler.take(requests[0], {"overhead": 9}, [], 0, LATER)
     assert len(profiler.samples_of(requests[1]).stacks) < profile.MAX_SAMPLES
-    found = profiler.take(requests[1], {"overhead": 10**9}, [], 0, LATER)
-    assert len(found) == 4
-    assert found["overhead;:__other__"] > 0
+    time_by_key = profiler.take(requests[1], {"overhead": 10**9}, [], 0, LATER)
+    assert len(time_by_key) == 4
+    assert time_by_key["overhead;:__other__"] > 0
 
 
 def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -610,58 +610,33 @@ def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatc
     assert root.attributes[names.PROFILE] == "6000 forward;serve:f0@serve.py:1\n2000 forward;serve:f1@serve.py:1"
 
 
-def at_lock(profiler: Profiler, work: Any, done: Any) -> list[tuple[int, int]]:
-    opened: list[records.Marks] = []
-    lock = threading.Lock()
-    lock.acquire()
-
-    def serve() -> None:
-        marks, token = open_request()
-        opened.append(marks)
-        work(lock)
-        recorder.end(token)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    looks: list[int] = []
-    until = time.monotonic() + 30
-    while len(looks) < 2 and time.monotonic() < until:
-        now = records.clock()
-        profiler.look_at_locks(now)
-        if opened and profiler.lock_waits(opened[0], [], 0, LATER * 10**6):
-            looks.append(now)
-    lock.release()
-    thread.join()
-    done()
-    return [(looks[0], looks[-1]), *profiler.lock_waits(opened[0], [], opened[0][1], records.clock() + LATER)]
-
-
 def hold(lock: threading.Lock) -> None:
     with lock:
         pass
 
 
-def hold_in_a_pool(lock: threading.Lock) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(hold, lock).result()
+@pytest.mark.parametrize("work", [hold, in_pool(hold), in_batch(hold)])
+def test_the_wait_for_a_lock_in_c_is_seen(profiler: Profiler, work: Callable[[threading.Lock], None]) -> None:
+    lock = threading.Lock()
+    lock.acquire()
 
+    def wait(started: threading.Event, _: threading.Event) -> None:
+        started.set()
+        work(lock)
 
-def hold_in_a_worker(lock: threading.Lock) -> None:
-    drawn = tickets.ticket()
+    looks: list[int] = []
+    until = time.monotonic() + 30
+    with served_by(wait) as marks:
+        while len(looks) < 2 and time.monotonic() < until:
+            now = records.clock()
+            profiler.look_at_locks(now)
+            if profiler.lock_waits(marks, [], 0, LATER * 10**6):
+                looks.append(now)
+        lock.release()
+    profiler.look_at_locks(records.clock())
+    ((start, end),) = profiler.lock_waits(marks, [], marks[records.START], records.clock() + LATER)
 
-    def work() -> None:
-        with tickets.batch([drawn]):
-            hold(lock)
-
-    worker = threading.Thread(target=work, name="worker")
-    worker.start()
-    worker.join()
-
-
-@pytest.mark.parametrize("work", [hold, hold_in_a_pool, hold_in_a_worker])
-def test_the_wait_for_a_lock_in_c_is_seen(profiler: Profiler, work: Any) -> None:
-    (first, last), (start, end) = at_lock(profiler, work, lambda: profiler.look_at_locks(records.clock()))
-
+    first, last = looks
     assert start <= first < last <= end
 
 
@@ -678,7 +653,7 @@ def test_a_request_with_another_job_that_works_does_not_wait(profiler: Profiler)
         release.set()
     recorder.end(token)
 
-    assert not profiler.lock_waits(marks, [], marks[1], records.clock())
+    assert not profiler.lock_waits(marks, [], marks[records.START], records.clock())
 
 
 waits = st.lists(st.integers(0, 120), max_size=16, unique=True).map(sorted)
@@ -693,7 +668,7 @@ def test_a_wait_for_a_lock_takes_time_of_no_other_stage(intervals: list[Any], lo
     before = partition(intervals, 0, 100)
 
     after = partition(
-        [*intervals, *(("queue", *each) for each in profiler.lock_waits(marks, intervals, 0, 100))], 0, 100
+        [*intervals, *(("queue", *wait) for wait in profiler.lock_waits(marks, intervals, 0, 100))], 0, 100
     )
 
     assert sum(after.values()) == 100
@@ -844,9 +819,11 @@ def test_other_processes(script: str, printed: str) -> None:
 
 
 def test_each_module_that_hands_work_to_a_thread_is_known() -> None:
-    known = vars(stacks)["_OPENERS"]
+    openers = vars(stacks)["_OPENERS"]
     folder = Path(libraries.__file__ or "").parent
-    found = {f"{libraries.__name__}.{path.stem}" for path in folder.glob("*.py") if "start_work(" in path.read_text()}
+    starters = {
+        f"{libraries.__name__}.{path.stem}" for path in folder.glob("*.py") if "start_work(" in path.read_text()
+    }
 
-    assert found <= known
-    assert all(find_spec(name) for name in known)
+    assert starters <= openers
+    assert all(find_spec(name) for name in openers)
