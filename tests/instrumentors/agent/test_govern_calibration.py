@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagelens.instrumentors import recorder_state, records
-from stagelens.instrumentors.agent.govern import PathCost
+from stagelens.instrumentors.agent.calibration import PathCost
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.recorder_state import state
 
@@ -53,6 +53,6 @@ def test_a_calibration_request_is_not_counted(finished: Finished, monkeypatch: p
     with request("predict"):
         assert own.get() == "mine"
 
-    assert [record[3] for record in finished if record[0][1] >= 0] == ["predict"]
+    assert [record[3] for record in finished if record[0][records.START] >= 0] == ["predict"]
     assert path.known
     assert path.of_ns(6) >= path.of_ns(0) >= 0
