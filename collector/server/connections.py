@@ -131,13 +131,14 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._head_timer is None and not self._has_request:
             self._limits.waits(self)
-            self._expect_head()
         if not self._held and len(data) <= self._body_bytes_left:
             self._pass_body(data)
         else:
             self._held += data
             self._pass_on()
         self._limits.received(self, len(data))
+        if self._head_timer is None and not (self._has_request or self._has_head):
+            self._expect_head()
 
     def eof_received(self) -> bool | None:
         return self._http.eof_received()
@@ -175,9 +176,9 @@ class Connection(asyncio.Protocol):
         if self._is_reading_paused:
             self._is_reading_paused = False
             self._transport.resume_reading()
-        if self._held:
+        self._pass_on()
+        if self._held or self._head_end:
             self._expect_head()
-            self._pass_on()
 
     def give_way(self) -> None:
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, too_many_message(self._limits.name))
@@ -189,9 +190,7 @@ class Connection(asyncio.Protocol):
             if self._is_chunked and not self._body_bytes_left:
                 self._find_chunks()
             if self._body_bytes_left:
-                piece = bytes(self._held[: self._body_bytes_left])
-                del self._held[: len(piece)]
-                self._pass_body(piece)
+                self._pass_body(self._take(self._body_bytes_left))
             elif self._is_chunked:
                 break
             elif self._has_request or self._has_head:
@@ -199,6 +198,12 @@ class Connection(asyncio.Protocol):
                 break
             else:
                 self._pass_head()
+
+    def _take(self, size: int) -> bytes:
+        with memoryview(self._held) as held:
+            piece = bytes(held[:size])
+        del self._held[:size]
+        return piece
 
     def _hold(self) -> None:
         if len(self._held) > _MAX_HELD_BYTES and not self._is_reading_paused:
@@ -211,10 +216,9 @@ class Connection(asyncio.Protocol):
             empty = len(self._held) - len(self._held.lstrip(_NEWLINE))
             self._head_bytes += empty
             del self._held[:empty]
-        end = (self._head_end + self._held).find(_BLANK_LINE)
+        end = (self._head_end + self._held[: MAX_HEAD_BYTES + 1]).find(_BLANK_LINE)
         size = len(self._held) if end < 0 else end + len(_BLANK_LINE) - len(self._head_end)
-        piece = bytes(self._held[:size])
-        del self._held[:size]
+        piece = self._take(size)
         self._head_bytes += size + _HEADER_OVERHEAD_BYTES * piece.count(b"\n")
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _HEAD_TOO_LARGE)
