@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -178,10 +177,8 @@ def ahead() -> Ahead:
 
 
 @pytest.fixture
-def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
-    store = Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=ahead)
-    yield store
-    store.close()
+def store(open_store: Callable[..., Store], ahead: Ahead) -> Store:
+    return open_store(clock=ahead)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,9 +168,9 @@ SHOP = Series("shop", "1", "prod", route="/predict")
 class Senders:
     """Processes that send reports to two collectors with one store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, open_store: Callable[..., Store]) -> None:
         self.now, self.sent = START, 0
-        self.store = Store.open(f"sqlite:///{folder}/stopped.db", clock=lambda: self.now)
+        self.store = open_store("stopped.db", clock=lambda: self.now)
         self.collectors = (StatusProbe(self.store), StatusProbe(self.store))
         for each in self.collectors:
             each.metrics.processes = OpenProcesses(lambda: self.now)
@@ -201,8 +200,8 @@ class Senders:
 
 
 @pytest.fixture
-def senders(tmp_path: Path) -> Senders:
-    return Senders(tmp_path)
+def senders(open_store: Callable[..., Store]) -> Senders:
+    return Senders(open_store)
 
 
 def test_a_process_that_misses_its_reports_is_named(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:

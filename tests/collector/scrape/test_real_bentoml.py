@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import urllib.error
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -38,9 +37,9 @@ def predict(bentoml: str, row: int) -> None:
         assert post(f"{bentoml}/predict", {"row": row}) == row + 1
 
 
-def test_requests_of_each_service_equal_the_sent_ones(bentoml: str, tmp_path: Path) -> None:
+def test_requests_of_each_service_equal_the_sent_ones(bentoml: str, open_store: Callable[..., Store]) -> None:
     target = ScrapeTarget(url=f"{bentoml}/metrics", service="sums", every=timedelta(seconds=1))
-    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    store = open_store()
     scraper = Scraper(store, lambda: (target,), {})
     predict(bentoml, 0)
     asyncio.run(scraper.scrape(target))
@@ -55,7 +54,6 @@ def test_requests_of_each_service_equal_the_sent_ones(bentoml: str, tmp_path: Pa
     every = Selection(now - timedelta(hours=1), now + timedelta(hours=1))
     found = {engine.model: engine for engine in store.read.engines(every)}
     failed = store.read.engines(replace(every, status="error"))
-    store.close()
     low = found["Model"].requests.quantile(0.5)
 
     assert {model: engine.count for model, engine in found.items()} == {"Front": CALLS + FAILURES, "Model": CALLS}

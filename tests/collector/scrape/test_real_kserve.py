@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -28,9 +27,9 @@ def predict(kserve: str) -> None:
     assert post(f"{kserve}/v1/models/iris:predict", {"instances": [[1, 2]]}) == {"predictions": [3]}
 
 
-def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:
+def test_steps_of_kserve_are_stages(kserve: str, open_store: Callable[..., Store]) -> None:
     target = ScrapeTarget(url=f"{kserve}/metrics", service="iris", every=timedelta(seconds=1))
-    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    store = open_store()
     scraper = Scraper(store, lambda: (target,), {})
     predict(kserve)
     asyncio.run(scraper.scrape(target))
@@ -39,7 +38,6 @@ def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:
     asyncio.run(scraper.scrape(target))
     now = datetime.now(UTC)
     (iris,) = store.read.engines(Selection(now - timedelta(hours=1), now + timedelta(hours=1)))
-    store.close()
     forward = iris.stages["forward"].quantile(0.5)
 
     assert (iris.service, iris.model, iris.count) == ("iris", "iris", CALLS)

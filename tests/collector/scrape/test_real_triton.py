@@ -8,10 +8,9 @@ import math
 import os
 import time
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,14 +58,14 @@ def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
         time.sleep(0.01)
 
 
-def test_triton_counts_are_stored_exactly(triton: TritonServer, tmp_path: Path) -> None:
+def test_triton_counts_are_stored_exactly(triton: TritonServer, open_store: Callable[..., Store]) -> None:
     target = ScrapeTarget(
         url=triton.metrics_url,
         service="vision",
         every=timedelta(seconds=1),
         statistics_url=f"http://{triton.http}/v2/models/stats",
     )
-    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    store = open_store()
     scraper = Scraper(store, lambda: (target,), {})
     for model in ("batched", "plain"):
         call(triton, model)
@@ -82,7 +81,6 @@ def test_triton_counts_are_stored_exactly(triton: TritonServer, tmp_path: Path) 
     found = {
         each.model: each for each in store.read.engines(Selection(now - timedelta(hours=1), now + timedelta(hours=1)))
     }
-    store.close()
     batched = found["batched"]
 
     def added(what: str) -> float:
