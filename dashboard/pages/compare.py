@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import pandas as pd
 from dash import html
@@ -32,6 +32,7 @@ from .comparison import (
     lives_of,
     more_requests,
     selection,
+    served,
     shifted_pair,
     window_name,
 )
@@ -39,7 +40,6 @@ from .comparison_text import (
     blamed_stages,
     compared_times,
     evidence,
-    report_time,
     short_name,
     side_name,
     side_names,
@@ -61,7 +61,7 @@ def report(context: Context, comparison: PairComparison) -> str:
     whose = f"{context.service}, {part}" if part else context.service or ""
     title = f"**{_plain(whose)}: {verdict_sentence(comparison)}** ({verdict_badge(context, comparison)[0]})"
     sides = [
-        f"{side}: {_plain(name)}, {report_time(selection)}"
+        f"{side}: {_plain(name)}, {served(selection, UTC)} UTC"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
     ]
     body = [title, " · ".join(_plain(each) for each in evidence(context, comparison)), "  \n".join(sides)]

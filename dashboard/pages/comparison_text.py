@@ -6,7 +6,7 @@ The text includes changes of the request mix (routes, models, devices, prompt le
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 
 import pandas as pd
 
@@ -153,10 +153,6 @@ def compared_times(context: Context, pair: Pair) -> str:
     if not {pair.a_name, pair.b_name} & {*lives_of(context)}:
         return ""
     return f"A: {times[0]}. B: {times[1]}."
-
-
-def report_time(side: Selection) -> str:
-    return f"{served(side, UTC)} UTC"
 
 
 def request_mix(context: Context, pair: Pair) -> pd.DataFrame:

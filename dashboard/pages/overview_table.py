@@ -376,13 +376,10 @@ def stage_time_card(context: Context, size: str) -> Component:
     total = sum(spent.values())
     shares = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy) if total else "none"
     spoken = f"Time of all services by stage: {count(total)} s per second on average; {shares}."
-    drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=_busy_table(busy))
+    titles = {"at": "time (UTC)"} | {name: f"{label(str(name))} (s/s)" for name in busy.columns[1:]}
+    drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=busy.rename(columns=titles))
     sub = html.Span("busy seconds per second", title=f"{_BUSY_HINT} Each {span(axis.step)}.")
     return card(title, drawn, sub=sub, size=size)
-
-
-def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:
-    return busy.rename(columns={"at": "time (UTC)"} | {name: f"{label(str(name))} (s/s)" for name in busy.columns[1:]})
 
 
 def events_card(context: Context, size: str) -> Component:

@@ -420,9 +420,3 @@ def installable(extra: str = "") -> str:
         found = None
     name = "stagelens" if found and found.read_text("WHEEL") and not found.read_text("direct_url.json") else "."
     return f"'{name}[{extra}]'" if extra else name
-
-
-def unknown_page_card(what: str, home: str) -> Component:
-    return empty_page_card(
-        "There is no such page", what, actions=[components.link("Overview", href=home, className="btn pri")]
-    )

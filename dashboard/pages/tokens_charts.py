@@ -76,18 +76,15 @@ def first_token_card(context: Context, measures: TokenMeasures) -> Component:
         f"{duration(float(last['value_seconds']))}: {spoken_stages(stages_at(frame, len(frame) - 1))}."
     )
     left_out = int(frame.attrs["left_out"])
+    numbers = percentile_table(frame).rename(columns={"latency (s)": "time to first token (s)"})
     foot = f"{whole(left_out)} more come from series with several definitions: their stages cannot be separated."
     return card(
         title,
-        chart("first-token", first_token_figure(frame), spoken, 318, frame=_first_token_table(frame)),
+        chart("first-token", first_token_figure(frame), spoken, 318, frame=numbers),
         sub=population(frame),
         foot=foot if left_out else None,
         size="c6",
     )
-
-
-def _first_token_table(frame: pd.DataFrame) -> pd.DataFrame:
-    return percentile_table(frame).rename(columns={"latency (s)": "time to first token (s)"})
 
 
 def _too_few_first_tokens(frame: pd.DataFrame, measures: TokenMeasures) -> Component:
@@ -98,11 +95,8 @@ def _too_few_first_tokens(frame: pd.DataFrame, measures: TokenMeasures) -> Compo
             f"All {several(left_out, 'request')} come from series with several definitions. Use a separate "
             "route for each kind of response to get separate charts.",
         )
-    return empty("Too few first tokens", _requests_needed(measures.first.count, 0.5))
-
-
-def _requests_needed(n: int, quantile: float) -> str:
-    return f"{whole(n)} so far in this window; {percentile(quantile)} needs {whole(samples_needed(quantile))}."
+    needed = f"{percentile(0.5)} needs {whole(samples_needed(0.5))}."
+    return empty("Too few first tokens", f"{whole(measures.first.count)} so far in this window; {needed}")
 
 
 def speed_card(context: Context, measures: TokenMeasures) -> Component:

@@ -42,7 +42,7 @@ from ..pages import (
 from ..pages.compare_cards import QUANTILES
 from ..pages.measures import KINDS, measure, urgent_first
 from ..pages.overview_table import groupings, table_columns
-from ..pages.page import Context, Page, empty_page_card, unknown_page_card
+from ..pages.page import Context, Page, empty_page_card
 from ..pages.service_charts import CHARTS, OVER_TIME
 from ..pages.shared_attributes import selected_requests
 from ..pages.tokens_charts import measures_of_window
@@ -121,7 +121,8 @@ def render_page(context: Context) -> Page:
         _log.exception("the page %r could not be rendered", context.view.path)
         return failed_page(error)
     if found is None:
-        gone = unknown_page_card(f"{context.view.path} is not a page.", context.view.link("/"))
+        home = link("Overview", href=context.view.link("/"), className="btn pri")
+        gone = empty_page_card("There is no such page", f"{context.view.path} is not a page.", actions=[home])
         return Page("Not found · Stagelens", [("Not found", None)], [gone], status=404)
     return found
 
