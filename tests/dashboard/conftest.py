@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from flask.testing import FlaskClient
 from playwright.sync_api import Browser
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.source import Source
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.store import Store
+from stagelens.store import Batch, Store
 from tests.dashboard import burning_slos
 from tests.dashboard.served_versions import NOW
-from tests.dashboard.tabs import DESKTOP, Visit
+from tests.dashboard.tabs import DESKTOP, OpenTab, Serve, Visit
 
 ROOT = Path(__file__).parents[2]
 HISTORY = timedelta(minutes=40)
@@ -61,6 +65,37 @@ def filled(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
     store.close()
 
 
+@pytest.fixture
+def store(open_store: Callable[..., Store]) -> Store:
+    """An empty store at `NOW`."""
+    return open_store(clock=NOW.timestamp)
+
+
+@pytest.fixture(scope="module")
+def open_module_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Store]]:
+    """Opens empty stores at `NOW` that are closed with the module."""
+    with ExitStack() as stores:
+
+        def open_() -> Store:
+            path = tmp_path_factory.mktemp("stores") / "stagelens.db"
+            return stores.enter_context(closing(Store.open(f"sqlite:///{path}", clock=NOW.timestamp)))
+
+        yield open_
+
+
+@pytest.fixture(scope="module")
+def store_of(open_module_store: Callable[[], Store]) -> Callable[[Iterable[Batch]], Store]:
+    """Opens stores with batches that are closed with the module."""
+
+    def store_of_(batches: Iterable[Batch]) -> Store:
+        store = open_module_store()
+        store.write(list(batches))
+        store.maintain()
+        return store
+
+    return store_of_
+
+
 @pytest.fixture(scope="session")
 def burning_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the store with burning objectives and its SLO file are."""
@@ -92,6 +127,17 @@ def dashboard(filled: Store, alerts: AlertsReader) -> Iterator[Dashboard]:
     served.stop()
 
 
+@pytest.fixture(scope="module")
+def client(dashboard: Dashboard) -> FlaskClient:
+    return dashboard.server.test_client()
+
+
+@pytest.fixture(scope="session")
+def source(filled: Store, alerts: AlertsReader) -> Source:
+    """The filled store with its objectives."""
+    return Source(filled, alerts, NOW.timestamp)
+
+
 @pytest.fixture(scope="session")
 def base(dashboard: Dashboard) -> str:
     """The address of the dashboard."""
@@ -99,11 +145,42 @@ def base(dashboard: Dashboard) -> str:
     return f"http://{host}:{port}"
 
 
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Serve]:
+    """Starts dashboards that stop with the module, and returns their addresses."""
+    with ExitStack() as started:
+
+        def serve_(
+            store: Store,
+            alerts: AlertsReader | None = None,
+            *,
+            clock: Callable[[], float] = NOW.timestamp,
+            **config: Any,
+        ) -> str:
+            dashboard = Dashboard(DashboardConfig(**{"port": 0, **config}), store, alerts, clock=clock)
+            dashboard.start()
+            started.callback(dashboard.stop)
+            return "http://{}:{}".format(*dashboard.address)
+
+        yield serve_
+
+
 @pytest.fixture
-def visit(browser: Browser, base: str) -> Iterator[Visit]:
+def open_tab(browser: Browser) -> Iterator[OpenTab]:
+    """Opens tabs of their own that are closed with the test."""
+    with ExitStack() as opened:
+
+        def open_(address: str, **options: Any) -> Visit:
+            context = browser.new_context(**{"viewport": DESKTOP, **options})
+            opened.callback(context.close)
+            return Visit(context.new_page(), address)
+
+        yield open_
+
+
+@pytest.fixture
+def visit(open_tab: OpenTab, base: str) -> Iterator[Visit]:
     """A light desktop tab that must have been quiet when it is closed."""
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    opened = Visit(context.new_page(), base)
+    opened = open_tab(base, color_scheme="light", reduced_motion="reduce")
     yield opened
-    context.close()
     assert opened.trouble == []

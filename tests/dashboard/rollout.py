@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store import Batch, KeptTrace, Point, Series, Store
+from stagelens.store import Batch, KeptTrace, Point, Series
 from stagelens.store.events import StoredLoad
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
@@ -41,14 +39,6 @@ def batch(series: Series, stage: str, seconds: float, ago: int, requests: int = 
     name = f"{ago:015x}{series.cold}"
     trace = KeptTrace(2 * name, name, series, at * 10**9, spent, "slow", stage, {stage: spent})
     return Batch(name, points, [trace])
-
-
-def source_of(folder: Path, name: str, made: Sequence[Batch]) -> Store:
-    """Return a store with *made*."""
-    store = Store.open(f"sqlite:///{folder / name}", clock=NOW.timestamp)
-    store.write(made)
-    store.maintain()
-    return store
 
 
 def loaded(instance: str, phase: str, ago: int, seconds: float, model: str = "", *, shape: str = "") -> StoredLoad:

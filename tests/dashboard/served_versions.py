@@ -10,9 +10,6 @@ from types import ModuleType
 import numpy as np
 
 from stagelens.dashboard.source import Source
-from stagelens.dashboard.ui.page_export import text_of
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
@@ -50,14 +47,6 @@ def write(store: Store, traffic: ModuleType, *all_served: Served) -> Source:
     store.write([each for served in all_served for each in batches(traffic, served)])
     store.maintain()
     return Source(store, None, NOW.timestamp)
-
-
-def shown(source: Source, address: str) -> str:
-    """Return the words of a page, every kind of space a plain one."""
-    path, _, search = address.partition("?")
-    page = page_of(context_of(parse(path, search, NOW), source))
-    assert page is not None
-    return " ".join(text_of(each) for each in page.body)
 
 
 def batches(traffic: ModuleType, served: Served) -> list[Batch]:

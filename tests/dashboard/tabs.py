@@ -71,6 +71,10 @@ class Visit:
         )
 
 
+OpenTab = Callable[..., Visit]
+Serve = Callable[..., str]
+
+
 def retry(attempt: Callable[[], object]) -> None:
     """Do what a person does once more where nothing comes of it: a chart that is drawn meanwhile lets go of the pointer."""
     for _ in range(_TRIES - 1):

@@ -40,7 +40,6 @@ def address_of(dashboard: Dashboard) -> str:
 
 @pytest.fixture(scope="module")
 def url(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a dashboard with a token and an objective with stage budgets."""
     path = tmp_path_factory.mktemp("client") / "slo.yaml"
     path.write_text(SLOS.replace("threshold: 120ms\n", "threshold: 120ms\n    budgets: {queue: 20ms, forward: 60ms}\n"))
     alerts = AlertsReader(filled, LiveSloFile(path, {}))
@@ -52,7 +51,6 @@ def url(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[Client]:
-    """A client of that dashboard."""
     with connect(url, TOKEN) as connected:
         yield connected
 
@@ -180,8 +178,7 @@ def test_charts_and_tables_of_a_page(client: Client) -> None:
         client.view("/s/vision-api", chart="pie")
 
 
-def test_an_event_is_stored(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
+def test_an_event_is_stored(store: Store) -> None:
     served = Dashboard(DashboardConfig(port=0, token=TOKEN), store, clock=NOW.timestamp)
     served.start()
     with connect(address_of(served), TOKEN) as client:
@@ -189,7 +186,6 @@ def test_an_event_is_stored(tmp_path: Path) -> None:
         with pytest.raises(ApiError) as caught:
             client.add_event("", kind="note")
     served.stop()
-    store.close()
 
     assert (stored["text"], stored["at"]) == ("3.0.0 is out", "2026-11-20T12:00:03Z")
     assert (caught.value.status, caught.value.key) == (400, "text")
@@ -271,10 +267,7 @@ def test_an_unusable_proxy_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch
 
 
 class SignInPage(BaseHTTPRequestHandler):
-    """Proxy that sends readers to its sign-in page."""
-
     def do_GET(self) -> None:
-        """Redirect one address, and show the form at all others."""
         if self.path.startswith("/api/v1/names"):
             self.send_response(302)
             self.send_header("Location", "https://sso.example.com/login")
@@ -293,7 +286,6 @@ class SignInPage(BaseHTTPRequestHandler):
 
 @contextmanager
 def sign_in_page(certificate: Pem | None = None) -> Generator[str]:
-    """Serve `SignInPage`, over TLS with a certificate; yields the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), SignInPage)
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -47,7 +47,6 @@ TOKEN = "a token of this test, long enough"  # noqa: S105
 def serving(
     store: Store, slos: Path | None = None, *, token: str | None = None, now: float = NOW.timestamp()
 ) -> Generator[str]:
-    """Serve a dashboard of *store*; yield its address."""
     alerts = AlertsReader(store, LiveSloFile(slos, ENV)) if slos else None
     served = Dashboard(DashboardConfig(port=0, token=token), store, alerts, clock=lambda: now)
     served.start()
@@ -57,14 +56,11 @@ def serving(
 
 @pytest.fixture(scope="module")
 def burning(burning_store: Store, burning_folder: Path) -> Iterator[str]:
-    """Address of a dashboard with incidents and objectives."""
     with serving(burning_store, burning_folder / "slo.yaml") as url:
         yield url
 
 
 class Calls:
-    """Calls of tools in one session, with their number."""
-
     def __init__(self, session: McpClient) -> None:
         self._session = session
         self.number = 0
@@ -87,8 +83,6 @@ class Calls:
 def session(
     url: str, use: Callable[[Calls], Awaitable[None]], *, write: bool = False, token: str | None = None
 ) -> None:
-    """Run *use* in a session with a server in this process that asks the dashboard at *url*."""
-
     async def run() -> None:
         with connect(url, token) as asked:
             async with McpClient(server(Tools(lambda _headers: nullcontext(asked)), write=write)) as opened:
@@ -98,7 +92,6 @@ def session(
 
 
 def table(text: str, first: str) -> list[dict[str, str]]:
-    """Return the CSV table in *text* whose first column is *first*."""
     lines = text.splitlines()
     start = next(place for place, line in enumerate(lines) if line.startswith(f"{first},"))
     end = next((place for place in range(start, len(lines)) if not lines[place]), len(lines))
@@ -205,13 +198,15 @@ def test_a_dashboard_that_does_not_answer_is_named() -> None:
 
 
 @pytest.mark.usefixtures("burning_store")
-def test_tools_change_incidents_only_with_the_flag(burning_folder: Path, tmp_path: Path) -> None:
+def test_tools_change_incidents_only_with_the_flag(
+    burning_folder: Path, open_store: Callable[..., Store], tmp_path: Path
+) -> None:
     with (
         closing(sqlite3.connect(tmp_path / "own.db")) as copy,
         closing(sqlite3.connect(burning_folder / "burning.db")) as of,
     ):
         of.backup(copy)
-    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
+    store = open_store("own.db", clock=NOW.timestamp)
 
     async def reading(ask: Calls) -> None:
         assert "Unknown tool" in await ask.refused("acknowledge", incident_id="any")
@@ -236,7 +231,6 @@ def test_tools_change_incidents_only_with_the_flag(burning_folder: Path, tmp_pat
 
 @contextmanager
 def serving_http(url: str, host: str = "127.0.0.1") -> Generator[str]:
-    """Serve MCP over HTTP with the usual limit of open files; yield its address."""
     command = [sys.executable, "-m", "stagelens", "mcp", "--url", url, "--http", f"{host}:0"]
     limited = ["sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *command]
     with subprocess.Popen(limited, stderr=subprocess.PIPE, text=True) as running:
@@ -248,7 +242,6 @@ def serving_http(url: str, host: str = "127.0.0.1") -> Generator[str]:
 
 @pytest.fixture
 def over_http(filled: Store) -> Iterator[str]:
-    """Address of an MCP server over HTTP, whose dashboard has a token."""
     with serving(filled, token=TOKEN) as url, serving_http(url) as served:
         yield served
 
@@ -257,7 +250,6 @@ LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 
 
 def status_over_http(url: str, body: object = LIST_TOOLS, **headers: str) -> int:
-    """Return the status of a request for the tools."""
     accepted = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     return httpx2.post(url, json=body, headers=accepted | headers, timeout=60).status_code
 

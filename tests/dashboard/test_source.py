@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from threading import Barrier, Event
 
 import pandas as pd
@@ -16,23 +14,19 @@ from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.source import Source
 from stagelens.store import Batch, Point, Selection, Series, Store
 from stagelens.store.query_cache import QueryCache
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 CAPACITY = 1_000_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A store with two services."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'two.db'}", clock=NOW.timestamp)
+def store(store: Store) -> Store:
     for service in ("shop", "desk"):
-        send(opened, service, "first")
-    yield opened
-    opened.close()
+        send(store, service, "first")
+    return store
 
 
 def send(store: Store, service: str, name: str) -> None:
-    """Write one request of *service*."""
     histogram = Histogram()
     histogram.record(0.1)
     at = int(NOW.timestamp()) - 300
@@ -41,7 +35,6 @@ def send(store: Store, service: str, name: str) -> None:
 
 
 def of(service: str | None) -> Selection:
-    """The last hour of *service*."""
     return Selection(NOW - timedelta(hours=1), NOW, service=service)
 
 

@@ -6,22 +6,19 @@ Screenshots are left in `artifacts/dashboard/` to be looked at.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ViewportSize, expect
+from playwright.sync_api import ViewportSize, expect
 
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Selection, Store
 from tests.dashboard.goldens import complaint
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, hover, screenshot, serious_violations
+from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import PHONE, SOON, OpenTab, Serve, Visit, hover, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 PAGES = {
     "overview": "/",
     "service": "/s/vision-api",
@@ -47,7 +44,6 @@ LAPTOP: ViewportSize = {"width": 1280, "height": 800}
 
 @pytest.fixture(scope="module")
 def slow_trace(filled: Store) -> str:
-    """Id of a retained request that is dominated by its slow preprocess."""
     frame = filled.read.exemplars(
         Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1, dominant="preprocess"
     )
@@ -55,9 +51,8 @@ def slow_trace(filled: Store) -> str:
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_trace: str, name: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    visit = Visit(context.new_page(), base)
+def test_a_page_has_no_errors_and_fits_phones(open_tab: OpenTab, base: str, slow_trace: str, name: str) -> None:
+    visit = open_tab(base, color_scheme="light", reduced_motion="reduce")
     page = visit.go(PAGES[name].replace("<slow>", slow_trace))
     looks, complaints, widths = (
         [complaint(screenshot(page, f"{name}-light"), f"{name}-light")],
@@ -79,7 +74,6 @@ def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_
         visit.prefer(theme)
         looks.append(complaint(screenshot(page, f"{name}-phone-{theme}"), f"{name}-phone-{theme}"))
         widths.append(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
-    context.close()
 
     assert visit.trouble == []
     assert complaints == []
@@ -238,13 +232,8 @@ def test_dragging_on_a_time_chart_zooms_the_page(visit: Visit) -> None:
     visit.settled()
 
 
-def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traffic: Any) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'live.db'}", clock=NOW.timestamp)
-    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
-    served.start()
-    host, port = served.address
-    context = browser.new_context(viewport=DESKTOP)
-    visit = Visit(context.new_page(), f"http://{host}:{port}")
+def test_new_data_shows_without_a_reload(open_tab: OpenTab, serve: Serve, store: Store, traffic: Any) -> None:
+    visit = open_tab(serve(store))
     page = visit.go("/")
     expect(page.locator(".wait")).to_contain_text("Waiting for the first request")
     complaints = serious_violations(page)
@@ -261,9 +250,6 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
     page.evaluate("stagelens.refresh()")
     expect(page.locator(".phead .sub")).to_contain_text("6\u202fm")
     connected = page.evaluate("(plot) => plot.isConnected", plot)
-    context.close()
-    served.stop()
-    store.close()
 
     assert complaints == []
     assert connected, "a refresh must not build its charts anew"

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from tests.dashboard import capacity_store
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
+from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import PHONE, OpenTab, Serve, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
-
 
 @pytest.fixture(scope="module")
-def address(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a dashboard over a service whose latency grows with its load, with an objective and prices."""
+def address(serve: Serve, traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("capacity")
     (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
     (folder / "prices.yaml").write_text(capacity_store.PRICES, encoding="utf-8")
     store = capacity_store.fill(traffic, folder / "loaded.db", NOW)
     alerts = AlertsReader(store, LiveSloFile(folder / "slo.yaml", {}))
-    served = Dashboard(DashboardConfig(port=0, prices=folder / "prices.yaml"), store, alerts, clock=NOW.timestamp)
-    served.start()
-    yield "http://{}:{}".format(*served.address)
-    served.stop()
+    yield serve(store, alerts, prices=folder / "prices.yaml")
     store.close()
 
 
 @pytest.mark.parametrize(("name", "size"), [("dark", PHONE)])
-def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name: str, size: dict[str, int]) -> None:
-    context = browser.new_context(viewport=size, color_scheme=name, reduced_motion="reduce")  # type: ignore[arg-type]
-    tab = Visit(context.new_page(), address)
+def test_capacity_and_advice_in_both_themes(open_tab: OpenTab, address: str, name: str, size: dict[str, int]) -> None:
+    tab = open_tab(address, viewport=size, color_scheme=name, reduced_motion="reduce")
     page = tab.go("/s/ocr-api/capacity")
     screenshot(page, f"capacity-{name}-{size['width']}")
 
@@ -57,13 +48,11 @@ def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name
     expect(page.locator(".opt[open] .matrix").first).to_contain_text("Accuracy")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert serious_violations(page) == []
-    context.close()
     assert tab.trouble == []
 
 
-def test_dismissed_advice_disappears_and_can_be_restored(browser: Browser, address: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    tab = Visit(context.new_page(), address)
+def test_dismissed_advice_disappears_and_can_be_restored(open_tab: OpenTab, address: str) -> None:
+    tab = open_tab(address, color_scheme="light", reduced_motion="reduce")
     page = tab.go("/s/ocr-api/advice")
     cards = page.locator("[data-advice]")
     before = cards.count()
@@ -74,5 +63,4 @@ def test_dismissed_advice_disappears_and_can_be_restored(browser: Browser, addre
     expect(cards).to_have_count(before)
     page.locator("[data-advice='batching:queue'] button", has_text="Show again").click()
     expect(page.locator("[data-advice='batching:queue'] button", has_text="Dismiss")).to_be_visible()
-    context.close()
     assert tab.trouble == []

@@ -7,14 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from stagelens.store.collectors import Report, Vitals, write_report
 from tests.dashboard.goldens import complaint
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
+from tests.dashboard.tabs import PHONE, OpenTab, Serve, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -36,12 +34,9 @@ REPORTS = (
 
 
 class Clock:
-    """A clock that a test may turn."""
-
     now = AT
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
 
@@ -58,12 +53,8 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def address(store: Store, clock: Clock) -> Iterator[str]:
-    """The address of a dashboard over the store."""
-    served = Dashboard(DashboardConfig(port=0), store, None, clock=clock)
-    served.start()
-    yield "http://{}:{}".format(*served.address)
-    served.stop()
+def address(serve: Serve, store: Store, clock: Clock) -> str:
+    return serve(store, clock=clock)
 
 
 def write(store: Store, *reports: Report) -> None:
@@ -73,18 +64,16 @@ def write(store: Store, *reports: Report) -> None:
 
 
 @pytest.mark.parametrize("name", ["collectors", "collectors-none"])
-def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, address: str, name: str) -> None:
+def test_the_page_has_no_errors_and_fits_phones(open_tab: OpenTab, store: Store, address: str, name: str) -> None:
     write(store, *(REPORTS if name == "collectors" else ()))
     differences: list[str] = []
     for theme in ("light", "dark"):
-        context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
-        visit = Visit(context.new_page(), address)
+        visit = open_tab(address, color_scheme=theme, reduced_motion="reduce")
         page = visit.go("/collectors")
         differences.append(complaint(screenshot(page, f"{name}-{theme}"), f"{name}-{theme}"))
         complaints = serious_violations(page)
         page.set_viewport_size(PHONE)
         width = page.evaluate("document.documentElement.scrollWidth")
-        context.close()
 
         assert complaints == []
         assert width == PHONE["width"]
@@ -93,14 +82,12 @@ def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, 
 
 
 def test_a_stopped_collector_is_shown_without_a_reload(
-    browser: Browser, store: Store, address: str, clock: Clock
+    open_tab: OpenTab, store: Store, address: str, clock: Clock
 ) -> None:
     write(store, REPORTS[0])
-    context = browser.new_context(viewport=DESKTOP)
-    page = Visit(context.new_page(), address).go("/collectors")
+    page = open_tab(address).go("/collectors")
     row = page.get_by_role("row", name="pod-a:4318").first
     expect(row).to_contain_text("OK")
     clock.now += 60
     page.evaluate("stagelens.refresh()")
     expect(row).to_contain_text("Silent")
-    context.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.dashboard.tabs import DESKTOP, OVERLAYS, SOON, Visit, hover, screenshot, serious_violations
+from tests.dashboard.tabs import OVERLAYS, SOON, OpenTab, Visit, hover, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -41,14 +41,12 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
     assert complaints == []
 
 
-def test_the_report_is_copied_with_a_complete_link(browser: Browser, base: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
-    visit = Visit(context.new_page(), base)
+def test_the_report_is_copied_with_a_complete_link(open_tab: OpenTab, base: str) -> None:
+    visit = open_tab(base, permissions=["clipboard-read", "clipboard-write"])
     page = visit.go("/compare?svc=vision-api")
     page.get_by_role("button", name="Copy report").click()
     expect(page.locator("#said")).to_have_text("Report copied")
     copied = str(page.evaluate("navigator.clipboard.readText()"))
-    context.close()
 
     assert copied.startswith("**vision-api: B is")
     assert f"]({base}/compare?svc=vision-api&a=1.0.0&b=2.0.0&p=99)" in copied
@@ -63,9 +61,8 @@ def test_hovering_shows_the_latencies_of_a_percentile(visit: Visit) -> None:
     hover(page, "both", 0.6, lambda: expect(box).to_contain_text(pattern, timeout=SOON))
 
 
-def test_a_dark_page_prints_light(browser: Browser, base: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
-    visit = Visit(context.new_page(), base)
+def test_a_dark_page_prints_light(open_tab: OpenTab, base: str) -> None:
+    visit = open_tab(base, color_scheme="dark", reduced_motion="reduce")
     page = visit.go("/compare?svc=vision-api")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -75,7 +72,6 @@ def test_a_dark_page_prints_light(browser: Browser, base: str) -> None:
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     page.wait_for_selector("[data-chart=delta][data-drawn=dark]")
-    context.close()
 
     assert hidden == [False] * 5
     assert visit.trouble == []

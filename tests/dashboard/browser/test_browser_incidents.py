@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard import many_incidents, notified_store
-from tests.dashboard.notified_store import NOW
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
+from tests.dashboard.tabs import PHONE, OpenTab, Serve, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
 
 @pytest.fixture
-def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
-    """A tab over a store with incidents."""
-    store = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
+def incidents_visit(open_tab: OpenTab, serve: Serve, store: Store) -> Iterator[Visit]:
     notified_store.fill(store)
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(None, {})), clock=NOW.timestamp)
-    served.start()
-    host, port = served.address
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    opened = Visit(context.new_page(), f"http://{host}:{port}")
+    opened = open_tab(
+        serve(store, AlertsReader(store, LiveSloFile(None, {}))), color_scheme="light", reduced_motion="reduce"
+    )
     yield opened
-    context.close()
-    served.stop()
-    store.close()
     assert opened.trouble == []
 
 
@@ -89,14 +78,14 @@ def test_a_note_is_left_with_the_keyboard(incidents_visit: Visit) -> None:
     assert serious_violations(page) == []
 
 
-def test_a_group_unfolds_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'crowd.db'}", clock=NOW.timestamp)
+def test_a_group_unfolds_with_the_keyboard(open_tab: OpenTab, serve: Serve, store: Store) -> None:
     many_incidents.fill(store)
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(None, {})), clock=NOW.timestamp)
-    served.start()
-    host, port = served.address
-    context = browser.new_context(viewport=PHONE, color_scheme="dark", reduced_motion="reduce")
-    visit = Visit(context.new_page(), f"http://{host}:{port}")
+    visit = open_tab(
+        serve(store, AlertsReader(store, LiveSloFile(None, {}))),
+        viewport=PHONE,
+        color_scheme="dark",
+        reduced_motion="reduce",
+    )
     page = visit.go("/incidents")
     fold = page.get_by_text("Notified together with 19 more incidents").first
     fold.focus()
@@ -105,9 +94,6 @@ def test_a_group_unfolds_with_the_keyboard(browser: Browser, tmp_path: Path) -> 
     complaints, width = serious_violations(page), page.evaluate("document.documentElement.scrollWidth")
     fold.click()
     address = page.url
-    context.close()
-    served.stop()
-    store.close()
 
     assert complaints == []
     assert width <= PHONE["width"]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.many_services import NOW, crowd_at
-from tests.dashboard.tabs import DESKTOP, Visit, screenshot, serious_violations
+from tests.dashboard.tabs import DESKTOP, OpenTab, Serve, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -25,25 +22,21 @@ SLOS = "slos: [{name: one, service: service-250, objective: 0.99, threshold: 10m
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def crowded(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a dashboard of 300 services, one of which burns its budget."""
     folder = tmp_path_factory.mktemp("crowded")
     slos = folder / "slo.yaml"
     slos.write_text(SLOS)
     store = crowd_at(folder / "crowd.db")
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(slos, {})), clock=NOW.timestamp)
-    served.start()
-    yield f"http://127.0.0.1:{served.address[1]}"
-    served.stop()
+    yield serve(store, AlertsReader(store, LiveSloFile(slos, {})))
     store.close()
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "dark")])
 def test_hundreds_of_services_have_no_errors_and_fit(
-    browser: Browser, crowded: str, size: dict[str, int], scheme: str
+    open_tab: OpenTab, crowded: str, size: dict[str, int], scheme: str
 ) -> None:
-    context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # pyright: ignore[reportArgumentType] - a size and a scheme
-    visit = Visit(context.new_page(), crowded)
+    visit = open_tab(crowded, viewport=size, color_scheme=scheme, reduced_motion="reduce")
     page = visit.go("/")
     screenshot(page, f"overview-300-{size['width']}-{scheme}")
 
@@ -53,12 +46,10 @@ def test_hundreds_of_services_have_no_errors_and_fit(
     assert page.evaluate("document.querySelectorAll('*').length") < 2500
     assert serious_violations(page) == []
     assert visit.trouble == []
-    context.close()
 
 
-def test_the_list_is_narrowed_sorted_and_paged_by_its_address(browser: Browser, crowded: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
-    visit = Visit(context.new_page(), crowded)
+def test_the_list_is_narrowed_sorted_and_paged_by_its_address(open_tab: OpenTab, crowded: str) -> None:
+    visit = open_tab(crowded, reduced_motion="reduce")
     page = visit.go("/")
     names = page.locator(".fleet tbody a.n")
     page.keyboard.press("/")
@@ -83,7 +74,6 @@ def test_the_list_is_narrowed_sorted_and_paged_by_its_address(browser: Browser, 
 
     assert (typed, left) == ("service-01", "")
     assert visit.trouble == []
-    context.close()
 
 
 def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
@@ -96,23 +86,16 @@ def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
     assert page.locator("h1").inner_text().startswith("vision-api")
 
 
-def test_the_page_of_one_request_has_no_empty_cards(browser: Browser, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
+def test_the_page_of_one_request_has_no_empty_cards(open_tab: OpenTab, serve: Serve, store: Store) -> None:
     histogram = Histogram()
     histogram.record(0.2)
     point = Point(Series("lonely"), REQUEST_DURATION, "forward", int(NOW.timestamp()) - 60, histogram)
     store.write([Batch("one", [point])])
-    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
-    served.start()
-    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
-    visit = Visit(context.new_page(), f"http://127.0.0.1:{served.address[1]}")
+    visit = open_tab(serve(store), reduced_motion="reduce")
     page = visit.go("/")
     screenshot(page, "overview-one-request")
     found = serious_violations(page)
     text = page.locator("#root").inner_text()
-    context.close()
-    served.stop()
-    store.close()
 
     assert "p99 needs" in text
     assert "could not be rendered" not in text

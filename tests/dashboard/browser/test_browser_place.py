@@ -5,29 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from dash import html
 from playwright.sync_api import Browser, expect
 
-from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages import overview_table
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.served_versions import NOW
-from tests.dashboard.tabs import DESKTOP, Visit
+from tests.dashboard.tabs import DESKTOP, Serve, Visit
 
 pytestmark = pytest.mark.stacks
 
 
-def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path: Path, traffic: Any) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'live.db'}", clock=NOW.timestamp)
+def test_a_refresh_preserves_opened_details_and_focus(
+    browser: Browser, serve: Serve, store: Store, traffic: Any
+) -> None:
     traffic.fill(store, NOW - timedelta(minutes=6), NOW)
-    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
-    served.start()
-    visit = Visit(browser.new_page(viewport=DESKTOP), "http://{}:{}".format(*served.address))
+    visit = Visit(browser.new_page(viewport=DESKTOP), serve(store))
     page = visit.go("/s/vision-api/advice")
     option = page.locator("main details summary").first
     option.click()
@@ -40,8 +36,6 @@ def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path
         "([detail, focus]) => [detail.isConnected && detail.open, focus === document.activeElement]", elements
     )
     page.close()
-    served.stop()
-    store.close()
 
     assert preserved == [True, True]
     assert visit.trouble == []
@@ -49,7 +43,6 @@ def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path
 
 @pytest.fixture
 def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The last card of the overview is ready once the event is set."""
     is_ready = threading.Event()
 
     def card(*_: object) -> html.P:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,11 +13,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.users import add_user
 from stagelens.store import Store
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, hover, screenshot, serious_violations
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, OpenTab, Serve, hover, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -25,7 +24,6 @@ PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
 
 @pytest.fixture
 def saved(browser: Browser, base: str, tmp_path: Path) -> Path:
-    """A report of a service, as a reader saves it."""
     context = browser.new_context(timezone_id="UTC", viewport=DESKTOP)
     page = context.new_page()
     page.goto(f"{base}/s/vision-api")
@@ -87,14 +85,9 @@ def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> No
 
 
 @pytest.fixture
-def guarded(filled: Store, tmp_path: Path) -> Iterator[str]:
-    """The address of a dashboard with one user, ada."""
+def guarded(serve: Serve, filled: Store, tmp_path: Path) -> str:
     add_user(tmp_path / "users.txt", "ada", PASSWORD)
-    served = Dashboard(DashboardConfig(port=0, users=tmp_path / "users.txt"), filled)
-    served.start()
-    host, port = served.address
-    yield f"http://{host}:{port}"
-    served.stop()
+    return serve(filled, clock=time.time, users=tmp_path / "users.txt")
 
 
 def test_signing_in_and_out(browser: Browser, guarded: str) -> None:
@@ -147,14 +140,11 @@ POST = """async (address) => {
 
 @pytest.fixture
 def elsewhere() -> Iterator[int]:
-    """The port of another web site on this machine."""
-
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
             """Log nothing."""
 
         def do_GET(self) -> None:
-            """Send an empty page."""
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -196,18 +186,13 @@ def test_dns_rebinding_is_refused(browser: Browser, base: str) -> None:
     assert codes == [421] * 4
 
 
-def test_a_button_records_an_event_on_the_server(browser: Browser, tmp_path: Path) -> None:
+def test_a_button_records_an_event_on_the_server(open_tab: OpenTab, serve: Serve, tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}")
-    served = Dashboard(DashboardConfig(port=0), store)
-    served.start()
-    context = browser.new_context(viewport=DESKTOP)
-    visit = Visit(context.new_page(), "http://{}:{}".format(*served.address))
+    visit = open_tab(serve(store, clock=time.time))
     page = visit.go("/events")
     with page.expect_response(lambda response: "/parts?" in response.url and "seen=" in response.url):
         page.evaluate(PRESS)
     stayed = page.evaluate("window.stayed")
-    context.close()
-    served.stop()
     stored = store.read.events(datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
     store.close()
 

@@ -7,10 +7,10 @@ import threading
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
+from playwright.sync_api import FloatRect, Page, ViewportSize, expect
 
 from stagelens.dashboard.pages import service
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, screenshot, serious_violations
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, OpenTab, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -18,7 +18,6 @@ ADDRESS = "/s/vision-api"
 
 
 def fills(page: Page, chart: str) -> dict[str, str]:
-    """Return the colours of the stages in a chart, as they are drawn."""
     found: dict[str, str] = page.evaluate(
         """(name) => Object.fromEntries(document.querySelector(`[data-chart=${name}] .own`).data
              .filter((trace) => trace.stackgroup).map((trace) => [trace.name, trace.fillcolor]))""",
@@ -78,9 +77,8 @@ def test_stage_patterns_are_drawn_and_persist(visit: Visit) -> None:
     assert switched == asked
 
 
-def test_a_chart_that_fails_to_refresh_stays(browser: Browser, base: str) -> None:
-    context = browser.new_context(viewport=DESKTOP)
-    visit = Visit(context.new_page(), base)
+def test_a_chart_that_fails_to_refresh_stays(open_tab: OpenTab, base: str) -> None:
+    visit = open_tab(base)
     page = visit.go(ADDRESS)
     page.route("**/figures/**", lambda route: route.fulfill(status=500))
     page.get_by_role("button", name="Share", exact=True).click()
@@ -89,14 +87,12 @@ def test_a_chart_that_fails_to_refresh_stays(browser: Browser, base: str) -> Non
     page.unroute("**/figures/**")
     page.get_by_role("button", name="Share", exact=True).click()
     expect(page.locator("[data-chart=percentile] .ytick").last).to_contain_text("100")
-    context.close()
 
     assert drawn
 
 
-def test_combined_page_states_are_accessible(browser: Browser, base: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
-    visit = Visit(context.new_page(), base)
+def test_combined_page_states_are_accessible(open_tab: OpenTab, base: str) -> None:
+    visit = open_tab(base, color_scheme="dark", reduced_motion="reduce")
     page = visit.go(f"{ADDRESS}?p=95&hide=forward")
     page.evaluate("stagelens.patterns(true)")
     screenshot(page, "service-pinned-dark")
@@ -106,7 +102,6 @@ def test_combined_page_states_are_accessible(browser: Browser, base: str) -> Non
     page.set_viewport_size(PHONE)
     visit.settled()
     width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    context.close()
 
     assert complaints == []
     assert width[0] <= width[1]
@@ -115,10 +110,9 @@ def test_combined_page_states_are_accessible(browser: Browser, base: str) -> Non
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
-    browser: Browser, base: str, size: ViewportSize
+    open_tab: OpenTab, base: str, size: ViewportSize
 ) -> None:
-    context = browser.new_context(viewport=size, color_scheme="light", reduced_motion="reduce", has_touch=size is PHONE)
-    visit = Visit(context.new_page(), base)
+    visit = open_tab(base, viewport=size, color_scheme="light", reduced_motion="reduce", has_touch=size is PHONE)
     page = visit.go(ADDRESS)
     menu = page.get_by_title("Route: any")
     menu.focus()
@@ -144,7 +138,6 @@ def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
     chip.click()
     page.wait_for_url(re.compile(f"{ADDRESS}$"))
     expect(chip).to_have_count(0)
-    context.close()
 
     assert box is not None
     assert box["x"] >= 0
@@ -154,15 +147,13 @@ def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
     assert visit.trouble == []
 
 
-def test_every_filter_opens_on_the_screen_of_a_phone(browser: Browser, base: str) -> None:
-    context = browser.new_context(viewport=PHONE, reduced_motion="reduce", has_touch=True)
-    visit = Visit(context.new_page(), base)
+def test_every_filter_opens_on_the_screen_of_a_phone(open_tab: OpenTab, base: str) -> None:
+    visit = open_tab(base, viewport=PHONE, reduced_motion="reduce", has_touch=True)
     page = visit.go("/traces?svc=vision-api&r=/v1/detect")
     boxes: list[FloatRect | None] = []
     for menu in page.locator(".filters .menu").all():
         menu.locator("summary").click()
         boxes.append(menu.locator(".pop").bounding_box())
-    context.close()
 
     assert len(boxes) >= 5
     assert all(each is not None and each["x"] >= 0 and each["x"] + each["width"] <= PHONE["width"] for each in boxes)

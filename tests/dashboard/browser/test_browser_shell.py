@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
-from tests.dashboard.tabs import DESKTOP, OVERLAYS, PHONE, Visit, screenshot, serious_violations
+from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import DESKTOP, OVERLAYS, PHONE, OpenTab, Serve, Visit, screenshot, serious_violations
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.stacks
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 # Those that no other test opens cold.
 ADDRESSES = ("/s/vision-api/traces", "/s/vision-api?from=now-15m&vs=off&tz=utc&refresh=off")
 
@@ -63,7 +63,6 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    """Three hundred services."""
     return {
         "services": [
             {"name": f"service-{number}", "path": f"/s/service-{number}", "versions": ["2.0", "1.0"]}
@@ -84,9 +83,8 @@ def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
         assert reason in each["wrong"], text
 
 
-def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, base: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, timezone_id="Europe/Berlin")
-    visit = Visit(context.new_page(), base)
+def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(open_tab: OpenTab, base: str) -> None:
+    visit = open_tab(base, timezone_id="Europe/Berlin")
     page = visit.go("/slo")
     page.keyboard.press("t")
     page.keyboard.type("then")
@@ -109,7 +107,6 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
     page.get_by_role("button", name="20 Nov 12:10 to 12:40").click()
     page.wait_for_url(re.compile(r"/traces\?from="))
     visit.settled()
-    context.close()
 
     assert zone.startswith("Times are in Europe/Berlin (UTC+01:00).")
     assert visit.trouble == []
@@ -236,13 +233,10 @@ def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) ->
 
 @pytest.mark.parametrize("token", [None, "a token of this test, long enough"])
 def test_copied_code_reads_the_numbers_of_the_card(
-    browser: Browser, filled: Store, alerts: AlertsReader, token: str | None
+    open_tab: OpenTab, serve: Serve, filled: Store, alerts: AlertsReader, token: str | None
 ) -> None:
-    served = Dashboard(DashboardConfig(port=0, token=token), filled, alerts, clock=NOW.timestamp)
-    served.start()
-    base = f"http://127.0.0.1:{served.address[1]}"
-    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
-    visit = Visit(context.new_page(), base)
+    base = serve(filled, alerts, token=token)
+    visit = open_tab(base, permissions=["clipboard-read", "clipboard-write"])
     page = visit.go("/s/vision-api?from=now-1h" + (f"&token={token}" if token else ""))
     printed: dict[str, str] = {}
     for card in ("Breakdown over time", "Slow exemplars"):
@@ -255,8 +249,6 @@ def test_copied_code_reads_the_numbers_of_the_card(
             environment = os.environ | {"STAGELENS_DASHBOARD_TOKEN": token or ""}
             ran = subprocess.run([*command, copied], env=environment, capture_output=True, text=True, check=True)
             printed[f"{card} {kind}"] = ran.stdout
-    context.close()
-    served.stop()
 
     over, slow = (json.loads(printed[f"{card} curl"]) for card in ("Breakdown over time", "Slow exemplars"))
     assert over["from"] == slow["from"] == "2026-11-20T11:00:00Z"
@@ -324,7 +316,6 @@ def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
 
 @pytest.fixture
 def mortal(filled: Store) -> Iterator[list[Dashboard]]:
-    """A dashboard that may be stopped; the last of the list is the one that runs."""
     served = [Dashboard(DashboardConfig(port=free_port()), filled, clock=NOW.timestamp)]
     served[0].start()
     yield served
@@ -332,11 +323,10 @@ def mortal(filled: Store) -> Iterator[list[Dashboard]]:
 
 
 def test_an_unreachable_dashboard_is_shown_and_recovers(
-    browser: Browser, mortal: list[Dashboard], filled: Store
+    open_tab: OpenTab, mortal: list[Dashboard], filled: Store
 ) -> None:
     host, port = mortal[0].address
-    context = browser.new_context(viewport=DESKTOP)
-    visit = Visit(context.new_page(), f"http://{host}:{port}")
+    visit = open_tab(f"http://{host}:{port}")
     page = visit.go("/slo")
     mortal[0].stop()
     page.keyboard.press("g")
@@ -352,7 +342,6 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
     page.evaluate("window.dispatchEvent(new Event('online'))")
     page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Traces']")
     expect(page.locator("#lost")).to_be_empty()
-    context.close()
 
     # The address is that of what is shown, not of what could not be loaded.
     assert address == "/slo"
@@ -541,17 +530,9 @@ def test_display_preferences_stay_in_the_browser(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.dataset.patterns") == "on"
 
 
-def test_an_empty_store_is_polled_at_every_refresh(browser: Browser, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
-    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
-    served.start()
-    host, port = served.address
-    context = browser.new_context(viewport=DESKTOP)
-    page = Visit(context.new_page(), f"http://{host}:{port}").go("/")
+def test_an_empty_store_is_polled_at_every_refresh(open_tab: OpenTab, serve: Serve, store: Store) -> None:
+    page = open_tab(serve(store)).go("/")
     sent = page.evaluate("""() => [1, 2, 3, 4].map((count) => stagelens.dueRefresh(
         count, { interval: count - 1, at: Date.now() }, { interval: count - 1, revision: 0 }) !== null)""")
-    context.close()
-    served.stop()
-    store.close()
 
     assert sent == [True] * 4

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
-from tests.dashboard.burning_slos import ENV, NOW
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, retry, screenshot, serious_violations
+from tests.dashboard.burning_slos import ENV
+from tests.dashboard.tabs import PHONE, SOON, OpenTab, Serve, retry, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -36,19 +33,14 @@ CUT = """() => {
 
 
 @pytest.fixture(scope="module")
-def address(burning_folder: Path, burning_store: Store) -> Iterator[str]:
-    """Address of a dashboard with burning objectives."""
+def address(serve: Serve, burning_folder: Path, burning_store: Store) -> str:
     alerts = AlertsReader(burning_store, LiveSloFile(burning_folder / "slo.yaml", ENV))
-    served = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=NOW.timestamp)
-    served.start()
-    yield "http://{}:{}".format(*served.address)
-    served.stop()
+    return serve(burning_store, alerts)
 
 
 @pytest.mark.parametrize(("theme", "size"), [("dark", PHONE)])
-def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: str, theme: Any, size: Any) -> None:
-    context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
-    visit = Visit(context.new_page(), address)
+def test_objectives_and_events_fit_and_are_readable(open_tab: OpenTab, address: str, theme: Any, size: Any) -> None:
+    visit = open_tab(address, viewport=size, color_scheme=theme, reduced_motion="reduce")
     complaints: list[str] = []
     pages = {"objectives": "/slo/hot-latency?from=now-1h", "incidents": "/incidents", "happened": "/events?from=now-7d"}
     for name, path in pages.items():
@@ -57,14 +49,12 @@ def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: s
         complaints += [*serious_violations(page), *page.evaluate(CUT)]
         width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1]
-    context.close()
 
     assert (visit.trouble, complaints) == ([], [])
 
 
-def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str) -> None:
-    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
-    visit = Visit(context.new_page(), address)
+def test_clicks_lead_from_the_budget_to_the_cause(open_tab: OpenTab, address: str) -> None:
+    visit = open_tab(address, reduced_motion="reduce")
     page = visit.go("/slo/hot-latency?from=now-1h")
     day = page.get_by_role("group", name="Shown part of the budget").get_by_text("1\u202fd")
     day.click()
@@ -86,6 +76,5 @@ def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str
     expect(page).to_have_url(re.compile(r"/incidents/sl-"))
     page.get_by_role("link", name="Show the requests").click()
     expect(page).to_have_url(re.compile(r"/s/hot/traces\?min=30ms&from="))
-    context.close()
 
     assert visit.trouble == []

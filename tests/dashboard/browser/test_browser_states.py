@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, ViewportSize, expect
+from playwright.sync_api import ViewportSize, expect
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.goldens import complaint
-from tests.dashboard.tabs import DESKTOP, PHONE, UNDIMMED, Visit, screenshot, serious_violations
+from tests.dashboard.tabs import DESKTOP, PHONE, UNDIMMED, OpenTab, Serve, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -51,38 +50,30 @@ LOOKS: Sequence[tuple[ViewportSize, Literal["light", "dark"]]] = (
     *((DESKTOP, "dark"), (PHONE, "light")),
 )
 
-Serve = Callable[[timedelta, str], str]
+State = Callable[[timedelta, str], str]
 
 
 @pytest.fixture(scope="module")
-def serve(burning_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Serves a dashboard so long after the last request, with an SLO file of that text."""
-    started: dict[tuple[timedelta, str], Dashboard] = {}
+def state(serve: Serve, burning_store: Store, tmp_path_factory: pytest.TempPathFactory) -> State:
     path = tmp_path_factory.mktemp("states") / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
 
+    @cache
     def served(later: timedelta, slos: str) -> str:
-        if (later, slos) not in started:
-            alerts = AlertsReader(burning_store, LiveSloFile(path if slos else None, ENV))
-            made = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=(NOW + later).timestamp)
-            made.start()
-            started[later, slos] = made
-        return "http://{}:{}".format(*started[later, slos].address)
+        alerts = AlertsReader(burning_store, LiveSloFile(path if slos else None, ENV))
+        return serve(burning_store, alerts, clock=(NOW + later).timestamp)
 
-    yield served
-    for each in started.values():
-        each.stop()
+    return served
 
 
 @pytest.mark.parametrize("name", list(VIEWS))
-def test_each_state_is_readable_and_fits(browser: Browser, serve: Serve, name: str) -> None:
+def test_each_state_is_readable_and_fits(open_tab: OpenTab, state: State, name: str) -> None:
     """In both themes and on phones: no complaint, nothing axe minds, nothing wider than the screen, and it looks as it did.
 
     What has a picture is seen in each theme on each screen, the others in each once. The page is opened once, and follows.
     """
     path, later, slos = VIEWS[name]
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    visit = Visit(context.new_page(), serve(later, slos))
+    visit = open_tab(state(later, slos), color_scheme="light", reduced_motion="reduce")
     page = visit.go(path)
     complaints: list[str] = []
     for size, theme in LOOKS if name in GOLDENS else LOOKS[:2]:
@@ -96,14 +87,12 @@ def test_each_state_is_readable_and_fits(browser: Browser, serve: Serve, name: s
         complaints += serious_violations(page)
         width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         complaints += [f"{picture} is {width} pixels too wide"] if width > 0 else []
-    context.close()
 
     assert [each for each in (*complaints, *visit.trouble) if each] == []
 
 
-def test_the_budget_is_marked_on_the_bar_and_the_table_has_keyboard_access(browser: Browser, serve: Serve) -> None:
-    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
-    visit = Visit(context.new_page(), serve(timedelta(0), SLOS))
+def test_the_budget_is_marked_on_the_bar_and_the_table_has_keyboard_access(open_tab: OpenTab, state: State) -> None:
+    visit = open_tab(state(timedelta(0), SLOS), reduced_motion="reduce")
     page = visit.go("/slo/hot-latency?from=now-1h")
     table = page.get_by_role("region", name="Stage budgets")
     ends = {
@@ -120,7 +109,6 @@ def test_the_budget_is_marked_on_the_bar_and_the_table_has_keyboard_access(brows
     expect(first).to_have_attribute("aria-current", "true")
     expect(page.locator(".card", has=table).locator(".foot")).to_contain_text("Every stage stayed within its budget")
     address = page.url
-    context.close()
 
     assert ends["Queue"][0] > ends["Queue"][1]
     assert ends["Forward"][0] < ends["Forward"][1]

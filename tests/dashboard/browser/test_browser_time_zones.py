@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Series, Store
-from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
+from tests.dashboard.tabs import DESKTOP, SOON, Serve, Visit, hover
 
 pytestmark = pytest.mark.stacks
 
@@ -37,8 +35,6 @@ CASES = {
 
 @dataclass
 class Night:
-    """One night of a service, on a dashboard, in the tab of a reader who opened it before."""
-
     visit: Visit
     zone: ZoneInfo
     start: datetime
@@ -46,7 +42,6 @@ class Night:
     address: str
 
     def at(self, page: Page, chart: str, x: float) -> datetime:
-        """Return the instant at *x* pixels, from the place of the plot alone."""
         box = page.locator(f"[data-chart={chart}] .nsewdrag").first.bounding_box()
         assert box is not None
         return self.start + (self.end - self.start) * ((x - box["x"]) / box["width"])
@@ -66,9 +61,12 @@ class Night:
 
 @pytest.fixture(scope="module", params=list(CASES))
 def night(
-    request: pytest.FixtureRequest, browser: Browser, traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    browser: Browser,
+    serve: Serve,
+    traffic: ModuleType,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Night]:
-    """Forty requests in each step of the charts of a night."""
     zone, chosen, *ends = CASES[request.param]
     start, end = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in ends)
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('night')}/night.db", clock=end.timestamp)
@@ -77,23 +75,18 @@ def night(
     for at in range(int(start.timestamp()), int(end.timestamp()), 300):
         store.write([Batch(f"{at}", [*traffic.points(series, at, traffic.draw(shapes, 40, random))], [], 0, "night")])
     store.maintain()
-    served = Dashboard(DashboardConfig(port=0), store, clock=end.timestamp)
-    served.start()
-    host, port = served.address
     context = browser.new_context(viewport=DESKTOP, timezone_id=zone, reduced_motion="reduce")
-    visit = Visit(context.new_page(), f"http://{host}:{port}")
+    visit = Visit(context.new_page(), serve(store, clock=end.timestamp))
     window = "&".join(f"{key}={int(at.timestamp() * 1000)}" for key, at in (("from", start), ("to", end)))
     address = f"/s/night?t=50&{window}" + (f"&tz={chosen}" if chosen else "")
     visit.go(address)
     yield Night(visit, ZoneInfo(chosen.upper() or zone), start, end, address)
     context.close()
-    served.stop()
     store.close()
     assert visit.trouble == []
 
 
 def labels(page: Page, chart: str) -> list[tuple[str, float]]:
-    """Return the labels of the time axis, each with its place in pixels."""
     found = page.locator(f"[data-chart={chart}] .xtick text")
     boxes = [found.nth(number).bounding_box() for number in range(found.count())]
     pairs = zip(found.all_text_contents(), boxes, strict=True)
@@ -101,7 +94,6 @@ def labels(page: Page, chart: str) -> list[tuple[str, float]]:
 
 
 def clock(at: datetime) -> str:
-    """Return what a clock shows at *at*, at midnight the day."""
     return f"{at:%H:%M}" if at.hour or at.minute else f"{at.day} {at:%b}"
 
 

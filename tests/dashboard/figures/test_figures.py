@@ -34,7 +34,6 @@ Figure = dict[str, Any]
 
 
 def breakdown(requests: int = 20_000, slow: float = 1.0) -> pd.DataFrame:
-    """A service whose tail is queueing."""
     grid = np.array(percentile_grid(requests))
     stages = {
         "forward": 0.02 + 0.004 * grid,
@@ -57,7 +56,6 @@ def breakdown(requests: int = 20_000, slow: float = 1.0) -> pd.DataFrame:
 
 
 def over_time(missing: tuple[int, ...] = ()) -> pd.DataFrame:
-    """Ten minutes of it, some of which may be missing."""
     rows = [
         {"at": START + timedelta(minutes=minute), "n": 600, "value_seconds": 0.1, "forward": 0.06, "queue": 0.04}
         for minute in range(10)
@@ -67,7 +65,6 @@ def over_time(missing: tuple[int, ...] = ()) -> pd.DataFrame:
 
 
 def cells() -> pd.DataFrame:
-    """Two bands of latency over time, the slow one dominated by queueing."""
     rows = [
         {
             "at": START + timedelta(minutes=minute),
@@ -92,13 +89,16 @@ def quantiles() -> pd.DataFrame:
 
 
 def counts() -> pd.DataFrame:
-    """Good and bad requests over the same minutes."""
     at = [START + timedelta(minutes=minute) for minute in range(10)]
     return pd.DataFrame({"at": pd.to_datetime(at), "total": 100.0, "bad": 2.0})
 
 
+def burn(counted: pd.DataFrame, *lines: BurnLine) -> Figure:
+    long, short = timedelta(minutes=5), timedelta(minutes=1)
+    return burn_figure(counted, AXIS, objective=0.99, lines=lines, long=long, short=short)
+
+
 def figures() -> dict[str, Figure]:
-    """One figure of each chart."""
     objective = Objective(0.05, 0.99, 0.95)
     return {
         "percentile": percentile_figure(breakdown(), objective=objective),
@@ -113,24 +113,15 @@ def figures() -> dict[str, Figure]:
         "budget": budget_figure(
             counts(), AXIS, allowed_bad=100, window=timedelta(days=30), exhausted_in=timedelta(minutes=3)
         ),
-        "burn": burn_figure(
-            counts(),
-            AXIS,
-            objective=0.99,
-            lines=(BurnLine(1, "1 sustainable", "$faint"),),
-            long=timedelta(minutes=5),
-            short=timedelta(minutes=1),
-        ),
+        "burn": burn(counts(), BurnLine(1, "1 sustainable", "$faint")),
     }
 
 
 def values(packed: dict[str, str]) -> np.ndarray:
-    """Unpack what a chart carries as bytes."""
     return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
 
 
 def texts(node: Any) -> Iterator[str]:
-    """Yield every text of a figure but its packed numbers."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, dict):
@@ -143,12 +134,10 @@ def texts(node: Any) -> Iterator[str]:
 
 
 def bands(figure: Figure, group: str = "one") -> np.ndarray:
-    """Return the stacked bands of a figure, one row each."""
     return np.array([values(trace["y"]) for trace in figure["data"] if trace.get("stackgroup") == group])
 
 
 def notes(figure: Figure) -> list[str]:
-    """Return the texts written into a figure."""
     return [str(note["text"]) for note in figure["layout"]["annotations"]]
 
 
@@ -169,23 +158,33 @@ def test_stacked_stages_add_up_to_the_line() -> None:
     )
 
     assert bands(figure).sum(axis=0) == pytest.approx(total, rel=1e-5)
+    assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_the_objective_label_has_priority_over_the_median() -> None:
-    clear = percentile_figure(breakdown(), objective=Objective(0.5, 0.99))
-    crowded = percentile_figure(breakdown(), objective=Objective(0.03, 0.99))
+@pytest.mark.parametrize(
+    ("objective", "label", "has_median"),
+    [
+        (Objective(0.5, 0.99), ["SLO 500\u202fms"], True),
+        (Objective(0.03, 0.99), ["SLO 30\u202fms"], False),
+        (
+            Objective(0.2, 0.99, 0.9931),
+            ["SLO 200\u202fms · 99.31\u202f% of requests inside, target 99\u202f%"],
+            True,
+        ),
+        (Objective(1e3, 0.99), [], True),
+    ],
+)
+def test_the_objective_label_has_attained_and_target_and_priority_over_the_median(
+    objective: Objective, label: list[str], has_median: bool
+) -> None:
+    written = notes(percentile_figure(breakdown(), objective=objective))
 
-    assert any("<b>27" in each for each in notes(clear))
-    assert not any("<b>27" in each for each in notes(crowded))
-    assert any("SLO" in each for each in notes(crowded))
+    assert [text for text in written if text.startswith("SLO")] == label
+    assert any("<b>27" in text for text in written) is has_median
 
 
 def test_percentiles_have_readable_names() -> None:
     assert all(len(percentile(each)) <= len("p99.44") for each in percentile_grid(1_000_000))
-
-
-def test_shares_add_up_to_one() -> None:
-    assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_the_area_between_two_versions_has_the_colour_of_the_faster() -> None:
@@ -227,12 +226,12 @@ def test_a_change_is_written_above_both_lines() -> None:
     assert all(np.isclose(higher, each["y"]).any() for each in written)
 
 
-def test_a_phone_gets_no_labels_beside_the_difference() -> None:
-    figure = delta_figure(breakdown(), breakdown(slow=2))
-    beside = [each for each in figure["narrow"]["annotations"] if each["xref"] == "paper" and each["x"] == 1]
+@pytest.mark.parametrize("figure", [percentile_figure(breakdown()), delta_figure(breakdown(), breakdown(slow=2))])
+def test_a_phone_gets_no_labels_beside_the_plot(figure: Figure) -> None:
+    beside = [note for note in figure["narrow"]["annotations"] if note["xref"] == "paper" and note["x"] == 1]
 
     assert beside == []
-    assert any("Queue" in each for each in notes(figure))
+    assert any("Queue" in text for text in notes(figure))
 
 
 def test_gains_and_losses_add_up_to_the_difference() -> None:
@@ -250,24 +249,6 @@ def test_named_percentiles_are_written_as_durations() -> None:
 
     assert sum("ms</b>" in text for text in written) >= 4
     assert any(f"{p99 * 1000:.0f}" in text for text in written)
-
-
-def test_the_objective_line_shows_attained_and_target() -> None:
-    written = notes(percentile_figure(breakdown(), objective=Objective(0.2, 0.99, 0.9931)))
-
-    assert any("99.31\u202f%" in text and "target 99\u202f%" in text for text in written)
-
-
-def test_an_objective_above_the_chart_is_not_drawn() -> None:
-    assert not any(
-        text.startswith("SLO") for text in notes(percentile_figure(breakdown(), objective=Objective(1e3, 0.99)))
-    )
-
-
-def test_a_phone_gets_no_labels_beside_the_plot() -> None:
-    narrow = percentile_figure(breakdown())["narrow"]["annotations"]
-
-    assert all(not (note["xref"] == "paper" and note["x"] == 1) for note in narrow)
 
 
 @given(st.integers(min_value=0, max_value=10**9))
@@ -311,18 +292,8 @@ def test_the_name_of_a_late_release_stays_in_the_chart() -> None:
 
 
 def test_of_thresholds_close_to_each_other_the_highest_is_named() -> None:
-    lines = (BurnLine(1, "sustainable", "$faint"), BurnLine(14, "page", "$bad"))
-    apart, close = (
-        burn_figure(
-            counts().assign(bad=bad),
-            AXIS,
-            objective=0.99,
-            lines=lines,
-            long=timedelta(minutes=5),
-            short=timedelta(minutes=1),
-        )
-        for bad in (15.0, 300.0)
-    )
+    lines = BurnLine(1, "sustainable", "$faint"), BurnLine(14, "page", "$bad")
+    apart, close = (burn(counts().assign(bad=bad), *lines) for bad in (15.0, 300.0))
 
     assert (notes(apart), notes(close)) == (["page", "sustainable"], ["page"])
 
@@ -511,14 +482,6 @@ def test_a_window_has_thirty_to_a_hundred_and_twenty_steps(length: timedelta) ->
     assert 30 <= steps <= 120
 
 
-def test_every_request_is_in_the_heatmap() -> None:
-    trace = heat_figure(cells(), quantiles(), AXIS)["data"][0]
-    packed = np.frombuffer(base64.b64decode(trace["_cells"]["counts"]), dtype="<u2")
-
-    assert packed.sum() == cells()["n"].sum()
-    assert len(packed) % trace["_cells"]["columns"] == 0
-
-
 def test_labels_at_the_edge_do_not_touch() -> None:
     placed = band_labels({"forward": 0.1, "h2d": 0.04, "d2h": 0.04, "queue": 0.5, "overhead": 0.001}, 1.0)
     heights = [note["y"] for note in placed]
@@ -533,10 +496,6 @@ def test_ticks_are_few_and_inside(high: float, wanted: int) -> None:
 
     assert 1 <= len(found["tickvals"]) <= 2 * wanted + 2
     assert all(0 <= value <= high * 1.0001 for value in found["tickvals"])
-
-
-def test_ticks_of_a_logarithmic_axis_are_at_one_and_three() -> None:
-    assert log_ticks(0.02, 0.4)["ticktext"] == ["30\u202fms", "100\u202fms", "300\u202fms"]
 
 
 @given(st.floats(min_value=1e-6, max_value=100), st.floats(min_value=1.04, max_value=1e4))

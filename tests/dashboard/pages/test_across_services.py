@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +19,10 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.service_map import layout, shown_edge
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import text_of
-from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Store
 from stagelens.store.queries.paths import ServiceEdge
+from tests.dashboard.rendering import page_at
 from tests.dashboard.tabs import DESKTOP, PHONE
 from tests.support.raw_requests import NOON, PointAggregator, Request, Series
 from tests.support.traced_services import AT, MS, distributed, kept
@@ -32,9 +31,9 @@ NOW = datetime.fromtimestamp(NOON, UTC)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(open_module_store: Callable[[], Store]) -> Store:
     """Store with slow and random traces of three services; the clock of one machine is 3 s fast."""
-    opened = Store.open(f"sqlite:///{tmp_path_factory.mktemp('across')}/across.db", clock=NOW.timestamp)
+    opened = open_module_store()
     traces = [each for number in range(16, 24) for each in distributed(number, "uniform" if number % 2 else "slow")]
     moved = [
         replace(each, started_ns=each.started_ns + 3000 * MS) if each.series.service == "triton" else each
@@ -46,15 +45,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         for _ in range(2000)
     ]
     opened.write([Batch("one", PointAggregator().points(requests), [*traces, *moved, *distributed(32)[:2]])])
-    yield opened
-    opened.close()
+    return opened
 
 
 def text(store: Store, address: str) -> str:
-    """Return the text of a page."""
-    path, _, search = address.partition("?")
-    found = page_of(context_of(parse(path, search, NOW), Source(store, None, NOW.timestamp)))
-    assert found is not None
+    found = page_at(Source(store, None, NOW.timestamp), address)
     return " ".join(text_of(each) for each in found.body)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,7 +33,8 @@ from stagelens.dashboard.ui.format import MINUS
 from stagelens.dashboard.view import parse
 from stagelens.store import Batch, Point, Reader, Series, Store
 from stagelens.store.events import Event
-from tests.dashboard.served_versions import NOW, Served, shown, write
+from tests.dashboard.rendering import shown
+from tests.dashboard.served_versions import NOW, Served, write
 
 BURSTY = {"forward": 10, "queue": 1, "preprocess": 3, "overhead": 0.2}
 GAPPY = {"forward": 10, "overhead": 8}
@@ -42,20 +42,10 @@ MS = 1_000_000
 
 
 def near(value: float) -> Any:
-    """Return a number that equals *value* within the error of a histogram bucket."""
     return pytest.approx(value, rel=0.03)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A store nothing was written to."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'advice.db'}", clock=NOW.timestamp)
-    yield opened
-    opened.close()
-
-
 def served(store: Store, traffic: ModuleType) -> Source:
-    """Write a service whose second version preprocesses slowly, and one with a gap between its stages."""
     slow = BURSTY | {"preprocess": 40}
     return write(
         store,
@@ -77,12 +67,10 @@ def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def writable_source(store: Store, traffic: ModuleType) -> Source:
-    """The same two, for a test that does something with their advice."""
     return served(store, traffic)
 
 
 def context(source: Source, service: str | None = "shop", query: str = "") -> Context:
-    """Return the context of a page, five seconds after what was told."""
     path = f"/s/{service}/advice" if service else "/advice"
     return Context(parse(path, query, NOW + timedelta(seconds=5)), source, service)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,23 +20,20 @@ from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.components import Chart
 from stagelens.dashboard.ui.page_export import text_of
 from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.dashboard import capacity_store
-
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+from tests.dashboard.rendering import page_at
+from tests.dashboard.served_versions import NOW
 
 
 @pytest.fixture(scope="module")
 def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A service whose latency grows with its load."""
     filled = capacity_store.fill(traffic, tmp_path_factory.mktemp("loaded") / "loaded.db", NOW)
     yield filled
     filled.close()
 
 
 def source_of(store: Store, folder: Path, *, slo: bool = True, prices: bool = True) -> Source:
-    """Return the pages' source, with an objective and prices or without."""
     (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
     (folder / "prices.yaml").write_text(capacity_store.PRICES, encoding="utf-8")
     alerts = AlertsReader(store, LiveSloFile(folder / "slo.yaml", {})) if slo else None
@@ -47,20 +43,15 @@ def source_of(store: Store, folder: Path, *, slo: bool = True, prices: bool = Tr
 
 
 def rendered(source: Source, address: str = "/s/ocr-api/capacity") -> Any:
-    """Return the body of a page."""
-    path, _, search = address.partition("?")
-    page = page_of(context_of(parse(path, search, NOW), source))
-    assert page is not None
+    page = page_at(source, address)
     return page.body
 
 
 def shown(source: Source, address: str = "/s/ocr-api/capacity") -> str:
-    """Return the words of a page, every kind of space a plain one."""
     return " ".join(text_of(each) for each in rendered(source, address))
 
 
 def charts(node: Any) -> list[Chart]:
-    """Return the charts in *node*."""
     if isinstance(node, Chart):
         return [node]
     inside = getattr(node, "children", node if isinstance(node, list | tuple) else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from stagelens.dashboard.web.routing import context_of, navigation_parts, page_s
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.collectors import Report, Vitals, lost_points, write_report
 from stagelens.store.events import STOPPED, StoredLoad, write_stopped
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 AT = NOW.timestamp()
 WELL = Report("a", "pod-a:4318", "1.2.3", AT - 3600, AT - 4, Vitals({"metrics": 48.0}, commit_p99_seconds=0.01))
 
@@ -43,7 +43,6 @@ def write(store: Store, *reports: Report) -> None:
 
 
 def shown(store: Store, now: datetime = NOW) -> str:
-    """Return the page as the browser gets it."""
     source = Source(store, None, now.timestamp)
     return as_html(render_page(context_of(parse("/collectors", "", now), source)).body)
 

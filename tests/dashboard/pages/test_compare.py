@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly.utils import PlotlyJSONEncoder
 
-from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.pages.compare import report
@@ -29,40 +27,24 @@ from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import THIN, duration
 from stagelens.dashboard.ui.page_export import page_data, text_of
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import compared_time
 from stagelens.store import Batch, Point, Series, Store
-from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
+from tests.dashboard.rendering import context_at, page_at, shown
+from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, write
 
 Stored = Callable[..., Source]
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.fixture(scope="module")
-def source(filled: Store, alerts: AlertsReader) -> Source:
-    """The data of the filled store."""
-    return Source(filled, alerts, NOW.timestamp)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A store of its own."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'served.db'}", clock=NOW.timestamp)
-    yield opened
-    opened.close()
-
-
 @pytest.fixture
 def stored(store: Store, traffic: ModuleType) -> Stored:
-    """Write what was served into the store, and return the source over it."""
     return lambda *all_served: write(store, traffic, *all_served)
 
 
-def of(source: Source, address: str) -> Context:
-    """Return what the page at *address* is rendered from."""
-    path, _, search = address.partition("?")
-    return context_of(parse(path, search, NOW), source)
+def pair_of(context: Context, choose: Callable[[Context], Pair | None] = asked_pair) -> Pair:
+    pair = choose(context)
+    assert pair is not None
+    return pair
 
 
 @given(
@@ -104,9 +86,8 @@ def test_a_window_is_spelled_with_start_and_length(name: str, start: datetime | 
 
 
 def test_the_newest_version_is_compared_with_the_previous(source: Source) -> None:
-    pair = default_pair(of(source, "/compare?svc=vision-api&from=now-15m"))
+    pair = pair_of(context_at(source, "/compare?svc=vision-api&from=now-15m"), default_pair)
 
-    assert pair is not None
     assert (pair.a_name, pair.b_name, pair.together) == ("1.0.0", "2.0.0", False)
     assert pair.a.end == pair.b.start
     assert pair.b.end <= NOW + 10 * MINUTE
@@ -116,26 +97,23 @@ def test_a_version_with_too_few_requests_is_skipped(stored: Stored) -> None:
     source = stored(
         Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, rate=1), Served("shop", "3", 24, 0, SLOW)
     )
-    pair = default_pair(of(source, "/compare?svc=shop"))
+    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
 
-    assert pair is not None
     assert (pair.a_name, pair.b_name) == ("1", "3")
 
 
 def test_a_version_with_few_requests_falls_back_to_the_previous_window(stored: Stored) -> None:
     source = stored(Served("shop", "1", 35, 1), Served("shop", "2", 1, 0, SLOW, rate=2))
-    pair = default_pair(of(source, "/compare?svc=shop&from=now-15m"))
+    pair = pair_of(context_at(source, "/compare?svc=shop&from=now-15m"), default_pair)
 
-    assert pair is not None
     assert pair.a_name == "2026-11-20T11:30/15m"
     assert pair.b_name == "2026-11-20T11:45/15m"
 
 
 def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) -> None:
     source = stored(Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW))
-    pair = default_pair(of(source, "/compare?svc=shop"))
+    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
 
-    assert pair is not None
     assert pair.together
     assert (pair.a.start, pair.a.end) == (pair.b.start, pair.b.end)
     assert "Only this time is compared: 20 Nov 11:50 – 12:00." in shown(source, "/compare?svc=shop")  # noqa: RUF001 - as shown
@@ -144,9 +122,8 @@ def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) 
 def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
     month = 30 * 24 * 60
     source = stored(Served("shop", "1", month, month - 1), Served("shop", "1", 40), Served("shop", "2", 20, 0, SLOW))
-    pair = default_pair(of(source, "/compare?svc=shop"))
+    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
 
-    assert pair is not None
     assert pair.together
     assert pair.a.start == pair.b.start == NOW.replace(second=0) - 20 * MINUTE
     assert pair.a.end == pair.b.end
@@ -155,27 +132,29 @@ def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
 
 def test_a_page_names_the_compared_periods(stored: Stored) -> None:
     source = stored(Served("shop", "1", 60, 28), Served("shop", "2", 30, 0, SLOW))
-    context = of(source, "/compare?svc=shop&from=now-6h")
+    context = context_at(source, "/compare?svc=shop&from=now-6h")
 
     assert "A: 20 Nov 11:00 – 11:30. B: 20 Nov 11:30 – 12:00." in shown(source, "/compare?svc=shop&from=now-6h")  # noqa: RUF001 - as shown
     assert compared_time(context) == "20 Nov 11:30 – 12:00"  # noqa: RUF001 - as shown
     assert (
-        compared_time(of(source, "/compare?svc=shop&a=2026-11-20T11:30/15m&b=2026-11-20T11:45/15m&from=now-15m")) == ""
+        compared_time(
+            context_at(source, "/compare?svc=shop&a=2026-11-20T11:30/15m&b=2026-11-20T11:45/15m&from=now-15m")
+        )
+        == ""
     )
 
 
 def test_a_rolled_back_version_excludes_the_period_of_the_other(stored: Stored) -> None:
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 15, SLOW), Served("shop", "1", 15))
-    pair = default_pair(of(source, "/compare?svc=shop"))
+    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
 
-    assert pair is not None
     assert not pair.together
     assert pair.a.start < pair.b.start
 
 
 def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
     addresses = ("a=1.0.0", "b=2.0.0", "b=1.0.0&from=now-15m", "a=2.0.0&from=now-15m")
-    pairs = [asked_pair(of(source, f"/compare?svc=vision-api&{each}")) for each in addresses]
+    pairs = [asked_pair(context_at(source, f"/compare?svc=vision-api&{each}")) for each in addresses]
     names = [(each.a_name, each.b_name) for each in pairs if each]
 
     assert names[:2] == [("1.0.0", "2.0.0")] * 2
@@ -193,7 +172,7 @@ def test_the_verdict_lists_its_evidence(source: Source) -> None:
 
 def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> None:
     for address in ("/compare?svc=vision-api&a=1.0.0&b=2.0.0", "/compare?svc=vision-api&a=2.0.0&b=1.0.0"):
-        context = of(source, address)
+        context = context_at(source, address)
         pair = asked_pair(context)
         assert pair is not None
         found = compared(context, pair)
@@ -205,12 +184,10 @@ def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> Non
 
 
 def test_chart_table_and_verdict_agree(source: Source) -> None:
-    context = of(source, "/compare?svc=vision-api&p=99")
-    pair = asked_pair(context)
-    assert pair is not None
+    context = context_at(source, "/compare?svc=vision-api&p=99")
+    pair = pair_of(context)
     found = compared(context, pair, 0.99).verdict
-    page = page_of(context)
-    assert page is not None
+    page = page_at(source, "/compare?svc=vision-api&p=99")
     chart = page_data(page.body).charts["delta"].frame
     assert chart is not None
     row = chart[np.isclose(chart["percentile"], 99)].iloc[0]
@@ -225,8 +202,7 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
 
 
 def test_charts_have_tables_with_numbers(source: Source) -> None:
-    page = page_of(of(source, "/compare?svc=vision-api"))
-    assert page is not None
+    page = page_at(source, "/compare?svc=vision-api")
     charts = page_data(page.body).charts
 
     assert sorted(charts) == ["both", "delta"]
@@ -259,7 +235,6 @@ def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) 
 
 
 def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
-    """Count prompts of so many tokens."""
     counted = Histogram()
     counted.record(tokens, 500)
     at = int((NOW - ago).timestamp()) // 10 * 10
@@ -271,24 +246,23 @@ def test_error_rates_within_chance_are_equal(stored: Stored) -> None:
     few = (Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
     failed = (Served("shop", "1", 8, 7, rate=2, status="error"), Served("shop", "2", 3, 1.7, rate=2, status="error"))
     source = stored(*few, *failed)
-    same = {each.name: each for each in signals(of(source, "/compare?svc=shop"), pair_of(source))}
+    same = {
+        each.name: each
+        for each in signals(context_at(source, "/compare?svc=shop"), pair_of(context_at(source, "/compare?svc=shop")))
+    }
     source = stored(Served("shop", "2", 4, 2, rate=20, status="error"))
-    moved = {each.name: each for each in signals(of(source, "/compare?svc=shop"), pair_of(source))}
+    moved = {
+        each.name: each
+        for each in signals(context_at(source, "/compare?svc=shop"), pair_of(context_at(source, "/compare?svc=shop")))
+    }
 
     assert (same["Errors"].change, same["Errors"].moved) == ("same", False)
     assert moved["Errors"].moved
 
 
-def pair_of(source: Source) -> Pair:
-    """The shop's newest versions."""
-    pair = asked_pair(of(source, "/compare?svc=shop"))
-    assert pair is not None
-    return pair
-
-
 def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
-    context, pair = of(source, "/compare?svc=shop"), pair_of(source)
+    context, pair = context_at(source, "/compare?svc=shop"), pair_of(context_at(source, "/compare?svc=shop"))
     rows = {each.name: each for each in signals(context, pair)}
     counted = source.read.latency(pair.a)
     mean = counted.sum / counted.count
@@ -299,9 +273,8 @@ def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
 
 
 def test_the_report_equals_the_page(source: Source) -> None:
-    context = of(source, "/compare?svc=vision-api")
-    pair = asked_pair(context)
-    assert pair is not None
+    context = context_at(source, "/compare?svc=vision-api")
+    pair = pair_of(context)
     written = report(context, compared(context, pair))
     link = written[written.index("](") + 2 : written.rindex(")")]
 
@@ -309,16 +282,15 @@ def test_the_report_equals_the_page(source: Source) -> None:
     assert "| Preprocess |" in written
     assert "UTC" in written
     assert link == "/compare?svc=vision-api&a=1.0.0&b=2.0.0&p=99"
-    assert asked_pair(of(source, link)) == pair
+    assert asked_pair(context_at(source, link)) == pair
     assert "B is" in shown(source, link)
 
 
 def test_names_cannot_write_markdown(stored: Stored) -> None:
     evil = "1|[x](http://x)"
     source = stored(Served("shop", evil, 10, 5), Served("shop", "2", 5, 0, SLOW))
-    context = of(source, "/compare?svc=shop")
-    pair = asked_pair(context)
-    assert pair is not None
+    context = context_at(source, "/compare?svc=shop")
+    pair = pair_of(context)
     written = report(context, compared(context, pair))
 
     assert "[x](http://x)" not in written
@@ -326,8 +298,6 @@ def test_names_cannot_write_markdown(stored: Stored) -> None:
 
 
 def test_one_version_only_offers_windows(source: Source) -> None:
-    page = page_of(of(source, "/compare?svc=chat-llm"))
-    assert page is not None
     text = shown(source, "/compare?svc=chat-llm")
     opened = shown(source, "/compare?svc=chat-llm&a=2026-11-20T11:20/20m&b=2026-11-20T11:40/20m")
 
@@ -387,8 +357,8 @@ def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None
 
 def test_past_versions_are_queried_once(stored: Stored) -> None:
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 10, SLOW))
-    pair = pair_of(source)
-    context = of(source, "/compare?svc=shop")
+    pair = pair_of(context_at(source, "/compare?svc=shop"))
+    context = context_at(source, "/compare?svc=shop")
     first = compared(context, pair)
     stored(Served("shop", "2", 10, 9, FAST))
 
@@ -398,9 +368,8 @@ def test_past_versions_are_queried_once(stored: Stored) -> None:
 
 def test_noise_of_two_equal_versions_has_no_verdict_bar_or_colour(stored: Stored) -> None:
     source = stored(Served("shop", "1", 40, 20, rate=1), Served("shop", "2", 20, 0, rate=1))
-    context = of(source, "/compare?svc=shop")
-    pair = asked_pair(context)
-    assert pair is not None
+    context = context_at(source, "/compare?svc=shop")
+    pair = pair_of(context)
     comparison = compared(context, pair)
     drawn = json.dumps(blame_card(context, comparison), cls=PlotlyJSONEncoder)
 
@@ -414,7 +383,7 @@ def test_noise_of_two_equal_versions_has_no_verdict_bar_or_colour(stored: Stored
 
 def test_a_tail_that_adds_nothing_names_no_stage(stored: Stored) -> None:
     source = stored(Served("shop", "1", 40, 0, {"forward": 10}))
-    frame = breakdown(source, of(source, "/s/shop?from=now-30m").selection)
+    frame = breakdown(source, context_at(source, "/s/shop?from=now-30m").selection)
     frame[["value_seconds", "forward"]] = 0.01
     frame.loc[frame["percentile"] >= 0.9, ["value_seconds", "forward"]] += 1e-18
     text, drawn = (write(inspector(frame, 0.99, errors=[0.0003] * len(frame))) for write in (text_of, str))
@@ -428,14 +397,12 @@ def test_a_tail_that_adds_nothing_names_no_stage(stored: Stored) -> None:
 
 def test_a_change_within_the_error_of_the_windows_has_no_colour(stored: Stored) -> None:
     source = stored(Served("shop", "1", 40, 0, rate=1))
-    rows = [row for row in urgent_first(of(source, "/?from=now-20m")) if row.p99_compared is not None]
-    overview, service = (page_of(of(source, address)) for address in ("/?from=now-20m", "/s/shop?from=now-20m"))
+    rows = [row for row in urgent_first(context_at(source, "/?from=now-20m")) if row.p99_compared is not None]
 
     assert rows
     assert not any(row.p99_compared.has_changed for row in rows if row.p99_compared)
-    for page in (overview, service):
-        assert page is not None
-        drawn = json.dumps(page.body, cls=PlotlyJSONEncoder)
+    for path in ("/", "/s/shop"):
+        drawn = json.dumps(page_at(source, f"{path}?from=now-20m").body, cls=PlotlyJSONEncoder)
         assert "delta flat" in drawn
         assert "delta up" not in drawn
         assert "delta down" not in drawn

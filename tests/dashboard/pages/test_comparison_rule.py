@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,14 +20,6 @@ from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.routing import context_of
 from stagelens.store import Store
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, write
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """An empty store."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'served.db'}", clock=NOW.timestamp)
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(

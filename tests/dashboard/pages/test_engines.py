@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from stagelens.core.histogram import Distribution, Histogram, bucket_bounds, buc
 from stagelens.dashboard.pages.engines import roundest
 from stagelens.dashboard.source import Source
 from stagelens.store import Batch, Point, Selection, Series, Store
-from tests.dashboard.served_versions import NOW, shown
+from tests.dashboard.rendering import shown
+from tests.dashboard.served_versions import NOW
 
 AT = int(NOW.timestamp()) - 600
 CHAT = Series("chat", model="llama")
@@ -24,14 +25,12 @@ VISION = Series("vision", model="resnet")
 
 
 def pair(series: Series, metrics: tuple[str, str], key: str, found: Distribution) -> list[Point]:
-    """The two points that *found* is."""
     return [
         Point(series, metric, key, AT, each) for metric, each in zip(metrics, (found.lows, found.highs), strict=True)
     ]
 
 
 def counted(total: float, *buckets: tuple[float, float, int]) -> Distribution:
-    """Values in *buckets*, low, high and how many, that add up to *total* seconds."""
     made = Distribution()
     for low, high, count in buckets:
         made.add(low, high, count)
@@ -40,11 +39,11 @@ def counted(total: float, *buckets: tuple[float, float, int]) -> Distribution:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(open_module_store: Callable[[], Store]) -> Store:
     """A vLLM server with a thousand requests in fixed buckets, and a Triton server with sums only."""
     endless = float("inf")
     tokens = Histogram(zero=60_000)
-    opened = Store.open(f"sqlite:///{tmp_path_factory.mktemp('engines')}/s.db", clock=NOW.timestamp)
+    opened = open_module_store()
     requests = counted(600.0, (0.0, 0.5, 400), (0.5, 1.0, 580), (1.0, 2.5, 15), (10.0, endless, 5))
     points = [
         *pair(CHAT, names.ENGINE_REQUEST, names.BY_ENGINE, requests),
@@ -58,18 +57,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     ]
     opened.write([Batch("one", points)])
     opened.maintain()
-    yield opened
-    opened.close()
+    return opened
 
 
 def window() -> Selection:
-    """The last hour."""
     return Selection(NOW - timedelta(hours=1), NOW)
 
 
 @pytest.fixture
 def page(store: Store) -> str:
-    """The words of the page."""
     return shown(Source(store, None, NOW.timestamp), "/engines?from=now-1h")
 
 

@@ -17,18 +17,16 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Event, Store
 from tests.dashboard.burning_slos import ENV, NOW
-from tests.dashboard.served_versions import shown
+from tests.dashboard.rendering import shown
 
 
 @pytest.fixture(scope="module")
 def source(burning_folder: Path, burning_store: Store) -> Source:
-    """A store with releases, incidents and events."""
     alerts = AlertsReader(burning_store, LiveSloFile(burning_folder / "slo.yaml", ENV))
     return Source(burning_store, alerts, NOW.timestamp)
 
 
 def found(source: Source, search: str = "from=now-2h") -> list[TimelineEvent]:
-    """Return the listed events."""
     return timeline_events(context_of(parse("/events", search, NOW), source))
 
 
@@ -81,8 +79,7 @@ def test_a_kind_filter_shows_only_its_events(source: Source, kind: str) -> None:
     assert [row[0] for row in rows] == [f"{each.at:%H:%M}" for each in expected]
 
 
-def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'just.db'}", clock=NOW.timestamp)
+def test_an_event_of_the_last_seconds_is_listed(store: Store) -> None:
     source = Source(store, None, NOW.timestamp)
     store.add_event(Event(NOW, "", "note", "", "just now"))
     store.add_event(Event(NOW + timedelta(minutes=1), "", "note", "", "planned"))
@@ -90,7 +87,6 @@ def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
 
     assert [each.title for each in found(source)] == ["just now"]
     assert [found(source, f"from=now-2h&to={ends:.0f}"), found(source, "from=now-3h&to=now-1h")] == [[], []]
-    store.close()
 
 
 def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None:
@@ -118,12 +114,10 @@ def test_an_empty_event_list_explains_what_appears_there(source: Source, search:
     assert ("No event in this window" in text) == ("to=" in search)
 
 
-def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
+def test_an_empty_store_has_a_page(store: Store) -> None:
     source = Source(store, None, NOW.timestamp)
     text = shown(source, "/events")
     store.add_event(Event(datetime.fromtimestamp(NOW.timestamp() - 60, NOW.tzinfo), "", "note", "", "first light"))
 
     assert "No event in this window" in text
     assert [each.title for each in found(source)] == ["first light"]
-    store.close()

@@ -40,7 +40,8 @@ from stagelens.dashboard.pages.hardware import (
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import children, text_of
 from stagelens.store import Batch, Point, Series, Store
-from tests.dashboard.served_versions import NOW, Served, shown, write
+from tests.dashboard.rendering import shown
+from tests.dashboard.served_versions import NOW, Served, write
 
 AT = datetime(2026, 11, 20, 11, tzinfo=UTC)
 PAGE = "/s/shop/capacity?from=now-30m"
@@ -48,7 +49,6 @@ BAD_MINUTES = range(9, 12)
 
 
 def frame(*rows: tuple[int, Measure, str, float]) -> pd.DataFrame:
-    """Frame of the store: the value of a measure of a replica, some minutes after `AT`."""
     records = [
         (AT + timedelta(minutes=minute), measure.key, place, value, value) for minute, measure, place, value in rows
     ]
@@ -56,7 +56,6 @@ def frame(*rows: tuple[int, Measure, str, float]) -> pd.DataFrame:
 
 
 def steps(values: Sequence[float], name: str) -> pd.DataFrame:
-    """One value a minute."""
     return pd.DataFrame({"at": [AT + timedelta(minutes=minute) for minute in range(len(values))], name: values})
 
 
@@ -113,7 +112,6 @@ def test_slow_steps_are_compared_with_the_remaining_steps(samples: list[tuple[fl
 
 
 def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
-    """Half an hour of one machine that is busier, and stopped by its limit, in the minutes in which requests are slow."""
     points: list[Point] = []
     for seconds in range(0, 1800, 10):
         bad = explains and (seconds // 60) in BAD_MINUTES
@@ -136,7 +134,6 @@ def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
 
 @pytest.fixture
 def store(traffic: ModuleType, tmp_path: Path) -> Iterator[Store]:
-    """A service that was slow for three of thirty minutes."""
     store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=NOW.timestamp)
     slow = {"forward": 200.0, "overhead": 1.0}
     first, last = BAD_MINUTES[0], BAD_MINUTES[-1] + 1
@@ -153,7 +150,6 @@ def store(traffic: ModuleType, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def source(store: Store, tmp_path: Path) -> Source:
-    """The pages' source, with a price."""
     (tmp_path / "prices.yaml").write_text("currency: $\nprices: [{service: shop, per_hour: 36}]", encoding="utf-8")
     return Source(store, None, NOW.timestamp, config=DashboardConfig(prices=tmp_path / "prices.yaml"))
 

@@ -22,7 +22,6 @@ from tests.support.raw_requests import NOON, Clock, Request, Site
 
 @pytest.fixture
 def client(burning_store: Store, tmp_path: Path) -> FlaskClient:
-    """A client of the dashboard."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLO, encoding="utf-8")
     alerts = AlertsReader(burning_store, LiveSloFile(path, ENV))
@@ -30,14 +29,12 @@ def client(burning_store: Store, tmp_path: Path) -> FlaskClient:
 
 
 def rows(client: FlaskClient, query: str) -> Iterator[dict[str, object]]:
-    """Yield the rows of a query by column."""
     found = client.get(f"/api/v1/query/{query}").get_json()
     for row in found["rows"]:
         yield dict(zip([each["name"] for each in found["columns"]], row, strict=True))
 
 
 def texts(client: FlaskClient) -> dict[str, str]:
-    """Return the text of each page with numbers about the burning objectives and the slow release."""
     incidents = [f"/incidents/{each['id']}" for each in rows(client, "incidents")]
     pages = ["/", "/slo", "/slo/hot-latency", "/regressions", "/incidents", "/events", "/s/hot", "/s/failing"]
     return {path: plain(client.get(path).text) for path in [*pages, *incidents]}

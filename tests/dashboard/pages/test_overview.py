@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from dash import html
@@ -22,23 +21,16 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.figures.heatmap import heat_figure
 from stagelens.dashboard.figures.over_time import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.pages.measures import ServiceRow, by_environment, measure, urgent_first
+from stagelens.dashboard.pages.measures import by_environment, measure, urgent_first
 from stagelens.dashboard.pages.overview_table import hourly_costs, services_card
-from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import THIN, count, duration
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.routing import page_of
 from stagelens.dashboard.web.shell import side
 from stagelens.store import Batch, Event, Point, Series, Store
 from tests.dashboard import notified_store
 from tests.dashboard.many_services import MANY, NOW, crowd_at
-
-
-@pytest.fixture(scope="module")
-def source(filled: Store, alerts: AlertsReader) -> Source:
-    """Three services, two of them with an objective."""
-    return Source(filled, alerts, NOW.timestamp)
+from tests.dashboard.rendering import context_at, page_at
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +41,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.close()
 
 
-def context_at(source: Source, address: str, now: datetime = NOW) -> Context:
-    """Return the context of an address."""
-    path, _, search = address.partition("?")
-    return context_of(parse(path, search, now), source)
-
-
 def words(node: Any) -> str:
-    """Return all text of a component, with plain spaces."""
     if isinstance(node, list | tuple):
         return " ".join(words(each) for each in node)
     text = str(node) if isinstance(node, str | int) else "" if node is None else words(getattr(node, "children", None))
@@ -64,14 +49,10 @@ def words(node: Any) -> str:
 
 
 def text_of(source: Source, address: str, now: datetime = NOW) -> str:
-    """Return the text of a page."""
-    page = page_of(context_at(source, address, now))
-    assert page is not None
-    return words(page.body)
+    return words(page_at(source, address, now).body)
 
 
 def all_of(node: Any, kind: type) -> Iterator[Any]:
-    """Yield the components of one kind."""
     if isinstance(node, list | tuple):
         for each in node:
             yield from all_of(each, kind)
@@ -83,10 +64,7 @@ def all_of(node: Any, kind: type) -> Iterator[Any]:
 
 def names(source: Source, address: str) -> list[str]:
     """Return the services of the table, in its order."""
-    page = page_of(context_at(source, address))
-    assert page is not None
-    links = [each for each in all_of(page.body, html.A) if each.className == "n"]
-    return [each.children for each in links]
+    return [each.children for each in all_of(page_at(source, address).body, html.A) if each.className == "n"]
 
 
 @pytest.mark.parametrize("window", ["", "?from=now-15m", "?env=demo", "?env=nowhere"])
@@ -94,14 +72,12 @@ def test_the_fleet_table_equals_the_service_pages(source: Source, window: str) -
     rows = urgent_first(context_at(source, f"/{window}"))
 
     assert len(rows) == (0 if "nowhere" in window else 3)
+    assert rows == sorted(rows, key=lambda row: row.urgency)
+    assert [row.service for row in rows] == names(source, f"/{window}")
     for row in rows:
         own = measure(source, context_at(source, f"/s/{row.service}{window}").selection)
-        assert (row.now.requests, row.now.errors, row.now.p50, row.now.p99) == (
-            own.requests,
-            own.errors,
-            own.p50,
-            own.p99,
-        )
+        counted = (row.now.requests, row.now.errors, row.now.p50, row.now.p99)
+        assert counted == (own.requests, own.errors, own.p50, own.p99)
         assert row.now.median_stages == pytest.approx(own.median_stages)
         assert row.now.tail_stages == pytest.approx(own.tail_stages)
 
@@ -128,8 +104,7 @@ def test_the_side_bar_counts_open_problems(source: Source) -> None:
 
 
 def test_the_most_severe_row_is_first(source: Source) -> None:
-    page = page_of(context_at(source, "/"))
-    assert page is not None
+    page = page_at(source, "/")
     cards = [each for each in all_of(page.body, html.A) if each.className == "ins"]
 
     assert 1 <= len(cards) <= 3
@@ -181,8 +156,7 @@ def test_kind_and_search_words_filter_the_page(source: Source) -> None:
 
 
 def test_every_cell_links_to_the_explanation_of_its_number(source: Source) -> None:
-    page = page_of(context_at(source, "/?from=now-15m"))
-    assert page is not None
+    page = page_at(source, "/?from=now-15m")
     row = next(each for each in all_of(page.body, html.Tr) if "vision-api" in words(each))
     leads = {each.href for each in all_of(row, html.A)}
 
@@ -236,9 +210,7 @@ def test_services_with_problems_come_before_all_kinds(crowd: Store, tmp_path: Pa
 
 
 def cards_of(store: Store, path: Path | None) -> list[Any]:
-    """Return the cards of the overview, and the folded parts of the page."""
-    page = page_of(context_at(Source(store, AlertsReader(store, LiveSloFile(path, {})), NOW.timestamp), "/"))
-    assert page is not None
+    page = page_at(Source(store, AlertsReader(store, LiveSloFile(path, {})), NOW.timestamp), "/")
     return [
         [each for each in all_of(page.body, html.A) if getattr(each, "className", "") == "ins"],
         all_of(page.body, html.Details),
@@ -276,15 +248,13 @@ def test_cards_beyond_three_are_collapsed(tmp_path: Path) -> None:
     assert len([each for each in all_of(more, html.A) if getattr(each, "className", "") == "ins"]) == 5
 
 
-def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
+def test_a_store_with_one_request_has_a_page(store: Store) -> None:
     histogram = Histogram()
     histogram.record(0.2)
     at = int(NOW.timestamp()) - 60
     store.write([Batch("one", [Point(Series("lonely"), REQUEST_DURATION, "forward", at, histogram)])])
     source = Source(store, None, NOW.timestamp)
     text, beside = text_of(source, "/"), words(side(context_at(source, "/"), "/", source.state()))
-    store.close()
 
     assert "1 service" in text
     assert "1 request: p99 needs 1,000" in text
@@ -292,8 +262,7 @@ def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
     assert "lonely –" in " ".join(beside.split())  # noqa: RUF001 - an en dash stands for unknown
 
 
-def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'stale.db'}", clock=NOW.timestamp)
+def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, store: Store) -> None:
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
     steady, gone, rare = (
         traffic.Service(each, "m", rate, ("/",), few) for each, rate in (("steady", 4.0), ("gone", 4.0), ("rare", 0.02))
@@ -302,15 +271,13 @@ def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, tmp_path: 
     traffic.fill(store, start, NOW - timedelta(minutes=8), services=[steady, gone, rare])
     traffic.fill(store, NOW - timedelta(minutes=8), NOW, services=[steady])
     text = text_of(Source(store, None, NOW.timestamp), "/")
-    store.close()
 
     assert "Silent gone" in text
     assert "No request for 8 m" in text
     assert "Silent rare" not in text
 
 
-def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'cold.db'}", clock=NOW.timestamp)
+def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, store: Store) -> None:
     stages = {
         "forward": traffic.Shape(20, 0.1),
         "load": traffic.Shape(0.02, 0.1, 0.03, 200_000),
@@ -319,21 +286,18 @@ def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) 
     service = traffic.Service("image-gen", "m", 20.0, ("/",), stages)
     traffic.fill(store, NOW - timedelta(minutes=5), NOW, services=[service])
     text = text_of(Source(store, None, NOW.timestamp), "/")
-    store.close()
 
     assert "Tail image-gen" in text
     assert "Cold start is" in text
     assert "% of p99 and 0 % of p50" in text
 
 
-def test_events_are_listed_in_order(traffic: ModuleType, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'events.db'}", clock=NOW.timestamp)
+def test_events_are_listed_in_order(traffic: ModuleType, store: Store) -> None:
     traffic.fill(store, NOW - timedelta(minutes=3), NOW, released=NOW - timedelta(minutes=1))
     store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "config", "batch", "max_batch 16"))
     store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "advice", "a", "dismissed"))
     text = text_of(Source(store, None, NOW.timestamp), "/")
     events = text[text.index("Deploys and events") :]
-    store.close()
 
     assert events.index("2.0.0 first seen") < events.index("max_batch 16")
     assert "dismissed" not in events
@@ -350,15 +314,6 @@ def test_busy_seconds_are_requests_times_latency() -> None:
     assert busy["forward"].tolist() == pytest.approx([1.5, 0.0, 0.75])
     assert busy["queue"].tolist() == pytest.approx([0.5, 0.0, 0.25])
     assert len(figure["data"]) == 3
-
-
-def test_a_step_cut_by_the_window_counts_the_part_inside() -> None:
-    start = datetime(2026, 11, 20, 12, 0, 40, tzinfo=UTC)
-    axis = TimeAxis(start, start + timedelta(seconds=100), timedelta(minutes=1), UTC)
-    starts = [pd.Timestamp(each) for each in (start, start + timedelta(seconds=20), start + timedelta(seconds=80))]
-
-    assert axis.covered_seconds(starts).tolist() == [20, 60, 20]
-    assert np.isclose(axis.covered_seconds(starts).sum(), 100)
 
 
 def test_a_window_between_two_steps_has_no_gaps() -> None:
@@ -395,13 +350,6 @@ def test_the_cost_of_the_fleet_needs_prices(filled: Store, tmp_path: Path) -> No
     assert "Serving cost" not in text_of(without, "/")
 
 
-def test_rows_are_ordered_by_urgency(source: Source) -> None:
-    rows: list[ServiceRow] = urgent_first(context_at(source, "/"))
-
-    assert [row.service for row in rows] == names(source, "/")
-    assert rows == sorted(rows, key=lambda row: row.urgency)
-
-
 TEAMS = """slos:
   - {name: a, service: service-299, objective: 0.99, threshold: 10ms, window: 30d}
 labels:
@@ -413,15 +361,13 @@ labels:
 
 @pytest.fixture
 def labelled(crowd: Store, tmp_path: Path) -> Source:
-    """The crowd, of which three services have labels."""
     path = tmp_path / "slo.yaml"
     path.write_text(TEAMS)
     return Source(crowd, AlertsReader(crowd, LiveSloFile(path, {})), NOW.timestamp)
 
 
 def test_services_are_filtered_by_labels(labelled: Source) -> None:
-    page = page_of(context_at(labelled, "/"))
-    assert page is not None
+    page = page_at(labelled, "/")
     found = {words(each): each.href for each in all_of(page.body, html.A)}
 
     assert found["payments 2"] == "/?at=team:payments"
@@ -446,8 +392,7 @@ def test_services_are_grouped_by_a_label_with_sums(labelled: Source) -> None:
     assert words(first.children[2]) == f"{count(2 * 1000 / urgent_first(context)[0].seconds)}/s"
 
 
-def test_services_are_grouped_by_environment(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'two.db'}", clock=NOW.timestamp)
+def test_services_are_grouped_by_environment(store: Store, tmp_path: Path) -> None:
     at = int(NOW.timestamp()) // 10 * 10 - 120
     points: list[Point] = []
     for service, environment, number in (
@@ -469,7 +414,6 @@ def test_services_are_grouped_by_environment(tmp_path: Path) -> None:
     rows = by_environment(context)
     costs = hourly_costs(context, rows)
     text = words(services_card(context, shown))
-    store.close()
 
     assert sorted((row.service, row.environment, row.now.requests) for row in rows) == [
         ("bank", "prod", 50),

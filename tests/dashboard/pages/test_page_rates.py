@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,8 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import UNKNOWN
 from stagelens.store import Store
-from tests.dashboard.served_versions import NOW, Served, shown, write
+from tests.dashboard.rendering import shown
+from tests.dashboard.served_versions import NOW, Served, write
 
 PRICES = 'currency: "$"\nprices:\n' + "".join(f"  - service: {name}\n    per_hour: 3.6\n" for name in ("old", "young"))
 OLD = Served("old", "1.0.0", 90)
@@ -22,9 +23,7 @@ Serve = Callable[..., Source]
 
 
 @pytest.fixture
-def serve(traffic: ModuleType, tmp_path: Path) -> Iterator[Serve]:
-    """Serve, and return the pages' source, with prices."""
-    store = Store.open(f"sqlite:///{tmp_path / 'rates.db'}", clock=NOW.timestamp)
+def serve(traffic: ModuleType, store: Store, tmp_path: Path) -> Serve:
     prices = tmp_path / "prices.yaml"
     prices.write_text(PRICES)
 
@@ -32,8 +31,7 @@ def serve(traffic: ModuleType, tmp_path: Path) -> Iterator[Serve]:
         write(store, traffic, *served)
         return Source(store, None, NOW.timestamp, config=DashboardConfig(prices=prices))
 
-    yield serve
-    store.close()
+    return serve
 
 
 def test_a_young_service_has_the_rate_and_cost_of_its_own_page(serve: Serve) -> None:

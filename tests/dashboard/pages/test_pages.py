@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -39,8 +39,8 @@ from stagelens.dashboard.web.shell import stale_banner
 from stagelens.store import Batch, Point, Selection, Series, Store
 from stagelens.store.collectors import Report, write_report
 from tests.dashboard import burning_slos
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 ADDRESSES = (
     "/",
     "/?from=now-15m",
@@ -70,28 +70,12 @@ ADDRESSES = (
 )
 
 
-@pytest.fixture(scope="module")
-def source(filled: Store, alerts: AlertsReader) -> Source:
-    """The data of the filled store."""
-    return Source(filled, alerts, NOW.timestamp)
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Store]:
-    """A store nothing was written to."""
-    store = Store.open(f"sqlite:///{tmp_path / 'fresh.db'}", clock=NOW.timestamp)
-    yield store
-    store.close()
-
-
 def at(address: str, now: datetime = NOW) -> View:
-    """Read an address."""
     path, _, search = address.partition("?")
     return parse(path, search, now)
 
 
 def words(node: Any) -> str:
-    """Return all text of a component."""
     if node is None:
         return ""
     if isinstance(node, str | int | float):
@@ -102,7 +86,6 @@ def words(node: Any) -> str:
 
 
 def attribute(node: Any, name: str) -> Iterator[Any]:
-    """Yield the values of an attribute in a component and all that is in it."""
     for each in node if isinstance(node, list | tuple) else [node]:
         found = getattr(each, name, None)
         if found is not None:
@@ -112,7 +95,6 @@ def attribute(node: Any, name: str) -> Iterator[Any]:
 
 
 def text_of(source: Source, address: str, now: datetime = NOW) -> str:
-    """Return the text of a page."""
     page = page_of(context_of(at(address, now), source))
     assert page is not None
     return words(page.body)
@@ -131,8 +113,6 @@ def test_every_address_responds_without_prior_state(dashboard: Dashboard, addres
 
 
 class _Words(HTMLParser):
-    """Text of a document, with a mark where elements meet; elements of their own lines are a space."""
-
     def __init__(self) -> None:
         super().__init__()
         self.text = ""
@@ -154,7 +134,6 @@ _INLINE = ("a", "abbr", "b", "button", "code", "em", "i", "kbd", "small", "span"
 
 
 def glued_words(document: str) -> list[str]:
-    """Return the words of neighbouring elements of one line without a space between them: a name reads them as one."""
     parser = _Words()
     parser.feed(document)
     return re.findall(r"[\w%)]+\0+[\w+][\w.]*", parser.text)
@@ -188,7 +167,6 @@ class Refresh:
 
 
 def refreshed(served: Dashboard, path: str, seen: object) -> Refresh:
-    """Return the response of the page at *path* to a refresh of a browser with the state *seen*."""
     response = served.server.test_client().get("/parts", query_string={"path": path, "seen": json.dumps(seen)})
     text = response.text
     parts = set(re.findall(r'data-into="(\w+)"', text)) | ({"root"} if '<div class="page"' in text else set())
@@ -213,17 +191,17 @@ def test_a_refresh_of_another_address_delivers_its_page(dashboard: Dashboard) ->
     assert refreshed(dashboard, "/s/vision-api", seen).parts == {"root", "side", "mobnav", "trail", "time", "env"}
 
 
-def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic: ModuleType) -> None:
-    traffic.fill(fresh, NOW - timedelta(minutes=2), NOW)
-    served = Dashboard(DashboardConfig(port=0), fresh, None, clock=NOW.timestamp)
+def test_a_page_is_sent_again_for_new_data_of_its_service(store: Store, traffic: ModuleType) -> None:
+    traffic.fill(store, NOW - timedelta(minutes=2), NOW)
+    served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
     path = "/s/vision-api"
     own, overview = (refreshed(served, each, None).seen for each in (path, "/"))
     series = Series("chat-llm")
-    fresh.write([Batch("other", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
+    store.write([Batch("other", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
     beside, changed = refreshed(served, path, own), refreshed(served, "/", overview)
     quiet = refreshed(served, path, beside.seen)
     series = Series("vision-api")
-    fresh.write([Batch("own", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
+    store.write([Batch("own", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
     redrawn = refreshed(served, path, quiet.seen)
 
     assert beside.parts == {"mobnav", "side"}
@@ -304,43 +282,31 @@ def test_a_stage_is_compared_with_its_own_median() -> None:
     assert setting.usual("queue") is None
 
 
-def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=NOW.timestamp)
+def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, store: Store) -> None:
     traffic.fill(store, NOW - timedelta(minutes=5), NOW, released=NOW - timedelta(seconds=20))
     source = Source(store, None, NOW.timestamp)
     at_p99 = text_of(source, "/compare?svc=vision-api&p=99")
     at_p50 = text_of(source, "/compare?svc=vision-api&p=50")
-    store.close()
 
     assert "p99 needs 1,000 requests on both sides" in at_p99
     assert "End to end" not in at_p99
     assert "End to end" in at_p50
 
 
-def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_path: Path) -> None:
+def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, store: Store) -> None:
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
     many = {f"step_{each:02d}": traffic.Shape(1 + each) for each in range(25)} | few
     services = [traffic.Service(f"service-{each:02d}", "m", 3.0, ("/",), few) for each in range(60)]
     services.append(traffic.Service("wide", "m", 20.0, ("/",), many))
-    store = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(seconds=60), NOW, services=services)
     source = Source(store, None, NOW.timestamp)
     fleet, wide = text_of(source, "/") + text_of(source, "/?n=2"), text_of(source, "/s/wide")
     frame = grid_frame(context_of(at("/s/wide"), source))
-    store.close()
 
     assert "61 services" in fleet
     assert all(each.name in fleet for each in services)
     assert "could not be rendered" not in fleet + wide
     assert frame.drop(columns=list(COLUMNS)).sum(axis=1).to_numpy() == pytest.approx(frame["value_seconds"].to_numpy())
-
-
-def test_the_regression_is_named_with_its_stage(source: Source) -> None:
-    text = text_of(source, "/")
-
-    assert "Regression" in text
-    assert "from 1.0.0 to 2.0.0" in text
-    assert "Preprocess explains" in text
 
 
 def test_the_edge_of_a_card_has_the_colour_of_its_badge(source: Source) -> None:
@@ -362,7 +328,6 @@ WITH_COLOURS = (
 
 
 def cards_of(node: Any) -> Iterator[Any]:
-    """Yield the cards of a page."""
     for each in node if isinstance(node, list | tuple) else [node]:
         if str(getattr(each, "className", "")).startswith("card"):
             yield each
@@ -396,12 +361,20 @@ def test_stages_have_a_fixed_order(source: Source) -> None:
     assert colours == sorted(colours, key=position)
 
 
-def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
-    text = text_of(Source(fresh, None, NOW.timestamp), "/")
+@pytest.mark.parametrize(
+    ("address", "hours", "texts", "absent"),
+    [
+        ("/", 0, ["Regression", "from 1.0.0 to 2.0.0", "Preprocess explains"], []),
+        ("/s/vision-api?from=now-1h", 5, ["No request in this window", "Go to last data"], []),
+        ("/?env=nowhere", 0, ["No environment called nowhere"], ["last request"]),
+        ("/regressions?env=nowhere", 0, ["No environment called nowhere"], ["last request"]),
+    ],
+)
+def test_a_page_says(source: Source, address: str, hours: int, texts: list[str], absent: list[str]) -> None:
+    text = text_of(source, address, NOW + timedelta(hours=hours))
 
-    assert "pip install ." in text
-    assert "Waiting for the first request" in text
-    assert "No collector has reported to this store yet" in text
+    assert [each for each in texts if each not in text] == []
+    assert [each for each in absent if each in text] == []
 
 
 @pytest.mark.parametrize(
@@ -415,39 +388,27 @@ def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
         ("pod-a:4318", "OTEL_EXPORTER_OTLP_ENDPOINT=http://pod-a:4318 stagelens run -- "),
     ],
 )
-def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: str, line: str) -> None:
-    with fresh.transaction() as connection:
+def test_an_empty_store_names_where_its_collector_listens(store: Store, name: str, line: str) -> None:
+    with store.transaction() as connection:
         write_report(connection, Report("a", name, "1.2.3", NOW.timestamp() - 60, NOW.timestamp() - 3))
 
-    assert line in text_of(Source(fresh, None, NOW.timestamp), "/")
+    assert line in text_of(Source(store, None, NOW.timestamp), "/")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
-    source = Source(fresh, None, NOW.timestamp)
-    context = context_of(at(address), source)
-    page = page_of(context)
+def test_an_empty_store_breaks_no_page(store: Store, address: str) -> None:
+    source = Source(store, None, NOW.timestamp)
+    page = page_of(context_of(at(address), source))
 
     assert page is None or "could not be rendered" not in words(page.body)
+    if address == "/":
+        assert "pip install ." in words(page and page.body)
+        assert "Waiting for the first request" in words(page and page.body)
+        assert "No collector has reported to this store yet" in words(page and page.body)
 
 
-def test_a_window_without_data_links_to_the_last_data(source: Source) -> None:
-    text = text_of(source, "/s/vision-api?from=now-1h", NOW + timedelta(hours=5))
-
-    assert "No request in this window" in text
-    assert "Go to last data" in text
-
-
-@pytest.mark.parametrize("path", ["/", "/regressions"])
-def test_an_unknown_environment_is_reported(source: Source, path: str) -> None:
-    text = text_of(source, f"{path}?env=nowhere")
-
-    assert "No environment called nowhere" in text
-    assert "last request" not in text
-
-
-def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: Store) -> None:
-    nobody = text_of(Source(fresh, None, NOW.timestamp), "/traces")
+def test_an_empty_trace_list_blames_only_active_filters(source: Source, store: Store) -> None:
+    nobody = text_of(Source(store, None, NOW.timestamp), "/traces")
     filtered = text_of(source, "/traces?min=1h")
 
     assert "No retained request" in nobody
@@ -455,8 +416,8 @@ def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: S
     assert "Without filters" in filtered
 
 
-def test_a_document_finds_a_name_with_a_slash(fresh: Store) -> None:
-    fresh.write(
+def test_a_document_finds_a_name_with_a_slash(store: Store) -> None:
+    store.write(
         [
             Batch(
                 "b",
@@ -464,17 +425,15 @@ def test_a_document_finds_a_name_with_a_slash(fresh: Store) -> None:
             )
         ]
     )
-    client = Dashboard(DashboardConfig(), fresh, clock=NOW.timestamp).server.test_client()
+    client = Dashboard(DashboardConfig(), store, clock=NOW.timestamp).server.test_client()
     page = client.get("/s/shop%2Feu%2050%25").text
 
     assert 'data-title="shop/eu 50% \u00b7 Stagelens"' in page
 
 
-def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'few.db'}", clock=NOW.timestamp)
+def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType, store: Store) -> None:
     traffic.fill(store, NOW - timedelta(seconds=30), NOW)
     text = text_of(Source(store, None, NOW.timestamp), "/s/vision-api")
-    store.close()
 
     assert "p99 needs 1,000" in text
     assert "history starts" in text
@@ -506,14 +465,6 @@ def test_a_failing_card_does_not_affect_others(caplog: pytest.LogCaptureFixture)
     assert "the query took too long" in caplog.text
 
 
-def test_a_trace_is_found_by_the_beginning_of_its_id(source: Source) -> None:
-    found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1)
-    text = text_of(source, f"/traces/{found['trace_id'].iloc[0][:8]}")
-
-    assert "Timeline" in text
-    assert "the median" in text
-
-
 @pytest.mark.parametrize("name", list(CHARTS))
 def test_a_control_redraws_one_chart_from_the_address(source: Source, name: str) -> None:
     figure = CHARTS[name](context_of(at("/s/vision-api?y=share&t=mean&by=count"), source))
@@ -540,10 +491,15 @@ def test_requests_of_one_distributed_trace_have_separate_links(source: Source) -
 
 def test_a_link_to_a_request_opens_it(source: Source) -> None:
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1).iloc[0]
-    text = text_of(source, f"/traces/{found['trace_id']}-{found['span_id']}")
+    text, short = (
+        text_of(source, f"/traces/{name}")
+        for name in (f"{found['trace_id']}-{found['span_id']}", found["trace_id"][:8])
+    )
     other = text_of(source, f"/traces/{found['trace_id']}-{'0' * 16}")
 
     assert "Timeline" in text
+    assert "Timeline" in short
+    assert "the median" in short
     assert "This trace was not retained" in other
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,8 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import side
 from stagelens.store import Store
-from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
+from tests.dashboard.rendering import shown
+from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, write
 
 FLEET = (
     *(Served("slower", "1", 30, 15), Served("slower", "2", 15, 0, SLOW)),
@@ -35,22 +36,18 @@ FLEET = (
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Iterator[Store]:
-    """A store with one service of each kind."""
-    opened = Store.open(f"sqlite:///{tmp_path_factory.mktemp('fleet') / 'fleet.db'}", clock=NOW.timestamp)
+def store(open_module_store: Callable[[], Store], traffic: ModuleType) -> Store:
+    opened = open_module_store()
     write(opened, traffic, *FLEET)
-    yield opened
-    opened.close()
+    return opened
 
 
 @pytest.fixture
 def source(store: Store) -> Source:
-    """The fleet."""
     return Source(store, None, NOW.timestamp)
 
 
 def of(source: Source, address: str = "/regressions", now: datetime = NOW) -> Context:
-    """Return what the page at *address* is rendered from."""
     path, _, search = address.partition("?")
     return context_of(parse(path, search, now), source)
 
@@ -124,20 +121,15 @@ def test_an_empty_store_shows_how_to_start(tmp_path: Path) -> None:
 
 @dataclass
 class Alerts:
-    """Alerts that know of one incident."""
-
     incident: Incident
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - as it is asked
-        """No objective."""
         return []
 
     def incidents(self) -> list[Incident]:
-        """The one."""
         return [self.incident]
 
     def problems(self) -> list[str]:
-        """No file, nothing wrong with it."""
         return []
 
 
@@ -192,8 +184,6 @@ def test_a_refresh_of_a_large_fleet_needs_few_queries(
 
 
 def counting(query: Callable[..., Any], name: str, asked: Counter[str]) -> Callable[..., Any]:
-    """Return *query*, counted."""
-
     def count(*args: Any) -> Any:
         asked[name] += 1
         return query(*args)

@@ -39,14 +39,12 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def page(store: Store, path: str, source: Source | None = None) -> Page:
-    """Return the page at *path* in the window."""
     found = page_of(context_of(parse(path, WINDOW[1:], NOW), source or Source(store, None, NOW.timestamp)))
     assert found is not None
     return found
 
 
 def buttons(found: Page) -> dict[str, dict[str, str]]:
-    """Return the address and the body of the request of each button, by its text."""
     every = re.findall(r"Button\(children='([^']+)'([^)]*)\)", str(found.body))
     return {text: dict(re.findall(r"data-(\w+)='([^']*)'", rest)) for text, rest in every}
 

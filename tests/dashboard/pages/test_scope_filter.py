@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html import escape
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,18 +23,18 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.page import Context, Page
+from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.regressions import compare_releases
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import TIMES
 from stagelens.dashboard.ui.page_export import PageData, as_html, page_data, text_of
 from stagelens.dashboard.view import ORDER, address, parse
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.schema import storable_name as stored
+from tests.dashboard.rendering import context_at, links_in, page_at
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 CHAT, ODD = "/v1/chat", "/v1/模型 {id}?a=b&c#d+%20"
 ROUTE = address("/", {"r": CHAT})[2:]
 ODD_ROUTE = address("/", {"r": ODD})[2:]
@@ -49,7 +48,6 @@ SLOS = f"""slos:
 
 
 def batches(traffic: ModuleType, route: str, model: str, seed: int) -> Iterator[Batch]:
-    """Make up what one route, of a model of its own, was asked for twenty minutes; each *seed* in its own way."""
     llm = next(each for each in traffic.SERVICES if each.name == "chat-llm")
     slower = {stage: replace(shape, median_ms=shape.median_ms * seed) for stage, shape in llm.stages.items()}
     service = replace(llm, name="chat", model=model, rate=4.0 * seed, routes=(route,), stages=slower)
@@ -59,16 +57,7 @@ def batches(traffic: ModuleType, route: str, model: str, seed: int) -> Iterator[
         yield replace(made, id=f"{route}:{at}")
 
 
-def opened(folder: Path, name: str, made: list[Batch]) -> Store:
-    """Return a store with *made*."""
-    store = Store.open(f"sqlite:///{folder / name}", clock=NOW.timestamp)
-    store.write(made)
-    store.maintain()
-    return store
-
-
 def one(service: str, route: str, number: int = 0) -> Batch:
-    """One request of a service."""
     histogram = Histogram()
     histogram.record(0.1)
     at = int(NOW.timestamp()) // 10 * 10 - 60
@@ -77,74 +66,41 @@ def one(service: str, route: str, number: int = 0) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def mixed(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A service with two routes of unlike speed, each with a model of its own; one with a single route, one with many."""
+def mixed(traffic: ModuleType, store_of: Callable[[Iterable[Batch]], Store]) -> Store:
     both = [*batches(traffic, CHAT, "small", 1), *batches(traffic, ODD, "large", 3)]
     many = [one("many", f"/{each:03d}") for each in range(50)]
     few = [one("lonely", "/a"), one("long", "/" + "é" * 2000), one("long", "/b"), one("capped", "__other__")]
     few += [one("pair", "/a"), one("pair", "/b")]
-    store = opened(tmp_path_factory.mktemp("part"), "mixed.db", [*both, *many, *few, one("capped", "/a")])
-    yield store
-    store.close()
+    return store_of([*both, *many, *few, one("capped", "/a")])
 
 
 @pytest.fixture(scope="module")
-def alone(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def alone(traffic: ModuleType, store_of: Callable[[Iterable[Batch]], Store]) -> Store:
     """The same service, had it one route only."""
-    store = opened(tmp_path_factory.mktemp("part"), "alone.db", list(batches(traffic, CHAT, "small", 1)))
-    yield store
-    store.close()
+    return store_of(batches(traffic, CHAT, "small", 1))
 
 
 @pytest.fixture(scope="module")
 def source(mixed: Store) -> Source:
-    """The data behind the pages."""
     return Source(mixed, None, NOW.timestamp)
 
 
 @pytest.fixture(scope="module")
 def with_objectives(mixed: Store, tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """The same, with objectives of all of the service and of routes."""
     path = tmp_path_factory.mktemp("slos") / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
     return Source(mixed, AlertsReader(mixed, LiveSloFile(path, {})), NOW.timestamp)
 
 
-def context(source: Source, address: str) -> Context:
-    """Read an address."""
-    path, _, search = address.partition("?")
-    return context_of(parse(path, search, NOW), source)
-
-
-def page(source: Source, address: str) -> Page:
-    """Return the page of an address."""
-    found = page_of(context(source, address))
-    assert found is not None
-    return found
-
-
 def page_data_of(source: Source, address: str) -> PageData:
-    """Return its charts and tables."""
-    return page_data(page(source, address).body)
+    return page_data(page_at(source, address).body)
 
 
 def html_of(source: Source, address: str) -> str:
-    """Return it with its tags."""
-    return as_html(page(source, address).body)
-
-
-def links(node: Any) -> dict[str, str]:
-    """Return where the links of a page lead, by their words; of equal ones the first."""
-    found = {text_of(node): str(node.href)} if getattr(node, "href", None) else {}
-    inside = node if isinstance(node, list) else getattr(node, "children", None)
-    for each in inside if isinstance(inside, list) else [inside]:
-        if each is not None and not isinstance(each, str):
-            found = links(each) | found
-    return found
+    return as_html(page_at(source, address).body)
 
 
 def same(one: PageData, other: PageData) -> None:
-    """Check that two pages show the same numbers."""
     assert list(one.charts) == list(other.charts)
     assert one.tables == other.tables
     for name, drawn in one.charts.items():
@@ -157,9 +113,9 @@ def same(one: PageData, other: PageData) -> None:
 
 @pytest.mark.parametrize("path", TABS)
 def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path: str) -> None:
-    all_of_it = page(Source(alone, None, NOW.timestamp), f"{path}?{WINDOW}")
+    all_of_it = page_at(Source(alone, None, NOW.timestamp), f"{path}?{WINDOW}")
     for part in (ROUTE, "m=small", f"m=small&{ROUTE}", f"v=1.0.0&m=small&{ROUTE}"):
-        part_of_it = page(Source(mixed, None, NOW.timestamp), f"{path}?{WINDOW}&{part}")
+        part_of_it = page_at(Source(mixed, None, NOW.timestamp), f"{path}?{WINDOW}&{part}")
         # Without the head, which says that there is more.
         words, expected = ([text_of(node) for node in each.body[2:]] for each in (part_of_it, all_of_it))
 
@@ -205,9 +161,9 @@ def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None
 
 
 def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> None:
-    offered = links(page(source, f"/s/chat?{WINDOW}").body)
-    chosen = page(source, f"/s/chat?{ODD_ROUTE}&{WINDOW}")
-    back = links(chosen.body)
+    offered = links_in(page_at(source, f"/s/chat?{WINDOW}").body)
+    chosen = page_at(source, f"/s/chat?{ODD_ROUTE}&{WINDOW}")
+    back = links_in(chosen.body)
     marked = re.findall(r'<a [^>]*aria-current="true"[^>]*>(?!<span>).*?</a>', as_html(chosen.body))
 
     assert offered[ODD] == address("/s/chat", {"r": ODD, "from": "now-15m"})
@@ -229,13 +185,13 @@ def test_a_menu_of_many_routes_accepts_unlisted_ones(source: Source) -> None:
     assert len(set(re.findall(r"r=/(\d{3})", html))) == 40
     assert 'data-field="r"' in html
     assert 'data-field="r"' not in html_of(source, "/s/chat")
-    assert context(source, "/s/capped?r=__other__").selection.route == "__other__"
+    assert context_at(source, "/s/capped?r=__other__").selection.route == "__other__"
     assert "No request of route" not in html_of(source, "/s/capped?r=__other__")
 
 
 def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
     long = "/" + "é" * 2000
-    made = page(source, address("/s/long", {"r": long}))
+    made = page_at(source, address("/s/long", {"r": long}))
     html = as_html(made.body)
 
     assert "1 request, needs" in html
@@ -245,7 +201,7 @@ def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
 
 @pytest.mark.parametrize("path", [*TABS, "/s/chat/capacity"])
 def test_links_within_the_service_preserve_the_scope(source: Source, path: str) -> None:
-    found = links(page(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
+    found = links_in(page_at(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
     queries = {words: parse_qs(urlsplit(href).query) for words, href in found.items()}
     scopes = {words: {key: query[key][0] for key in "vmr" if key in query} for words, query in queries.items()}
     whole = {"v": "1.0.0", "m": "small", "r": CHAT}
@@ -259,7 +215,7 @@ def test_links_within_the_service_preserve_the_scope(source: Source, path: str) 
 def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
     source = Source(filled, None, NOW.timestamp)
     addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
-    whole, part = (compare_releases(context(source, each)) for each in addresses)
+    whole, part = (compare_releases(context_at(source, each)) for each in addresses)
 
     assert [each.service for each in whole if each.is_regression] == ["vision-api"]
     assert [each.comparison.verdict for each in part] == [each.comparison.verdict for each in whole]
@@ -278,8 +234,8 @@ def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
 def test_a_scope_without_requests_is_named_and_can_be_removed(
     source: Source, path: str, part: str, words: str, out: dict[str, dict[str, str]]
 ) -> None:
-    made = page(source, f"{path}{'&' if '?' in path else '?'}{part}")
-    found = {name: parse_qs(urlsplit(href).query) for name, href in links(made.body).items()}
+    made = page_at(source, f"{path}{'&' if '?' in path else '?'}{part}")
+    found = {name: parse_qs(urlsplit(href).query) for name, href in links_in(made.body).items()}
 
     assert words in text_of(made.body)
     for name, left in out.items():
@@ -287,14 +243,14 @@ def test_a_scope_without_requests_is_named_and_can_be_removed(
 
 
 def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None:
-    text = text_of(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
+    text = text_of(page_at(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
 
     assert "No request in this window" in text
     assert "Go to last data" in text
 
 
 def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
-    text = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
+    text = text_of(page_at(source, "/traces?svc=lonely&r=/a&err=1").body)
 
     assert "No request of route" not in text
     assert "No retained request matches" in text
@@ -302,15 +258,14 @@ def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
 
 def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: Source) -> None:
     addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
-    found = [context(with_objectives, each) for each in addresses]
+    found = [context_at(with_objectives, each) for each in addresses]
 
     assert [each.threshold_seconds for each in found] == [30.0, 20.0, 30.0, None, None, 1.0]
     assert [_whose(with_objectives, each) for each in addresses[:4]] == ["", "", "all routes", "route /b"]
 
 
 def _whose(source: Source, address: str) -> str:
-    """Return the scope of the budget in the tile of a page; "" for the scope of the page."""
-    tile = " ".join(map(text_of, page(source, address).body)).partition("Error budget")[2]
+    tile = " ".join(map(text_of, page_at(source, address).body)).partition("Error budget")[2]
     found = re.match(r"\D*[\d.]+\W+left (?:of \d+ d )?(all routes|route \S+) ·", tile)
     return found[1] if found else ""
 

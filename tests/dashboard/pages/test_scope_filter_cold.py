@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,33 +13,24 @@ from stagelens.dashboard.pages.page import Page
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import UNKNOWN
 from stagelens.dashboard.ui.page_export import page_data, text_of
-from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.routing import context_of, page_of
-from stagelens.store import Store
-from tests.dashboard.rollout import COLD, NOW, WARM, batch, loaded, source_of
+from stagelens.store import Batch, Store
+from tests.dashboard.rendering import page_at
+from tests.dashboard.rollout import COLD, NOW, WARM, batch, loaded
 
 TABS = ("/s/shop", "/s/shop/traces", "/s/shop/advice")
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Store]]:
+def stores(store_of: Callable[[Iterable[Batch]], Store]) -> tuple[Store, Store]:
     """A service after a rollout, with 23 cold requests, and the same had all of its requests been warm."""
     warm = [batch(WARM, "forward", 0.01 * (1 + ago % 3), ago) for ago in range(20, 1020, 20)]
-    folder = tmp_path_factory.mktemp("cold")
     cold = batch(COLD, "load", 3.0, 400, requests=23)
-    both = source_of(folder, "mixed.db", [*warm, cold]), source_of(folder, "warm.db", warm)
-    yield both
-    for each in both:
-        each.close()
+    return store_of([*warm, cold]), store_of(warm)
 
 
 def page(store: Store, address: str) -> Page:
-    """Return the page of an address."""
-    path, _, search = address.partition("?")
-    found = page_of(context_of(parse(path, search, NOW), Source(store, None, NOW.timestamp)))
-    assert found is not None
-    return found
+    return page_at(Source(store, None, NOW.timestamp), address)
 
 
 def page_body(found: Page) -> tuple[object, ...]:
@@ -87,27 +77,25 @@ def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]
     assert (counted["no"] or {})["key"] == "cold"
 
 
-def test_a_page_of_cold_requests_only_explains_why_it_is_empty(tmp_path: Path) -> None:
-    store = source_of(tmp_path, "young.db", [batch(COLD, "load", 3.0, 20)])
+def test_a_page_of_cold_requests_only_explains_why_it_is_empty(store_of: Callable[[Iterable[Batch]], Store]) -> None:
+    store = store_of([batch(COLD, "load", 3.0, 20)])
     text = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
-    store.close()
 
     assert "No request of warm replicas in this window" in text
     assert "There are 20 cold and warm." in text
     assert "Cold and warm" in text
 
 
-def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
+def test_replicas_are_listed_with_age_and_loads(store_of: Callable[[Iterable[Batch]], Store]) -> None:
     cold = [loaded("young", "start", 12, 8.0), loaded("young", "read", 13, 6.0, "resnet")]
     cold += [loaded("old", "start", 90_000, 3.0), loaded("old", "read", 90_000, 1.5, "resnet")]
     cold += [loaded("old", "read", 90_001, 0.5, "resnet")]
     alive = replace(batch(WARM, "forward", 0.01, 20), instance="young")
-    store = source_of(tmp_path, "fleet.db", [replace(alive, loads=cold), batch(COLD, "load", 3.0, 20)])
+    store = store_of([replace(alive, loads=cold), batch(COLD, "load", 3.0, 20)])
     found = page(store, "/s/shop/replicas?from=now-15m")
     tables = {each.name: each.rows for each in page_data(found.body).tables}
     elsewhere = [text_of(page(store, f"/s/shop{tab}?from=now-15m").body) for tab in ("", "/replicas")]
     other = text_of(page(store, "/s/shop/replicas?from=now-15m&v=2").body)
-    store.close()
 
     assert [row[:3] for row in tables["Replicas"]] == [["Sending", "young:7", "1"], ["Silent", "old:7", "1"]]
     assert [row[4:7] for row in tables["Replicas"]] == [
@@ -123,20 +111,18 @@ def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
     assert "No request of version 2" in other
 
 
-def test_cold_starts_that_raise_p99_are_reported_with_both_values(tmp_path: Path) -> None:
+def test_cold_starts_that_raise_p99_are_reported_with_both_values(store_of: Callable[[Iterable[Batch]], Store]) -> None:
     alive = replace(batch(WARM, "forward", 0.01, 20, 2000), loads=[loaded("young", "start", 12, 8.0)])
-    store = source_of(tmp_path, "slow.db", [alive, batch(COLD, "load", 3.0, 20, 40)])
+    store = store_of([alive, batch(COLD, "load", 3.0, 20, 40)])
     found = text_of(page(store, "/s/shop/replicas?from=now-15m").body)
-    store.close()
 
     assert "p99 is 2.99 s, and 10.0 ms without cold requests." in found.replace("\u202f", " ")
 
 
-def test_a_trace_shows_the_age_of_its_replica(tmp_path: Path) -> None:
+def test_a_trace_shows_the_age_of_its_replica(store_of: Callable[[Iterable[Batch]], Store]) -> None:
     made = batch(COLD, "load", 3.0, 20)
     aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})
-    store = source_of(tmp_path, "aged.db", [replace(made, traces=[aged])])
+    store = store_of([replace(made, traces=[aged])])
     text = text_of(page(store, f"/traces/{aged.trace_id}").body)
-    store.close()
 
     assert "Replica's age 12 s" in text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,19 +23,17 @@ from stagelens.alerts.schema import incidents
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.service import mixtures, nearest_in_rank, slow_of_each_cause
 from stagelens.dashboard.pages.service_charts import CHARTS
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import THIN, UNKNOWN, duration, interval, money
 from stagelens.dashboard.ui.page_export import PageData, as_html, page_data
-from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Event, Point, Series, Store
 from tests.dashboard import notified_store
+from tests.dashboard.rendering import context_at, page_at
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 QUARTER = "from=now-15m"
 
 
@@ -46,21 +44,17 @@ class Incidents:
         self.found = found
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - there are none
-        """Return no objective."""
         return []
 
     def incidents(self) -> list[Incident]:
-        """Return those it was made with."""
         return list(self.found)
 
     def problems(self) -> list[str]:
-        """No file, nothing wrong with it."""
         return []
 
 
 @contextmanager
 def opened(store: Store, *found: IncidentRecord) -> Generator[Source]:
-    """Write incidents into the store for the duration of a test."""
     with store.transaction() as connection:
         for each in found:
             save_incident(connection, each)
@@ -72,7 +66,6 @@ def opened(store: Store, *found: IncidentRecord) -> Generator[Source]:
 
 
 def incident(minutes: float, until: float | None = None, service: str = "two-models", **where: str) -> IncidentRecord:
-    """An incident that began some minutes ago."""
     made = notified_store.record(f"sl-{minutes}{until}{service}{where}"[:32], "latency", 9.0, minutes * 60, service)
     at, ended = NOW.timestamp() - minutes * 60, None if until is None else NOW.timestamp() - until * 60
     finding = replace(made.finding, since=at, where=where)
@@ -81,7 +74,6 @@ def incident(minutes: float, until: float | None = None, service: str = "two-mod
 
 
 def scraped(now: datetime) -> Batch:
-    """Source with buckets that double in width, as in a Prometheus histogram."""
     random = np.random.default_rng(1)
     seconds = np.exp(random.normal(np.log(0.05), 0.6, 5000))
     bucket = np.ceil(np.log2(seconds)).astype(int) - 1
@@ -97,13 +89,12 @@ def scraped(now: datetime) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Services with special data: two models, fixed buckets, one request, and much unattributed time."""
+def store(traffic: ModuleType, open_module_store: Callable[[], Store]) -> Store:
     shape = traffic.Shape
     stages = {"forward": shape(20, 0.2), "queue": shape(4, 1.0, 0.05, 20), "overhead": shape(1, 0.2)}
     unclaimed = {"forward": shape(20, 0.2), "overhead": shape(9, 0.2)}
     busy = [traffic.Service("two-models", model, 12.0, ("/",), stages) for model in ("small", "large")]
-    made = Store.open(f"sqlite:///{tmp_path_factory.mktemp('service') / 'hard.db'}", clock=NOW.timestamp)
+    made = open_module_store()
     traffic.fill(made, NOW - timedelta(minutes=20), NOW, services=busy[:1])
     for at in range(int(NOW.timestamp()) // 10 * 10 - 300, int(NOW.timestamp()), 10):
         second = traffic.batch(busy[1], at, second_version=False, seed=1)
@@ -115,48 +106,31 @@ def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iter
     one = traffic.draw(stages, 1, random)
     traces = list(traffic.kept(series, at, one, random))
     made.write([scraped(NOW), Batch("one", list(traffic.points(series, at, one)), traces, 0, "one")])
-    yield made
-    made.close()
+    return made
 
 
 @pytest.fixture(scope="module")
 def source(store: Store) -> Source:
-    """The data behind the pages."""
     return Source(store, Incidents(), NOW.timestamp)
 
 
-def context(source: Source, address: str) -> Context:
-    """Read an address."""
-    path, _, search = address.partition("?")
-    return context_of(parse(path, search, NOW), source)
-
-
 def page_data_of(source: Source, address: str) -> PageData:
-    """Return charts, tables and texts of a page."""
-    page = page_of(context(source, address))
-    assert page is not None
-    return page_data(page.body)
+    return page_data(page_at(source, address).body)
 
 
 def html_of(source: Source, address: str) -> str:
-    """Return a page as text with its tags."""
-    page = page_of(context(source, address))
-    assert page is not None
-    return as_html(page.body)
+    return as_html(page_at(source, address).body)
 
 
 def figure(source: Source, name: str, address: str) -> dict[str, Any]:
-    """Return one chart of a page."""
-    return CHARTS[name](context(source, address))
+    return CHARTS[name](context_at(source, address))
 
 
 def stages_in(made: dict[str, Any]) -> set[str]:
-    """Return the names of the stacked stages of a figure."""
     return {trace["name"] for trace in made["data"] if "stackgroup" in trace}
 
 
 def notes(made: dict[str, Any]) -> str:
-    """Return all that is written into a figure."""
     return " ".join(str(each["text"]) for each in made["layout"]["annotations"])
 
 
@@ -185,7 +159,7 @@ def test_every_chart_has_a_table_with_units(source: Source) -> None:
 
 
 def test_a_rate_is_compared_over_the_existing_history(source: Source) -> None:
-    made = context(source, f"/s/two-models?{QUARTER}&m=small")
+    made = context_at(source, f"/s/two-models?{QUARTER}&m=small")
     page = html_of(source, f"/s/two-models?{QUARTER}&m=small")
     change = page.partition("Requests")[2].partition("vs prev.")[0]
 
@@ -203,7 +177,9 @@ def test_vs_off_omits_the_comparison(source: Source) -> None:
 
 
 def test_a_model_has_a_link(source: Source) -> None:
-    both, small, large = (context(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large"))
+    both, small, large = (
+        context_at(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large")
+    )
     counted = [each.source.read.latency(each.selection).count for each in (both, small, large)]
     page = html_of(source, f"/s/two-models?{QUARTER}")
 
@@ -224,21 +200,17 @@ def test_fixed_buckets_give_intervals(source: Source) -> None:
     assert "≈ " in page
 
 
-def test_one_request_has_no_percentile(source: Source) -> None:
+def test_one_request_has_no_percentile_and_no_rank_but_a_chart_scale(source: Source) -> None:
     page = html_of(source, f"/s/one?{QUARTER}")
-
-    assert "Too few requests for a percentile" in page
-    assert "could not be rendered" not in page
-    assert "1 request, needs 1,000" in page
-    assert set(page_data_of(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
-
-
-def test_one_request_has_no_rank_but_a_chart_scale(source: Source) -> None:
     table = next(each for each in page_data_of(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
     ticks = figure(source, "heat", f"/s/one?{QUARTER}")["layout"]["yaxis"]["ticktext"]
 
     assert [row[table.head.index("Rank")] for row in table.rows] == [UNKNOWN]
-    assert "and up" not in html_of(source, f"/s/one?{QUARTER}")
+    assert "and up" not in page
+    assert "Too few requests for a percentile" in page
+    assert "could not be rendered" not in page
+    assert "1 request, needs 1,000" in page
+    assert set(page_data_of(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
     assert len(ticks) >= 2
 
 
@@ -263,14 +235,9 @@ def test_a_stage_can_be_left_out(source: Source) -> None:
 
     assert stages_in(percentiles) == stages_in(over) == {"Forward", "Unattributed"}
     assert "ms</b>" not in notes(percentiles)
-    assert (
-        percentiles["layout"]["yaxis"]["range"][1]
-        < figure(source, "percentile", f"/s/two-models?{QUARTER}")["layout"]["yaxis"]["range"][1]
-    )
-    assert (
-        heat["data"][0]["_cells"]["counts"]
-        != figure(source, "heat", f"/s/two-models?{QUARTER}")["data"][0]["_cells"]["counts"]
-    )
+    whole, whole_heat = (figure(source, name, f"/s/two-models?{QUARTER}") for name in ("percentile", "heat"))
+    assert percentiles["layout"]["yaxis"]["range"][1] < whole["layout"]["yaxis"]["range"][1]
+    assert heat["data"][0]["_cells"]["counts"] != whole_heat["data"][0]["_cells"]["counts"]
     assert "Not in the charts" in page
     assert "Show all" in page
 
@@ -304,12 +271,7 @@ def test_events_are_marked_in_the_time_charts(store: Store) -> None:
 
 
 def test_an_alert_outside_the_scope_is_omitted(store: Store) -> None:
-    about: tuple[dict[str, str], ...] = (
-        {"model": "small"},
-        {},
-        {"model": "large"},
-        {"route": "/other", "model": "small"},
-    )
+    about: list[dict[str, str]] = [{"model": "small"}, {}, {"model": "large"}, {"route": "/other", "model": "small"}]
     with opened(store, *(incident(3, None, "two-models", **each) for each in about)) as source:
         drawn = [
             notes(figure(source, "over", f"/s/two-models?{QUARTER}&{part}")).count("■")
@@ -379,7 +341,7 @@ def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
 
 
 def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> None:
-    made = replace(context(source, f"/s/two-models?{QUARTER}").selection, environment="staging")
+    made = replace(context_at(source, f"/s/two-models?{QUARTER}").selection, environment="staging")
 
     page = html_of(source, f"/s/two-models?{QUARTER}&env=staging")
 
@@ -400,7 +362,7 @@ def test_cost_is_shown_only_for_all_requests_of_a_price(store: Store, tmp_path: 
     prices = tmp_path / "prices.yaml"
     prices.write_text("currency: '$'\nprices:\n  - service: two-models\n    per_hour: 36\n")
     source = Source(store, Incidents(), NOW.timestamp, config=DashboardConfig(prices=prices))
-    made = context(source, f"/s/two-models?{QUARTER}")
+    made = context_at(source, f"/s/two-models?{QUARTER}")
     requests = store.read.latency(made.selection).count
     page = html_of(source, f"/s/two-models?{QUARTER}")
 

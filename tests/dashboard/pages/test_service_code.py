@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from stagelens.analysis.profile import FunctionGrowth, ProfileBand
@@ -13,18 +11,15 @@ from stagelens.dashboard.pages.service_code import functions_card, source_addres
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
-
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+from tests.dashboard.served_versions import NOW
 
 
 def band(sampled: float, seconds: float, name: str = "resize") -> ProfileBand:
-    """Requests with one function within `preprocess`."""
     stacks = {f"preprocess;serve:predict@serve.py:9;serve:{name}@serve.py:41": seconds}
     return ProfileBand(seconds, sampled, {"preprocess": seconds}, stacks)
 
 
 def shown(median: ProfileBand, tail: ProfileBand) -> str:
-    """The card as HTML."""
     found = functions_card(median, tail, "at p99", "p99")
     return as_html(found) if found else ""
 

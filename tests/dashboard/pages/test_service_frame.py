@@ -1,22 +1,27 @@
-"""Notices about agents with a budget: its cost, the missing detail, the share of requests, and the start."""
+"""Notices on the page of a service: agents with a budget, and invalid server timings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 
 import pytest
 
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import AGENT_BACKGROUND, AGENT_COST, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.core.names import (
+    AGENT_BACKGROUND,
+    AGENT_COST,
+    REQUEST_DURATION,
+    STAGE_DURATION,
+    STAGE_TIME,
+    SUSPECT_REPORT,
+)
 from stagelens.core.stages import UNTIMED
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.rendering import page_at
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 LAST = int(NOW.timestamp()) // 10 * 10 - 20
 LONG_AGO = LAST - 600
 
@@ -41,10 +46,17 @@ def served(service: str, at: int, level: str, cost: float) -> Batch:
     return Batch(f"{service}:{at}", points, [], 0, "one")
 
 
+def timed(service: str, **suspects: int) -> Batch:
+    """Return a hundred requests of 10 ms, and calls with refused server timings by dialect."""
+    series = Series(service, "1")
+    points = [Point(series, metric, "dependency", LAST, of(0.01)) for metric in (REQUEST_DURATION, STAGE_DURATION)]
+    points += [Point(series, SUSPECT_REPORT, dialect, LAST, of(0.01, count)) for dialect, count in suspects.items()]
+    return Batch(service, points, [], 0, "one")
+
+
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    """A service that records all, one that records less by now, one that did, and one of which nothing comes any more."""
-    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('note') / 'note.db'}", clock=NOW.timestamp)
+def source(open_module_store: Callable[[], Store]) -> Source:
+    store = open_module_store()
     store.write([served("well", at, "all", 14e-6) for at in (LONG_AGO, LAST)])
     store.write([served("less", LONG_AGO, "all", 150e-6), served("less", LAST, "requests_only", 20e-6)])
     store.write([served("back", LONG_AGO - back, "no_facts", 20e-6) for back in (0, 60)])
@@ -52,16 +64,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     store.write([served("silent", LONG_AGO, "all", 150e-6)])
     nothing = [Point(Series("silent", "1"), AGENT_COST, "nothing", LAST, of(0.0, 1))]
     store.write([Batch("nothing", nothing, [], 0, "one")])
-    yield Source(store, None, NOW.timestamp)
-    store.close()
+    store.write([timed("suspect", tgi=12, groq=1)])
+    return Source(store, None, NOW.timestamp)
 
 
 def page_text(source: Source, address: str) -> str:
-    """Return a page."""
-    path, _, search = address.partition("?")
-    page = page_of(context_of(parse(path, search, NOW), source))
-    assert page is not None
-    return as_html(page.body)
+    return as_html(page_at(source, address).body)
 
 
 def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -> None:
@@ -98,3 +106,10 @@ def test_a_window_without_recorded_requests_is_explained(source: Source) -> None
 
     assert "No request in this window" in page
     assert "recorded nothing" in page
+
+
+def test_calls_without_a_split_are_counted_by_dialect(source: Source) -> None:
+    page = page_text(source, "/s/suspect?from=now-15m")
+
+    assert "13 calls with invalid server timings (tgi 12 times, groq 1 time)" in page
+    assert "invalid server timings" not in page_text(source, "/s/well?from=now-15m")

@@ -22,7 +22,7 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
-from tests.dashboard.served_versions import shown
+from tests.dashboard.rendering import shown
 
 VIEW = parse("/", "", NOW)
 PENDING = RuleStatus(
@@ -32,7 +32,6 @@ PENDING = RuleStatus(
 
 @pytest.fixture
 def slo(tmp_path: Path) -> SloStatus:
-    """A healthy objective of the service hot."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLO, encoding="utf-8")
     found = read_slo_file(path, ENV).slos[0]
@@ -47,7 +46,6 @@ def release(burning_store: Store) -> Release:
 
 
 def incident(severity: Severity, name: str = "tail") -> Incident:
-    """An open incident of hot."""
     began = NOW - timedelta(minutes=12)
     return Incident(
         *("i1", name, "hot", severity, "open", began, began, None, "hot is slower", "+50 %", (), "", "", ())
@@ -93,18 +91,13 @@ def test_an_incident_during_maintenance_needs_no_action(slo: SloStatus) -> None:
 
 
 class OneIncident:
-    """Alerts without an objective that know of one open incident."""
-
     def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - as it is asked
-        """No objective."""
         return []
 
     def incidents(self) -> list[Incident]:
-        """The one."""
         return [incident("page")]
 
     def problems(self) -> list[str]:
-        """Nothing is wrong."""
         return []
 
 

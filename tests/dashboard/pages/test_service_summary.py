@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +10,10 @@ from stagelens.dashboard.pages.service_summary import Sentence, summarize
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import SPACE, THIN
 from stagelens.dashboard.ui.page_export import text_of
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
-from stagelens.store import Batch
+from stagelens.store import Batch, Store
 from tests.dashboard import slow_replica
-from tests.dashboard.rollout import NOW, WARM, batch, source_of
+from tests.dashboard.rendering import context_at, page_at
+from tests.dashboard.rollout import NOW, WARM, batch
 
 WINDOW = "from=now-15m&tz=UTC"
 FAILED = replace(WARM, status="error", route="/b")
@@ -25,23 +24,17 @@ def plain(text: str) -> str:
 
 
 def sentences(source: Source, query: str) -> list[Sentence]:
-    found = summarize(context_of(parse("/s/shop", query, NOW), source)).sentences
+    found = summarize(context_at(source, f"/s/shop?{query}")).sentences
     return [each._replace(text=plain(each.text)) for each in found]
 
 
 def page_text(source: Source, query: str) -> str:
-    page = page_of(context_of(parse("/s/shop", query, NOW), source))
-    assert page is not None
-    return plain(text_of(page.body))
+    return plain(text_of(page_at(source, f"/s/shop?{query}").body))
 
 
-def shown(folder: Path, made: Sequence[Batch]) -> tuple[list[Sentence], str]:
-    """Return the sentences about *made*, and the whole page."""
-    store = source_of(folder, "summary.db", made)
+def shown(store: Store) -> tuple[list[Sentence], str]:
     source = Source(store, None, NOW.timestamp)
-    found = sentences(source, WINDOW), page_text(source, WINDOW)
-    store.close()
-    return found
+    return sentences(source, WINDOW), page_text(source, WINDOW)
 
 
 def steady(seconds: float, first: int, last: int, requests: int = 100) -> list[Batch]:
@@ -49,7 +42,6 @@ def steady(seconds: float, first: int, last: int, requests: int = 100) -> list[B
 
 
 def failed(ago: int, requests: int = 20) -> Batch:
-    """Requests that failed after a call to a service timed out."""
     made = batch(FAILED, "queue", 0.5, ago, requests)
     attributes = {"error.type": "504", "server.address": "ranker"}
     call = {"name": "", "stage": "dependency", "start_ns": 0, "duration_ns": 1, "attributes": attributes}
@@ -57,13 +49,13 @@ def failed(ago: int, requests: int = 20) -> Batch:
     return replace(made, traces=[kept])
 
 
-def test_failures_are_stated_first_and_no_stage_is_blamed(tmp_path: Path) -> None:
+def test_failures_are_stated_first_and_no_stage_is_blamed(store_of: Callable[[Iterable[Batch]], Store]) -> None:
     made = [
         *steady(0.01, 920, 1800),
         *steady(0.02, 20, 900),
         *(failed(ago) for ago in range(30, 900, 20)),
     ]
-    found, text = shown(tmp_path, made)
+    found, text = shown(store_of(made))
     what, whom, latency = found
 
     assert what.text == "16.67 % of requests fail: 880 of 5.28k, 0.00 % in the previous 15 m."
@@ -78,21 +70,21 @@ def test_failures_are_stated_first_and_no_stage_is_blamed(tmp_path: Path) -> Non
     assert text.index("of requests fail") < text.index("Where the time goes")
 
 
-def test_timeouts_that_make_a_service_slower_are_failures(tmp_path: Path) -> None:
+def test_timeouts_that_make_a_service_slower_are_failures(store_of: Callable[[Iterable[Batch]], Store]) -> None:
     made = steady(0.01, 20, 1800, 4000)
     for ago in range(30, 890, 40):
         made += [failed(ago, 66), batch(WARM, "queue", 0.3, ago + 20, 36)]
         made += [batch(FAILED, "queue", 0.01, ago + 900, 66), batch(WARM, "queue", 0.05, ago + 920, 100)]
-    (what, whom, latency), _ = shown(tmp_path, made)
+    (what, whom, latency), _ = shown(store_of(made))
 
     assert what.text.startswith("0.80 % of requests fail: ")
     assert whom.text.startswith("Error ReadTimeout (")
     assert latency.text.startswith("p99 rose ")
 
 
-def test_a_slower_window_is_stated_with_its_basis_stage_and_links(tmp_path: Path) -> None:
+def test_a_slower_window_is_stated_with_its_basis_stage_and_links(store_of: Callable[[Iterable[Batch]], Store]) -> None:
     made = [*steady(0.01, 920, 1800), *(batch(WARM, "queue", 0.03, ago, 200) for ago in range(20, 900, 20))]
-    (what, _, where), text = shown(tmp_path, made)
+    (what, _, where), text = shown(store_of(made))
 
     assert what.text == "p99 rose 202 % against the previous 15 m: 10.0 ms → 30.3 ms. Traffic rose 96 %."
     assert "/compare?" in what.href
@@ -102,8 +94,8 @@ def test_a_slower_window_is_stated_with_its_basis_stage_and_links(tmp_path: Path
     assert "p99 rose" in text
 
 
-def test_nothing_stands_out_with_the_compared_numbers(tmp_path: Path) -> None:
-    found, text = shown(tmp_path, steady(0.01, 20, 1800))
+def test_nothing_stands_out_with_the_compared_numbers(store_of: Callable[[Iterable[Batch]], Store]) -> None:
+    found, text = shown(store_of(steady(0.01, 20, 1800)))
 
     assert [each.text for each in found] == [
         "Nothing stands out: p99 is 10.0 ms, 10.0 ms in the previous 15 m (4.50k and 4.40k requests)."
@@ -111,11 +103,10 @@ def test_nothing_stands_out_with_the_compared_numbers(tmp_path: Path) -> None:
     assert "Compare the windows" in text
 
 
-def test_without_requests_to_compare_the_reason_is_stated(tmp_path: Path) -> None:
-    store = source_of(tmp_path, "young.db", steady(0.01, 20, 400))
+def test_without_requests_to_compare_the_reason_is_stated(store_of: Callable[[Iterable[Batch]], Store]) -> None:
+    store = store_of(steady(0.01, 20, 400))
     source = Source(store, None, NOW.timestamp)
     young, alone = (sentences(source, WINDOW + more) for more in ("", "&vs=off"))
-    store.close()
 
     assert [each.text for each in (*young, *alone)] == [
         "Nothing stands out among 1.90k requests; the previous 15 m has no requests.",
@@ -123,12 +114,11 @@ def test_without_requests_to_compare_the_reason_is_stated(tmp_path: Path) -> Non
     ]
 
 
-def test_a_stopped_service_has_no_data_since_its_last_request(tmp_path: Path) -> None:
-    store = source_of(tmp_path, "stopped.db", steady(0.01, 600, 1800))
+def test_a_stopped_service_has_no_data_since_its_last_request(store_of: Callable[[Iterable[Batch]], Store]) -> None:
+    store = store_of(steady(0.01, 600, 1800))
     source = Source(store, None, NOW.timestamp)
     within, text = sentences(source, WINDOW), page_text(source, WINDOW)
     beyond = page_text(source, "from=now-5m&tz=UTC")
-    store.close()
 
     assert within[0].text == "No data since 11:50, for 9 m 53 s."
     assert [each.then for each in within] == ["Go to last data", "Replicas"]
@@ -138,10 +128,8 @@ def test_a_stopped_service_has_no_data_since_its_last_request(tmp_path: Path) ->
 
 def test_a_slow_replica_is_stated_once(tmp_path: Path) -> None:
     store = slow_replica.store_of(tmp_path, slow_replica.traffic())
-    view = parse(f"/s/{slow_replica.SERVICE}", "from=now-45m", slow_replica.NOW)
-    page = page_of(context_of(view, Source(store, None, slow_replica.NOW.timestamp)))
-    assert page is not None
-    text = text_of(page.body)
+    source = Source(store, None, slow_replica.NOW.timestamp)
+    text = text_of(page_at(source, f"/s/{slow_replica.SERVICE}?from=now-45m", slow_replica.NOW).body)
     store.close()
 
     assert text.count("slower than the other 11") == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
@@ -17,8 +15,8 @@ from stagelens.core.names import AGENT_COST, REQUEST_BY_ATTRIBUTE, REQUEST_DURAT
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 MINUTES, REQUESTS = 40, 100
 # Requests of a minute by size and tenant: one in twenty has 4 MB and is slow, whatever its tenant.
 SIZES = {"4194304": 5, "4096": 95}
@@ -26,7 +24,6 @@ TENANTS = {"acme": 40, "globex": 60}
 
 
 def points(series: Series, at: int) -> Iterator[Point]:
-    """The requests of one minute."""
     slow, fast = Histogram(buckets={}), Histogram()
     slow.record(0.6, SIZES["4194304"])
     fast.record(0.1, SIZES["4096"])
@@ -42,7 +39,6 @@ def points(series: Series, at: int) -> Iterator[Point]:
 
 
 def reduced(at: int) -> Iterator[Point]:
-    """Services whose agents counted the attributes of half of the requests, or of none."""
     yield from points(Series("reduced"), at)
     yield Point(Series("bare"), REQUEST_DURATION, "forward", at, Histogram(buckets={-100: REQUESTS}))
     for service in ("reduced", "bare"):
@@ -60,9 +56,8 @@ def by_attribute(series: Series, at: int, name: str, value: str, seconds: dict[f
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[FlaskClient]:
+def client(store: Store) -> FlaskClient:
     """A browser of a store with one service that sends attributes, in two versions, and one that does not."""
-    store = Store.open(f"sqlite:///{tmp_path / 'shared.db'}", clock=NOW.timestamp)
     end = int(NOW.timestamp()) // 60 * 60
     written: list[Point] = []
     for minute in range(MINUTES):
@@ -71,8 +66,7 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
         written.append(Point(Series("old"), REQUEST_DURATION, "forward", at, Histogram(buckets={-100: REQUESTS})))
     written += reduced(end - 60)
     store.write([Batch("one", written)])
-    yield Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).server.test_client()
-    store.close()
+    return Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).server.test_client()
 
 
 def text_of(client: FlaskClient, path: str) -> str:

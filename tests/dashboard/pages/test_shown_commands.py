@@ -7,8 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,28 +19,25 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.web.app import build
 from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.served_versions import NOW
 
 ROOT = Path(__file__).parents[3]
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 PAGES = ("/slo", "/events", "/engines", "/collectors", "/s/shop/capacity", "/incidents")
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The first-run page, and pages that lack something, as HTML."""
-    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('shown') / 'empty.db'}", clock=NOW.timestamp)
+def pages(open_module_store: Callable[[], Store]) -> dict[str, str]:
+    store = open_module_store()
     client: FlaskClient = build(Source(store, None, NOW.timestamp), DashboardConfig()).test_client()
     shown = {"first run": client.get("/").text}
     histogram = Histogram()
     histogram.record(0.1)
     point = Point(Series("shop", "1"), REQUEST_DURATION, "forward", int(NOW.timestamp()) - 300, histogram)
     store.write([Batch("shop", [point])])
-    yield shown | {path: client.get(path).text for path in PAGES}
-    store.close()
+    return shown | {path: client.get(path).text for path in PAGES}
 
 
 def copied(page: str) -> list[str]:
-    """Return what the buttons of *page* copy."""
     return [html.unescape(each) for each in re.findall(r'data-text="([^"]*)"', page)]
 
 

@@ -29,7 +29,6 @@ from stagelens.dashboard.figures.budget import budget_figure, release_markers, s
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.pages.incidents import incident_path, rules_card
 from stagelens.dashboard.pages.measures import urgent_first
-from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.service_charts import CHARTS
 from stagelens.dashboard.pages.slo import slo_sentence, time_to_exhaustion
 from stagelens.dashboard.source import Source
@@ -40,14 +39,14 @@ from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import environment_menu, side
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
-from tests.dashboard.served_versions import Served, shown, write
+from tests.dashboard.rendering import context_at, page_at, shown
+from tests.dashboard.served_versions import Served, write
 
 AXIS = TimeAxis(NOW - timedelta(hours=1), NOW, timedelta(minutes=10), UTC)
 
 
 @pytest.fixture
 def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
-    """Alerts over it, with a file of their own."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLO, encoding="utf-8")
     return AlertsReader(burning_store, LiveSloFile(path, ENV))
@@ -55,20 +54,14 @@ def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
 
 @pytest.fixture
 def source(burning_store: Store, alerts: AlertsReader) -> Source:
-    """The data of the pages."""
     return Source(burning_store, alerts, NOW.timestamp)
 
 
 def page(source: Source, address: str) -> PageData:
-    """Text of the page at *address*."""
-    path, _, search = address.partition("?")
-    found = page_of(context_of(parse(path, search, NOW), source))
-    assert found is not None
-    return page_data(found.body)
+    return page_data(page_at(source, address).body)
 
 
 def links(node: Any) -> Iterator[str]:
-    """Every address that *node* leads to."""
     for name in ("href", "data-href"):
         if getattr(node, name, None):
             yield str(getattr(node, name))
@@ -77,7 +70,6 @@ def links(node: Any) -> Iterator[str]:
 
 
 def status_of(source: Source, name: str) -> SloStatus:
-    """The objective called *name*."""
     return next(each for each in source.slos() if each.slo.name == name)
 
 
@@ -105,18 +97,16 @@ def test_a_young_objective_says_over_what_its_numbers_are(source: Source) -> Non
     assert f"good requests in {over.removesuffix(' of data')}, target 99 %" in shown(source, "/")
 
 
-def test_a_share_inside_says_that_errors_count_as_bad(traffic: ModuleType, tmp_path: Path) -> None:
+def test_a_share_inside_says_that_errors_count_as_bad(traffic: ModuleType, store: Store, tmp_path: Path) -> None:
     half = Served("half", "1", 30, rate=4)
-    store = Store.open(f"sqlite:///{tmp_path / 'half.db'}", clock=NOW.timestamp)
     write(store, traffic, half, replace(half, status="error"))
     path = tmp_path / "slo.yaml"
     path.write_text("slos: [{name: half, service: half, objective: 0.99, threshold: 25.5ms, window: 30d}]")
     source = Source(store, AlertsReader(store, LiveSloFile(path, {})), NOW.timestamp)
-    context = context_of(parse("/s/half", "", NOW), source)
+    context = context_at(source, "/s/half")
     notes = [str(each["text"]) for each in CHARTS["percentile"](context)["layout"]["annotations"]]
     drawn = page(source, "/s/half").charts["percentile"]
     slo = shown(source, "/slo/half")
-    store.close()
 
     shares = r"(\d+\.\d\d)\u202f% of requests inside, (\d\d\.\d\d)\u202f% also without error"
     (found,) = (match for each in notes if (match := re.search(shares, each)))
@@ -193,7 +183,6 @@ def test_a_budget_segment_starts_at_the_remaining_budget() -> None:
 
 
 def unpacked(packed: dict[str, str]) -> np.ndarray:
-    """The numbers a chart carries as bytes."""
     return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
 
 
@@ -256,15 +245,12 @@ class NotifiedAlerts:
     incident: Incident
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:
-        """Return the real ones."""
         return self.real.slos(now)
 
     def incidents(self) -> list[Incident]:
-        """The one."""
         return [self.incident]
 
     def problems(self) -> tuple[str, ...]:
-        """Return the real ones."""
         return self.real.problems()
 
 
@@ -295,17 +281,18 @@ def test_an_objective_is_shown_as_of_the_end_of_the_window(source: Source) -> No
 def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
     moments = (str(int((NOW - timedelta(minutes=each)).timestamp() * 1000)) for each in (100, 42))
     address = "{}{}from={}&to={}".format(path, "&" if "?" in path else "?", *moments)
-    path, _, search = address.partition("?")
-    context = context_of(parse(path, search, NOW), source)
+    context = context_at(source, address)
     # What was told of incidents is their history, below on its page.
     text = shown(source, address).partition("Alert history")[0]
-    beside = " ".join(text_of(each) for each in (side(context, path, source.state()), environment_menu(context)))
+    beside = " ".join(
+        text_of(each) for each in (side(context, context.view.path, source.state()), environment_menu(context))
+    )
 
     for each in ("Burning", "burning 3", "At risk", "Regression ", "got slower since", "→ 2"):
         assert each not in text + beside
     assert [row.state for row in urgent_first(context) if row.service == "hot"] == ["healthy"]
     assert not context.open_incidents
-    assert context_of(parse("/", "", NOW), source).open_incidents
+    assert context_at(source, "/").open_incidents
 
 
 def test_an_objective_of_a_silent_service_has_no_data(source: Source) -> None:
@@ -353,10 +340,9 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
     assert "1 848" not in text.replace("\u202f", " ")
 
 
-def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
+def test_the_page_shows_the_record_of_regression_alerts(store: Store, tmp_path: Path) -> None:
     began, ended = (NOW - timedelta(hours=2)).timestamp(), NOW.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
-    store = Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=NOW.timestamp)
     with store.transaction() as connection:
         for number, service in enumerate(("hot", "calm", "calm")):
             found = Finding("tail", service, "", "tail", "ticket", began, shift=shift)
@@ -373,7 +359,6 @@ def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
         path.write_text(SLO + text, encoding="utf-8")
         source = Source(store, AlertsReader(store, LiveSloFile(path, ENV)), NOW.timestamp)
         tables.append([each.rows for each in page(source, "/slo").tables if each.name == "Regression alerts"][:1])
-    store.close()
 
     assert tables[0] == []
     assert tables[1][0] == [
@@ -414,17 +399,15 @@ def test_an_unknown_objective_links_back_to_the_list(source: Source, name: str) 
 
 
 def test_every_link_of_the_page_opens_a_page(source: Source) -> None:
-    found = page_of(context_of(parse("/slo", "", NOW), source))
-    assert found is not None
+    found = page_at(source, "/slo")
     addresses = set(itertools.chain.from_iterable(links(each) for each in found.body))
 
     assert len(addresses) > 6
     for address in addresses:
-        path, _, search = address.partition("?")
-        assert page_of(context_of(parse(path, search, NOW), source)) is not None
+        page_at(source, address)
 
 
 def test_event_markers_are_on_the_charts_of_a_service(source: Source) -> None:
-    context = Context(parse("/s/hot", "from=now-1h", NOW), source, "hot")
+    context = context_at(source, "/s/hot?from=now-1h")
 
     assert set(context.events.values()) == {"2", "two replicas <b>more</b>"}

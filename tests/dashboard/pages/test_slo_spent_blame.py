@@ -19,7 +19,8 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, KeptTrace, Series, Store
 from tests.dashboard.pages.test_overview import all_of
-from tests.dashboard.served_versions import NOW, Served, shown, write
+from tests.dashboard.rendering import shown
+from tests.dashboard.served_versions import NOW, Served, write
 
 SLO = """slos:
   - {name: shop-latency, service: shop, objective: 0.999, threshold: 300ms, window: 30d}
@@ -52,7 +53,6 @@ HEALTHY = KeptTrace(
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Iterator[Source]:
-    """Two services with burning objectives and incidents."""
     folder = tmp_path_factory.mktemp("bad")
     file = folder / "slo.yaml"
     file.write_text(SLO, encoding="utf-8")

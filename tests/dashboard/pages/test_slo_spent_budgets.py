@@ -17,12 +17,11 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import TableData, page_data
-from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
-from tests.dashboard.served_versions import FAST, Served, shown, write
+from tests.dashboard.rendering import page_at, shown
+from tests.dashboard.served_versions import FAST, Served, write
 
 SLOS = """slos:
   - name: hot-latency
@@ -40,7 +39,6 @@ SLOS = """slos:
 
 @pytest.fixture
 def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
-    """Alerts over the burning store, with budgets."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
     return AlertsReader(burning_store, LiveSloFile(path, ENV))
@@ -48,26 +46,20 @@ def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
 
 @pytest.fixture
 def source(burning_store: Store, alerts: AlertsReader) -> Source:
-    """The data of the pages."""
     return Source(burning_store, alerts, NOW.timestamp)
 
 
 @pytest.fixture
 def client(burning_store: Store, alerts: AlertsReader) -> FlaskClient:
-    """A program."""
     return Dashboard(DashboardConfig(), burning_store, alerts, clock=NOW.timestamp).server.test_client()
 
 
 def budgets_at(source: Source, address: str) -> TableData | None:
-    """The table of the card at *address*."""
-    path, _, search = address.partition("?")
-    found = page_of(context_of(parse(path, search, NOW), source))
-    assert found is not None
+    found = page_at(source, address)
     return next((each for each in page_data(found.body).tables if each.name == "Stage budgets"), None)
 
 
 def page_text_at(source: Source, address: str) -> str:
-    """The words of a page, with plain spaces."""
     return shown(source, address).replace("\u202f", " ")
 
 
@@ -164,14 +156,14 @@ def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:
     assert lines[1][0] == "Queue"
 
 
-def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traffic: ModuleType, tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'rest.db'}", clock=NOW.timestamp)
+def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(
+    traffic: ModuleType, store: Store, tmp_path: Path
+) -> None:
     write(store, traffic, Served("hot", "1", 20, stages={**FAST, "preprocess": 200}))
     path = tmp_path / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
     source = Source(store, AlertsReader(store, LiveSloFile(path, ENV)), NOW.timestamp)
     text = page_text_at(source, "/slo/hot-latency?from=now-15m")
-    store.close()
 
     assert "Every stage stayed within its budget; Queue is closest" in text
     assert "Stages without a budget took" in text

@@ -27,12 +27,12 @@ from stagelens.dashboard.ui.components import SHAPES, WORDS
 from stagelens.dashboard.ui.page_export import page_data, text_of
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.dashboard.web.routing import context_of
 from stagelens.dashboard.web.shell import side
 from stagelens.store import Store
 from tests.dashboard import notified_store
 from tests.dashboard.burning_slos import ENV, NOW
-from tests.dashboard.served_versions import shown
+from tests.dashboard.rendering import page_at, shown
 
 SLOS = """slos:
   - {name: hot-latency, service: hot, objective: 0.99, threshold: 30ms, window: 30d}
@@ -44,7 +44,6 @@ DEAD = timedelta(minutes=10)
 
 
 def source_of(store: Store, folder: Path, slos: str, later: timedelta = timedelta(0)) -> Source:
-    """The data of the pages with *slos* as its file, so much later than the last request."""
     path = folder / "slo.yaml"
     path.write_text(slos, encoding="utf-8")
     return Source(store, AlertsReader(store, LiveSloFile(path, ENV)), (NOW + later).timestamp)
@@ -52,28 +51,23 @@ def source_of(store: Store, folder: Path, slos: str, later: timedelta = timedelt
 
 @pytest.fixture
 def stale(burning_store: Store, tmp_path: Path) -> Source:
-    """Both objectives, ten minutes after the collector stopped."""
     return source_of(burning_store, tmp_path, SLOS, DEAD)
 
 
 @pytest.fixture
 def in_maintenance(burning_store: Store, tmp_path: Path) -> Source:
-    """Both, while work is planned on the one that burns."""
     return source_of(burning_store, tmp_path, SLOS + WORK)
 
 
 def page_text_at(source: Source, address: str) -> str:
-    """The words of a page, with plain spaces."""
     return shown(source, address).replace("\u202f", " ").replace("\xa0", " ")
 
 
 def beside(source: Source) -> str:
-    """The words of the side bar."""
     return text_of(side(context_of(parse("/", "", source.now()), source), "/", source.state()))
 
 
 def status_of(source: Source, name: str) -> SloStatus:
-    """The objective called *name*."""
     return next(each for each in source.slos() if each.slo.name == name)
 
 
@@ -129,8 +123,7 @@ def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source
 
 
 def test_the_list_names_each_state(in_maintenance: Source) -> None:
-    found = page_of(context_of(parse("/slo", "", NOW), in_maintenance))
-    assert found is not None
+    found = page_at(in_maintenance, "/slo")
     rows = {row[0].split()[0]: row[0] for row in page_data(found.body).tables[0].rows}
 
     assert rows["calm-latency"].endswith("Healthy")
@@ -138,8 +131,7 @@ def test_the_list_names_each_state(in_maintenance: Source) -> None:
 
 
 def test_the_budget_series_excludes_maintenance(in_maintenance: Source) -> None:
-    found = page_of(context_of(parse("/slo/hot-latency", "", NOW), in_maintenance))
-    assert found is not None
+    found = page_at(in_maintenance, "/slo/hot-latency")
     series = page_data(found.body).charts["budget"].frame
     left = status_of(in_maintenance, "hot-latency").budget_left
     assert series is not None
@@ -232,8 +224,7 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(tmp_path: Path, 
     with store.transaction() as connection:
         save_incident(connection, gone)
     source = Source(store, AlertsReader(store, LiveSloFile(tmp_path / "slo.yaml", ENV)), NOW.timestamp)
-    page = page_of(context_of(parse("/incidents", "", NOW), source))
-    assert page is not None
+    page = page_at(source, "/incidents")
     row = page_data(page.body).tables[0].rows[0]
     over = next(each for each in timeline_events(context_of(parse("/events", "", NOW), source)) if each.at == ended)
     removed, never = (shown(source, f"/slo/{name}") for name in ("gone", "never-was"))
@@ -248,8 +239,7 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(tmp_path: Path, 
 
 
 def test_every_state_word_has_a_shape(in_maintenance: Source) -> None:
-    found = page_of(context_of(parse("/", "", NOW), in_maintenance))
-    assert found is not None
+    found = page_at(in_maintenance, "/")
     pills = [each for each in _all(found.body, html.Span) if "paused" in str(getattr(each, "className", ""))]
 
     assert [text_of(each) for each in pills] == ["In maintenance"]

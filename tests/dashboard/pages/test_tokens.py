@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
 from stagelens.core.histogram import TOKEN_COUNTS, Histogram, value_at
 from stagelens.core.request_histograms import RequestHistograms
@@ -32,7 +30,8 @@ from stagelens.dashboard.ui.page_export import PageData, page_data
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Point, Series, Store
-from tests.dashboard.served_versions import NOW, shown
+from tests.dashboard.rendering import page_at, shown
+from tests.dashboard.served_versions import NOW
 
 MS = 1_000_000
 PAGE = "/s/chat-llm/tokens"
@@ -62,14 +61,6 @@ class StreamedRequest:
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A store nothing was written to."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'tokens.db'}", clock=NOW.timestamp)
-    yield opened
-    opened.close()
-
-
 def written(store: Store, requests: Iterable[StreamedRequest]) -> Source:
     """Write *requests* as counted by an agent: prefill until the first token, then 20 ms of decode per token."""
     points: list[Point] = []
@@ -95,22 +86,12 @@ def written(store: Store, requests: Iterable[StreamedRequest]) -> Source:
     return Source(store, None, NOW.timestamp)
 
 
-@pytest.fixture(scope="module")
-def source(filled: Store, alerts: AlertsReader) -> Source:
-    """The data of the filled store."""
-    return Source(filled, alerts, NOW.timestamp)
-
-
 def outlined(source: Source, address: str = PAGE) -> PageData:
-    """Return charts and tables of a page."""
-    path, _, search = address.partition("?")
-    page = page_of(context_of(parse(path, search, NOW), source))
-    assert page is not None
+    page = page_at(source, address)
     return page_data(page.body)
 
 
 def waited(source: Source, address: str) -> str:
-    """Return the median time to the first token of a view, as pages write it."""
     path, _, search = address.partition("?")
     measures = measures_of_window(context_of(parse(path, search, NOW), source))
     return duration(value_at(measures.first, 0.5)).replace("\u202f", " ")

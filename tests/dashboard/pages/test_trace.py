@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -17,31 +18,30 @@ from playwright.sync_api import expect
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.analysis.waterfall import busy_ns, lane_of
+from stagelens.core import names
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.page import Page
+from stagelens.dashboard.pages.trace import code_card, request_functions
 from stagelens.dashboard.pages.trace_timeline import Scale
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
-from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.api import as_otlp
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import KeptTrace, Selection, Series, Store
+from tests.dashboard.rendering import page_at
+from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import Visit
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
 
 
 @pytest.fixture(scope="module")
 def source(filled: Store, alerts: AlertsReader) -> Source:
-    """Source of the pages."""
     return Source(filled, alerts, NOW.timestamp, tracer="https://jaeger.example/trace/{trace_id}")
 
 
 @pytest.fixture(scope="module")
 def slow(filled: Store) -> KeptTrace:
-    """Retained request that is dominated by its preprocess."""
     window = Selection(NOW - timedelta(hours=1), NOW, service="vision-api")
     frame = filled.read.exemplars(window, limit=1, dominant="preprocess")
     found = filled.read.trace(str(frame["trace_id"].iloc[0]))
@@ -49,16 +49,7 @@ def slow(filled: Store) -> KeptTrace:
     return found
 
 
-def page(source: Source, address: str) -> Page:
-    """The page of an address."""
-    path, _, search = address.partition("?")
-    found = page_of(context_of(parse(path, search, NOW), source))
-    assert found is not None
-    return found
-
-
 def text(page: Page) -> str:
-    """The page as HTML."""
     return "".join(as_html(each) for each in page.body if each is not None)
 
 
@@ -126,7 +117,7 @@ def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
 
 
 def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> None:
-    shown = text(page(source, f"/traces/{slow.trace_id}?y=lanes"))
+    shown = text(page_at(source, f"/traces/{slow.trace_id}?y=lanes"))
 
     assert 'data-lane="CPU"' in shown
     assert 'data-lane="Waiting"' in shown
@@ -134,7 +125,7 @@ def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> 
 
 
 def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: KeptTrace) -> None:
-    shown = text(page(source, f"/traces/{slow.trace_id}"))
+    shown = text(page_at(source, f"/traces/{slow.trace_id}"))
 
     assert f"https://jaeger.example/trace/{slow.trace_id}" in shown
     assert 'rel="noopener noreferrer"' in shown
@@ -147,26 +138,25 @@ def test_an_invalid_tracing_backend_url_is_refused(url: str) -> None:
 
 
 def test_a_trace_that_was_not_retained_shows_the_newest_retained(source: Source) -> None:
-    shown = text(page(source, f"/traces/{'0' * 32}"))
+    shown = text(page_at(source, f"/traces/{'0' * 32}"))
 
     assert "This trace was not retained" in shown
     assert "Newest retained requests" in shown
 
 
 def rows(shown: str) -> int:
-    """How many traces are listed."""
     return shown.count('data-href="/traces/')
 
 
 @pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
 def test_invalid_filter_values_break_nothing(source: Source, query: str) -> None:
-    assert "could not be rendered" not in text(page(source, f"/traces?svc=vision-api&{query}"))
+    assert "could not be rendered" not in text(page_at(source, f"/traces?svc=vision-api&{query}"))
 
 
 def test_filters_combine(source: Source) -> None:
     """Slower than a bound and of one stage: never more than each alone, and at most fifty."""
     every, slower, both, none = (
-        rows(text(page(source, f"/traces?svc=vision-api{query}")))
+        rows(text(page_at(source, f"/traces?svc=vision-api{query}")))
         for query in ("", "&min=120ms", "&min=120ms&dom=preprocess", "&min=99s")
     )
 
@@ -174,7 +164,7 @@ def test_filters_combine(source: Source) -> None:
 
 
 def test_the_list_explains_its_sampling_rule(source: Source) -> None:
-    shown = text(page(source, "/s/vision-api/traces"))
+    shown = text(page_at(source, "/s/vision-api/traces"))
 
     assert "Metrics include every request. Retained:" in shown
     assert "slowest" in shown
@@ -184,15 +174,14 @@ def test_the_list_explains_its_sampling_rule(source: Source) -> None:
 
 def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: KeptTrace) -> None:
     key, value = next(iter(slow.attributes.items()))
-    shown = text(page(source, f"/traces?svc=vision-api&at={quote(f'{key}:{value}')}"))
+    shown = text(page_at(source, f"/traces?svc=vision-api&at={quote(f'{key}:{value}')}"))
 
     assert rows(shown) > 0
-    assert rows(text(page(source, f"/traces?svc=vision-api&at={quote(f'{key}:no such value')}"))) == 0
+    assert rows(text(page_at(source, f"/traces?svc=vision-api&at={quote(f'{key}:no such value')}"))) == 0
 
 
 @pytest.fixture
 def opened(visit: Visit, slow: KeptTrace) -> Visit:
-    """The page of a trace in a browser."""
     visit.go(f"/traces/{slow.trace_id}")
     return visit
 
@@ -227,3 +216,31 @@ def test_a_typed_bound_filters_the_list(visit: Visit) -> None:
     page.keyboard.press("Enter")
 
     expect(page.get_by_text("No retained request matches")).to_be_visible()
+
+
+PLAIN = KeptTrace("a" * 32, "b" * 16, Series("svc"), 0, 200_000_000, "slow", "preprocess", {"preprocess": 180_000_000})
+
+
+def sampled(*lines: str) -> KeptTrace:
+    return replace(PLAIN, attributes={names.PROFILE: "\n".join(lines)})
+
+
+def test_invalid_samples_are_left_out() -> None:
+    assert request_functions(PLAIN) == []
+    assert "no valid samples" in as_html(code_card(sampled("no number", "-4 preprocess;a:b@c.py:1")))
+
+
+def test_functions_have_the_time_of_their_samples() -> None:
+    found = request_functions(
+        sampled("160000 preprocess;serve:resize@serve.py:41", "9000 preprocess;serve:load@serve.py:9")
+    )
+    assert [(each.title, round(each.tail_self_ms)) for each in found] == [
+        ("resize (serve.py:41)", 160),
+        ("load (serve.py:9)", 9),
+    ]
+
+
+def test_names_are_escaped() -> None:
+    shown = code_card(sampled(f"9000 preprocess;serve:<script>{'x' * 300}@<b>.py:1"))
+    assert "<script>" not in as_html(shown)
+    assert "<b>" not in as_html(shown)

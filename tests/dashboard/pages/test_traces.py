@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from stagelens.dashboard.pages.page import Page
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import TIMES
 from stagelens.dashboard.ui.page_export import TableData, page_data, text_of
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, KeptTrace, Series, Store
 from stagelens.store.queries import trace_search
+from tests.dashboard.rendering import links_in, page_at
 from tests.dashboard.served_versions import NOW
 
 NS = 1_000_000_000
@@ -24,7 +21,6 @@ REPLICAS = ("shop-7f6b9:7", "shop-9xwzn:7")
 
 
 def trace(number: int, series: Series = SHOP, **attributes: str | int) -> KeptTrace:
-    """Return a retained trace; a larger number is slower and older."""
     spent = {"queue" if number % 2 else "forward": number * 1_000_000}
     return KeptTrace(
         trace_id=f"{number:032x}",
@@ -50,39 +46,18 @@ def traces() -> Iterator[KeptTrace]:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    """The data of a store with retained requests."""
-    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('traces')}/traces.db", clock=NOW.timestamp)
+def source(open_module_store: Callable[[], Store]) -> Source:
+    store = open_module_store()
     store.write([Batch("shop", traces=list(traces()))])
-    yield Source(store, None, NOW.timestamp)
-    store.close()
-
-
-def page(source: Source, address: str) -> Page:
-    """Return the page of an address."""
-    path, _, search = address.partition("?")
-    found = page_of(context_of(parse(path, search, NOW), source))
-    assert found is not None
-    return found
+    return Source(store, None, NOW.timestamp)
 
 
 def requests(source: Source, address: str) -> TableData:
-    """Return the table of the requests of an address."""
-    return next(each for each in page_data(page(source, address).body).tables if each.name == "Retained requests")
-
-
-def links(node: Any) -> dict[str, str]:
-    """Return the addresses of the links in *node*, by their text."""
-    found = {text_of(node): str(node.href)} if getattr(node, "href", None) else {}
-    inside = node if isinstance(node, list) else getattr(node, "children", None)
-    for each in inside if isinstance(inside, list) else [inside]:
-        if each is not None and not isinstance(each, str):
-            found |= links(each)
-    return found
+    return next(each for each in page_data(page_at(source, address).body).tables if each.name == "Retained requests")
 
 
 def test_a_filter_offers_the_values_that_occur_with_their_counts(source: Source) -> None:
-    found = links(page(source, "/traces").body)
+    found = links_in(page_at(source, "/traces").body)
 
     assert found["/sell 40"] == "/traces?r=/sell"
     assert found["Queue 60"] == "/traces?dom=queue"
@@ -95,14 +70,14 @@ def test_a_filter_offers_the_values_that_occur_with_their_counts(source: Source)
 
 def test_several_attributes_are_chips_that_end_one_by_one(source: Source) -> None:
     address = f"/traces?at=tenant:acme%252C+inc,replica:{REPLICAS[1]}"
-    found = links(page(source, address).body)
+    found = links_in(page_at(source, address).body)
 
     assert found[f"tenant acme, inc {TIMES}"] == f"/traces?at=replica:{REPLICAS[1]}"
     assert found[f"Replica {REPLICAS[1]} {TIMES}"] == "/traces?at=tenant:acme%252C+inc"
     assert found["/buy 7"] == address.replace("?at", "?r=/buy&at")
     assert found["bolt 50"] == f"/traces?at=replica:{REPLICAS[1]},tenant:bolt"
     assert len(requests(source, address).rows) == 10
-    assert f"Request size 4-16 kB {TIMES}" in links(page(source, "/traces?at=request_size:4096").body)
+    assert f"Request size 4-16 kB {TIMES}" in links_in(page_at(source, "/traces?at=request_size:4096").body)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +94,8 @@ def test_several_attributes_are_chips_that_end_one_by_one(source: Source) -> Non
     ],
 )
 def test_the_range_of_the_latency_is_a_chip(source: Source, query: str, ends: dict[str, str], number: int) -> None:
-    shown = page(source, f"/traces?{query}")
-    found = {text: href for text, href in links(shown.body).items() if text.startswith(("Latency", "to "))}
+    shown = page_at(source, f"/traces?{query}")
+    found = {text: href for text, href in links_in(shown.body).items() if text.startswith(("Latency", "to "))}
 
     assert {text.replace("\u202f", " "): href for text, href in found.items()} == ends
     assert f"{number} retained requests" in text_of(shown.body)
@@ -128,13 +103,13 @@ def test_the_range_of_the_latency_is_a_chip(source: Source, query: str, ends: di
 
 def test_pages_are_addresses_in_a_stable_order(source: Source) -> None:
     pages = [requests(source, f"/traces?err=0&t=new&n={number}") for number in (1, 2)]
-    first, second = (links(page(source, f"/traces?err=0&t=new&n={number}").body) for number in (1, 2))
+    first, second = (links_in(page_at(source, f"/traces?err=0&t=new&n={number}").body) for number in (1, 2))
     shown = [row[1] for each in pages for row in each.rows]
 
     assert (first["Next →"], second["← Previous"]) == ("/traces?t=new&err=0&n=2", "/traces?t=new&err=0")
     assert ("← Previous" in first, "Next →" in second) == (False, False)
     assert (len(shown), len({row for each in pages for row in map(tuple, each.rows)})) == (80, 80)
-    assert "51 to 80 of 80" in text_of(page(source, "/traces?err=0&n=9").body)
+    assert "51 to 80 of 80" in text_of(page_at(source, "/traces?err=0&n=9").body)
     assert second["Slowest"] == "/traces?err=0"
 
 
@@ -151,5 +126,5 @@ def test_a_limited_search_is_said(source: Source, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(trace_search, "MAX_SEARCHED", 30)
     limited = Source(source.store, None, NOW.timestamp)
 
-    assert "Only the slowest 30 of 120 retained requests were searched" in text_of(page(limited, "/traces").body)
-    assert "were searched" not in text_of(page(source, "/traces").body)
+    assert "Only the slowest 30 of 120 retained requests were searched" in text_of(page_at(limited, "/traces").body)
+    assert "were searched" not in text_of(page_at(source, "/traces").body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,6 @@ prices:
 
 
 def point(service: str, metric: str, key: str, at: int, values: Sequence[float]) -> Point:
-    """Return one point."""
     histogram = Histogram()
     for value in values:
         histogram.record(value)
@@ -43,7 +42,6 @@ def point(service: str, metric: str, key: str, at: int, values: Sequence[float])
 
 
 def points() -> Iterator[Point]:
-    """Yield an hour of three services: one with GPUs and queues, one with CPUs and failed calls, one without anything."""
     for at in range(AT - 3600, AT, 300):
         for service in ("ocr", "chat", "bare"):
             yield point(service, REQUEST_DURATION, "forward", at, [0.1] * 10)
@@ -54,17 +52,14 @@ def points() -> Iterator[Point]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """The store of the three services."""
-    made = Store.open(f"sqlite:///{tmp_path_factory.mktemp('waste')}/waste.db", clock=NOW.timestamp)
+def store(open_module_store: Callable[[], Store]) -> Store:
+    made = open_module_store()
     load = StoredLoad("ocr", "1", "prod", "a", "ocr-1:7", "read", "m", "", (AT - 800) * NS, (AT - 80) * NS, 720 * NS)
     made.write([Batch("hour", list(points()), loads=[load])])
-    yield made
-    made.close()
+    return made
 
 
 def source_of(store: Store, folder: Path, prices: str = "") -> Source:
-    """Return the data, with *prices* unless empty."""
     path = folder / "prices.yaml"
     path.write_text(prices)
     alerts = AlertsReader(store, LiveSloFile(None, {}))
@@ -72,7 +67,6 @@ def source_of(store: Store, folder: Path, prices: str = "") -> Source:
 
 
 def shown(source: Source, search: str = WINDOW) -> tuple[str, list[str], list[list[str]], str]:
-    """Return sentence, header and rows of the card, and its HTML."""
     context = context_of(parse("/", search, NOW), source)
     made = waste_card(context, urgent_first(context))
     assert made is not None

@@ -49,12 +49,10 @@ LAB = np.array(
 
 
 def colour(token: str, theme: str) -> str:
-    """Return the value of *token*."""
     return PAIRS[token].split(", ")[THEMES.index(theme)]
 
 
 def linear(value: str) -> Colour:
-    """Return a colour as linear light."""
     channels = np.array([int(value[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 

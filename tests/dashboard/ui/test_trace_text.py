@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -15,11 +14,11 @@ from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, KeptTrace, Point, Series, Store
+from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
 
 pytestmark = pytest.mark.stacks
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 MS = 1_000_000
 TRACE, SPAN = "ab" * 16, "cd" * 8
 QUICK = {"forward": 20 * MS, "queue": 2 * MS, "overhead": MS}
@@ -28,7 +27,6 @@ PAUSED = {"gc:forward": 80 * MS, "gc:queue": 20 * MS, "loop:queue": 10 * MS}
 
 
 def paused() -> Batch:
-    """Two thousand requests, one in fifty with a GC pause and a stalled event loop; one of these is retained."""
     counts = RequestHistograms()
     for number in range(2000):
         stages = SLOW if number % 50 == 0 else QUICK
@@ -51,7 +49,6 @@ def paused() -> Batch:
 
 @pytest.fixture(scope="module")
 def visits(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
-    """A tab of a dashboard that knows a service that was held up, and nothing else."""
     folder = tmp_path_factory.mktemp("paused")
     slos = folder / "slo.yaml"
     slos.write_text("slos: [{name: fast, service: paused, objective: 0.9, threshold: 300ms, window: 30d}]\n")

@@ -36,7 +36,6 @@ Fetch = Callable[[str], tuple[int, str]]
 
 
 def named(part: str) -> str:
-    """Return another name with every character."""
     return f"{part} {EVERYTHING}"
 
 
@@ -53,13 +52,11 @@ def points(traffic: ModuleType, series: Series, at: int, stages: dict[str, float
 
 @pytest.fixture(scope="module")
 def messages() -> list[str]:
-    """The links of the messages about the incidents."""
     return []
 
 
 @pytest.fixture(scope="module")
 def served(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory, messages: list[str]) -> Iterator[Dashboard]:
-    """A dashboard over services with such names, one of which has everything that a page can show."""
     folder = tmp_path_factory.mktemp("names")
     store = Store.open(f"sqlite:///{folder / 'names.db'}", clock=NOW.timestamp)
     now = int(NOW.timestamp()) // 10 * 10
@@ -121,7 +118,6 @@ def in_process(dashboard: Dashboard) -> Fetch:
 
 
 def behind_proxy(dashboard: Dashboard) -> Fetch:
-    """A proxy that decodes and normalizes each path, as nginx does for `proxy_pass` with a path."""
     fetch = over_socket(dashboard)
 
     def through(address: str) -> tuple[int, str]:
@@ -149,7 +145,6 @@ def links(page: str) -> set[str]:
 
 
 def crawl(fetch: Fetch, starts: set[str], named_by: set[str]) -> dict[str, int]:
-    """Return the status of the pages that links reach; one for each path, and for each of its parameters among *named_by*."""
     seen, waiting, status = set[tuple[str, str]](), sorted(starts), dict[str, int]()
     while waiting:
         address = waiting.pop()

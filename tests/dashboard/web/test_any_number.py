@@ -8,12 +8,7 @@ import re
 import pytest
 from flask.testing import FlaskClient
 
-from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.api_queries import QUERIES
-from stagelens.dashboard.web.app import Dashboard
-from stagelens.store import Store
-from tests.dashboard.served_versions import NOW
 
 LONG = "9" * 5000
 NUMBERS = (LONG, f"{LONG}ms", f"now-{LONG}h", "1e400", "nan", "²", "٣")
@@ -26,15 +21,8 @@ KEYS = ("p", "min", "max", "at", "sel", "n", "from", "to", "a", "b")
 HEADERS = ("Accept-Encoding", "If-None-Match", "Range", "X-Forwarded-For", "X-Forwarded-Port", "Cookie")
 
 
-@pytest.fixture(scope="module")
-def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
-    """A client of the dashboard over the filled store."""
-    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).server.test_client()
-
-
 @pytest.fixture
 def failures(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The log, in which no request may leave an exception."""
     caplog.set_level(logging.ERROR)
     return caplog
 

@@ -27,20 +27,17 @@ from tests.dashboard.served_versions import NOW
 
 
 def client_of(store: Store, slos: Path, env: Mapping[str, str]) -> FlaskClient:
-    """Return a client of the dashboard of *store*."""
     alerts = AlertsReader(store, LiveSloFile(slos, env))
     return Dashboard(DashboardConfig(), store, alerts, clock=NOW.timestamp).server.test_client()
 
 
 @pytest.fixture(scope="module")
 def burning(burning_store: Store, burning_folder: Path) -> FlaskClient:
-    """A client of the dashboard with incidents."""
     return client_of(burning_store, burning_folder / "slo.yaml", ENV)
 
 
 @pytest.fixture(scope="module")
 def loaded(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
-    """A client of the dashboard of a service whose latency grows with its load."""
     folder = tmp_path_factory.mktemp("loaded")
     (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
     store = capacity_store.fill(traffic, folder / "loaded.db", NOW)
@@ -49,7 +46,6 @@ def loaded(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def ask(client: FlaskClient, question: str, status: int = 200) -> dict[str, Any]:
-    """Return the result of a query; its table also as `records`."""
     response = client.get(f"/api/v1/query/{question}")
     assert response.status_code == status, response.text
     found: dict[str, Any] = response.json or {}
@@ -171,15 +167,13 @@ def test_advice_is_that_of_the_service_or_the_largest_of_each(burning: FlaskClie
     assert ask(burning, "advice?rank=p75", 400)["key"] == "rank"
 
 
-def test_collectors_have_a_row_for_each_problem(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
+def test_collectors_have_a_row_for_each_problem(store: Store) -> None:
     at = NOW.timestamp()
     refusing = Vitals(refused_per_second={"401": 2.0})
     with store.transaction() as connection:
         write_report(connection, Report("a", "pod-a", "1.2.3", at - 60, at - 3))
         write_report(connection, Report("b", "pod-b", "1.2.3", at - 60, at - 3, refusing))
     found = ask(Dashboard(DashboardConfig(), store, clock=NOW.timestamp).server.test_client(), "collectors")
-    store.close()
 
     assert [(each["collector"], each["state"]) for each in found["records"]] == [("pod-a", "ok"), ("pod-b", "look")]
     assert found["records"][0]["problem"] is None

@@ -35,15 +35,8 @@ from stagelens.store import Batch, Series, Store
 FIRST_CARD, LAST_CARD = "Fleet overview", "the last card"
 
 
-@pytest.fixture(scope="module")
-def client(dashboard: Dashboard) -> FlaskClient:
-    """A client of the dashboard over the filled store."""
-    return dashboard.server.test_client()
-
-
 @pytest.fixture
 def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The last card of the overview is ready once the event is set."""
     is_ready = threading.Event()
 
     def card(*_: object) -> components.P:
@@ -57,7 +50,6 @@ def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def opened(dashboard: Dashboard, encoding: str = "identity") -> Generator[HTTPResponse]:
-    """Yield the response with the overview, of which nothing is read yet."""
     with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
         connection.request("GET", "/", headers={"Accept-Encoding": encoding})
         with connection.getresponse() as response:
@@ -65,7 +57,6 @@ def opened(dashboard: Dashboard, encoding: str = "identity") -> Generator[HTTPRe
 
 
 def decoder(encoding: str) -> Any:
-    """Return the function that decodes the next bytes of a response."""
     if encoding == "zstd":
         return zstandard.ZstdDecompressor().decompressobj().decompress
     return zlib.decompressobj(31).decompress if encoding == "gzip" else bytes

@@ -10,21 +10,13 @@ import zstandard
 from flask.testing import FlaskClient
 
 from stagelens.dashboard.web import assets
-from stagelens.dashboard.web.app import Dashboard
 
 FOREVER = "private, max-age=31536000, immutable"
 # Bytes of all files of a page with charts, compressed with gzip. The page itself has 10 to 35 kB.
 MAX_BYTES = 425_000
 
 
-@pytest.fixture(scope="module")
-def client(dashboard: Dashboard) -> FlaskClient:
-    """A client of the dashboard over the filled store."""
-    return dashboard.server.test_client()
-
-
 def files_of(client: FlaskClient) -> list[str]:
-    """Return the URLs of all files of the overview."""
     document = client.get("/").text
     found = set(re.findall(r'"(/assets/[^"]+)"', document))
     style = next(url for url in found if url.endswith(".css"))

@@ -94,17 +94,19 @@ def test_an_empty_token_file_is_no_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", "0.0.0.0", "evil@localhost"]
+    ("host", "status"),
+    [
+        *((name, 200) for name in ("127.0.0.1:8600", "localhost:1", "[::1]:8600")),
+        *((name, 421) for name in ("evil.example", "evil.example:8600", "127.0.0.1.evil.example", "0.0.0.0")),
+        *((name, 421) for name in ("evil@localhost", "<script>")),
+    ],
 )
-def test_another_name_for_loopback_is_refused(filled: Store, host: str) -> None:
-    response = client_of(filled, DashboardConfig()).get("/", headers={"Host": host})
+@pytest.mark.parametrize("path", ["/", "/healthz"])
+def test_loopback_is_served_by_its_own_names_only(filled: Store, path: str, host: str, status: int) -> None:
+    response = client_of(filled, DashboardConfig()).get(path, headers={"Host": host})
 
-    assert response.status_code == 421
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:8600", "localhost:1", "[::1]:8600"])
-def test_names_of_this_machine_are_served(filled: Store, host: str) -> None:
-    assert client_of(filled, DashboardConfig()).get("/", headers={"Host": host}).status_code == 200
+    assert response.status_code == status
+    assert status == 200 or b"<script>" not in response.data
 
 
 @pytest.mark.parametrize(
@@ -137,12 +139,6 @@ def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) 
     assert client.get("/s/a").status_code == 200
 
 
-def test_a_refusal_escapes_the_host(filled: Store) -> None:
-    response = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
-
-    assert b"<script>" not in response.data
-
-
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 @pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
 def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str) -> None:
@@ -164,10 +160,6 @@ def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
     assert "services" in response.text
     # A restart would not mend the database.
     assert living.status_code == 200
-
-
-def test_healthz_is_served_to_known_hosts_only(filled: Store) -> None:
-    assert client_of(filled, DashboardConfig()).get("/healthz", headers={"Host": "evil.example"}).status_code == 421
 
 
 def test_the_content_security_policy_allows_this_host_only(filled: Store) -> None:

@@ -45,7 +45,6 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    """Requests, engines, events and incidents of two environments."""
     folder = tmp_path_factory.mktemp("controls")
     (folder / "slo.yaml").write_text(SLOS)
     store = Store.open(f"sqlite:///{folder / 's.db'}", clock=NOW.timestamp)
@@ -82,7 +81,6 @@ def _open_in_staging(store: Store) -> None:
 
 
 def pages(source: Source) -> list[str]:
-    """Return the address of every page."""
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"))
     of_one = ["/slo/vision-latency", f"/incidents/{notified_store.OPEN}", f"/traces/{found['trace_id'].iloc[0]}"]
     of_services = [f"/s/{SERVICES.get(tab, 'vision-api')}{tab and '/'}{tab}" for tab in SERVICE_PAGES]
@@ -90,7 +88,6 @@ def pages(source: Source) -> list[str]:
 
 
 def content(source: Source, address: str, query: str) -> str:
-    """Return all words and numbers of a page."""
     path, _, search = address.partition("?")
     view = source.whole(parse(path, f"{search}&{query}", NOW))
     page = page_of(context_of(view, source))

@@ -28,22 +28,16 @@ from stagelens.dashboard.web.prometheus_api import METRICS
 from stagelens.dashboard.web.promql import Matcher, QueryError, QueryEvaluator, QueryLimits, VectorSeries, parse
 from stagelens.store import Retention, Store
 from stagelens.store.queries import windows
+from tests.dashboard.served_versions import NOW
 from tests.support import prometheus_tool
 from tests.support.raw_requests import NOON, Request, Site
 
 ROOT = Path(__file__).parents[3]
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 # A whole minute, and the seconds of the data before it.
 END, WINDOW = int(NOW.timestamp()) - 3, 1800
 LAST = range(END - WINDOW, END)
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 API = "/api/v1"
-
-
-@pytest.fixture(scope="module")
-def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
-    """A client of the dashboard over the filled store."""
-    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).server.test_client()
 
 
 def data_of(client: FlaskClient, path: str, /, **query: Any) -> Any:
@@ -55,7 +49,6 @@ def data_of(client: FlaskClient, path: str, /, **query: Any) -> Any:
 
 
 def instant(client: FlaskClient, query: str, **more: Any) -> dict[tuple[str, ...], float]:
-    """Return the values of a vector by the values of its labels, without the name of the metric."""
     found = data_of(client, "query", **{"query": query, "time": END, "lookback_delta": f"{WINDOW}s", **more})
     assert found["resultType"] == "vector"
     return {
@@ -64,8 +57,16 @@ def instant(client: FlaskClient, query: str, **more: Any) -> dict[tuple[str, ...
     }
 
 
+def error_of(client: FlaskClient, path: str, status: int, kind: str, /, **query: Any) -> str:
+    """Return the text of an error in the form of Prometheus."""
+    response = client.post(f"{API}/{path}", data=query)
+    assert response.json is not None
+    assert response.json.keys() == {"status", "errorType", "error"}
+    assert (response.status_code, response.json["status"], response.json["errorType"]) == (status, "error", kind)
+    return response.json["error"]
+
+
 def our_rows(client: FlaskClient, question: str, window: range, service: str, p: str) -> list[dict[str, Any]]:
-    """Return the rows of a query of our own API."""
     query = {"service": service, "from": str(window.start * 1000), "to": str(window.stop * 1000), "p": p}
     response = client.get(f"{API}/query/{question}", query_string=query)
     assert response.json is not None
@@ -175,55 +176,47 @@ def test_the_health_check_of_grafana(client: FlaskClient) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "kind", "text"),
     [
-        ({}, 400, "bad_data", '"query"'),
-        ({"query": "1 +"}, 400, "bad_data", "parse error"),
-        ({"query": "1", "time": "soon"}, 400, "bad_data", '"time"'),
-        ({"query": "1", "time": "1e300"}, 400, "bad_data", '"time"'),
-        ({"query": "1", "time": "nan"}, 400, "bad_data", '"time"'),
-        ({"query": "1", "lookback_delta": "-5m"}, 400, "bad_data", '"lookback_delta"'),
-        ({"query": "1", "lookback_delta": "500d"}, 400, "bad_data", '"lookback_delta"'),
-        ({"query": "stagelens_error_ratio", "limit": "-1"}, 400, "bad_data", '"limit"'),
-        ({"query": "rate(stagelens_requests_per_second[5m])"}, 400, "bad_data", "stagelens_requests_per_second"),
-        ({"query": "stagelens_error_ratio[5m]"}, 400, "bad_data", "lookback_delta"),
-        ({"query": "histogram_quantile(0.99, stagelens_latency_seconds)"}, 400, "bad_data", 'quantile="0.99"'),
-        ({"query": "quantile(0.99, stagelens_latency_seconds)"}, 400, "bad_data", 'quantile="0.99"'),
-        ({"query": "stddev(stagelens_latency_seconds)"}, 400, "bad_data", "sum, avg"),
-        ({"query": "stagelens_error_ratio and stagelens_error_ratio"}, 400, "bad_data", "group_left"),
-        ({"query": "stagelens_error_ratio @ 5"}, 400, "bad_data", "offset"),
-        ({"query": '"text"'}, 400, "bad_data", "text is not supported"),
-        ({"query": 'stagelens_latency_seconds{quantile="p99"}'}, 400, "bad_data", 'quantile="0.999"'),
-        ({"query": 'stagelens_latency_seconds{quantile="1"}'}, 400, "bad_data", 'quantile="0.999"'),
-        ({"query": 'stagelens_error_ratio{a="1" or b="2"}'}, 400, "bad_data", "regular expression"),
-        ({"query": 'stagelens_error_ratio{model=~"("}'}, 400, "bad_data", "regex"),
-        ({"query": "stagelens_error_ratio offset 100y"}, 400, "bad_data", "1970"),
-        ({"query": "+".join(["stagelens_error_ratio"] * 40)}, 400, "bad_data", "30 selectors"),
-        ({"query": "(" * 2000 + "1" + ")" * 2000}, 400, "bad_data", "too long"),
-        ({"query": "-(" * 499 + "stagelens_error_ratio" + ")" * 499}, 400, "bad_data", "nested"),
-        ({"query": "1" * 70_000}, 400, "bad_data", "too long"),
-        ({"query": '{__name__=~"stagelens_stage_.*"} * 2'}, 422, "execution", "same labelset"),
-        (
-            {"query": "stagelens_stage_share / on (quantile) stagelens_latency_seconds"},
-            422,
-            "execution",
-            "many-to-many",
-        ),
-        (
-            {"query": "stagelens_stage_share / on (service_name, quantile) stagelens_latency_seconds"},
-            422,
-            "execution",
-            "group_left",
-        ),
+        ({}, '"query"'),
+        ({"query": "1 +"}, "parse error"),
+        ({"query": "1", "time": "soon"}, '"time"'),
+        ({"query": "1", "time": "1e300"}, '"time"'),
+        ({"query": "1", "time": "nan"}, '"time"'),
+        ({"query": "1", "lookback_delta": "-5m"}, '"lookback_delta"'),
+        ({"query": "1", "lookback_delta": "500d"}, '"lookback_delta"'),
+        ({"query": "stagelens_error_ratio", "limit": "-1"}, '"limit"'),
+        ({"query": "rate(stagelens_requests_per_second[5m])"}, "stagelens_requests_per_second"),
+        ({"query": "stagelens_error_ratio[5m]"}, "lookback_delta"),
+        ({"query": "histogram_quantile(0.99, stagelens_latency_seconds)"}, 'quantile="0.99"'),
+        ({"query": "quantile(0.99, stagelens_latency_seconds)"}, 'quantile="0.99"'),
+        ({"query": "stddev(stagelens_latency_seconds)"}, "sum, avg"),
+        ({"query": "stagelens_error_ratio and stagelens_error_ratio"}, "group_left"),
+        ({"query": "stagelens_error_ratio @ 5"}, "offset"),
+        ({"query": '"text"'}, "text is not supported"),
+        ({"query": 'stagelens_latency_seconds{quantile="p99"}'}, 'quantile="0.999"'),
+        ({"query": 'stagelens_latency_seconds{quantile="1"}'}, 'quantile="0.999"'),
+        ({"query": 'stagelens_error_ratio{a="1" or b="2"}'}, "regular expression"),
+        ({"query": 'stagelens_error_ratio{model=~"("}'}, "regex"),
+        ({"query": "stagelens_error_ratio offset 100y"}, "1970"),
+        ({"query": "+".join(["stagelens_error_ratio"] * 40)}, "30 selectors"),
+        ({"query": "(" * 2000 + "1" + ")" * 2000}, "too long"),
+        ({"query": "-(" * 499 + "stagelens_error_ratio" + ")" * 499}, "nested"),
+        ({"query": "1" * 70_000}, "too long"),
     ],
 )
-def test_an_error_has_the_form_of_prometheus(
-    client: FlaskClient, query: dict[str, str], status: int, kind: str, text: str
-) -> None:
-    response = client.post(f"{API}/query", data={"time": str(END), "lookback_delta": "30m", **query})
+def test_an_invalid_query_is_bad_data(client: FlaskClient, query: dict[str, str], text: str) -> None:
+    assert text in error_of(client, "query", 400, "bad_data", time=END, lookback_delta="30m", **query)
 
-    assert response.json is not None
-    assert response.json.keys() == {"status", "errorType", "error"}
-    assert (response.status_code, response.json["status"], response.json["errorType"]) == (status, "error", kind)
-    assert text in response.json["error"]
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ('{__name__=~"stagelens_stage_.*"} * 2', "same labelset"),
+        ("stagelens_stage_share / on (quantile) stagelens_latency_seconds", "many-to-many"),
+        ("stagelens_stage_share / on (service_name, quantile) stagelens_latency_seconds", "group_left"),
+    ],
+)
+def test_an_ambiguous_match_is_an_error_of_execution(client: FlaskClient, query: str, text: str) -> None:
+    assert text in error_of(client, "query", 422, "execution", query=query, time=END, lookback_delta="30m")
 
 
 @pytest.mark.parametrize(
@@ -238,31 +231,21 @@ def test_an_error_has_the_form_of_prometheus(
     ],
 )
 def test_an_invalid_range_is_named(client: FlaskClient, query: dict[str, str], text: str) -> None:
-    response = client.get(f"{API}/query_range", query_string={"query": "1", **query})
-
-    assert response.json is not None
-    assert (response.status_code, response.json["errorType"]) == (400, "bad_data")
-    assert text in response.json["error"]
+    assert text in error_of(client, "query_range", 400, "bad_data", query="1", **query)
 
 
 def test_too_many_values_are_refused(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "MAX_VALUES", 1000)
     query = {"query": "stagelens_stage_seconds", "start": END - 1800, "end": END, "step": "10", "lookback_delta": "5m"}
-    response = client.post(f"{API}/query_range", data=query)
 
-    assert response.json is not None
-    assert (response.status_code, response.json["errorType"]) == (422, "execution")
-    assert "larger step" in response.json["error"]
+    assert "larger step" in error_of(client, "query_range", 422, "execution", **query)
 
 
 @pytest.mark.parametrize("query", ["stagelens_slo_budget_left", "1 > bool stagelens_slo_burn_rate"])
 def test_objectives_over_time_are_refused(client: FlaskClient, query: str) -> None:
     times = {"start": END - 60, "end": END, "step": 60}
-    response = client.post(f"{API}/query_range", data={"query": query, **times})
 
-    assert response.json is not None
-    assert (response.status_code, response.json["errorType"]) == (422, "execution")
-    assert "instant query" in response.json["error"]
+    assert "instant query" in error_of(client, "query_range", 422, "execution", query=query, **times)
 
 
 @pytest.mark.parametrize("query", ["up", 'stagelens_latency_seconds{service_name="no"}'])
@@ -349,25 +332,9 @@ def test_a_wrong_method_gets_the_allowed_ones(client: FlaskClient, path: str) ->
 
 
 WORDS = [
-    *(
-        "stagelens_error_ratio",
-        '{model=~".*"}',
-        "stagelens_slo_burn_rate",
-        "sum",
-        "topk",
-        "by (model)",
-        "on (model)",
-        "group_left",
-    ),
+    *("stagelens_error_ratio", '{model=~".*"}', "stagelens_slo_burn_rate", "sum", "topk", "by (model)", "on (model)"),
     *'+-*/^%<>()[]{},="1 ',
-    "bool",
-    "1e308",
-    "NaN",
-    "Inf",
-    "offset 5m",
-    "5m",
-    "rate",
-    '"',
+    *("group_left", "bool", "1e308", "NaN", "Inf", "offset 5m", "5m", "rate"),
 ]
 
 
@@ -412,11 +379,8 @@ def test_large_regular_expressions_are_refused_together(client: FlaskClient, exp
         ("series", {"match[]": many[:30]}),
         ("labels", {"match[]": many[:30]}),
     ):
-        response = client.post(f"{API}/{path}", data=form)
         if len(many) == len(many[:30]) or path == "query":
-            assert response.json is not None
-            assert (response.status_code, response.json["errorType"]) == (400, "bad_data")
-            assert text in response.json["error"]
+            assert text in error_of(client, path, 400, "bad_data", **form)
 
 
 def test_an_expression_of_a_variable_of_grafana_is_not_too_large(client: FlaskClient) -> None:
@@ -432,46 +396,21 @@ def test_an_expression_of_a_variable_of_grafana_is_not_too_large(client: FlaskCl
 
 
 def test_a_query_over_its_time_ends(client: FlaskClient) -> None:
-    response = client.post(f"{API}/query", data={"query": "stagelens_error_ratio", "timeout": "0.000001"})
+    query = {"query": "stagelens_error_ratio", "timeout": "0.000001"}
 
-    assert response.json is not None
-    assert (response.status_code, response.json["errorType"]) == (503, "timeout")
-    assert "larger step" in response.json["error"]
+    assert "larger step" in error_of(client, "query", 503, "timeout", **query)
 
 
 @pytest.mark.parametrize("name", ["series", "values", "points in the response"])
 def test_a_large_result_is_refused(client: FlaskClient, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(promql_module.LIMITS, name, (3, "execution", "the fix"))
     query = {"query": "topk(9, stagelens_latency_seconds)", "start": END - 600, "end": END, "step": "60"}
-    response = client.post(f"{API}/query_range", data={**query, "lookback_delta": "30m"})
+    error = error_of(client, "query_range", 422, "execution", lookback_delta="30m", **query)
 
-    assert response.json is not None
-    assert (response.status_code, response.json["errorType"]) == (422, "execution")
-    assert response.json["error"] == f"the query needs more than 3 {name}; the fix"
+    assert error == f"the query needs more than 3 {name}; the fix"
 
 
-PIECES = [
-    '{a=~"b"',
-    '"',
-    "'",
-    "`",
-    "\\",
-    "=~",
-    "!~",
-    "=",
-    '"x"',
-    "'y'",
-    "`z`",
-    "}",
-    ",",
-    "#",
-    "\n",
-    " ",
-    "a",
-    'b!~"c"',
-    "(",
-    ")",
-]
+PIECES = [*"\"'`\\=},#\n a()", '{a=~"b"', "=~", "!~", '"x"', "'y'", "`z`", 'b!~"c"']
 
 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
@@ -516,8 +455,6 @@ VECTORS = st.lists(st.tuples(st.sampled_from(LABELS), VALUES), max_size=4, uniqu
 
 
 def evaluated(query: str, **vectors: list[tuple[dict[str, str], list[float]]]) -> dict[tuple[Any, ...], list[float]]:
-    """Return the values of *query* at three times, by labels."""
-
     def select(selector: promql.VectorSelector) -> list[VectorSeries]:
         own = vectors[selector.name or ""]
         return [VectorSeries({"__name__": selector.name or "", **labels}, np.array(values)) for labels, values in own]
@@ -585,7 +522,6 @@ TOTAL = [({"a": "x", "team": "blue"}, [4.0, 2.0, 10.0])]
     ],
 )
 def test_operators(query: str, expected: dict[tuple[Any, ...], list[float]]) -> None:
-    """Results as in Prometheus."""
     found = evaluated(query, stages=STAGES, total=TOTAL)
 
     assert found.keys() == expected.keys()
@@ -606,7 +542,6 @@ def test_ambiguous_matches_are_errors() -> None:
 
 @pytest.fixture
 def served(filled: Store) -> Iterator[str]:
-    """The address of a dashboard with a token."""
     dashboard = Dashboard(DashboardConfig(port=0, token=TOKEN), filled, clock=NOW.timestamp)
     dashboard.start()
     host, port = dashboard.address
@@ -638,17 +573,14 @@ def test_promtool_reads_percentiles_and_stages(served: str, client: FlaskClient)
 
 
 def test_what_is_unknown_or_reversed_is_said(client: FlaskClient) -> None:
-    reversed_window = {
-        "match[]": "stagelens_error_ratio",
-        "start": "2026-11-20T12:00:00Z",
-        "end": "2026-11-20T11:00:00Z",
-    }
+    start, end = (f"2026-11-20T{hour}:00:00Z" for hour in (12, 11))
     label = client.get("/api/v1/label/colour/values").get_json()
     metric = client.get("/api/v1/metadata?metric=up").get_json()
-    refused = client.get("/api/v1/series", query_string=reversed_window)
+    refused = error_of(
+        client, "series", 400, "bad_data", **{"match[]": "stagelens_error_ratio", "start": start, "end": end}
+    )
 
     assert (label["data"], metric["data"]) == ([], {})
     assert "service_name" in label["warnings"][0]
     assert "stagelens_error_ratio" in metric["warnings"][0]
-    assert refused.status_code == 400
-    assert "before start time" in refused.get_json()["error"]
+    assert "before start time" in refused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
@@ -13,30 +12,19 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.page import Context, Page
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.components import attributes, chart
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.report import report
 from stagelens.store import Store
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
-@pytest.fixture(scope="module")
-def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
-    """A client of the dashboard over the filled store."""
-    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).server.test_client()
-
-
 class Reader(HTMLParser):
-    """Parses HTML into tags with attributes, and text."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -46,11 +34,9 @@ class Reader(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag."""
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        """Note text."""
         self.text += data
 
 
@@ -65,7 +51,6 @@ def test_no_text_becomes_markup(text: str, name: str) -> None:
 
 
 def lines(text: str) -> str:
-    """The text with its ends of lines as HTML counts them."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,19 +18,13 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of
 from stagelens.dashboard.web.shell import side, stale_banner
 from stagelens.store import Batch, Point, Retention, Series, SeriesCaps, Store
-
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+from tests.dashboard.served_versions import NOW
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """Store with a budget, and two services of four routes with a cap of two."""
-    opened = Store.open(
-        f"sqlite:///{tmp_path / 'small.db'}",
-        retention=Retention(budget_bytes=10 * 1024**3),
-        series_caps=SeriesCaps(route=2),
-        clock=NOW.timestamp,
-    )
+def store(open_store: Callable[..., Store]) -> Store:
+    retention, caps = Retention(budget_bytes=10 * 1024**3), SeriesCaps(route=2)
+    opened = open_store("small.db", retention=retention, series_caps=caps, clock=NOW.timestamp)
     histogram = Histogram()
     histogram.record(0.1)
     at = int(NOW.timestamp()) - 300
@@ -41,12 +34,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
         for route in range(4)
     ]
     opened.write([Batch("b", points)])
-    yield opened
-    opened.close()
+    return opened
 
 
 def words(node: Any) -> str:
-    """Return all text of a component, with plain spaces."""
     if isinstance(node, list | tuple):
         return " ".join(words(each) for each in node)
     content = node if isinstance(node, str) else "" if node is None else words(getattr(node, "children", None))
@@ -54,7 +45,6 @@ def words(node: Any) -> str:
 
 
 def foot(store: Store, address: str) -> str:
-    """Return the text of the side bar."""
     source = Source(store, None, NOW.timestamp)
     return words(side(context_of(parse(address, "", NOW), source), address, source.state()))
 
@@ -81,10 +71,8 @@ def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> 
     assert desk not in foot(store, "/s/shop")
 
 
-def test_a_store_within_its_limits_has_no_notice(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=NOW.timestamp)
-    sidebar = foot(store, "/")
-    store.close()
+def test_a_store_within_its_limits_has_no_notice(open_store: Callable[..., Store]) -> None:
+    sidebar = foot(open_store("new.db", clock=NOW.timestamp), "/")
 
     assert "budget" not in sidebar
     assert "has more than" not in sidebar

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,21 +19,12 @@ from stagelens.dashboard.view import COMPARED, parse
 from stagelens.dashboard.web.routing import context_of
 from stagelens.dashboard.web.shell import environment_menu, time_menu
 from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.served_versions import NOW
 
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 WHOLE = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A store without requests."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'menus.db'}", clock=NOW.timestamp)
-    yield opened
-    opened.close()
-
-
 def came_from(store: Store, *environments: str) -> None:
-    """Write one request of each environment."""
     histogram = Histogram()
     histogram.record(0.1)
     at = int(NOW.timestamp()) - 300
@@ -47,13 +36,10 @@ def came_from(store: Store, *environments: str) -> None:
 
 
 class Objectives:
-    """Alerts that know objectives in the states they are given, each of an environment or of all."""
-
     def __init__(self, *states: tuple[str, str | None]) -> None:
         self._states = states
 
     def slos(self, now: datetime | None = None) -> list[Any]:  # noqa: ARG002 - they do not change
-        """Return the objectives."""
         named = enumerate(self._states)
         return [
             SimpleNamespace(state=state, burn_1h=0.0, slo=SimpleNamespace(name=f"{place}", environment=environment))
@@ -61,21 +47,17 @@ class Objectives:
         ]
 
     def incidents(self) -> list[Any]:
-        """Return none."""
         return []
 
     def problems(self) -> list[str]:
-        """Return none."""
         return []
 
 
 def shown(store: Store, search: str = "", alerts: Objectives | None = None) -> Any:
-    """Return the menu of environments at an address."""
     return environment_menu(context_of(parse("/", search, NOW), Source(store, alerts, NOW.timestamp)))
 
 
 def buttons(node: Any, key: str) -> dict[str, str]:
-    """Return the buttons that set *key*: value to label."""
     here = {getattr(node, "data-value"): text_of(node)} if getattr(node, "data-key", "") == key else {}
     inside = getattr(node, "children", None)
     for each in inside if isinstance(inside, list) else [inside]:

@@ -34,8 +34,7 @@ TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
-def store(open_store: Callable[..., Store]) -> Store:
-    store = open_store(clock=NOW.timestamp)
+def store(store: Store) -> Store:
     notified_store.fill(store)
     many_incidents.fill(store)
     return store
@@ -43,12 +42,10 @@ def store(open_store: Callable[..., Store]) -> Store:
 
 @pytest.fixture
 def client(store: Store) -> FlaskClient:
-    """Client without authentication."""
     return Dashboard(GUARDED, store).server.test_client()
 
 
 def path_of(store: Store, name: str) -> str:
-    """Return the path of the address that the alerts send."""
     with store.transaction() as connection:
         found = lifecycle.get_incident(connection, name)
         assert found is not None
@@ -126,8 +123,6 @@ def test_signed_addresses_are_read_only(store: Store, client: FlaskClient) -> No
 
 
 class Pen:
-    """Drawing of charts: counts them, and can hold them."""
-
     def __init__(self) -> None:
         self.drawn: list[str] = []
         self.started, self.go_on = threading.Semaphore(0), threading.Event()
@@ -135,7 +130,6 @@ class Pen:
         self._lock, self._at_once = threading.Lock(), 0
 
     def draw(self, finding: Finding) -> bytes | None:
-        """Draw *finding* once `go_on` is set."""
         with self._lock:
             self.drawn.append(finding.name)
             self._at_once += 1
@@ -157,7 +151,6 @@ def pen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pen]:
 
 @pytest.fixture
 def served(store: Store, pen: Pen) -> Iterator[Dashboard]:
-    """Dashboard on a socket, whose charts `pen` draws."""
     served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
     served.start()
     yield served

@@ -32,7 +32,6 @@ Start = Callable[..., Dashboard]
 
 @pytest.fixture
 def start(filled: Store) -> Iterator[Start]:
-    """Starts dashboards, and stops them."""
     started: list[Dashboard] = []
 
     def start_one(**settings: object) -> Dashboard:
@@ -50,7 +49,6 @@ def connected(dashboard: Dashboard) -> socket.socket:
 
 
 def fetch(dashboard: Dashboard, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Ask for *path* and return status and body."""
     with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
         connection.request("GET", path, headers=headers or {})
         read_to_end = connection.getresponse()
@@ -58,7 +56,6 @@ def fetch(dashboard: Dashboard, path: str, headers: dict[str, str] | None = None
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """All that comes until the other end closes."""
     received = b""
     with contextlib.suppress(ConnectionResetError):  # it has not read all of ours
         while more := connection.recv(65_536):
@@ -125,7 +122,6 @@ def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatc
 
 
 def post(dashboard: Dashboard, path: str, body: bytes, headers: dict[str, str]) -> HTTPResponse:
-    """Return the response to a POST, without its body."""
     with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
         connection.request("POST", path, body, headers)
         return connection.getresponse()
@@ -135,7 +131,6 @@ def post(dashboard: Dashboard, path: str, body: bytes, headers: dict[str, str]) 
 def occupied(
     dashboard: Dashboard, path: str, *, threads: int, requests: int, headers: dict[str, str] | None = None
 ) -> Generator[list[str]]:
-    """Occupy *threads* threads by requests for *path* until the end of the block; yields the paths of all requests served."""
     working, go_on, served = threading.Semaphore(0), threading.Event(), list[str]()
 
     def work() -> None:
@@ -233,7 +228,6 @@ def test_bytes_that_are_not_text_get_a_response(start: Start, path: bytes) -> No
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for *condition*, at most a minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
