@@ -17,7 +17,7 @@ incidents = Table(
     Column("opened_at", Float, nullable=False),
     Column("since", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
-    Column("told_at", Float, nullable=False),
+    Column("notified_at", Float, nullable=False),
     Column("quiet_since", Float),
     Column("resolved_at", Float),
     Column("ending", String(16), nullable=False),

@@ -224,7 +224,7 @@ class Evaluator:
             if self._resumed_at == now:
                 # The time without an evaluation is unknown: it counts neither as recovery nor as silence.
                 early = {"seen_at": at, "quiet_since": None}
-                before = [replace(each, **early, told_at=min(each.told_at, at)) for each in stored]
+                before = [replace(each, **early, notified_at=min(each.notified_at, at)) for each in stored]
             ended = set(evaluated) - set(by_cause(before))
             verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
             for each in missed:

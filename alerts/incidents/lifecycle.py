@@ -38,7 +38,7 @@ class IncidentRecord:
     finding: Finding
     opened_at: float
     seen_at: float
-    told_at: float
+    notified_at: float
     quiet_since: float | None = None
     resolved_at: float | None = None
     ending: Ending = ""
@@ -211,7 +211,7 @@ def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float,
         finding=finding,
         opened_at=now,
         seen_at=now,
-        told_at=now,
+        notified_at=now,
         peak=finding.size,
     )
     return Step(fresh, "opened")
@@ -241,7 +241,7 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, hystere
     severity = "page" if "page" in (before.severity, finding.severity) else "ticket"
     blames_another = finding.blames not in ("", before.blames)
     # After an acknowledgement only an escalation is notified.
-    is_early = record.acked_at is not None or now - record.told_at < hysteresis.update.total_seconds()
+    is_early = record.acked_at is not None or now - record.notified_at < hysteresis.update.total_seconds()
     # The first requests of a release are too few for a comparison, so its name is notified as soon as it is known.
     names_release = bool(finding.version) and not before.version and record.acked_at is None
     # The samples of the first minutes are too few to name a function.

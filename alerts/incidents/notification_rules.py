@@ -153,12 +153,12 @@ def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -
     record = replace(step.record, muted="")
     if record.heard != "open":
         opening: Event = "reopened" if record.heard == "over" else "opened"
-        return _update(replace(record, told_at=now), opening, "open", notifies=True, also=also)
+        return _update(replace(record, notified_at=now), opening, "open", notifies=True, also=also)
     # After an acknowledgement only another page is notified.
     news = [each for each in also if group_lead(each.muted) != record.id]
     joined = any(record.acked_at is None or each.finding.severity == "page" for each in news)
     if step.happening == "updated" or joined:
-        return _update(replace(record, told_at=now), "updated", "open", notifies=True, also=also)
+        return _update(replace(record, notified_at=now), "updated", "open", notifies=True, also=also)
     return _update(record, "unmuted", "open") if step.record.muted else IncidentUpdate(record)
 
 

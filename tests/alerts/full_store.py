@@ -135,6 +135,7 @@ def results_of(store: Store) -> dict[str, str]:
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
     trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveSloFile(None, {}))
+    slow = read.slo_counts(around, 0.1)
     results: dict[str, Any] = {
         "services": read.services(around.start, around.end),
         "versions": read.versions(around),
@@ -144,7 +145,7 @@ def results_of(store: Store) -> dict[str, str]:
         "over time": read.breakdown_over_time(around, 0.99, step),
         "dominants": read.dominants(around, PERCENTILES),
         "heat": read.heat(around, step),
-        "slow": read.slo_counts(around, 0.1),
+        "slow": (slow.total, slow.bad, slow.bad_low, slow.bad_high, slow.last_at),
         "traces": read.exemplars(around),
         "trace": trace and (trace.series, trace.started_ns, trace.duration_ns, trace.stages_ns, trace.spans),
         "events": read.events(around.start, around.end),

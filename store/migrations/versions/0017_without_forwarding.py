@@ -1,4 +1,4 @@
-"""Leases of scrape targets and of the inbox are rows of the table of leases; the tables of forwarding are gone.
+"""Without the tables of forwarding; leases of scrape targets and of the inbox are rows of `leases`; `told_at` is `notified_at`.
 
 Running collectors acquire their leases again.
 """
@@ -17,3 +17,4 @@ def upgrade() -> None:
     op.drop_column("scrapes", "until")
     for table in ("outgoing", "destinations", "identity"):
         op.drop_table(table)
+    op.execute("ALTER TABLE incidents RENAME COLUMN told_at TO notified_at")
