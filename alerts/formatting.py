@@ -145,6 +145,10 @@ def moment_of(seconds: float) -> str:
     return moment(datetime.fromtimestamp(seconds, UTC))
 
 
+def iso_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
 def whole(ratio: float) -> float:
     """Round *ratio* to whole percent, unless it is below one percent."""
     return round(ratio, 2) if ratio >= 0.01 else ratio  # noqa: PLR2004 - one percent

@@ -16,6 +16,7 @@ from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..questions.changed import CauseKind, Failures
 from ..store import Store, lease
+from ..store.selection import moment
 from .delivery.message import BudgetOverrun, Ending, Exemplar, Message, SharedAttribute, Trend
 from .delivery.message_text import cause_text, headline, impact_text, worst_impact
 from .evaluation.slo_status import SloStatus, read_slo_status
@@ -209,7 +210,7 @@ def _transition(row: Row[Any], sent: Sequence[Row[Any]]) -> Transition:
     message = Message.from_json(row.message)
     return Transition(
         event=row.transition,
-        at=_utc(row.at),
+        at=moment(row.at),
         headline=message.note if row.transition == "note" else headline(message),
         note=row.note,
         notified=sum(each.sequence == row.sequence for each in sent),
@@ -222,9 +223,9 @@ def _delivery(row: Row[Any]) -> Delivery:
         transition=row.transition,
         state=row.state,
         attempts=row.attempts,
-        at=_utc(row.changed_at),
+        at=moment(row.changed_at),
         error=row.error,
-        next_attempt=_utc(row.next_at) if row.state == "waiting" else None,
+        next_attempt=moment(row.next_at) if row.state == "waiting" else None,
     )
 
 
@@ -240,9 +241,9 @@ def _incident(
         service=finding.service,
         severity=finding.severity,
         state="open" if ended is None else "resolved",
-        opened_at=_utc(found.opened_at),
-        since=_utc(finding.since),
-        resolved_at=None if ended is None else _utc(ended),
+        opened_at=moment(found.opened_at),
+        since=moment(finding.since),
+        resolved_at=None if ended is None else moment(ended),
         headline=headline(message),
         worst=worst_impact(finding, found.peak),
         stages=finding.growth,
@@ -251,7 +252,7 @@ def _incident(
         deliveries=tuple(_delivery(row) for row in sent),
         kind=finding.kind,
         impact=impact_text(finding),
-        acked_at=None if found.acked_at is None else _utc(found.acked_at),
+        acked_at=None if found.acked_at is None else moment(found.acked_at),
         acked_by=found.acked_by,
         muted=found.muted,
         notified_with=group_lead(found.muted),
@@ -266,17 +267,13 @@ def _incident(
         shared=finding.shared,
         replica=finding.replica,
         limit=finding.burn.threshold if finding.burn else finding.shift and finding.shift.before_seconds,
-        between=finding.between and (_utc(finding.between[0]), _utc(finding.between[1])),
+        between=finding.between and (moment(finding.between[0]), moment(finding.between[1])),
         cause=cause_text(message),
         cause_kind=finding.cause_kind if ended is None else finding.known_cause,
         failures=finding.failures,
-        silent_since=None if finding.silent_since is None or ended else _utc(finding.silent_since),
+        silent_since=None if finding.silent_since is None or ended else moment(finding.silent_since),
         exemplars=finding.exemplars,
         no_exemplars=finding.no_exemplars,
         called=finding.called,
         status=found.status(evaluated_at),
     )
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -73,7 +73,7 @@ def step_seconds(step: timedelta) -> int:
     return ceil_to(wanted, widest)
 
 
-def moment(seconds: int) -> datetime:
+def moment(seconds: float) -> datetime:
     """Return Unix *seconds* as an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 

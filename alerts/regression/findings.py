@@ -194,7 +194,7 @@ def describe_regression(
     between = (began - window.block, began + window.block)
     if before and before.between:
         between = round(before.between[0] / 60), round(before.between[1] / 60)
-    start = max(began, at - _minutes(context.watching.blamed))
+    start = max(began, at - whole_minutes(context.watching.blamed))
     then = _reference_hours(context, watched, (began, start, at))
     now = select_minutes(watched.group, start, at)
     suspects = _suspects(context, watched, row, then, now)
@@ -241,7 +241,7 @@ def is_explained_by_hosts(context: RegressionContext, watched: WatchedSeries) ->
     if found is None:
         return False
     _, (began, _, at) = found
-    first = began - _minutes(context.watching.blamed)
+    first = began - whole_minutes(context.watching.blamed)
     own = context.read.replica_counts(select_minutes(watched.group, first, at), _HOST_STEPS)
     others = [
         context.read.replica_counts(select_minutes(each, first, at), _HOST_STEPS)
@@ -258,7 +258,7 @@ def _growth(context: RegressionContext, watched: WatchedSeries) -> tuple[Row, tu
     number, cell, row = strongest
     at = watched.progress.at
     began = regression_onset(watched.learnt.reference, recent, context.policy.windows[number], cell)
-    return row, (began, max(began, at - _minutes(context.watching.blamed)), at)
+    return row, (began, max(began, at - whole_minutes(context.watching.blamed)), at)
 
 
 def describe_canary(
@@ -270,7 +270,7 @@ def describe_canary(
         return None
     _, cell, row = strongest
     at = pair.progress.at
-    start = max(pair.since, at - _minutes(context.watching.blamed))
+    start = max(pair.since, at - whole_minutes(context.watching.blamed))
     old, new = (version_group(pair.whole, version) for version in (pair.old, pair.new))
     beside, slower = (stage_seconds(context.read, group, start, at) for group in (old, new))
     suspects = rank_canary_suspects(context.policy, usual, beside, slower, pair.last_score.moved)
@@ -424,5 +424,5 @@ def _statistic_name(slower: Slower) -> str:
     return "the mean" if slower.at == MEAN else f"p{100 * float(slower.at):g}"
 
 
-def _minutes(length: timedelta) -> int:
+def whole_minutes(length: timedelta) -> int:
     return round(length / timedelta(minutes=1))

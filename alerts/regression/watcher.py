@@ -26,6 +26,7 @@ from .findings import (
     describe_regression,
     is_explained_by_hosts,
     is_explained_by_traffic,
+    whole_minutes,
 )
 from .record import AlertRecord, read_record
 from .series import (
@@ -278,14 +279,14 @@ class RegressionRule:
     def _say(
         self, context: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
     ) -> Verdict | None:
-        has_requests = watched.requests(_minutes(self._watching.silence)) > 0
+        has_requests = watched.requests(whole_minutes(self._watching.silence)) > 0
         if watched.progress.fired_at is None or not has_requests:
             return Verdict(watched.cause, None, has_data=has_requests)
         if self.search.is_unsettled(watched):
             return Verdict(watched.cause, None)
         whole, at = whole_service(watched.group), watched.progress.at
         if before is not None and self._is_gone(whole, before.version):
-            watched.restart(at - _minutes(self._watching.together))
+            watched.restart(at - whole_minutes(self._watching.together))
             return Verdict(watched.cause, None)
         score = watched.last_score.score if watched.last_score else 0.0
         if before is None and is_explained_by_traffic(context, watched):
@@ -295,7 +296,7 @@ class RegressionRule:
         if before is None and not watched.has_lasted and is_explained_by_hosts(context, watched):
             watched.hold()
             return Verdict(watched.cause, None)
-        if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
+        if before is None or (score >= 1 and at - watched.described_at >= whole_minutes(self._watching.refresh)):
             watched.described_at = at
             before = describe_regression(context, watched, self.search.versions().get(whole, {}), before)
         return None if before is None else Verdict(watched.cause, before, excuse=excuse)
@@ -309,7 +310,7 @@ class RegressionRule:
         self, context: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
     ) -> Verdict | None:
         pair, whole = each.pair, self.search.series.get(cause_of_group(each.whole))
-        if whole is not None and not whole.requests(_minutes(self._watching.silence)):
+        if whole is not None and not whole.requests(whole_minutes(self._watching.silence)):
             return Verdict(each.cause, None, has_data=False)
         if pair is None or pair.progress.fired_at is None or self.search.is_accepted(pair):
             return Verdict(each.cause, None)
@@ -329,7 +330,3 @@ def planned_maintenance(definitions: Definitions, group: Group, now: datetime) -
     slos = (slo for slo in definitions.slos if slo.service == group.service)
     here = (slo.maintenance for slo in slos if slo.environment in (None, group.environment))
     return next((why for each in here if (why := maintenance_reason(each, now))), "")
-
-
-def _minutes(length: timedelta) -> int:
-    return round(length / timedelta(minutes=1))

@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import Field
 
 from ....core.settings.field_types import SecretAddress
-from ...formatting import cut, line
+from ...formatting import cut, iso_time, line
 from ..channel import ChannelKind, ChannelSection, Refresh, encode_json, post_json
 from ..message import Message
 from ..message_text import cause_text, headline, impact_text, message_facts, slow_requests, small_print, sparkline_of
@@ -62,8 +61,8 @@ def alert_payload(message: Message, now: float) -> dict[str, Any]:
     alert: dict[str, Any] = {
         "labels": {**{key: value for key, value in finding.where.items() if value}, **named},
         "annotations": _annotations(message),
-        "startsAt": _iso(min(finding.since, message.opened_at, end)),
-        "endsAt": _iso(end),
+        "startsAt": iso_time(min(finding.since, message.opened_at, end)),
+        "endsAt": iso_time(end),
     }
     if finding.link:
         alert["generatorURL"] = finding.link
@@ -87,10 +86,6 @@ def _annotations(message: Message) -> dict[str, str]:
         "note": cut(finding.description, MAX_ANNOTATION_CHARS),
     }
     return {name: value for name, value in annotations.items() if value}
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 class _Section(ChannelSection):

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -27,7 +27,7 @@ from pydantic import Field
 from ....core.errors import ChannelError
 from ....core.settings.field_types import Secret, WebAddress
 from ....store import Store, lease
-from ...formatting import cut, line
+from ...formatting import cut, iso_time, line
 from .. import message_text
 from ..channel import ChannelKind, ChannelSection, Refresh, SigningSecret, encode_json, post_json
 from ..message import Message
@@ -212,7 +212,7 @@ def change_event(release: ReleaseNotice, routing_key: str) -> dict[str, Any]:
         "payload": {
             "summary": line(release.in_words(), MAX_SUMMARY_CHARS),
             "source": release.service,
-            "timestamp": _iso(release.at),
+            "timestamp": iso_time(release.at),
             "custom_details": {"service": release.service, "version": release.version, "before": release.before},
         },
     }
@@ -227,7 +227,7 @@ def _alert(message: Message) -> dict[str, Any]:
         "summary": line(message_text.headline(message), MAX_SUMMARY_CHARS),
         "source": finding.service,
         "severity": _SEVERITIES[finding.severity],
-        "timestamp": _iso(message.at),
+        "timestamp": iso_time(message.at),
         "group": finding.service,
         "class": f"{finding.kind} slo" if finding.burn else "tail regression" if finding.shift else "no data",
         "custom_details": _details(message),
@@ -268,10 +268,6 @@ def _links(message: Message) -> list[dict[str, str]]:
     links = [(finding.link, message_text.link_title(finding)), (finding.runbook, "Runbook")]
     links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in message_text.slow_requests(finding)]
     return [{"href": href, "text": text} for href, text in links if href]
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 class _Section(ChannelSection):
