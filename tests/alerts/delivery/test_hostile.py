@@ -7,22 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from stagelens.alerts.delivery import channel
-from stagelens.alerts.delivery.channel import Channel
 from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
-from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack import SlackBot
-from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
+from tests.alerts.alert_processes import channel_of
 from tests.support.hostile_peer import PEERS, listening
 
 pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
-CHANNELS: dict[str, Callable[[str], Channel]] = {
-    "webhook": lambda url: WebhookChannel("webhook", url),
-    "pagerduty": lambda url: PagerDutyChannel("pagerduty", "K" * 32, url),
-    "slack_bot": lambda url: SlackBot("slack_bot", "xoxb-1-2-secret", "C0123456789", base_url=url),
-}
 # Successful deliveries for a webhook or heartbeat, which ignores the response body.
 TAKEN = {"a bomb", "an encoding that is none", "JSON that is nested without end", "text that is none"}
 
@@ -35,14 +27,14 @@ def error_of(act: Callable[[], object]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("kind", CHANNELS)
+@pytest.mark.parametrize("kind", ["webhook", "pagerduty", "slack_bot"])
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_receiver_is_an_error_of_its_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
-        error = error_of(lambda: CHANNELS[kind](url).send(message))
+        error = error_of(lambda: channel_of(kind, url).send(message))
 
     assert bool(error) is (kind != "webhook" or name not in TAKEN)
     assert error.isprintable()

@@ -217,40 +217,42 @@ def test_names_cannot_add_headers(server: Open, message: Message) -> None:
     assert one.taken[0]["Bcc"] is None
 
 
-def test_a_trickling_server_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+def trickled(port: int, security: Any = "none") -> EmailChannel:
+    return EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), security, port)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "more", "security"),
+    [
+        (b"220-mail.example\r\n", b"220-busy\r\n", "none"),
+        # Header of a TLS record of 16 kB.
+        (b"\x16\x03\x03\x40\x00", b"x", "tls"),
+    ],
+)
+def test_a_trickling_server_does_not_hold_the_channel(
+    message: Message, monkeypatch: pytest.MonkeyPatch, beginning: bytes, more: bytes, security: str
+) -> None:
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
-    with trickling(b"220-mail.example\r\n", b"220-busy\r\n", listens_first=False) as port:
-        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
-        with pytest.raises(ChannelError) as caught:
-            channel.send(message)
+    with (
+        trickling(beginning, more, listens_first=security == "tls") as port,
+        pytest.raises(ChannelError, match="cannot be reached") as caught,
+    ):
+        trickled(port, security).send(message)
 
     assert not caught.value.permanent
-    assert "cannot be reached" in str(caught.value)
 
 
 def test_an_endless_reply_does_not_fill_the_memory(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smtp, "_MAX_REPLY_BYTES", 10_000)
-    with trickling(b"220-busy\r\n" * 2000, listens_first=False) as port:
-        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
-        with pytest.raises(ChannelError, match="too long"):
-            channel.send(message)
-
-
-def test_a_trickling_tls_handshake_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
-    # Header of a TLS record of 16 kB.
-    with trickling(b"\x16\x03\x03\x40\x00") as port:
-        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
-        with pytest.raises(ChannelError, match="cannot be reached"):
-            channel.send(message)
+    reply = b"220-busy\r\n" * 2000
+    with trickling(reply, listens_first=False) as port, pytest.raises(ChannelError, match="too long"):
+        trickled(port).send(message)
 
 
 def test_a_failed_tls_handshake_leaves_no_timer(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 3600.0)
-    with trickling(b"no TLS at all\r\n") as port:
-        channel = EmailChannel("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
-        with pytest.raises(ChannelError):
-            channel.send(message)
+    with trickling(b"no TLS at all\r\n") as port, pytest.raises(ChannelError):
+        trickled(port, "tls").send(message)
     timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     for timer in timers:
         timer.join(60)

@@ -18,6 +18,7 @@ from stagelens.core.errors import ChannelError
 from stagelens.store import Store, lease
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.stored import open_incident
+from tests.alerts.traffic import NOW
 from tests.alerts.vendors import PagerDutyService
 from tests.support.raw_requests import Clock
 
@@ -152,21 +153,21 @@ class ReleaseChannel:
 
 
 @pytest.fixture
-def released(traffic: Traffic, now: datetime) -> datetime:
+def released(traffic: Traffic) -> datetime:
     for start, version in ((timedelta(hours=2), "1"), (timedelta(minutes=30), "2")):
-        traffic(now - start, timedelta(seconds=30), {5: {"forward": 0.02}}, service="shop", version=version)
-    return now - timedelta(minutes=30)
+        traffic(NOW - start, timedelta(seconds=30), {5: {"forward": 0.02}}, service="shop", version=version)
+    return NOW - timedelta(minutes=30)
 
 
 def herald(store: Store, channel: ReleaseChannel, at: float) -> ReleaseAnnouncer:
     return ReleaseAnnouncer(store, channel, lambda: (frozenset({"shop"}), "https://dash.example/"), clock=lambda: at)
 
 
-def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime) -> None:
+def test_a_release_is_sent_once(store: Store, released: datetime) -> None:
     channel = ReleaseChannel()
     for seconds in (0, 60, 3000):
         for _ in range(2):
-            herald(store, channel, now.timestamp() + seconds).step()
+            herald(store, channel, NOW.timestamp() + seconds).step()
 
     assert channel.heard == [
         ReleaseNotice("shop", "2", "1", released.timestamp(), "https://dash.example/compare?svc=shop&a=1&b=2")
@@ -174,22 +175,22 @@ def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime)
 
 
 @pytest.mark.usefixtures("released")
-def test_a_refused_release_is_retried(store: Store, now: datetime) -> None:
+def test_a_refused_release_is_retried(store: Store) -> None:
     channel = ReleaseChannel(trouble=[ChannelError("no", permanent=False)])
     for seconds in (0, 30, 61):
-        herald(store, channel, now.timestamp() + seconds).step()
+        herald(store, channel, NOW.timestamp() + seconds).step()
     stubborn = ReleaseChannel(name="other", trouble=[ChannelError("never", permanent=True)])
     for seconds in (0, 61, 600):
-        herald(store, stubborn, now.timestamp() + seconds).step()
+        herald(store, stubborn, NOW.timestamp() + seconds).step()
 
     assert [len(channel.heard), len(stubborn.heard)] == [1, 0]
 
 
 @pytest.mark.usefixtures("released")
-def test_old_versions_are_not_announced(store: Store, now: datetime) -> None:
+def test_old_versions_are_not_announced(store: Store) -> None:
     channel = ReleaseChannel()
-    herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
-    ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
+    herald(store, channel, (NOW + timedelta(hours=1)).timestamp()).step()
+    ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=NOW.timestamp).step()
 
     assert channel.heard == []
 

@@ -1,4 +1,4 @@
-"""One delivery of an HTTP channel: accepted responses, errors that are retried, and error texts."""
+"""One delivery of each channel over HTTP: accepted responses, errors that are retried, and error texts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 
@@ -17,9 +15,11 @@ from stagelens.alerts.delivery import channel as http
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack import SlackWebhook
-from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
+from tests.alerts.alert_processes import channel_of
+from tests.support.http_server import Request, Response, http_server
+from tests.support.ports import free_port
 from tests.support.trickle import trickling
 
 
@@ -36,72 +36,164 @@ class FakeResponse:
 def receiver_response() -> Iterator[FakeResponse]:
     planned = FakeResponse()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            planned.paths.append(self.path)
-            if planned.status:
-                self.send_response(planned.status)
-                for key, value in {"Content-Length": str(len(planned.body)), **planned.headers}.items():
-                    self.send_header(key, value)
-                self.end_headers()
-                self.wfile.write(planned.body)
+    def respond(request: Request) -> Response:
+        planned.paths.append(request.path)
+        if not planned.status:
+            raise ConnectionAbortedError
+        return planned.status, planned.headers, planned.body
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-            """Log nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    planned.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield planned
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server(respond) as server:
+        planned.url = server.url
+        yield planned
 
 
-def refusal(channel: SlackWebhook | PagerDutyChannel | WebhookChannel, message: Message) -> ChannelError:
+# Channels over HTTP, by the names of their receivers in errors.
+KINDS = {
+    "slack": "Slack",
+    "slack_bot": "Slack",
+    "pagerduty": "PagerDuty",
+    "alertmanager": "Alertmanager",
+    "webhook": "the webhook",
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def refusal(kind: str, url: str, message: Message) -> ChannelError:
     with pytest.raises(ChannelError) as caught:
-        channel.send(message)
+        channel_of(kind, url).send(message)
     return caught.value
 
 
+@every_kind
 @pytest.mark.parametrize("status", [302, 400, 403, 404, 408, 409, 410, 425, 429, 500, 502, 503, 504])
-def test_only_temporary_errors_are_retried(receiver_response: FakeResponse, message: Message, status: int) -> None:
+def test_only_temporary_errors_are_retried(
+    receiver_response: FakeResponse, message: Message, kind: str, status: int
+) -> None:
     receiver_response.status, receiver_response.body = status, b"no_service"
-    error = refusal(SlackWebhook("slack", receiver_response.url), message)
+    error = refusal(kind, receiver_response.url, message)
 
     assert error.permanent is (status in {302, 400, 403, 404, 410})
-    assert str(error) == f"Slack responded {status}: no_service"
+    assert str(error) == f"{KINDS[kind]} responded {status}: no_service"
 
 
-def test_retry_after_is_passed_to_the_outbox(receiver_response: FakeResponse, message: Message) -> None:
-    receiver_response.status, receiver_response.headers = 429, {"Retry-After": "17"}
+@every_kind
+def test_retry_after_is_passed_to_the_outbox(receiver_response: FakeResponse, message: Message, kind: str) -> None:
+    waits: list[float | None] = []
+    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(seconds=60))
+    for text in ("17", in_a_minute, "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
+        receiver_response.status, receiver_response.headers = 503, {"Retry-After": text}
+        waits.append(refusal(kind, receiver_response.url, message).retry_after_seconds)
 
-    assert refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message).retry_after_seconds == 17
-
-
-def test_a_slack_response_without_ok_is_not_a_delivery(receiver_response: FakeResponse, message: Message) -> None:
-    receiver_response.body = b"<html>log in</html>"
-    error = refusal(SlackWebhook("slack", receiver_response.url), message)
-
-    assert (error.permanent, "without its ok" in str(error)) == (False, True)
+    assert waits == [17.0, pytest.approx(55, abs=5), 0.0, None]
 
 
-def test_a_cut_connection_is_an_unknown_outcome(receiver_response: FakeResponse, message: Message) -> None:
+@every_kind
+def test_a_cut_connection_is_an_unknown_outcome(receiver_response: FakeResponse, message: Message, kind: str) -> None:
     receiver_response.status = 0
-    error = refusal(WebhookChannel("webhook", receiver_response.url), message)
+    error = refusal(kind, receiver_response.url, message)
 
     assert isinstance(error, OutcomeUnknownError)
     assert not error.permanent
 
 
-def test_a_refused_connection_is_a_known_failure(receiver_response: FakeResponse, message: Message) -> None:
-    error = refusal(WebhookChannel("webhook", "http://127.0.0.1:9"), message)
+@every_kind
+def test_a_refused_connection_is_a_known_failure(message: Message, kind: str) -> None:
+    error = refusal(kind, f"http://127.0.0.1:{free_port()}", message)
 
     assert not isinstance(error, OutcomeUnknownError)
     assert not error.permanent
-    assert receiver_response.paths == []
+
+
+@every_kind
+def test_an_endless_response_is_an_unknown_outcome(
+    receiver_response: FakeResponse, message: Message, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
+    receiver_response.body = b"x" * 100_000
+    error = refusal(kind, receiver_response.url, message)
+
+    assert isinstance(error, OutcomeUnknownError)
+    assert "does not end" in str(error)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "beginning", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
+)
+def test_a_trickling_response_does_not_hold_the_channel(
+    message: Message, monkeypatch: pytest.MonkeyPatch, kind: str, beginning: bytes
+) -> None:
+    monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.3)
+    with trickling(beginning) as port:
+        error = refusal(kind, f"http://127.0.0.1:{port}", message)
+
+    assert isinstance(error, OutcomeUnknownError)
+    assert "no response within 0.3 s" in str(error)
+
+
+@every_kind
+def test_a_hanging_name_lookup_is_a_known_failure(message: Message, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    error = refusal(kind, "http://receiver.example:80", message)
+    is_waiting = not over.is_set()
+    over.set()
+
+    assert is_waiting
+    assert not isinstance(error, OutcomeUnknownError)
+    assert "cannot be reached within 0.2 s" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "body", "error"),
+    [
+        ("slack", 200, b"<html>log in</html>", "Slack responded 200 without its ok"),
+        ("slack_bot", 200, b"[1, 2]", "not a Slack API response"),
+        ("pagerduty", 200, b"ok", "PagerDuty responded 200 instead of 202; check the URL"),
+    ],
+)
+def test_the_page_of_a_proxy_is_not_a_delivery(  # noqa: PLR0917 - fixtures
+    receiver_response: FakeResponse, message: Message, kind: str, status: int, body: bytes, error: str
+) -> None:
+    receiver_response.status, receiver_response.body = status, body
+    refused = refusal(kind, receiver_response.url, message)
+
+    assert error in str(refused)
+    assert not refused.permanent
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "body", "error"),
+    [
+        ("slack", 404, b"Cannot POST /services/T0/B0/x", "Slack responded 404: Cannot POST …"),
+        ("slack_bot", 403, b"bad token xoxb-1-2-secret", "Slack responded 403: bad token …"),
+        (
+            "pagerduty",
+            400,
+            b"routing_key " + b"K" * 32 + b" is invalid",
+            "PagerDuty responded 400: routing_key … is invalid",
+        ),
+    ],
+)
+def test_a_secret_repeated_by_a_response_is_redacted(  # noqa: PLR0917 - fixtures
+    receiver_response: FakeResponse, message: Message, kind: str, status: int, body: bytes, error: str
+) -> None:
+    receiver_response.status, receiver_response.body = status, body
+
+    assert str(refusal(kind, receiver_response.url, message)) == error
+
+
+def test_an_error_never_contains_the_url(receiver_response: FakeResponse, message: Message) -> None:
+    receiver_response.status = 500
+    errors = list[ChannelError]()
+    for url in (receiver_response.url, "http://127.0.0.1:9", "http://host:port"):
+        with pytest.raises(ChannelError) as caught:
+            SlackWebhook("slack", f"{url}/services/T0/B0/SECRET").send(message)
+        errors.append(caught.value)
+
+    assert not any("SECRET" in str(error) for error in errors)
+    assert [error.permanent for error in errors] == [False, False, True]
 
 
 def test_pagerduty_is_reached_below_its_base_url(receiver_response: FakeResponse, message: Message) -> None:
@@ -112,92 +204,9 @@ def test_pagerduty_is_reached_below_its_base_url(receiver_response: FakeResponse
     assert receiver_response.paths == ["/v2/enqueue"]
 
 
-def test_an_error_never_contains_the_url(receiver_response: FakeResponse, message: Message) -> None:
-    receiver_response.status = 500
-    secret = f"{receiver_response.url}/services/T0/B0/SECRET"
-    errors = [
-        refusal(SlackWebhook("slack", address), message)
-        for address in (secret, "http://127.0.0.1:9/SECRET", "http://host:port/SECRET")
-    ]
-
-    assert not any("SECRET" in str(error) for error in errors)
-    assert [error.permanent for error in errors] == [False, False, True]
-
-
-def test_a_response_that_repeats_the_url_is_redacted(receiver_response: FakeResponse, message: Message) -> None:
-    path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
-    receiver_response.status, receiver_response.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
-    hook = refusal(SlackWebhook("slack", receiver_response.url + path), message)
-    receiver_response.status, receiver_response.body = 400, b"routing_key " + b"K" * 32 + b" is invalid"
-    key = refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message)
-
-    assert str(hook) == "Slack responded 404: Cannot POST … (…)"
-    assert str(key) == "PagerDuty responded 400: routing_key … is invalid"
-
-
-def test_retry_after_accepts_a_date(receiver_response: FakeResponse, message: Message) -> None:
-    waits: list[float | None] = []
-    for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
-        receiver_response.status, receiver_response.headers = 503, {"Retry-After": text}
-        waits.append(
-            refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message).retry_after_seconds
-        )
-
-    assert waits[0] is not None
-    assert 50 < waits[0] <= 60
-    assert waits[1:] == [0.0, None]
-
-
-def test_only_a_202_is_a_delivery_to_pagerduty(receiver_response: FakeResponse, message: Message) -> None:
-    error = refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message)
-
-    assert (error.permanent, str(error)) == (
-        False,
-        "PagerDuty responded 200 instead of 202; check the URL",
-    )
-
-
-def test_an_endless_response_is_an_unknown_outcome(
-    receiver_response: FakeResponse, message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
-    receiver_response.body = b"x" * 100_000
-    error = refusal(WebhookChannel("webhook", receiver_response.url), message)
-
-    assert isinstance(error, OutcomeUnknownError)
-    assert "does not end" in str(error)
-
-
-@pytest.mark.parametrize(
-    "beginning", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
-)
-def test_a_trickling_response_does_not_hold_the_channel(
-    message: Message, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.3)
-    with trickling(beginning) as port:
-        error = refusal(WebhookChannel("webhook", f"http://127.0.0.1:{port}"), message)
-
-    assert isinstance(error, OutcomeUnknownError)
-    assert "no response within 0.3 s" in str(error)
-
-
 def test_slack_gets_plain_text_if_it_refuses_the_blocks(receiver_response: FakeResponse, message: Message) -> None:
     receiver_response.status, receiver_response.body = 400, b"invalid_blocks"
-    error = refusal(SlackWebhook("slack", receiver_response.url), message)
+    error = refusal("slack", receiver_response.url, message)
 
     assert error.permanent
     assert len(receiver_response.paths) == 2
-
-
-def test_a_hanging_name_lookup_is_a_known_failure(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
-    over = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
-    error = refusal(WebhookChannel("webhook", "http://receiver.example/alerts"), message)
-    is_waiting = not over.is_set()
-    over.set()
-
-    assert is_waiting
-    assert not isinstance(error, OutcomeUnknownError)
-    assert "cannot be reached within 0.2 s" in str(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -25,16 +24,6 @@ def slack() -> Iterator[SlackWorkspace]:
     yield workspace
     workspace.close()
     assert workspace.violations == []
-
-
-class FakeSlack(SlackWorkspace):
-    def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(WILLING)
-        self._says = status, body
-
-    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        del path, headers, body
-        return self._says
 
 
 def bot(workspace: SlackWorkspace) -> SlackBot:
@@ -148,18 +137,5 @@ def test_a_200_with_ok_false_is_a_refusal(slack: SlackWorkspace, message: Messag
     assert not isinstance(refused.value, OutcomeUnknownError)
 
 
-def test_a_foreign_response_is_an_unknown_outcome(message: Message) -> None:
-    workspace = FakeSlack(200, b"[1, 2]")
-    with pytest.raises(OutcomeUnknownError, match="not a Slack API response"):
-        bot(workspace).send(message)
-    workspace.close()
-
-
-def test_the_token_is_never_in_an_error_or_repr(message: Message) -> None:
-    workspace = FakeSlack(403, f"bad token {TOKEN}".encode())
-    with pytest.raises(ChannelError) as refused:
-        bot(workspace).send(message)
-    workspace.close()
-
-    assert str(refused.value) == "Slack responded 403: bad token …"
-    assert TOKEN not in repr(bot(workspace))
+def test_the_token_is_never_in_a_repr(slack: SlackWorkspace) -> None:
+    assert TOKEN not in repr(bot(slack))
