@@ -38,40 +38,40 @@ def new_clickhouse() -> Generator[Callable[[], str]]:
         yield lambda: form.format(new_database()) + "&ttl=off"
 
 
-@pytest.fixture(scope="session", params=ENGINES)
-def open_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    """Function that opens a new, empty store of each engine with the given options."""
-    return _opener(request.param, request, tmp_path_factory)
+def opener(*engines: object) -> Any:
+    """Return a fixture with a function that opens a new, empty store of each of *engines* with the given options."""
+
+    @pytest.fixture(scope="session", params=engines)
+    def open_one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+        opened: list[Site] = request.getfixturevalue("opened_sites")
+        database, _, points = request.param.partition("+")
+
+        def make(**options: Any) -> Site:
+            if database == "postgresql":
+                server: Server = request.getfixturevalue("postgresql_server")
+                url = server.new_store()
+            else:
+                url = f"sqlite:///{tmp_path_factory.mktemp('site')}/stagelens.db"
+            if points:
+                new_points: Callable[[], str] = request.getfixturevalue("new_clickhouse")
+                options["points_url"] = new_points()
+            opened.append(Site(url, options))
+            return opened[-1]
+
+        return make
+
+    return open_one
 
 
-@pytest.fixture(scope="session", params=SHARED_ENGINES)
-def open_shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    """Function that opens a new, empty store of engines that several processes can share with the given options."""
-    return _opener(request.param, request, tmp_path_factory)
-
-
-@pytest.fixture(scope="session", params=OWN_POINTS)
-def open_sql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    """Function that opens a new, empty store of engines with points in the database with the given options."""
-    return _opener(request.param, request, tmp_path_factory)
-
-
-@pytest.fixture(scope="session", params=[pytest.param("postgresql", marks=pytest.mark.stacks)])
-def open_postgresql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    """Function that opens a new, empty store of PostgreSQL with the given options."""
-    return _opener(request.param, request, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def open_sqlite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    """Function that opens a new, empty store of SQLite with the given options."""
-    return _opener("sqlite", request, tmp_path_factory)
-
-
-@pytest.fixture(scope="session", params=ENGINES)
-def open_target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    """Function that opens a new, empty store of each engine, for the target of a copy with the given options."""
-    return _opener(request.param, request, tmp_path_factory)
+open_site = opener(*ENGINES)
+# For the target of a copy.
+open_target = opener(*ENGINES)
+# Engines that several processes can share.
+open_shared = opener(*SHARED_ENGINES)
+# Engines with points in the database.
+open_sql = opener(*OWN_POINTS)
+open_postgresql = opener(OWN_POINTS[1])
+open_sqlite = opener("sqlite")
 
 
 @pytest.fixture
@@ -97,22 +97,3 @@ def postgresql(open_postgresql: OpenSite) -> Site:
 @pytest.fixture
 def sqlite(open_sqlite: OpenSite) -> Site:
     return open_sqlite()
-
-
-def _opener(engine: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
-    opened: list[Site] = request.getfixturevalue("opened_sites")
-    database, _, points = engine.partition("+")
-
-    def make(**options: Any) -> Site:
-        if database == "postgresql":
-            server: Server = request.getfixturevalue("postgresql_server")
-            url = server.new_store()
-        else:
-            url = f"sqlite:///{tmp_path_factory.mktemp('site')}/stagelens.db"
-        if points:
-            new_points: Callable[[], str] = request.getfixturevalue("new_clickhouse")
-            options["points_url"] = new_points()
-        opened.append(Site(url, options))
-        return opened[-1]
-
-    return make
