@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from stagelens.alerts.delivery.message import Burn, Exemplar, Finding, Message, Trend
-from stagelens.alerts.objectives.slo_file import SloFileError, read_slo_file
+from stagelens.alerts.evaluation.evaluator import Evaluator
+from stagelens.alerts.objectives.slo_file import Definitions, SloFileError, read_slo_file
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.store import Store
-from tests.alerts.traffic import Clock, Traffic
+from tests.alerts.traffic import NOW, Clock, Traffic
 from tests.support.postgresql_server import Server
 
-NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return NOW
+Problems = Callable[[str], list[str]]
+ReadSlos = Callable[[str], Definitions]
 
 
 @pytest.fixture
@@ -47,16 +44,31 @@ def traffic(store: Store, clock: Clock) -> Traffic:
 
 
 @pytest.fixture
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30)
+
+
+@pytest.fixture
 def slo_yaml(tmp_path: Path) -> Path:
     return tmp_path / "slo.yaml"
 
 
 @pytest.fixture
-def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
-    def complaints(text: str) -> list[str]:
+def read_slos(slo_yaml: Path) -> ReadSlos:
+    """Return the definitions of an SLO file with the given text."""
+
+    def read(text: str) -> Definitions:
         slo_yaml.write_text(text, encoding="utf-8")
+        return read_slo_file(slo_yaml, {})
+
+    return read
+
+
+@pytest.fixture
+def problems(read_slos: ReadSlos, slo_yaml: Path) -> Problems:
+    def complaints(text: str) -> list[str]:
         with pytest.raises(SloFileError) as caught:
-            read_slo_file(slo_yaml, {})
+            read_slos(text)
         return str(caught.value).replace(f"{slo_yaml.parent}{os.sep}", "").splitlines()
 
     return complaints

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +34,8 @@ from stagelens.core.names import (
     STAGE_TIME,
 )
 from stagelens.store import Batch, Point, Series, Store
+from tests.alerts.traffic import NOW, Clock
 
-NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 STAGES = {"forward": (0.020, 0.2), "preprocess": (0.008, 0.4), "queue": (0.001, 1.0)}
 LOW, WIDTH = -420, 320
@@ -130,14 +130,6 @@ def recorded(path: Path, services: Sequence[tuple[Service, Slower]]) -> None:
         for service, slower in services:
             write(store, [point for minute in range(60) for point in service.points(start + minute * MINUTE, slower)])
     store.close()
-
-
-@dataclass
-class Clock:
-    at: datetime = NOW
-
-    def __call__(self) -> float:
-        return self.at.timestamp()
 
 
 @dataclass

@@ -26,9 +26,8 @@ from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.schema import EVALUATION_LEASE
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store, lease
-from tests.alerts.conftest import NOW
 from tests.alerts.stored import open_incident, stored_incidents
-from tests.alerts.traffic import Clock, Traffic
+from tests.alerts.traffic import NOW, Clock, Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
 DAY, YEAR = timedelta(days=1), timedelta(days=365)
@@ -126,9 +125,7 @@ def test_incidents_neither_start_nor_end_because_the_clock_of_the_host_jumps(
 
 
 @JUMPS
-def test_one_process_acts_whatever_its_clock_and_another_takes_over(
-    store: Store, now: datetime, jump: timedelta
-) -> None:
+def test_one_process_acts_whatever_its_clock_and_another_takes_over(store: Store, jump: timedelta) -> None:
     seconds = 0.0
     first, second = (
         Evaluator(store, name, lease_seconds=30, stopwatch=lambda: seconds) for name in ("first", "second")
@@ -140,7 +137,7 @@ def test_one_process_acts_whatever_its_clock_and_another_takes_over(
         seconds += 10
         for one, ahead in processes:
             with suppress(ClockError):
-                one.tick(Definitions(), now + timedelta(seconds=seconds) + ahead)
+                one.tick(Definitions(), NOW + timedelta(seconds=seconds) + ahead)
         with store.engine.connect() as connection:
             holders.append(lease.holder_of(connection, EVALUATION_LEASE, 0.0) or "")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from stagelens.alerts.incidents.journal import IncidentError
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.store import Store
+from tests.alerts.traffic import NOW
 from tests.support import command_line
 
 NAME = "sl-0123456789abcdef0123"
@@ -27,10 +28,10 @@ Ask = Callable[..., str]
 
 
 @pytest.fixture
-def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
+def database(tmp_path: Path, finding: Finding) -> str:
     url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     store = Store.open(url)
-    at = now.timestamp()
+    at = NOW.timestamp()
     record = IncidentRecord(NAME, "slo:x", finding, at, at, at, sequence=1, peak=31.2, heard="open", story=NAME)
     with store.transaction() as connection:
         journal.write_update(connection, IncidentUpdate(record, "opened", notifies=True), ("slack",), at)
@@ -39,12 +40,10 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
 
 
 @pytest.fixture
-def run_command(
-    database: str, now: datetime, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Ask:
+def run_command(database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
     def run(*words: str, later: timedelta = timedelta(minutes=1)) -> str:
         environment = {"STAGELENS_DATABASE": database, "USER": "ann"}
-        monkeypatch.setattr("stagelens.cli.incidents._now", lambda: now + later)
+        monkeypatch.setattr("stagelens.cli.incidents._now", lambda: NOW + later)
         command_line.run("alerts", *words, environment=environment)
         return capsys.readouterr().out
 
@@ -79,8 +78,8 @@ def test_an_incident_is_acknowledged(run_command: Ask) -> None:
     assert "by bob" in run_command("show", NAME)
 
 
-def test_a_latency_regression_is_accepted(database: str, run_command: Ask, finding: Finding, now: datetime) -> None:
-    name, at = "sl-00000000000000000002", now.timestamp()
+def test_a_latency_regression_is_accepted(database: str, run_command: Ask, finding: Finding) -> None:
+    name, at = "sl-00000000000000000002", NOW.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, name="tail", kind="tail", burn=None, shift=shift)
     incident = IncidentRecord(

@@ -6,9 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,71 +19,63 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.serve import Alerts
 from stagelens.core.errors import ConfigError, StoreError
 from stagelens.store import Store, lease
+from tests.alerts.traffic import SLOW, Traffic
+from tests.support.http_server import Request, Response, http_server
 
-SLOW = {"forward": 0.020, "preprocess": 0.390}
 SECOND = timedelta(seconds=1)
 TIMEOUT_SECONDS = 90
-Traffic = Callable[..., None]
 
 
-@dataclass
 class Inbox:
-    url: str
-    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    pings: list[str] = field(default_factory=list[str])
-    came: threading.Condition = field(default_factory=threading.Condition)
+    """What a webhook and a heartbeat receiver got."""
+
+    def __init__(self) -> None:
+        self.bodies, self.pings = list[dict[str, Any]](), list[str]()
+        self._came = threading.Condition()
+
+    def take(self, request: Request) -> Response:
+        with self._came:
+            if request.method == "POST":
+                self.bodies.append(json.loads(request.body))
+            else:
+                self.pings.append(request.path)
+            self._came.notify_all()
+        return 204, {}, b""
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        with self.came:
-            assert self.came.wait_for(condition, TIMEOUT_SECONDS), "it did not come within the deadline"
+        with self._came:
+            assert self._came.wait_for(condition, TIMEOUT_SECONDS), "it did not come within the deadline"
 
 
 @pytest.fixture
-def inbox() -> Iterator[Inbox]:
-    found = Inbox("")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self._take(found.bodies, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self._take(found.pings, self.path)
-            self.send_response(200)
-            self.end_headers()
-
-        def _take(self, received: list[Any], what: Any) -> None:
-            with found.came:
-                received.append(what)
-                found.came.notify_all()
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-            """Log nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def inbox() -> Inbox:
+    return Inbox()
 
 
 @pytest.fixture
-def slo_yaml(tmp_path: Path, inbox: Inbox) -> Path:
-    path = tmp_path / "slo.yaml"
-    path.write_text(
-        f"""\
+def inbox_url(inbox: Inbox) -> Iterator[str]:
+    with http_server(inbox.take) as server:
+        yield server.url
+
+
+WATCHED = """\
 slos:
-  - {{name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}}
+  - {name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}
 channels:
-  - {{kind: webhook, url: "{inbox.url}"}}
-""",
-        encoding="utf-8",
-    )
+"""
+
+
+@pytest.fixture
+def slo_yaml(tmp_path: Path, inbox_url: str) -> Path:
+    path = tmp_path / "slo.yaml"
+    path.write_text(f'{WATCHED}  - {{kind: webhook, url: "{inbox_url}"}}\n', encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def slow(traffic: Traffic) -> Callable[[], None]:
+    """Store ten minutes of slow requests until now."""
+    return lambda: traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
 
 
 class AlertLog(logging.Handler):
@@ -112,8 +102,8 @@ def alert_log() -> Iterator[AlertLog]:
     logger.removeHandler(handler)
 
 
-def test_a_high_burn_rate_is_notified(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+def test_a_high_burn_rate_is_notified(store: Store, slow: Callable[[], None], slo_yaml: Path, inbox: Inbox) -> None:
+    slow()
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=SECOND, dashboard_url="http://dash.example"), store)
     alerts.start()
     inbox.wait_for(lambda: inbox.bodies)
@@ -123,8 +113,10 @@ def test_a_high_burn_rate_is_notified(store: Store, traffic: Traffic, slo_yaml: 
     assert inbox.bodies[0]["incident"]["link"].startswith("http://dash.example/s/magika-demo?p=99&from=")
 
 
-def test_two_alert_processes_send_one_message(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
-    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+def test_two_alert_processes_send_one_message(
+    store: Store, slow: Callable[[], None], slo_yaml: Path, inbox: Inbox
+) -> None:
+    slow()
     second_store = Store.open(str(store.engine.url))
     pair = [
         Alerts(AlertsConfig(slo_file=slo_yaml, interval=timedelta(milliseconds=50)), each)
@@ -142,12 +134,12 @@ def test_two_alert_processes_send_one_message(store: Store, traffic: Traffic, sl
 
 
 def test_an_invalid_file_at_reload_leaves_the_previous_slos(
-    store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox
+    store: Store, slow: Callable[[], None], slo_yaml: Path, inbox: Inbox
 ) -> None:
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml), store)
     alerts.tick()
     slo_yaml.write_text("slos: [", encoding="utf-8")
-    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    slow()
     alerts.tick()
     inbox.wait_for(lambda: inbox.bodies)
     alerts.start()
@@ -168,25 +160,17 @@ def test_without_a_file_alerts_are_idle(store: Store, caplog: pytest.LogCaptureF
 
 
 def test_messages_of_a_channel_without_its_secret_wait(
-    store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
+    store: Store, slow: Callable[[], None], tmp_path: Path, inbox: Inbox, inbox_url: str
 ) -> None:
     path = tmp_path / "waiting.yaml"
-    path.write_text(
-        """\
-slos:
-  - {name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}
-channels:
-  - {kind: webhook, url_env: HOOK}
-""",
-        encoding="utf-8",
-    )
-    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    path.write_text(WATCHED + "  - {kind: webhook, url_env: HOOK}\n", encoding="utf-8")
+    slow()
     without = Alerts(AlertsConfig(slo_file=path), store)
     without.tick()
     without.start()
     without.stop()
     waiting = [row.state for row in without.reader.incidents()[0].deliveries]
-    alerts = Alerts(AlertsConfig(slo_file=path, env={"HOOK": inbox.url}), store)
+    alerts = Alerts(AlertsConfig(slo_file=path, env={"HOOK": inbox_url}), store)
     alerts.start()
     inbox.wait_for(lambda: inbox.bodies)
     alerts.stop()
@@ -194,22 +178,16 @@ channels:
     assert waiting == ["waiting"]
 
 
-def test_a_channel_uses_its_rotated_secret(store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox) -> None:
+def test_a_channel_uses_its_rotated_secret(
+    store: Store, slow: Callable[[], None], tmp_path: Path, inbox: Inbox, inbox_url: str
+) -> None:
     path, secret = tmp_path / "rotating.yaml", tmp_path / "url"
     secret.write_text("http://127.0.0.1:9/nobody", encoding="utf-8")
-    path.write_text(
-        f"""\
-slos:
-  - {{name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}}
-channels:
-  - {{kind: webhook, url_file: {secret}}}
-""",
-        encoding="utf-8",
-    )
+    path.write_text(f"{WATCHED}  - {{kind: webhook, url_file: {secret}}}\n", encoding="utf-8")
     alerts = Alerts(AlertsConfig(slo_file=path), store)
     alerts.tick()
-    secret.write_text(inbox.url, encoding="utf-8")
-    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    secret.write_text(inbox_url, encoding="utf-8")
+    slow()
     alerts.tick()
     inbox.wait_for(lambda: inbox.bodies)
     alerts.start()
@@ -283,14 +261,14 @@ def test_an_invalid_setting_names_the_fix(env: dict[str, str], complaint: str) -
 
 
 @pytest.fixture
-def beating(slo_yaml: Path, inbox: Inbox) -> Path:
+def beating(slo_yaml: Path, inbox_url: str) -> Path:
     with slo_yaml.open("a", encoding="utf-8") as file:
-        file.write(f'  - {{kind: heartbeat, url: "{inbox.url}/ping"}}\n')
+        file.write(f'  - {{kind: heartbeat, url: "{inbox_url}/ping"}}\n')
     return slo_yaml
 
 
-def test_a_heartbeat_reaches_its_receiver(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
-    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+def test_a_heartbeat_reaches_its_receiver(store: Store, slow: Callable[[], None], beating: Path, inbox: Inbox) -> None:
+    slow()
     alerts = Alerts(AlertsConfig(slo_file=beating, interval=SECOND), store)
     alerts.start()
     inbox.wait_for(lambda: inbox.pings and inbox.bodies)

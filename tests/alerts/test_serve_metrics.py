@@ -25,13 +25,13 @@ from stagelens.collector.health import Health
 from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.core.errors import ChannelError, StagelensError
 from stagelens.store import Store
-from tests.alerts.traffic import Traffic
+from tests.alerts.traffic import NOW, SLOW, Traffic
 from tests.support import prometheus_tool
 
 MINUTE = timedelta(minutes=1)
-SLOW = {"forward": 0.020, "preprocess": 0.390}
 LATENCY = Slo("latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 CHANNELS = tuple(ChannelEntry(name, "webhook", None, "URL") for name in ("pager", "slack", "mail"))
+WITHOUT_CHANNELS = EXAMPLE.partition("channels:")[0]
 DEFINITIONS = Definitions((LATENCY,), CHANNELS)
 
 
@@ -50,18 +50,18 @@ def samples(text: str) -> dict[str, float]:
     return {name.removeprefix("stagelens_alerts_"): float(value) for name, _, value in lines}
 
 
-def settle(store: Store, channel: str, now: datetime, error: ChannelError | None) -> None:
+def settle(store: Store, channel: str, error: ChannelError | None) -> None:
     with store.transaction() as connection:
-        claimed = outbox.claim_message(connection, channel, "me", now.timestamp(), 60)
+        claimed = outbox.claim_message(connection, channel, "me", NOW.timestamp(), 60)
         assert claimed is not None
         if error is None:
-            outbox.mark_sent(connection, claimed, now.timestamp())
+            outbox.mark_sent(connection, claimed, NOW.timestamp())
         else:
-            outbox.mark_failed(connection, claimed, error, now.timestamp(), random.Random(1))
+            outbox.mark_failed(connection, claimed, error, NOW.timestamp(), random.Random(1))
 
 
-def test_an_empty_database_has_zero_counts(store: Store, now: datetime) -> None:
-    assert exposed(store, now) == {
+def test_an_empty_database_has_zero_counts(store: Store) -> None:
+    assert exposed(store, NOW) == {
         'open_incidents{severity="page"}': 0,
         'open_incidents{severity="ticket"}': 0,
         "oldest_page_wait_seconds": 0,
@@ -69,14 +69,14 @@ def test_an_empty_database_has_zero_counts(store: Store, now: datetime) -> None:
     }
 
 
-def test_messages_are_counted_by_channel_and_state(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
-    Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
-    settle(store, "pager", now, None)
-    settle(store, "slack", now, ChannelError("no_service", permanent=True))
-    settle(store, "mail", now, ChannelError("greylisted", permanent=False))
+def test_messages_are_counted_by_channel_and_state(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    settle(store, "pager", None)
+    settle(store, "slack", ChannelError("no_service", permanent=True))
+    settle(store, "mail", ChannelError("greylisted", permanent=False))
 
-    assert exposed(store, now + MINUTE) == {
+    assert exposed(store, NOW + MINUTE) == {
         'messages{channel="mail",state="waiting"}': 1,
         'messages{channel="mail",state="sent"}': 0,
         'messages{channel="mail",state="dead"}': 0,
@@ -93,22 +93,20 @@ def test_messages_are_counted_by_channel_and_state(store: Store, traffic: Traffi
     }
 
 
-def test_a_channel_has_zero_counts_before_its_first_message(store: Store, tmp_path: Path) -> None:
-    slos = tmp_path / "slo.yaml"
-    slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
-    alerts = Alerts(AlertsConfig(slo_file=slos), store)
+def test_a_channel_has_zero_counts_before_its_first_message(store: Store, slo_yaml: Path) -> None:
+    slo_yaml.write_text(WITHOUT_CHANNELS + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml), store)
     alerts.file.refresh(datetime.now(UTC))
 
     assert samples(exposition(alerts.metrics))['messages{channel="webhook",state="dead"}'] == 0
 
 
 def test_only_a_complete_evaluation_updates_the_time(
-    store: Store, tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: Store, slo_yaml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slos = tmp_path / "slo.yaml"
-    slos.write_text(EXAMPLE.partition("channels:")[0])
-    at = [now, now + MINUTE]
-    alerts = Alerts(AlertsConfig(slo_file=slos), store, clock=lambda: at[0])
+    slo_yaml.write_text(WITHOUT_CHANNELS)
+    at = [NOW, NOW + MINUTE]
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml), store, clock=lambda: at[0])
     alerts.tick()
     del at[0]
 
@@ -120,22 +118,22 @@ def test_only_a_complete_evaluation_updates_the_time(
     with pytest.raises(ValueError, match="cannot be judged"):
         alerts.tick()
 
-    assert exposed(store, now + MINUTE)["last_evaluation_timestamp_seconds"] == now.timestamp()
+    assert exposed(store, NOW + MINUTE)["last_evaluation_timestamp_seconds"] == NOW.timestamp()
 
 
-def test_a_message_being_sent_counts_as_waiting(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
-    Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
+def test_a_message_being_sent_counts_as_waiting(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
     with store.transaction() as connection:
-        outbox.claim_message(connection, "pager", "me", now.timestamp(), 60)
+        outbox.claim_message(connection, "pager", "me", NOW.timestamp(), 60)
 
-    assert exposed(store, now)['messages{channel="pager",state="waiting"}'] == 1
+    assert exposed(store, NOW)['messages{channel="pager",state="waiting"}'] == 1
 
 
 @pytest.mark.stacks
-def test_alert_metrics_pass_promtool(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
-    Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
+def test_alert_metrics_pass_promtool(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
     checked = prometheus_tool.run("check", "metrics", given=exposition(AlertMetrics(store)).encode())
 
     assert checked == (0, "")
@@ -167,10 +165,9 @@ def test_alerts_serve_metrics_on_the_configured_port(store: Store) -> None:
         httpx.get(url)
 
 
-def test_probes_report_a_failure_and_its_end(store: Store, tmp_path: Path) -> None:
-    slos = tmp_path / "slo.yaml"
-    slos.write_text(EXAMPLE)
-    alerts = Alerts(AlertsConfig(slo_file=slos, interval=timedelta(milliseconds=20), metrics_port=0), store)
+def test_probes_report_a_failure_and_its_end(store: Store, slo_yaml: Path) -> None:
+    slo_yaml.write_text(EXAMPLE)
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=timedelta(milliseconds=20), metrics_port=0), store)
     with store.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE leases RENAME TO gone")
     alerts.start()
@@ -189,10 +186,9 @@ def test_probes_report_a_failure_and_its_end(store: Store, tmp_path: Path) -> No
     assert (living.status_code, living.text) == (200, "ok\n")
 
 
-def test_alerts_without_a_valid_file_are_not_ready(store: Store, tmp_path: Path) -> None:
-    slos = tmp_path / "slo.yaml"
-    slos.write_text("slos: [{name: no-service}]\n")
-    alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
+def test_alerts_without_a_valid_file_are_not_ready(store: Store, slo_yaml: Path) -> None:
+    slo_yaml.write_text("slos: [{name: no-service}]\n")
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml, metrics_port=0), store)
     alerts.start()
     base = alerts.place.rpartition(" ")[2].removesuffix("/metrics")
     living, ready = (httpx.get(f"{base}/{probe}", timeout=60) for probe in ("livez", "readyz"))
@@ -216,12 +212,11 @@ def test_a_stopped_evaluation_thread_fails_the_liveness_probe(store: Store, monk
 
 
 def test_a_stopped_channel_thread_fails_the_liveness_probe(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, slo_yaml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slos = tmp_path / "slo.yaml"
-    slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
+    slo_yaml.write_text(WITHOUT_CHANNELS + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
     monkeypatch.setattr(AlertsThread, "_run", lambda _loop: None)
-    alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
+    alerts = Alerts(AlertsConfig(slo_file=slo_yaml, metrics_port=0), store)
     alerts.tick()
     end_of("stagelens-alerts-webhook")
     alerts.start()
@@ -232,10 +227,9 @@ def test_a_stopped_channel_thread_fails_the_liveness_probe(
     assert "threads stopped: stagelens-alerts-webhook" in found.text
 
 
-def test_a_standby_process_is_ready(store: Store, tmp_path: Path) -> None:
-    slos = tmp_path / "slo.yaml"
-    slos.write_text(EXAMPLE.partition("channels:")[0])
-    first, second = (Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store) for _ in range(2))
+def test_a_standby_process_is_ready(store: Store, slo_yaml: Path) -> None:
+    slo_yaml.write_text(WITHOUT_CHANNELS)
+    first, second = (Alerts(AlertsConfig(slo_file=slo_yaml, metrics_port=0), store) for _ in range(2))
     first.tick()
     for alerts in (first, second):
         alerts.start()

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from stagelens.alerts.objectives.slo import Slo
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import PROFILE_TIME, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Series, Store
 
 _BUCKET = timedelta(seconds=10)
+NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
+FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
+SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 # Returns the seconds of a request by stage and stack, from its seconds by stage.
 Code = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 
 @dataclass
 class Clock:
-    at: datetime
+    at: datetime = NOW
 
     def __call__(self) -> float:
         return self.at.timestamp()

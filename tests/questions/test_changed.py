@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from stagelens.questions.changed import FailureShare, explain_regression, explain_violations
 from stagelens.store import Batch, Indicator, KeptTrace, Selection, Series, Store
-from tests.alerts.traffic import Clock, Traffic, request_points
+from tests.alerts.traffic import NOW, Clock, Traffic, request_points
 
-NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.020, "queue": 0.002}
 SLOW = {"forward": 0.020, "queue": 0.400}
@@ -23,10 +21,8 @@ Fail = Callable[..., None]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path / 'shop.db'}", clock=Clock(NOW))
-    yield opened
-    opened.close()
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store(clock=Clock(NOW))
 
 
 @pytest.fixture

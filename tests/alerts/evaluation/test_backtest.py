@@ -25,13 +25,13 @@ from stagelens.analysis import burn_rate
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.core.errors import StoreError
 from stagelens.store import Store
+from tests.alerts.traffic import LATENCY, NOW
 from tests.support import command_line
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 FAST = {"forward": 0.020, "preprocess": 0.010}
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 MONTH = timedelta(days=30)
-LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
 POLICY = default_burn_rate_policy()
 
 Traffic = Callable[..., None]
@@ -77,8 +77,8 @@ def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
     return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
 
 
-def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic, now: datetime) -> None:
-    begin = now.replace(second=0) - 4 * HOUR
+def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic) -> None:
+    begin = NOW.replace(second=0) - 4 * HOUR
     courses = [(10, {2: FAST}), (6, {2: SLOW}), (52, {2: FAST}), (12, {2: SLOW}), (4, {2: FAST})]
     at = begin
     for minutes, mix in courses:
@@ -94,18 +94,18 @@ def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic, now: 
     assert len(before) == 2
 
 
-@pytest.mark.parametrize(("outage", "told_at"), [(20 * SECOND, []), (8 * MINUTE, [1])])
+@pytest.mark.parametrize(("outage", "notified_at"), [(20 * SECOND, []), (8 * MINUTE, [1])])
 def test_the_backtest_of_a_new_service_equals_the_evaluator(
-    store: Store, traffic: Traffic, now: datetime, outage: timedelta, told_at: list[int]
+    store: Store, traffic: Traffic, outage: timedelta, notified_at: list[int]
 ) -> None:
-    begin = now.replace(second=0) - HOUR
+    begin = NOW.replace(second=0) - HOUR
     traffic(begin, outage, {5: SLOW})
     traffic(begin + outage, 30 * MINUTE, {5: FAST})
     history = load_history(store.read, LATENCY, begin - 4 * 24 * HOUR, begin + 20 * MINUTE)
     before = evaluated(store, LATENCY, begin, begin + 20 * MINUTE)
 
     assert notified(replay(history, LATENCY, POLICY, history.edge_of(begin))) == notified(before)
-    assert [each.opened_at for each in before] == [(begin + each * MINUTE).timestamp() for each in told_at]
+    assert [each.opened_at for each in before] == [(begin + each * MINUTE).timestamp() for each in notified_at]
 
 
 @settings(max_examples=25, deadline=None)
@@ -178,10 +178,8 @@ def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
     assert first * 27 < 30 * 24 * 60
 
 
-def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(
-    store: Store, traffic: Traffic, now: datetime
-) -> None:
-    begin = now.replace(second=0) - 4 * HOUR
+def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(store: Store, traffic: Traffic) -> None:
+    begin = NOW.replace(second=0) - 4 * HOUR
     for start, length, mix in ((0, 60, FAST), (60, 12, SLOW), (72, 108, FAST)):
         traffic(begin + start * MINUTE, length * MINUTE, {2: mix})
     planned = replace(
@@ -195,14 +193,14 @@ def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(
     assert (plain, after) == ([begin + 64 * MINUTE], [begin + 67 * MINUTE])
 
 
-def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
-    start = now.replace(minute=0) - timedelta(days=16)
+def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffic) -> None:
+    start = NOW.replace(minute=0) - timedelta(days=16)
     traffic(start, HOUR, {10: FAST})
     # Data after a gap delete nothing until they have arrived for a day.
     for days in (2, 1, 0):
-        traffic(now - timedelta(days=days) - HOUR, HOUR, {10: FAST})
+        traffic(NOW - timedelta(days=days) - HOUR, HOUR, {10: FAST})
     store.maintain()
-    history = load_history(store.read, LATENCY, start - HOUR, now)
+    history = load_history(store.read, LATENCY, start - HOUR, NOW)
     hour = np.diff(history.total)[60:120]
 
     assert hour.tolist() == [60.0] * 60
@@ -211,8 +209,8 @@ def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffi
     assert history.total[-1] == 4 * 3600
 
 
-def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Traffic, now: datetime) -> None:
-    begin = now.replace(second=0) - 6 * HOUR
+def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Traffic) -> None:
+    begin = NOW.replace(second=0) - 6 * HOUR
     traffic(begin, 2 * HOUR, {10: FAST})
     traffic(begin + 2 * HOUR, 10 * MINUTE, {10: SLOW})
     traffic(begin + 2 * HOUR + 10 * MINUTE, 2 * HOUR, {10: FAST})
@@ -231,18 +229,18 @@ def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Tra
 
 
 def test_check_lists_past_alerts_of_the_store(
-    tmp_path: Path, traffic: Traffic, store: Store, now: datetime, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, traffic: Traffic, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
-    traffic(now - HOUR, 10 * MINUTE, {10: SLOW})
-    traffic(now - 50 * MINUTE, 50 * MINUTE, {10: FAST})
+    traffic(NOW - 3 * HOUR, 2 * HOUR, {10: FAST})
+    traffic(NOW - HOUR, 10 * MINUTE, {10: SLOW})
+    traffic(NOW - 50 * MINUTE, 50 * MINUTE, {10: FAST})
     path = tmp_path / "slo.yaml"
     lines = [
         f"  - {{name: {service}, service: {service}, objective: 0.99, threshold: 250ms, window: 30d}}"
         for service in ("magika-demo", "magika-dmo")
     ]
     path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
-    monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
+    monkeypatch.setattr("stagelens.alerts.check._now", lambda: NOW)
     text = "\n".join(check.summary(path, read_slo_file(path, {}), store))
 
     assert (

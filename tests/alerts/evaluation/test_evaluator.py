@@ -19,28 +19,21 @@ from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
-from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.reader import AlertsReader
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.analysis.burn_rate import Onset, find_onset
 from stagelens.analysis.policies import BurnRatePolicy, default_burn_rate_policy
 from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.store import Reader, Store
-from tests.alerts.traffic import Code, Traffic
+from tests.alerts.stored import stored_incidents
+from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Code, Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
-SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
 WORSE = {"forward": 0.060, "preprocess": 0.050, "queue": 0.042, "overhead": 0.041}
 QUEUED = {"forward": 0.020, "preprocess": 0.010, "queue": 0.400, "overhead": 0.001}
-LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 DEFINITIONS = Definitions(
     (LATENCY,), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600"
 )
-
-
-@pytest.fixture
-def evaluator(store: Store) -> Evaluator:
-    return Evaluator(store, "me", lease_seconds=30)
 
 
 def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: Any) -> list[str]:
@@ -52,17 +45,11 @@ def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: A
     return events
 
 
-def read(store: Store) -> list[Incident]:
-    return AlertsReader(store, LiveSloFile(None, {})).incidents()
-
-
-def test_a_slow_release_pages_and_names_its_stage(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1")
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2")
-    evaluator.tick(DEFINITIONS, now)
-    found = read(store)[0]
+def test_a_slow_release_pages_and_names_its_stage(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, version="1")
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2")
+    evaluator.tick(DEFINITIONS, NOW)
+    found = stored_incidents(traffic.store)[0]
 
     assert (found.severity, found.state, found.version) == ("page", "open", "2")
     assert found.stages[0].stage == "preprocess"
@@ -70,10 +57,10 @@ def test_a_slow_release_pages_and_names_its_stage(
     assert found.stages[0].share == pytest.approx(0.95, abs=0.02)
     assert "slow requests spend +" in found.headline
     assert found.headline.endswith("since version 2")
-    assert found.since == now - 10 * MINUTE
+    assert found.since == NOW - 10 * MINUTE
     assert found.link == (
         "http://127.0.0.1:8600/s/magika-demo"
-        f"?p=99&from={int((now - 25 * MINUTE).timestamp() * 1000)}&to={int(now.timestamp() * 1000)}"
+        f"?p=99&from={int((NOW - 25 * MINUTE).timestamp() * 1000)}&to={int(NOW.timestamp() * 1000)}"
     )
     assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
 
@@ -86,13 +73,11 @@ def code_of(stages: Mapping[str, float]) -> dict[str, float]:
     return {key: seconds for key, seconds in found.items() if seconds}
 
 
-def test_the_message_names_the_function_of_the_stage(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1", code=code_of)
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2", code=code_of)
-    evaluator.tick(DEFINITIONS, now)
-    found = read(store)[0]
+def test_the_message_names_the_function_of_the_stage(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, version="1", code=code_of)
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2", code=code_of)
+    evaluator.tick(DEFINITIONS, NOW)
+    found = stored_incidents(traffic.store)[0]
 
     assert found.headline.endswith(" — preprocess grew +381 ms at p99, 92 % in resize (serve.py:41) since version 2")
     assert [(each.title, each.stage) for each in found.functions] == [
@@ -103,15 +88,13 @@ def test_the_message_names_the_function_of_the_stage(
     assert found.stages[0].stage == "preprocess"
 
 
-def test_a_function_known_later_is_notified_once(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, code=code_of)
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW})
-    events = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
-    traffic(now, MINUTE, {20: FAST, 180: SLOW}, code=code_of)
-    events += ticks(evaluator, now + MINUTE, MINUTE)
-    (found,) = read(store)
+def test_a_function_known_later_is_notified_once(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, code=code_of)
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW})
+    events = [turn.event for turn in evaluator.tick(DEFINITIONS, NOW)]
+    traffic(NOW, MINUTE, {20: FAST, 180: SLOW}, code=code_of)
+    events += ticks(evaluator, NOW + MINUTE, MINUTE)
+    (found,) = stored_incidents(traffic.store)
 
     assert events == ["opened", "updated"]
     assert [each.headline.split(" — ")[1][:23] for each in found.transitions] == [
@@ -122,13 +105,13 @@ def test_a_function_known_later_is_notified_once(
 
 @pytest.mark.parametrize("sampled", ["before", "since"])
 def test_without_samples_on_both_sides_no_function_is_named(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime, sampled: str
+    traffic: Traffic, evaluator: Evaluator, sampled: str
 ) -> None:
     codes: dict[str, Code] = {sampled: code_of}
-    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, code=codes.get("before", no_code))
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, code=codes.get("since", no_code))
-    evaluator.tick(DEFINITIONS, now)
-    found = read(store)[0]
+    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, code=codes.get("before", no_code))
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, code=codes.get("since", no_code))
+    evaluator.tick(DEFINITIONS, NOW)
+    found = stored_incidents(traffic.store)[0]
 
     assert "slow requests spend +380 ms (95 % of the excess) in preprocess" in found.headline
     assert found.functions == ()
@@ -138,125 +121,113 @@ def no_code(_stages: Mapping[str, float]) -> dict[str, float]:
     return {}
 
 
-def test_the_stage_of_a_new_release_is_from_its_bad_requests(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - 7 * HOUR, 10 * MINUTE, {1: FAST}, version="1")
-    traffic(now - HOUR, 50 * MINUTE, {3: FAST}, version="1")
-    traffic(now - 4 * MINUTE, 4 * MINUTE, {10: FAST, 29: WORSE, 1: SLOW}, version="2")
-    evaluator.tick(DEFINITIONS, now)
-    found = read(store)[0]
+def test_the_stage_of_a_new_release_is_from_its_bad_requests(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 7 * HOUR, 10 * MINUTE, {1: FAST}, version="1")
+    traffic(NOW - HOUR, 50 * MINUTE, {3: FAST}, version="1")
+    traffic(NOW - 4 * MINUTE, 4 * MINUTE, {10: FAST, 29: WORSE, 1: SLOW}, version="2")
+    evaluator.tick(DEFINITIONS, NOW)
+    found = stored_incidents(traffic.store)[0]
 
     assert (found.stages[0].stage, found.version) == ("preprocess", "2")
     assert found.headline.endswith("in preprocess since version 2")
 
 
-def test_without_a_release_bad_requests_are_compared_to_good_ones(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, 45 * MINUTE, {100: FAST})
-    traffic(now - 15 * MINUTE, 15 * MINUTE, {10: FAST, 90: QUEUED})
-    evaluator.tick(DEFINITIONS, now)
-    found = read(store)[0]
+def test_without_a_release_bad_requests_are_compared_to_good_ones(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 45 * MINUTE, {100: FAST})
+    traffic(NOW - 15 * MINUTE, 15 * MINUTE, {10: FAST, 90: QUEUED})
+    evaluator.tick(DEFINITIONS, NOW)
+    found = stored_incidents(traffic.store)[0]
 
     assert (found.stages[0].stage, found.version) == ("queue", "")
     assert found.headline.endswith("in queue")
 
 
-def test_an_old_release_is_not_blamed(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST}, version="1")
-    traffic(now - HOUR, 45 * MINUTE, {10: FAST}, version="2")
-    traffic(now - 15 * MINUTE, 15 * MINUTE, {100: QUEUED}, version="2")
-    traffic(now - 5 * MINUTE, 5 * MINUTE, {1: QUEUED}, version="3")
-    evaluator.tick(DEFINITIONS, now)
+def test_an_old_release_is_not_blamed(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 3 * HOUR, 2 * HOUR, {10: FAST}, version="1")
+    traffic(NOW - HOUR, 45 * MINUTE, {10: FAST}, version="2")
+    traffic(NOW - 15 * MINUTE, 15 * MINUTE, {100: QUEUED}, version="2")
+    traffic(NOW - 5 * MINUTE, 5 * MINUTE, {1: QUEUED}, version="3")
+    evaluator.tick(DEFINITIONS, NOW)
 
-    assert read(store)[0].version == ""
+    assert stored_incidents(traffic.store)[0].version == ""
 
 
-def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    traffic(now - HOUR, HOUR, {90: FAST}, errors=30)
+def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {90: FAST}, errors=30)
     slo = replace(LATENCY, name="up", threshold=None)
-    turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
+    turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), NOW)
 
     assert headline(journal.message_for(turns[0], 0.0)).endswith(
         "25 % of requests fail (10,800 of 43,200 since the onset)"
     )
 
 
-def test_a_single_failure_opens_no_incident(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
+def test_a_single_failure_opens_no_incident(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
 
-    assert evaluator.tick(DEFINITIONS, now) == []
-    assert read(store) == []
+    assert evaluator.tick(DEFINITIONS, NOW) == []
+    assert stored_incidents(traffic.store) == []
 
 
-def test_an_incident_is_opened_resolved_and_reopened(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - 2 * HOUR, 110 * MINUTE, {50: FAST})
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
-    burning = ticks(evaluator, now, MINUTE)
-    traffic(now, HOUR, {50: FAST})
-    over = ticks(evaluator, now + 30 * MINUTE, 5 * MINUTE)
-    traffic(now + 35 * MINUTE, 8 * MINUTE, {2: FAST, 98: QUEUED})
-    again = ticks(evaluator, now + 42 * MINUTE, MINUTE)
-    found = read(store)
+def test_an_incident_is_opened_resolved_and_reopened(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 2 * HOUR, 110 * MINUTE, {50: FAST})
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
+    burning = ticks(evaluator, NOW, MINUTE)
+    traffic(NOW, HOUR, {50: FAST})
+    over = ticks(evaluator, NOW + 30 * MINUTE, 5 * MINUTE)
+    traffic(NOW + 35 * MINUTE, 8 * MINUTE, {2: FAST, 98: QUEUED})
+    again = ticks(evaluator, NOW + 42 * MINUTE, MINUTE)
+    found = stored_incidents(traffic.store)
 
     assert (burning, over, again) == (["opened"], ["resolved"], ["reopened"])
     assert len(found) == 1
     assert [row.transition for row in found[0].deliveries] == ["opened", "resolved", "reopened"]
 
 
-def test_without_data_the_state_is_unchanged(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, now)
-    later = evaluator.tick(DEFINITIONS, now + 20 * HOUR)
+def test_without_data_the_state_is_unchanged(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    later = evaluator.tick(DEFINITIONS, NOW + 20 * HOUR)
 
     assert later == []
-    assert read(store)[0].state == "open"
+    assert stored_incidents(traffic.store)[0].state == "open"
 
 
-def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    traffic(now - HOUR, 2 * HOUR, {50: SLOW})
+def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 2 * HOUR, {50: SLOW})
     other = Evaluator(store, "other", lease_seconds=30)
-    first, second = evaluator.tick(DEFINITIONS, now), other.tick(DEFINITIONS, now)
+    first, second = evaluator.tick(DEFINITIONS, NOW), other.tick(DEFINITIONS, NOW)
     with store.engine.connect() as connection:
         outbox_ids = connection.execute(select(outbox.c.id)).all()
-    other.tick(DEFINITIONS, now + timedelta(seconds=31))
+    other.tick(DEFINITIONS, NOW + timedelta(seconds=31))
 
     assert ([turn.event for turn in first], second) == (["opened"], [])
     assert len(outbox_ids) == 1
-    assert evaluator.tick(DEFINITIONS, now + timedelta(seconds=32)) == []
-    assert len(read(store)) == 1
+    assert evaluator.tick(DEFINITIONS, NOW + timedelta(seconds=32)) == []
+    assert len(stored_incidents(store)) == 1
 
 
-def test_an_slo_that_was_removed_leaves_no_open_incident(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, now)
-    events = ticks(evaluator, now, timedelta(seconds=10), slos=())
-    found = read(store)[0]
+def test_an_slo_that_was_removed_leaves_no_open_incident(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    events = ticks(evaluator, NOW, timedelta(seconds=10), slos=())
+    found = stored_incidents(traffic.store)[0]
 
     assert (events, found.state) == (["resolved"], "resolved")
     assert "its SLO was removed; closed with unknown outcome" in found.headline
 
 
-def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, now)
-    evaluator.tick(replace(DEFINITIONS, slos=()), now)
+def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    evaluator.tick(replace(DEFINITIONS, slos=()), NOW)
     still = replace(LATENCY, name="still-open")
-    evaluator.tick(replace(DEFINITIONS, slos=(still,)), now)
+    evaluator.tick(replace(DEFINITIONS, slos=(still,)), NOW)
     left: list[dict[str, int]] = []
     for days in (394, 396, 397):
         if days != 396:
-            traffic(now + timedelta(days=days) - MINUTE, MINUTE, {50: SLOW})
-        evaluator.tick(replace(DEFINITIONS, slos=(still,)), now + timedelta(days=days))
+            traffic(NOW + timedelta(days=days) - MINUTE, MINUTE, {50: SLOW})
+        evaluator.tick(replace(DEFINITIONS, slos=(still,)), NOW + timedelta(days=days))
         with store.engine.connect() as connection:
             counts = {each.name: len(connection.execute(select(each)).all()) for each in metadata.sorted_tables}
         left.append({name: number for name, number in counts.items() if number})
@@ -268,29 +239,27 @@ def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Ev
     ]
 
 
-def test_an_slo_of_a_version_covers_the_time_of_that_version(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - timedelta(days=20), HOUR, {50: FAST}, version="1")
-    traffic(now - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
+def test_an_slo_of_a_version_covers_the_time_of_that_version(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - timedelta(days=20), HOUR, {50: FAST}, version="1")
+    traffic(NOW - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
     about = replace(LATENCY, version="2")
-    measured = measure_slo(store.read, about, default_burn_rate_policy(), now)
+    measured = measure_slo(store.read, about, default_burn_rate_policy(), NOW)
     month_of_requests = 101 * 360 * 24 * 30
 
     assert measured.budget.left == pytest.approx(1 - 50 * 360 / (0.01 * month_of_requests))
 
 
-def test_an_slo_error_does_not_stop_other_slos(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
+def test_an_slo_error_does_not_stop_other_slos(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
     broken = replace(LATENCY, name="broken", objective=1.0)
     with pytest.raises(ZeroDivisionError):
-        evaluator.tick(replace(DEFINITIONS, slos=(broken, LATENCY)), now)
+        evaluator.tick(replace(DEFINITIONS, slos=(broken, LATENCY)), NOW)
 
-    assert [incident.name for incident in read(store)] == ["magika-latency"]
+    assert [incident.name for incident in stored_incidents(traffic.store)] == ["magika-latency"]
 
 
 def test_an_slo_without_new_data_is_evaluated_once_a_minute(
-    store: Store, traffic: Traffic, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: Store, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated: list[datetime] = []
 
@@ -299,7 +268,7 @@ def test_an_slo_without_new_data_is_evaluated_once_a_minute(
 
     monkeypatch.setattr("stagelens.alerts.evaluation.evaluator.evaluate_slo", evaluate)
     evaluator = Evaluator(store, "me", lease_seconds=30)
-    start = now.replace(second=0)
+    start = NOW.replace(second=0)
     traffic(start - MINUTE, MINUTE, {1: FAST})
     ticks(evaluator, start, MINUTE)
     assert evaluated == [start]
@@ -309,11 +278,11 @@ def test_an_slo_without_new_data_is_evaluated_once_a_minute(
 
 
 def test_the_evidence_of_a_long_incident_is_read_again_less_often(
-    traffic: Traffic, evaluator: Evaluator, now: datetime, monkeypatch: pytest.MonkeyPatch
+    traffic: Traffic, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traffic(now - HOUR, HOUR, {1: FAST})
-    traffic(now, 22 * MINUTE, {1: SLOW})
-    ticks(evaluator, now, 20 * MINUTE)
+    traffic(NOW - HOUR, HOUR, {1: FAST})
+    traffic(NOW, 22 * MINUTE, {1: SLOW})
+    ticks(evaluator, NOW, 20 * MINUTE)
     read_at: list[datetime] = []
 
     def describe(read: Reader, measured: Measurement, at: datetime, **options: Any) -> Finding | None:
@@ -321,21 +290,21 @@ def test_the_evidence_of_a_long_incident_is_read_again_less_often(
         return describe_burn(read, measured, at, **options)
 
     monkeypatch.setattr("stagelens.alerts.evaluation.alert_rules.describe_burn", describe)
-    ticks(evaluator, now + 20 * MINUTE, 2 * MINUTE)
+    ticks(evaluator, NOW + 20 * MINUTE, 2 * MINUTE)
     # Every minute, of twelve evaluations.
     assert len(read_at) in (1, 2)
 
 
-def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW}, service="slow")
-    traffic(now - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
+def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic, tmp_path: Any) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW}, service="slow")
+    traffic(NOW - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
     path = tmp_path / "slo.yaml"
     lines = [
         f"  - {{name: {name}, service: {name}, objective: 0.99, threshold: 250ms, window: 30d}}"
         for name in ("good", "none", "slow")
     ]
     path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
-    slow, good, none = AlertsReader(store, LiveSloFile(path, {})).slos(now)
+    slow, good, none = AlertsReader(store, LiveSloFile(path, {})).slos(NOW)
 
     assert [(status.slo.name, status.state) for status in (slow, good, none)] == [
         ("slow", "burning"),
@@ -351,50 +320,46 @@ def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic
     assert good.exhausted_in == pytest.approx(timedelta(days=300), rel=0.01)
 
 
-def test_the_onset_is_the_start_of_the_last_bad_stretch(now: datetime) -> None:
+def test_the_onset_is_the_start_of_the_last_bad_stretch() -> None:
     bad_minutes = (0, 60, 63, 64)
-    buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
+    buckets = [(NOW + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
 
-    assert find_onset(buckets, 0.99, 7.2, now).at == now + 60 * MINUTE
-    assert find_onset([], 0.99, 7.2, now) == Onset(now, now, now)
+    assert find_onset(buckets, 0.99, 7.2, NOW).at == NOW + 60 * MINUTE
+    assert find_onset([], 0.99, 7.2, NOW) == Onset(NOW, NOW, NOW)
 
 
-def test_a_bad_minute_before_a_bad_stretch_is_not_the_onset(now: datetime) -> None:
+def test_a_bad_minute_before_a_bad_stretch_is_not_the_onset() -> None:
     shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
-    found = find_onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
+    found = find_onset([(NOW + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, NOW)
 
-    assert found.at == now + 40 * MINUTE
+    assert found.at == NOW + 40 * MINUTE
     assert found.earliest <= found.at <= found.latest
     assert found.latest - found.earliest <= 4 * MINUTE
 
 
-def test_an_onset_of_few_requests_has_error_bounds(now: datetime) -> None:
-    buckets = [(now + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
-    found = find_onset(buckets, 0.99, 7.2, now)
+def test_an_onset_of_few_requests_has_error_bounds() -> None:
+    buckets = [(NOW + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
+    found = find_onset(buckets, 0.99, 7.2, NOW)
 
-    assert found.earliest < now + 30 * MINUTE < found.latest
+    assert found.earliest < NOW + 30 * MINUTE < found.latest
     assert 4 * MINUTE <= found.latest - found.earliest <= 20 * MINUTE
 
 
-def test_a_release_within_the_error_bounds_of_the_onset_is_named(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - 2 * HOUR, HOUR + 40 * MINUTE, {40: FAST}, version="1")
-    traffic(now - 20 * MINUTE, 10 * MINUTE, {19: FAST, 1: SLOW}, version="1")
-    traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version="2")
-    evaluator.tick(DEFINITIONS, now)
-    found = read(store)[0]
+def test_a_release_within_the_error_bounds_of_the_onset_is_named(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 2 * HOUR, HOUR + 40 * MINUTE, {40: FAST}, version="1")
+    traffic(NOW - 20 * MINUTE, 10 * MINUTE, {19: FAST, 1: SLOW}, version="1")
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version="2")
+    evaluator.tick(DEFINITIONS, NOW)
+    found = stored_incidents(traffic.store)[0]
 
     assert (found.version, found.stages[0].stage) == ("2", "preprocess")
-    assert abs(found.since - (now - 10 * MINUTE)) <= 2 * MINUTE
+    assert abs(found.since - (NOW - 10 * MINUTE)) <= 2 * MINUTE
 
 
-def test_a_release_equal_to_its_predecessor_is_not_named(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - 2 * HOUR, HOUR + 50 * MINUTE, {40: FAST}, version="1")
+def test_a_release_equal_to_its_predecessor_is_not_named(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - 2 * HOUR, HOUR + 50 * MINUTE, {40: FAST}, version="1")
     for version in ("1", "2"):
-        traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version=version)
-    evaluator.tick(DEFINITIONS, now)
+        traffic(NOW - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version=version)
+    evaluator.tick(DEFINITIONS, NOW)
 
-    assert read(store)[0].version == ""
+    assert stored_incidents(traffic.store)[0].version == ""

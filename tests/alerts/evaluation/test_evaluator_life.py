@@ -19,33 +19,21 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import silences
 from stagelens.alerts.incidents.journal import IncidentError, acknowledge
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
-from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
-from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.reader import Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.store import Store, lease
 from stagelens.store.schema import leases
-from tests.alerts.traffic import Traffic
+from tests.alerts.stored import stored_incidents
+from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
-FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
-SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
-LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 CHANNELS = (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),)
 DEFINITIONS = Definitions((LATENCY,), CHANNELS, "http://127.0.0.1:8600")
 
 
 class Killed(BaseException):
     """Simulated kill of the process."""
-
-
-@pytest.fixture
-def evaluator(store: Store) -> Evaluator:
-    return Evaluator(store, "me", lease_seconds=30)
-
-
-def read(store: Store) -> list[Incident]:
-    return AlertsReader(store, LiveSloFile(None, {})).incidents()
 
 
 def transitions_sent(incident: Incident) -> list[str]:
@@ -64,101 +52,91 @@ def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> 
 
 
 def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+    store: Store, traffic: Traffic, evaluator: Evaluator
 ) -> None:
-    traffic(now - HOUR, 3 * HOUR, {50: SLOW})
-    silence(store, now - MINUTE, HOUR, service="magika-demo")
-    evaluator.tick(DEFINITIONS, now)
-    silent = read(store)[0]
-    evaluator.tick(DEFINITIONS, now + HOUR)
-    after = read(store)[0]
+    traffic(NOW - HOUR, 3 * HOUR, {50: SLOW})
+    silence(store, NOW - MINUTE, HOUR, service="magika-demo")
+    evaluator.tick(DEFINITIONS, NOW)
+    silent = stored_incidents(store)[0]
+    evaluator.tick(DEFINITIONS, NOW + HOUR)
+    after = stored_incidents(store)[0]
 
     assert silent.muted == "silenced by ann until 04:03 UTC on 20 November: moving disks"
     assert (transitions_sent(silent), history(silent)) == ([], [("opened", 0)])
     assert (after.muted, transitions_sent(after), history(after)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
 
 
-def test_a_silence_ended_early_is_over_immediately(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, 2 * HOUR, {50: SLOW})
-    made = silence(store, now, HOUR, service="*")
-    evaluator.tick(DEFINITIONS, now)
+def test_a_silence_ended_early_is_over_immediately(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 2 * HOUR, {50: SLOW})
+    made = silence(store, NOW, HOUR, service="*")
+    evaluator.tick(DEFINITIONS, NOW)
     with store.transaction() as connection:
-        silences.end_silence(connection, made.id, now + TICK)
-    evaluator.tick(DEFINITIONS, now + TICK)
+        silences.end_silence(connection, made.id, NOW + TICK)
+    evaluator.tick(DEFINITIONS, NOW + TICK)
 
-    assert transitions_sent(read(store)[0]) == ["opened"]
+    assert transitions_sent(stored_incidents(store)[0]) == ["opened"]
     with store.transaction() as connection, pytest.raises(IncidentError, match="has ended already"):
-        silences.end_silence(connection, made.id, now + MINUTE)
+        silences.end_silence(connection, made.id, NOW + MINUTE)
 
 
-def test_an_incident_within_a_maintenance_window_is_not_notified(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, now)
-    work = MaintenanceCalendar((OneTimeWindow(now + TICK, now + HOUR, "moving disks"),))
-    evaluator.tick(replace(DEFINITIONS, slos=(replace(LATENCY, maintenance=work),)), now + 2 * TICK)
-    found = read(store)[0]
+def test_an_incident_within_a_maintenance_window_is_not_notified(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    work = MaintenanceCalendar((OneTimeWindow(NOW + TICK, NOW + HOUR, "moving disks"),))
+    evaluator.tick(replace(DEFINITIONS, slos=(replace(LATENCY, maintenance=work),)), NOW + 2 * TICK)
+    found = stored_incidents(traffic.store)[0]
 
     assert found.muted == "maintenance window: moving disks"
     assert history(found) == [("opened", 1), ("muted", 0)]
 
 
-def test_an_acknowledgement_is_notified_and_recorded(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, now)
-    name = read(store)[0].id
+def test_an_acknowledgement_is_notified_and_recorded(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    name = stored_incidents(store)[0].id
     for _ in range(2):
-        acknowledge(store, name, " ann ", now + MINUTE)
-    found = read(store)[0]
-    evaluator.tick(replace(DEFINITIONS, slos=()), now + 2 * MINUTE)
+        acknowledge(store, name, " ann ", NOW + MINUTE)
+    found = stored_incidents(store)[0]
+    evaluator.tick(replace(DEFINITIONS, slos=()), NOW + 2 * MINUTE)
 
-    assert (found.acked_by, found.acked_at) == ("ann", now + MINUTE)
+    assert (found.acked_by, found.acked_at) == ("ann", NOW + MINUTE)
     assert transitions_sent(found) == ["opened", "acknowledged"]
     assert [row.note for row in found.transitions] == ["", "ann"]
-    assert transitions_sent(read(store)[0]) == ["opened", "acknowledged", "resolved"]
+    assert transitions_sent(stored_incidents(store)[0]) == ["opened", "acknowledged", "resolved"]
     with pytest.raises(IncidentError, match="was resolved at"):
-        acknowledge(store, name, "bob", now + HOUR)
+        acknowledge(store, name, "bob", NOW + HOUR)
     with pytest.raises(IncidentError, match="there is no incident 'sl-nothing'"):
-        acknowledge(store, "sl-nothing", "bob", now)
+        acknowledge(store, "sl-nothing", "bob", NOW)
 
 
 def test_an_unannounced_incident_is_acknowledged_without_notification(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+    store: Store, traffic: Traffic, evaluator: Evaluator
 ) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    silence(store, now, HOUR, service="magika-demo")
-    evaluator.tick(DEFINITIONS, now)
-    acknowledge(store, read(store)[0].id, "ann", now + TICK)
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    silence(store, NOW, HOUR, service="magika-demo")
+    evaluator.tick(DEFINITIONS, NOW)
+    acknowledge(store, stored_incidents(store)[0].id, "ann", NOW + TICK)
 
-    assert history(read(store)[0]) == [("opened", 0), ("acknowledged", 0)]
+    assert history(stored_incidents(store)[0]) == [("opened", 0), ("acknowledged", 0)]
 
 
-def test_a_channel_gets_only_ends_of_announced_incidents(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, now)
+def test_a_channel_gets_only_ends_of_announced_incidents(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
     later = (*CHANNELS, ChannelEntry("pagerduty", "pagerduty", None, "X"))
-    evaluator.tick(replace(DEFINITIONS, slos=(), channels=later), now + TICK)
+    evaluator.tick(replace(DEFINITIONS, slos=(), channels=later), NOW + TICK)
 
-    assert [(row.channel, row.transition) for row in read(store)[0].deliveries] == [
+    assert [(row.channel, row.transition) for row in stored_incidents(traffic.store)[0].deliveries] == [
         ("slack", "opened"),
         ("slack", "resolved"),
     ]
 
 
-def test_two_slos_of_a_service_are_one_message(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - HOUR, HOUR, {50: SLOW})
+def test_two_slos_of_a_service_are_one_message(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
     both = (LATENCY, replace(LATENCY, name="other", threshold=timedelta(milliseconds=200)))
-    evaluator.tick(replace(DEFINITIONS, slos=both), now)
-    found = {incident.name: incident for incident in read(store)}
+    evaluator.tick(replace(DEFINITIONS, slos=both), NOW)
+    found = {incident.name: incident for incident in stored_incidents(traffic.store)}
 
     assert sorted(transitions_sent(incident) for incident in found.values()) == [[], ["opened"]]
     assert found["other"].muted == f"notified together with magika-demo ({found['magika-latency'].id})"
@@ -167,17 +145,17 @@ def test_two_slos_of_a_service_are_one_message(
 
 
 def test_an_incident_within_an_evaluation_gap_is_recorded_only(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+    store: Store, traffic: Traffic, evaluator: Evaluator
 ) -> None:
-    traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
-    evaluator.tick(DEFINITIONS, now)
-    traffic(now, HOUR, {50: FAST})
-    traffic(now + HOUR, 30 * MINUTE, {20: FAST, 30: SLOW})
-    traffic(now + 90 * MINUTE, 5 * HOUR, {50: FAST})
+    traffic(NOW - 2 * HOUR, 2 * HOUR, {50: FAST})
+    evaluator.tick(DEFINITIONS, NOW)
+    traffic(NOW, HOUR, {50: FAST})
+    traffic(NOW + HOUR, 30 * MINUTE, {20: FAST, 30: SLOW})
+    traffic(NOW + 90 * MINUTE, 5 * HOUR, {50: FAST})
     back = Evaluator(store, "another", lease_seconds=30)
-    back.tick(DEFINITIONS, now + 6 * HOUR)
-    back.tick(DEFINITIONS, now + 6 * HOUR + TICK)
-    found = read(store)
+    back.tick(DEFINITIONS, NOW + 6 * HOUR)
+    back.tick(DEFINITIONS, NOW + 6 * HOUR + TICK)
+    found = stored_incidents(store)
 
     assert len(found) == 1
     assert (found[0].state, transitions_sent(found[0]), history(found[0])) == (
@@ -185,24 +163,26 @@ def test_an_incident_within_an_evaluation_gap_is_recorded_only(
         [],
         [("opened", 0), ("resolved", 0)],
     )
-    assert now + HOUR <= found[0].opened_at <= now + HOUR + 10 * MINUTE
+    assert NOW + HOUR <= found[0].opened_at <= NOW + HOUR + 10 * MINUTE
     assert found[0].resolved_at is not None
-    assert found[0].resolved_at <= now + 3 * HOUR
+    assert found[0].resolved_at <= NOW + 3 * HOUR
     assert found[0].muted.startswith("detected late: no evaluation ran from 03:04 UTC")
 
 
 def test_an_incident_continuing_after_a_gap_is_opened_once(
-    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+    store: Store, traffic: Traffic, evaluator: Evaluator
 ) -> None:
-    traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
-    evaluator.tick(DEFINITIONS, now)
-    traffic(now, 3 * HOUR, {50: FAST})
-    traffic(now + 3 * HOUR, 3 * HOUR, {50: SLOW})
+    traffic(NOW - 2 * HOUR, 2 * HOUR, {50: FAST})
+    evaluator.tick(DEFINITIONS, NOW)
+    traffic(NOW, 3 * HOUR, {50: FAST})
+    traffic(NOW + 3 * HOUR, 3 * HOUR, {50: SLOW})
     back = Evaluator(store, "another", lease_seconds=30)
     for later in range(3):
-        back.tick(DEFINITIONS, now + 6 * HOUR + later * TICK)
+        back.tick(DEFINITIONS, NOW + 6 * HOUR + later * TICK)
 
-    assert [(incident.state, transitions_sent(incident)) for incident in read(store)] == [("open", ["opened"])]
+    assert [(incident.state, transitions_sent(incident)) for incident in stored_incidents(store)] == [
+        ("open", ["opened"])
+    ]
 
 
 @contextmanager
@@ -249,8 +229,8 @@ def run_incident(store: Store, finding: Finding, now: datetime, kill: int) -> tu
     return [row.transition for row in rows], seen[0]
 
 
-def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, finding: Finding, now: datetime) -> None:
-    expected, writes = run_incident(store, finding, now, kill=0)
+def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, finding: Finding) -> None:
+    expected, writes = run_incident(store, finding, NOW, kill=0)
     sent: list[list[str]] = []
     # One engine is killed before every write, the others before some, because each kill takes time.
     kills = range(1, writes + 1, 1 if store.engine.dialect.name == "sqlite" else 6)
@@ -258,30 +238,30 @@ def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, find
         with store.transaction() as connection:
             for table in (leases, *reversed(metadata.sorted_tables)):
                 connection.execute(table.delete())
-        sent.append(run_incident(store, finding, now, kill)[0])
+        sent.append(run_incident(store, finding, NOW, kill)[0])
 
     assert expected == ["opened", "updated", "resolved"]
     assert sent == [expected] * len(kills)
 
 
-def test_a_slow_evaluation_renews_its_lease(store: Store, finding: Finding, now: datetime) -> None:
+def test_a_slow_evaluation_renews_its_lease(store: Store, finding: Finding) -> None:
     seconds = iter(range(0, 1000, 4))
     slow = Evaluator(
         store, "slow", lease_seconds=10, rules=[fires(finding, "a")], stopwatch=lambda: float(next(seconds))
     )
-    turns = slow.tick(replace(DEFINITIONS, slos=()), now)
+    turns = slow.tick(replace(DEFINITIONS, slos=()), NOW)
     with store.transaction() as connection:
-        taken = lease.hold(connection, "evaluate", "other", (now + timedelta(seconds=11)).timestamp(), 10)
+        taken = lease.hold(connection, "evaluate", "other", (NOW + timedelta(seconds=11)).timestamp(), 10)
 
     assert [turn.event for turn in turns] == ["opened"]
     assert not taken
 
 
-def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding: Finding, now: datetime) -> None:
+def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding: Finding) -> None:
     watched, seconds = replace(DEFINITIONS, slos=()), iter((0.0, 0.0, 0.0, 1000.0))
 
     def overtaken() -> Verdict:
-        Evaluator(store, "other", lease_seconds=30, rules=[fires(finding, "a")]).tick(watched, now + MINUTE)
+        Evaluator(store, "other", lease_seconds=30, rules=[fires(finding, "a")]).tick(watched, NOW + MINUTE)
         return Verdict("test:b", None)
 
     sleeper = Evaluator(
@@ -291,10 +271,12 @@ def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding
         rules=[lambda _watched, _now, _before: [("test:b", overtaken)]],
         stopwatch=lambda: next(seconds),
     )
-    turns = sleeper.tick(watched, now)
+    turns = sleeper.tick(watched, NOW)
     with store.transaction() as connection:
-        renewed = lease.renew(connection, "evaluate", "other", (now + MINUTE).timestamp() + 30)
+        renewed = lease.renew(connection, "evaluate", "other", (NOW + MINUTE).timestamp() + 30)
 
     assert turns == []
     assert renewed
-    assert [(incident.state, transitions_sent(incident)) for incident in read(store)] == [("open", ["opened"])]
+    assert [(incident.state, transitions_sent(incident)) for incident in stored_incidents(store)] == [
+        ("open", ["opened"])
+    ]

@@ -10,8 +10,7 @@ from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.store import Store
-from tests.alerts.traffic import Traffic
+from tests.alerts.traffic import NOW, Traffic
 
 MINUTE, MONTH = timedelta(minutes=1), timedelta(days=30)
 FAST, COLD = {"forward": 0.020}, {"forward": 0.020, "load": 4.0}
@@ -30,32 +29,25 @@ def paged(evaluator: Evaluator, start: datetime, length: timedelta) -> dict[str,
     return found
 
 
-@pytest.fixture
-def evaluator(store: Store) -> Evaluator:
-    return Evaluator(store, "me", lease_seconds=30)
+def test_the_cold_start_of_a_new_service_sends_no_page(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW, timedelta(seconds=20), {12: FAST, 3: COLD})
+    traffic(NOW + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
 
-
-def test_the_cold_start_of_a_new_service_sends_no_page(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
-    traffic(now, timedelta(seconds=20), {12: FAST, 3: COLD})
-    traffic(now + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
-
-    assert paged(evaluator, now, 10 * MINUTE) == {}
+    assert paged(evaluator, NOW, 10 * MINUTE) == {}
 
 
 @pytest.mark.parametrize(("every", "after"), [(timedelta(seconds=10), timedelta(seconds=50)), (2 * MINUTE, 5 * MINUTE)])
 def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
-    traffic: Traffic, evaluator: Evaluator, now: datetime, every: timedelta, after: timedelta
+    traffic: Traffic, evaluator: Evaluator, every: timedelta, after: timedelta
 ) -> None:
     for number in range(4 if every > MINUTE else 30):
-        traffic(now + number * every, timedelta(seconds=10), {}, errors=1)
+        traffic(NOW + number * every, timedelta(seconds=10), {}, errors=1)
 
-    assert paged(evaluator, now, 6 * MINUTE) == {"up": after, "latency": after}
+    assert paged(evaluator, NOW, 6 * MINUTE) == {"up": after, "latency": after}
 
 
-def test_the_time_to_page_of_an_old_service_matches_the_workbook(
-    traffic: Traffic, evaluator: Evaluator, now: datetime
-) -> None:
-    traffic(now - timedelta(hours=7), timedelta(hours=7), {1: FAST})
-    traffic(now, 2 * MINUTE, {}, errors=1)
+def test_the_time_to_page_of_an_old_service_matches_the_workbook(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - timedelta(hours=7), timedelta(hours=7), {1: FAST})
+    traffic(NOW, 2 * MINUTE, {}, errors=1)
 
-    assert paged(evaluator, now, 2 * MINUTE) == {"up": MINUTE}
+    assert paged(evaluator, NOW, 2 * MINUTE) == {"up": MINUTE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -19,29 +19,25 @@ from stagelens.alerts.evaluation.evidence import (
     no_exemplar_text,
 )
 from stagelens.alerts.evaluation.slo_status import measure_slo
-from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.regression.findings import latency_trend as course_of_tail
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.questions.changed import Explanation
 from stagelens.store import Batch, Store
 from stagelens.store.records import KeptTrace
 from stagelens.store.series import Series
-from tests.alerts.traffic import Traffic
+from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 DASHBOARD = "http://127.0.0.1:8600"
-FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
-SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
-LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 
 StoreTrace = Callable[..., None]
 
 
 @pytest.fixture
-def store_trace(store: Store, now: datetime) -> StoreTrace:
+def store_trace(store: Store) -> StoreTrace:
     def written(number: int, seconds: float, stage: str, *, before: timedelta = MINUTE, status: str = "ok") -> None:
         series = Series("magika-demo", "1", "", "", "", "", "", status)
-        duration, started = round(seconds * 1e9), round((now - before).timestamp() * 1e9)
+        duration, started = round(seconds * 1e9), round((NOW - before).timestamp() * 1e9)
         stages = {stage: duration * 3 // 4, "overhead": duration - duration * 3 // 4}
         trace = KeptTrace(f"{number:032x}", f"{number:016x}", series, started, duration, "slow", stage, stages)
         store.write([Batch(f"kept:{number}", [], [trace])])
@@ -49,14 +45,14 @@ def store_trace(store: Store, now: datetime) -> StoreTrace:
     return written
 
 
-def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: StoreTrace, now: datetime) -> None:
+def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: StoreTrace) -> None:
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.8, "preprocess")
     store_trace(3, 0.5, "queue")
     store_trace(4, 0.2, "forward")
     store_trace(5, 2.0, "load", before=HOUR)
     store_trace(6, 0.3, "forward")
-    found = exemplars_of(store.read, LATENCY, now - 10 * MINUTE, now, DASHBOARD, cause="latency")
+    found = exemplars_of(store.read, LATENCY, NOW - 10 * MINUTE, NOW, DASHBOARD, cause="latency")
 
     assert [(each.seconds, each.stage) for each in found] == [(0.9, "preprocess"), (0.5, "queue"), (0.3, "forward")]
     assert found[0].stage_seconds == pytest.approx(0.675)
@@ -64,32 +60,30 @@ def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: S
     assert found[0].link == f"{DASHBOARD}/traces/{1:032x}-{1:016x}"
 
 
-def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_trace: StoreTrace, now: datetime) -> None:
+def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_trace: StoreTrace) -> None:
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.8, "queue")
     store_trace(3, 0.1, "queue")
     slo = replace(LATENCY, watched="stage", stage="queue")
-    found = exemplars_of(store.read, slo, now - 10 * MINUTE, now, "", cause="latency")
+    found = exemplars_of(store.read, slo, NOW - 10 * MINUTE, NOW, "", cause="latency")
 
     assert [(each.seconds, each.stage, each.stage_seconds) for each in found] == [(0.8, "queue", pytest.approx(0.6))]
 
 
-def test_availability_evidence_is_failed_requests(store: Store, store_trace: StoreTrace, now: datetime) -> None:
+def test_availability_evidence_is_failed_requests(store: Store, store_trace: StoreTrace) -> None:
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.1, "forward", status="error")
-    found = exemplars_of(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "", cause="failures")
+    found = exemplars_of(store.read, replace(LATENCY, threshold=None), NOW - 10 * MINUTE, NOW, "", cause="failures")
 
     assert [(each.seconds, each.link) for each in found] == [(0.1, "")]
 
 
-def test_fast_failures_are_found_behind_many_slow_requests(
-    store: Store, store_trace: StoreTrace, now: datetime
-) -> None:
+def test_fast_failures_are_found_behind_many_slow_requests(store: Store, store_trace: StoreTrace) -> None:
     for number in range(2, 60):
         store_trace(number, 0.2 + number / 1000, "forward")
     store_trace(1, 0.002, "queue", status="error")
     for slo in (LATENCY, replace(LATENCY, threshold=None)):
-        found = exemplars_of(store.read, slo, now - 10 * MINUTE, now, "", cause="failures")
+        found = exemplars_of(store.read, slo, NOW - 10 * MINUTE, NOW, "", cause="failures")
 
         assert [(each.seconds, each.failed) for each in found] == [(0.002, True)]
 
@@ -113,62 +107,62 @@ def test_fast_failures_are_found_behind_many_slow_requests(
     ],
 )
 def test_healthy_requests_are_never_evidence(
-    changes: dict[str, object], reason: str, store: Store, store_trace: StoreTrace, now: datetime
+    changes: dict[str, object], reason: str, store: Store, store_trace: StoreTrace
 ) -> None:
     store_trace(1, 0.106, "forward")
     store_trace(2, 0.240, "queue")
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
 
-    assert exemplars_of(store.read, slo, now - 10 * MINUTE, now, "", cause="latency") == ()
+    assert exemplars_of(store.read, slo, NOW - 10 * MINUTE, NOW, "", cause="latency") == ()
     assert no_exemplar_text(slo.indicator, Explanation("latency", requests=4310, bad=2)) == reason
 
 
-def test_the_time_series_starts_before_the_onset(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - 40 * MINUTE, 20 * MINUTE, {2: FAST})
-    traffic(now - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
-    drawn = burn_rate_trend(store.read, LATENCY, now - 15 * MINUTE, now)
+def test_the_time_series_starts_before_the_onset(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - 40 * MINUTE, 20 * MINUTE, {2: FAST})
+    traffic(NOW - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
+    drawn = burn_rate_trend(store.read, LATENCY, NOW - 15 * MINUTE, NOW)
     assert drawn is not None
 
     assert (drawn.step_seconds, len(drawn.values)) == (60.0, 30)
-    assert (drawn.start, drawn.end) == ((now - 30 * MINUTE).timestamp(), now.timestamp())
+    assert (drawn.start, drawn.end) == ((NOW - 30 * MINUTE).timestamp(), NOW.timestamp())
     assert drawn.values[:10] == (0.0,) * 10
     assert drawn.values[10:15] == (None,) * 5
     assert drawn.values[15:] == pytest.approx([75.0] * 15)
 
 
-def test_the_time_series_of_a_regression_starts_at_its_time(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - 20 * MINUTE, 20 * MINUTE, {5: FAST})
-    times = [round(at.timestamp()) // 60 for at in (now - 10 * MINUTE, now - 10 * MINUTE, now)]
+def test_the_time_series_of_a_regression_starts_at_its_time(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - 20 * MINUTE, 20 * MINUTE, {5: FAST})
+    times = [round(at.timestamp()) // 60 for at in (NOW - 10 * MINUTE, NOW - 10 * MINUTE, NOW)]
     drawn = course_of_tail(store.read, LATENCY, (times[0], times[1], times[2]), 0.99)
     assert drawn is not None
 
-    assert (drawn.start, drawn.end) == ((now - 25 * MINUTE).timestamp(), now.timestamp())
+    assert (drawn.start, drawn.end) == ((NOW - 25 * MINUTE).timestamp(), NOW.timestamp())
     assert [value is None for value in drawn.values] == [True] * 5 + [False] * 20
 
 
-def test_without_requests_there_is_no_time_series(store: Store, now: datetime) -> None:
-    assert burn_rate_trend(store.read, LATENCY, now - HOUR, now) is None
+def test_without_requests_there_is_no_time_series(store: Store) -> None:
+    assert burn_rate_trend(store.read, LATENCY, NOW - HOUR, NOW) is None
 
 
-def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - HOUR, HOUR, {1: FAST, 49: SLOW})
+def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - HOUR, HOUR, {1: FAST, 49: SLOW})
     budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
     slo = replace(LATENCY, budgets=budgets)
-    measured = measure_slo(store.read, slo, default_burn_rate_policy(), now)
-    found = describe_burn(store.read, measured, now, before=None, dashboard_url=DASHBOARD)
+    measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
+    found = describe_burn(store.read, measured, NOW, before=None, dashboard_url=DASHBOARD)
     assert found is not None
 
     assert [(each.stage, each.budget_seconds) for each in found.overruns] == [("preprocess", 0.05)]
     assert found.overruns[0].seconds == pytest.approx(0.390, rel=0.03)
 
 
-def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - HOUR, HOUR, {45: FAST}, version="1")
-    traffic(now - HOUR, HOUR, {5: SLOW}, version="2")
+def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - HOUR, HOUR, {45: FAST}, version="1")
+    traffic(NOW - HOUR, HOUR, {5: SLOW}, version="2")
     found = describe_burn(
         store.read,
-        measure_slo(store.read, LATENCY, default_burn_rate_policy(), now),
-        now,
+        measure_slo(store.read, LATENCY, default_burn_rate_policy(), NOW),
+        NOW,
         before=None,
         dashboard_url="",
     )
@@ -188,14 +182,14 @@ def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: 
         ({"environment": ""}, "staging", "ranker"),
     ],
 )
-def test_the_called_service_is_named_if_dependency_is_blamed(  # noqa: PLR0917 - fixtures
-    changes: dict[str, object], environment: str, called: str, store: Store, traffic: Traffic, now: datetime
+def test_the_called_service_is_named_if_dependency_is_blamed(
+    changes: dict[str, object], environment: str, called: str, store: Store, traffic: Traffic
 ) -> None:
-    traffic(now - HOUR, HOUR, {8: FAST, 2: {"forward": 0.020, "dependency": 0.400}})
+    traffic(NOW - HOUR, HOUR, {8: FAST, 2: {"forward": 0.020, "dependency": 0.400}})
     for number, (host, milliseconds, status) in enumerate(
         [("ranker", 400, "ok"), ("ranker", 400, "ok"), ("users.internal", 5, "ok"), ("bank", 900, "error")], start=1
     ):
-        spent, started = milliseconds * 1_000_000, round((now - 5 * MINUTE).timestamp() * 1e9)
+        spent, started = milliseconds * 1_000_000, round((NOW - 5 * MINUTE).timestamp() * 1e9)
         span = {"name": "", "stage": "dependency", "start_ns": 0, "duration_ns": spent, "id": f"{number:016x}"}
         span |= {"attributes": {"server.address": host}}
         series = Series("magika-demo", "1", "", "", "", "", "", status)
@@ -214,12 +208,12 @@ def test_the_called_service_is_named_if_dependency_is_blamed(  # noqa: PLR0917 -
         served = replace(served, series=Series("scorer", "1", environment))
         store.write([Batch(f"called:{number}", [], [trace, served])])
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
-    measured = measure_slo(store.read, slo, default_burn_rate_policy(), now)
-    found = describe_burn(store.read, measured, now, before=None, dashboard_url="")
+    measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
+    found = describe_burn(store.read, measured, NOW, before=None, dashboard_url="")
     assert found is not None
 
     assert found.called == f"Of Dependency in 2 retained slow requests: {called} 100 %."
-    message = Message("sl-1", 1, "opened", now.timestamp(), now.timestamp(), found)
+    message = Message("sl-1", 1, "opened", NOW.timestamp(), NOW.timestamp(), found)
     assert dict(message_facts(message))["Called"] == found.called
     assert webhook_payload(message)["called"] == found.called
     assert Finding.from_json({**found.to_json(), "called": ""}).called == ""
@@ -245,11 +239,9 @@ def test_the_called_service_is_named_if_dependency_is_blamed(  # noqa: PLR0917 -
         ({"service": "a/b"}, 0.0, "/s/a~2Fb?p=99&"),
     ],
 )
-def test_the_link_opens_the_scope_of_the_message(
-    changes: dict[str, object], quantile: float, address: str, now: datetime
-) -> None:
+def test_the_link_opens_the_scope_of_the_message(changes: dict[str, object], quantile: float, address: str) -> None:
     slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
-    window = f"from={round((now - 25 * MINUTE).timestamp() * 1000)}&to={round(now.timestamp() * 1000)}"
+    window = f"from={round((NOW - 25 * MINUTE).timestamp() * 1000)}&to={round(NOW.timestamp() * 1000)}"
 
-    assert dashboard_link(DASHBOARD, slo, now - 10 * MINUTE, now, quantile) == f"{DASHBOARD}{address}{window}"
-    assert dashboard_link("", slo, now - HOUR, now) == ""
+    assert dashboard_link(DASHBOARD, slo, NOW - 10 * MINUTE, NOW, quantile) == f"{DASHBOARD}{address}{window}"
+    assert dashboard_link("", slo, NOW - HOUR, NOW) == ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from stagelens.alerts.evaluation.evidence import stage_budgets
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.store import Store
+from tests.alerts.traffic import NOW
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.100, "queue": 0.010}
@@ -27,9 +28,9 @@ SPLIT = Slo(
 Traffic = Callable[..., None]
 
 
-def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
-    split = stage_budgets(store.read, SPLIT, now - HOUR, now)
+def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - HOUR, HOUR, {9: FAST, 1: QUEUED})
+    split = stage_budgets(store.read, SPLIT, NOW - HOUR, NOW)
     assert split is not None
     queue = split.uses[0]
 
@@ -40,9 +41,9 @@ def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Tra
     assert split.broken == (queue,)
 
 
-def test_stages_without_a_budget_are_the_remainder(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
-    split = stage_budgets(store.read, replace(SPLIT, budgets=(("queue", timedelta(milliseconds=50)),)), now - HOUR, now)
+def test_stages_without_a_budget_are_the_remainder(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - HOUR, HOUR, {9: FAST, 1: QUEUED})
+    split = stage_budgets(store.read, replace(SPLIT, budgets=(("queue", timedelta(milliseconds=50)),)), NOW - HOUR, NOW)
     assert split is not None
 
     assert split.requests == 10 * 360
@@ -50,8 +51,8 @@ def test_stages_without_a_budget_are_the_remainder(store: Store, traffic: Traffi
     assert split.seconds == pytest.approx(0.42, rel=0.02)
 
 
-def test_without_budgets_or_requests_there_is_no_split(store: Store, traffic: Traffic, now: datetime) -> None:
-    traffic(now - HOUR, MINUTE, {1: FAST})
+def test_without_budgets_or_requests_there_is_no_split(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - HOUR, MINUTE, {1: FAST})
 
-    assert stage_budgets(store.read, replace(SPLIT, budgets=()), now - HOUR, now) is None
-    assert stage_budgets(store.read, SPLIT, now - 3 * HOUR, now - 2 * HOUR) is None
+    assert stage_budgets(store.read, replace(SPLIT, budgets=()), NOW - HOUR, NOW) is None
+    assert stage_budgets(store.read, SPLIT, NOW - 3 * HOUR, NOW - 2 * HOUR) is None

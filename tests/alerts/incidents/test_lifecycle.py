@@ -23,8 +23,14 @@ MINUTE = 60.0
 START = 1_795_143_840.0
 
 
-def step(record: IncidentRecord | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step | None:
+def decide(record: IncidentRecord | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step | None:
     return next_step(record, finding, cause="slo:x", now=at, has_data=has_data, hysteresis=HYSTERESIS)
+
+
+def step(record: IncidentRecord | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step:
+    taken = decide(record, finding, at, has_data=has_data)
+    assert taken is not None
+    return taken
 
 
 def at_rate(finding: Finding, rate: float) -> Finding:
@@ -33,27 +39,24 @@ def at_rate(finding: Finding, rate: float) -> Finding:
 
 
 def opened(finding: Finding) -> IncidentRecord:
-    first = step(None, finding, START)
-    assert first is not None
-    return first.record
+    return step(None, finding, START).record
 
 
 def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str]:
     transitions: list[str] = []
     for minute in minutes:
-        taken = step(record, finding, START + minute * MINUTE, has_data=has_data)
+        taken = decide(record, finding, START + minute * MINUTE, has_data=has_data)
         record = taken.record if taken else record
         transitions.append(taken.happening if taken else "")
     return transitions
 
 
 def test_without_a_finding_no_incident_opens() -> None:
-    assert step(None, None, START) is None
+    assert decide(None, None, START) is None
 
 
 def test_repeated_findings_open_one_incident(finding: Finding) -> None:
     first = step(None, finding, START)
-    assert first is not None
 
     assert first.happening == "opened"
     assert live(first.record, finding, 1, 2, 30, 300) == [""] * 4
@@ -62,9 +65,7 @@ def test_repeated_findings_open_one_incident(finding: Finding) -> None:
 def test_an_incident_resolves_after_two_minutes_without_a_finding(finding: Finding) -> None:
     record = opened(finding)
     quiet = step(record, None, START + MINUTE)
-    assert quiet is not None
     relapse = step(quiet.record, finding, START + 2 * MINUTE)
-    assert relapse is not None
 
     assert live(record, None, 1, 2, 3) == ["", "", "resolved"]
     assert live(relapse.record, None, 3, 4, 5) == ["", "", "resolved"]
@@ -74,7 +75,6 @@ def test_an_incident_resolves_after_two_minutes_without_a_finding(finding: Findi
 def test_a_relapse_within_15_minutes_reopens_the_incident(finding: Finding, minutes: float, same: bool) -> None:
     record = replace(opened(finding), resolved_at=START, ending="recovered", sequence=2)
     again = step(record, finding, START + minutes * MINUTE)
-    assert again is not None
 
     assert again.happening == ("reopened" if same else "opened")
     assert (again.record.id == record.id) is same
@@ -83,9 +83,7 @@ def test_a_relapse_within_15_minutes_reopens_the_incident(finding: Finding, minu
 def test_a_ticket_escalated_to_a_page_is_notified(finding: Finding) -> None:
     record = opened(replace(finding, severity="ticket"))
     worse = step(record, finding, START + 10)
-    assert worse is not None
     calmer = step(worse.record, replace(finding, severity="ticket"), START + 20)
-    assert calmer is not None
 
     assert worse.happening == "updated"
     assert (calmer.happening, calmer.record.finding.severity) == ("", "page")
@@ -95,8 +93,6 @@ def test_a_changed_cause_is_notified_with_a_rate_limit(finding: Finding) -> None
     record = opened(finding)
     other = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
     early, late = step(record, other, START + 4 * MINUTE), step(record, other, START + 6 * MINUTE)
-    assert early is not None
-    assert late is not None
 
     assert (early.happening, early.record.finding.growth[0].stage) == ("", "preprocess")
     assert (late.happening, late.record.finding.growth[0].stage) == ("updated", "queue")
@@ -105,11 +101,8 @@ def test_a_changed_cause_is_notified_with_a_rate_limit(finding: Finding) -> None
 def test_a_release_found_later_is_notified_once(finding: Finding) -> None:
     unnamed = replace(finding, version="")
     named = step(opened(unnamed), finding, START + 10)
-    assert named is not None
     later = step(named.record, unnamed, START + 20)
-    assert later is not None
     again = step(later.record, finding, START + 30)
-    assert again is not None
 
     assert [each.happening for each in (named, later, again)] == ["updated", "", ""]
     assert later.record.finding.version == "2"
@@ -119,13 +112,9 @@ def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
     function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
     explained = replace(finding, functions=(function,))
     named = step(opened(finding), explained, START + 10)
-    assert named is not None
     later = step(named.record, finding, START + 20)
-    assert later is not None
     again = step(later.record, explained, START + 30)
-    assert again is not None
     acknowledged = step(replace(opened(finding), acked_at=START), explained, START + 10)
-    assert acknowledged is not None
 
     assert [each.happening for each in (named, later, again, acknowledged)] == ["updated", "", "", ""]
     assert later.record.finding.blamed_function == acknowledged.record.finding.blamed_function == function
@@ -136,8 +125,6 @@ def test_another_stage_has_other_functions(finding: Finding) -> None:
     record = opened(replace(finding, functions=(function,)))
     queued = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
     early, late = step(record, queued, START + MINUTE), step(record, queued, START + 16 * MINUTE)
-    assert early is not None
-    assert late is not None
 
     assert early.record.finding.functions == (function,)
     assert late.record.finding.functions == ()
@@ -154,7 +141,6 @@ def test_an_acknowledged_incident_notifies_escalations_only(finding: Finding) ->
 def test_a_reopened_incident_is_not_acknowledged(finding: Finding) -> None:
     over = replace(opened(finding), resolved_at=START, ending="recovered", acked_at=START, acked_by="ann")
     again = step(over, finding, START + MINUTE)
-    assert again is not None
 
     assert (again.record.acked_at, again.record.acked_by) == (None, "")
 
@@ -163,7 +149,6 @@ def test_without_data_an_incident_is_closed_as_unknown_after_a_day(finding: Find
     record = opened(finding)
     day = 24 * 60
     given_up = step(record, None, START + day * MINUTE, has_data=False)
-    assert given_up is not None
 
     assert live(record, None, 5, 60, day - 1, has_data=False) == [""] * 3
     assert (given_up.happening, given_up.record.ending) == ("resolved", "no_data")
@@ -171,17 +156,14 @@ def test_without_data_an_incident_is_closed_as_unknown_after_a_day(finding: Find
 
 def test_silence_is_no_recovery(finding: Finding) -> None:
     quiet = step(opened(finding), None, START + MINUTE)
-    assert quiet is not None
     silent = step(quiet.record, None, START + 2 * MINUTE, has_data=False)
-    assert silent is not None
     text = headline(build_message(silent.record, "acknowledged", START + 3 * MINUTE))
     served = step(silent.record, None, START + 60 * MINUTE)
-    assert served is not None
 
     assert (silent.happening, silent.record.finding.cause_kind) == ("", "no_data")
     assert f"has no data, burned 31{TIMES} in 5 minutes before" in text
     assert "no request since 03:05 UTC on 20 November; before, slow requests spent +180 ms" in text
-    assert step(silent.record, None, START + 3 * MINUTE, has_data=False) is None
+    assert decide(silent.record, None, START + 3 * MINUTE, has_data=False) is None
     assert (served.happening, served.record.finding.silent_since) == ("", None)
     assert live(served.record, None, 61, 62) == ["", "resolved"]
 
@@ -189,7 +171,6 @@ def test_silence_is_no_recovery(finding: Finding) -> None:
 def test_failures_found_later_are_another_cause(finding: Finding) -> None:
     lost = replace(finding, cause="failures", failures=Failures(90, 100, 200), growth=())
     late = step(opened(finding), lost, START + 6 * MINUTE)
-    assert late is not None
 
     assert (late.happening, late.record.finding.blames) == ("updated", "failures")
     assert late.record.finding.blamed is None
@@ -199,9 +180,7 @@ def test_failures_found_later_are_another_cause(finding: Finding) -> None:
 def test_the_resolved_message_has_the_highest_burn_rate(finding: Finding) -> None:
     record = opened(finding)
     for minute, rate in ((1, 88.0), (2, 15.0)):
-        taken = step(record, at_rate(finding, rate), START + minute * MINUTE)
-        assert taken is not None
-        record = taken.record
+        record = step(record, at_rate(finding, rate), START + minute * MINUTE).record
 
     assert build_message(record, "resolved", START + 9 * MINUTE).finding.size == 88.0
 
@@ -218,7 +197,7 @@ def test_transitions_always_alternate(finding: Finding, events: list[tuple[str, 
     for kind, seconds in events:
         now += seconds
         found = replace(finding, severity=kind) if kind in ("page", "ticket") else None
-        taken = step(record, found, now, has_data=kind != "silence")
+        taken = decide(record, found, now, has_data=kind != "silence")
         record = taken.record if taken else record
         if taken and taken.happening:
             transitions.append((taken.record.id, taken.happening))

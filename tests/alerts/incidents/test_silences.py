@@ -14,6 +14,7 @@ from stagelens.alerts.incidents.journal import IncidentError
 from stagelens.alerts.incidents.silences import Silence
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.store import Store
+from tests.alerts.traffic import NOW
 
 HOUR = timedelta(hours=1)
 
@@ -37,56 +38,54 @@ def silence(now: datetime, matchers: dict[str, str], length: timedelta = HOUR) -
         ({"version": "2"}, True),
     ],
 )
-def test_a_silence_matches_all_its_matchers(
-    finding: Finding, now: datetime, matchers: dict[str, str], fits: bool
-) -> None:
+def test_a_silence_matches_all_its_matchers(finding: Finding, matchers: dict[str, str], fits: bool) -> None:
     about = replace(finding, where={"environment": "prod"})
 
-    assert silence(now, matchers).matches(about) is fits
+    assert silence(NOW, matchers).matches(about) is fits
 
 
-def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding, now: datetime) -> None:
-    shorter, longer = silence(now, {"service": "*"}), replace(silence(now, {"service": "*"}, 2 * HOUR), author="bob")
+def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding) -> None:
+    shorter, longer = silence(NOW, {"service": "*"}), replace(silence(NOW, {"service": "*"}, 2 * HOUR), author="bob")
 
     assert silences.silence_reason(finding, [shorter, longer]) == "silenced by bob until 05:04 UTC on 20 November"
-    assert not silences.silence_reason(finding, [silence(now, {"service": "other"})])
+    assert not silences.silence_reason(finding, [silence(NOW, {"service": "other"})])
 
 
-def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) -> None:
+def test_a_silence_holds_from_its_start_to_its_end(store: Store) -> None:
     with store.transaction() as connection:
         made = silences.create_silence(
-            connection, {"service": "x"}, starts_at=now + HOUR, ends_at=now + 2 * HOUR, author="ann"
+            connection, {"service": "x"}, starts_at=NOW + HOUR, ends_at=NOW + 2 * HOUR, author="ann"
         )
-        listed = silences.list_silences(connection, now)
-        holds = [bool(silences.active_silences(connection, now + hours * HOUR)) for hours in (0, 1, 2)]
-        silences.end_silence(connection, made.id, now)
-        after = [bool(silences.active_silences(connection, now + hours * HOUR)) for hours in (0, 1, 2)]
+        listed = silences.list_silences(connection, NOW)
+        holds = [bool(silences.active_silences(connection, NOW + hours * HOUR)) for hours in (0, 1, 2)]
+        silences.end_silence(connection, made.id, NOW)
+        after = [bool(silences.active_silences(connection, NOW + hours * HOUR)) for hours in (0, 1, 2)]
 
     assert listed == [made]
     assert (holds, after) == ([False, True, False], [False] * 3)
 
 
-def test_ended_silences_are_retained_for_395_days(store: Store, now: datetime) -> None:
+def test_ended_silences_are_retained_for_395_days(store: Store) -> None:
     with store.transaction() as connection:
         silences.create_silence(
-            connection, {"service": "x"}, starts_at=now, ends_at=now + HOUR, author="ann", comment="why"
+            connection, {"service": "x"}, starts_at=NOW, ends_at=NOW + HOUR, author="ann", comment="why"
         )
     counts: list[int] = []
     for days in (394, 396):
-        Evaluator(store, "me", lease_seconds=30).tick(Definitions(), now + timedelta(days=days))
+        Evaluator(store, "me", lease_seconds=30).tick(Definitions(), NOW + timedelta(days=days))
         with store.engine.connect() as connection:
-            counts.append(len(silences.list_silences(connection, now + timedelta(days=days), over=True)))
+            counts.append(len(silences.list_silences(connection, NOW + timedelta(days=days), over=True)))
 
     assert counts == [1, 0]
 
 
-def test_characters_no_database_stores_are_removed(store: Store, now: datetime) -> None:
+def test_characters_no_database_stores_are_removed(store: Store) -> None:
     with store.transaction() as connection:
         made = silences.create_silence(
             connection,
             {"service": "a\0b\ud800"},
-            starts_at=now,
-            ends_at=now + HOUR,
+            starts_at=NOW,
+            ends_at=NOW + HOUR,
             author="\0",
             comment="x" * 5000,
         )
@@ -95,6 +94,6 @@ def test_characters_no_database_stores_are_removed(store: Store, now: datetime) 
     assert len(made.comment) == silences.MAX_COMMENT_CHARS
 
 
-def test_an_unknown_matcher_is_refused(store: Store, now: datetime) -> None:
+def test_an_unknown_matcher_is_refused(store: Store) -> None:
     with store.transaction() as connection, pytest.raises(IncidentError, match="a silence has no field 'team'"):
-        silences.create_silence(connection, {"team": "x"}, starts_at=now, ends_at=now + HOUR, author="ann")
+        silences.create_silence(connection, {"team": "x"}, starts_at=NOW, ends_at=NOW + HOUR, author="ann")

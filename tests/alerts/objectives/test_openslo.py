@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stagelens.alerts.objectives.slo_file import WatchedServices, read_slo_file
 from stagelens.core.errors import ConfigError
 from stagelens.store.selection import Indicator
+from tests.alerts.conftest import Problems, ReadSlos
 
 DOCUMENTS = Path(__file__).parent / "openslo.yaml"
 LATENCY = """\
@@ -35,9 +36,6 @@ spec:
   objectives:
     - {op: lte, value: 0.25, target: 0.99}
 """
-
-# The fixture of conftest.py.
-Problems = Callable[[str], list[str]]
 
 
 def test_openslo_documents_become_slos() -> None:
@@ -82,31 +80,29 @@ def test_regressions_are_searched_in_services_of_openslo_documents(slo_yaml: Pat
     assert read_slo_file(slo_yaml, {}).regressions == WatchedServices(only=frozenset({"checkout"}))
 
 
-def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:
-    slo_yaml.write_text(LATENCY, encoding="utf-8")
-    found = read_slo_file(slo_yaml, {}).slos[0]
+def test_a_threshold_without_a_kind_is_the_latency_of_requests(read_slos: ReadSlos) -> None:
+    found = read_slos(LATENCY).slos[0]
 
     assert found.in_words() == "99 % of requests to checkout, route /pay succeed within 250 ms, over 30 days"
 
 
-def test_several_objectives_are_several_slos(slo_yaml: Path) -> None:
-    slo_yaml.write_text(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n", encoding="utf-8")
-
-    assert [slo.name for slo in read_slo_file(slo_yaml, {}).slos] == [
+def test_several_objectives_are_several_slos(read_slos: ReadSlos) -> None:
+    assert [
+        slo.name for slo in read_slos(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n").slos
+    ] == [
         "checkout-latency (250 ms)",
         "checkout-latency (at worst)",
     ]
 
 
-def test_openslo_documents_combine_with_the_slo_file(slo_yaml: Path) -> None:
+def test_openslo_documents_combine_with_the_slo_file(read_slos: ReadSlos) -> None:
     own = """\
 channels: [{kind: slack, webhook_url_env: NOWHERE}]
 maintenance:
   - {from: 2026-11-28T02:00Z, to: 2026-11-28T04:00Z, slos: [checkout-latency]}
 ---
 """
-    slo_yaml.write_text(own + LATENCY, encoding="utf-8")
-    found = read_slo_file(slo_yaml, {})
+    found = read_slos(own + LATENCY)
 
     assert found.channel_names == ("slack",)
     assert len(found.slos[0].maintenance.planned) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack import SlackWebhook
 from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.core.errors import ConfigError
+from tests.alerts.conftest import Problems, ReadSlos
 from tests.support import command_line
 
 GOOD = """\
@@ -28,9 +28,6 @@ slos:
 """
 EXAMPLE = Path(__file__).parents[3] / "examples" / "slo.yaml"
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
-
-# The fixture of conftest.py.
-Problems = Callable[[str], list[str]]
 
 
 def test_the_example_file_is_valid() -> None:
@@ -142,16 +139,14 @@ def test_a_secret_is_never_in_an_error_or_repr(slo_yaml: Path, problems: Problem
     assert "SECRET" not in repr(read_slo_file(slo_yaml, {}))
 
 
-def test_numbers_are_valid_versions(slo_yaml: Path) -> None:
-    slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
-
-    assert read_slo_file(slo_yaml, {}).slos[0].version == "2"
+def test_numbers_are_valid_versions(read_slos: ReadSlos) -> None:
+    assert read_slos(GOOD + "    version: 2\n").slos[0].version == "2"
 
 
-def test_services_have_labels(slo_yaml: Path) -> None:
-    slo_yaml.write_text(GOOD + "labels:\n  checkout: {team: payments, tier: 1}\n", encoding="utf-8")
-
-    assert read_slo_file(slo_yaml, {}).labels == {"checkout": {"team": "payments", "tier": "1"}}
+def test_services_have_labels(read_slos: ReadSlos) -> None:
+    assert read_slos(GOOD + "labels:\n  checkout: {team: payments, tier: 1}\n").labels == {
+        "checkout": {"team": "payments", "tier": "1"}
+    }
 
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))

@@ -62,8 +62,9 @@ def test_an_invalid_file_after_a_valid_one_reports_no_missing_slos(tmp_path: Pat
     assert why_unwatched(file) == ("", "")
 
 
-def test_missing_slos_are_logged_in_one_line_at_startup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
+def test_missing_slos_are_logged_in_one_line_at_startup(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "slo.yaml"
     path.write_text(EXAMPLE, encoding="utf-8")
     without, watched = Alerts(AlertsConfig(), store), Alerts(AlertsConfig(slo_file=path), store)
@@ -71,7 +72,6 @@ def test_missing_slos_are_logged_in_one_line_at_startup(tmp_path: Path, caplog: 
         for alerts in (without, watched):
             alerts.start()
             alerts.stop()
-    store.close()
 
     assert [record.message for record in caplog.records if "no SLO is evaluated" in record.message] == [
         f"alerts: {without.place}"

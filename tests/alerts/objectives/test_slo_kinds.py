@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.store.selection import Indicator
+from tests.alerts.conftest import Problems, ReadSlos
 
 BASE = """\
 slos:
@@ -18,9 +18,6 @@ slos:
     objective: 0.99
     window: 30d
 """
-
-# The fixture of conftest.py.
-Problems = Callable[[str], list[str]]
 
 
 @pytest.mark.parametrize(
@@ -55,22 +52,20 @@ Problems = Callable[[str], list[str]]
         ),
     ],
 )
-def test_every_kind_of_slo_is_parsed(slo_yaml: Path, keys: str, indicator: Indicator, promise: str) -> None:
+def test_every_kind_of_slo_is_parsed(read_slos: ReadSlos, keys: str, indicator: Indicator, promise: str) -> None:
     more = "".join(f"    {key.strip()}\n" for key in keys.strip("{}").split(","))
-    slo_yaml.write_text(BASE + more, encoding="utf-8")
-    found = read_slo_file(slo_yaml, {}).slos[0]
+    found = read_slos(BASE + more).slos[0]
 
     assert (found.indicator, found.in_words()) == (indicator, promise)
 
 
-def test_several_thresholds_are_several_slos(slo_yaml: Path) -> None:
+def test_several_thresholds_are_several_slos(read_slos: ReadSlos) -> None:
     text = BASE.replace("    objective: 0.99\n", "") + (
         "    thresholds:\n"
         "      - {objective: 0.95, threshold: 200ms}\n"
         "      - {objective: 0.99, threshold: 1s, name: at worst}\n"
     )
-    slo_yaml.write_text(text, encoding="utf-8")
-    found = read_slo_file(slo_yaml, {}).slos
+    found = read_slos(text).slos
 
     assert [(slo.name, slo.objective, slo.threshold_seconds) for slo in found] == [
         ("chat (200 ms)", 0.95, 0.2),
@@ -78,10 +73,8 @@ def test_several_thresholds_are_several_slos(slo_yaml: Path) -> None:
     ]
 
 
-def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
-    slo_yaml.write_text(BASE + "    threshold: 450ms\n    budgets: {queue: 150ms, forward: 300ms}\n", encoding="utf-8")
-
-    assert read_slo_file(slo_yaml, {}).slos[0].budgets == (
+def test_a_budget_is_split_among_stages(read_slos: ReadSlos) -> None:
+    assert read_slos(BASE + "    threshold: 450ms\n    budgets: {queue: 150ms, forward: 300ms}\n").slos[0].budgets == (
         ("queue", timedelta(milliseconds=150)),
         ("forward", timedelta(milliseconds=300)),
     )
@@ -158,9 +151,8 @@ def test_duplicate_thresholds_are_errors(problems: Problems) -> None:
     ]
 
 
-def test_a_stage_similar_to_a_known_one_gets_a_warning(slo_yaml: Path) -> None:
-    slo_yaml.write_text(BASE + "    stage: queu\n    threshold: 1s\n", encoding="utf-8")
-    found = read_slo_file(slo_yaml, {})
+def test_a_stage_similar_to_a_known_one_gets_a_warning(slo_yaml: Path, read_slos: ReadSlos) -> None:
+    found = read_slos(BASE + "    stage: queu\n    threshold: 1s\n")
 
     assert found.slos[0].stage == "queu"
     assert found.warnings == (
@@ -168,14 +160,12 @@ def test_a_stage_similar_to_a_known_one_gets_a_warning(slo_yaml: Path) -> None:
     )
 
 
-def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
+def test_counting_starts_at_the_reset(read_slos: ReadSlos) -> None:
     for written in ("2026-11-01T01:00+01:00", "2026-11-01T00:00:00Z"):
-        slo_yaml.write_text(BASE + f"    reset: {written}\n", encoding="utf-8")
-
-        assert read_slo_file(slo_yaml, {}).slos[0].reset == datetime(2026, 11, 1, tzinfo=UTC)
+        assert read_slos(BASE + f"    reset: {written}\n").slos[0].reset == datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def test_maintenance_applies_to_the_named_slos(slo_yaml: Path) -> None:
+def test_maintenance_applies_to_the_named_slos(read_slos: ReadSlos) -> None:
     text = """\
 slos:
   - {name: a, service: shop, objective: 0.99, window: 30d}
@@ -185,8 +175,7 @@ maintenance:
   - {every: [saturday, sunday], from: "02:00", to: 12:30, zone: Europe/Berlin, slos: [b], why: index rebuild}
   - {every: day, from: "23:30", to: "00:30", zone: UTC}
 """
-    slo_yaml.write_text(text, encoding="utf-8")
-    planned = {slo.name: slo.maintenance.planned for slo in read_slo_file(slo_yaml, {}).slos}
+    planned = {slo.name: slo.maintenance.planned for slo in read_slos(text).slos}
 
     assert [len(planned[name]) for name in ("a", "b (1 s)", "b (2 s)")] == [2, 2, 2]
     assert planned["a"][0].why == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -29,26 +29,18 @@ from tests.alerts.simulated_services import (
     DAY,
     MINUTE,
     SLOW,
-    Service,
     Simulation,
     Slow,
     evaluator,
     messages,
-    recorded,
     watched,
 )
+from tests.alerts.traffic import NOW
 
 pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 SHOP = cause_of_group(Group("shop"))
 WORSE = (Slow("preprocess", 2.4),)
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("history") / "stagelens.db"
-    recorded(path, [(Service(), ())])
-    return path
 
 
 @pytest.fixture
@@ -139,9 +131,9 @@ def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted:
 
 
 @pytest.fixture
-def slower(finding: Finding, now: datetime) -> Finding:
+def slower(finding: Finding) -> Finding:
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
-    since = (now - timedelta(hours=1)).timestamp()
+    since = (NOW - timedelta(hours=1)).timestamp()
     return replace(finding, name="tail", kind="tail", severity="ticket", since=since, burn=None, shift=shift)
 
 
@@ -155,7 +147,7 @@ def accepted(store: Store) -> dict[str, AcceptedLevel]:
         return series.load_accepted(connection)
 
 
-def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower: Finding, now: datetime) -> None:
+def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower: Finding) -> None:
     prod = {"environment": "prod"}
     opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
     opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
@@ -165,10 +157,10 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
     opened(store, "canary", version, "canary:prod:magika-demo")
     opened(store, "elsewhere", replace(slower, where={"environment": "staging"}), "tail:staging:shop")
     opened(store, "burns", replace(slower, shift=None, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
-    accept_regression(store, "route", "ann", now)
+    accept_regression(store, "route", "ann", NOW)
     alone = endings(store)
-    accept_regression(store, "whole", "ann", now)
-    after, at, since = endings(store), int(now.timestamp()) // 60 + 1, int(slower.since) // 60
+    accept_regression(store, "whole", "ann", NOW)
+    after, at, since = endings(store), int(NOW.timestamp()) // 60 + 1, int(slower.since) // 60
 
     assert {name for name, ending in alone.items() if ending} == {"route"}
     assert {name for name, ending in after.items() if ending == "accepted"} == {"route", "whole", "model", "canary"}
@@ -178,10 +170,10 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
     )
 
 
-def test_a_drift_is_accepted_alone(store: Store, slower: Finding, now: datetime) -> None:
+def test_a_drift_is_accepted_alone(store: Store, slower: Finding) -> None:
     opened(store, "drift", replace(slower, name="drift", shift=replace(_shift(slower), weeks=4)), "drift:shop")
     opened(store, "whole", slower, "tail:shop", muted=grouped_reason("drift", "shop"))
-    accept_regression(store, "drift", "ann", now)
+    accept_regression(store, "drift", "ann", NOW)
 
     assert endings(store) == {"drift": "accepted", "whole": ""}
     assert list(accepted(store)) == ["drift:shop"]
@@ -192,66 +184,66 @@ def _shift(finding: Finding) -> LatencyRegression:
     return finding.shift
 
 
-def test_channels_are_notified_of_an_acceptance_once(store: Store, slower: Finding, now: datetime) -> None:
+def test_channels_are_notified_of_an_acceptance_once(store: Store, slower: Finding) -> None:
     opened(store, "sl-1", slower)
-    first = accept_regression(store, "sl-1", "ann", now, "the new tokenizer")
-    again = accept_regression(store, "sl-1", "bob", now + timedelta(hours=1))
+    first = accept_regression(store, "sl-1", "ann", NOW, "the new tokenizer")
+    again = accept_regression(store, "sl-1", "bob", NOW + timedelta(hours=1))
     with store.engine.connect() as connection:
         happened = [(row.transition, row.note) for row in connection.execute(select(transitions))]
         sent = [(row.channel, row.transition) for row in connection.execute(select(outbox).order_by(outbox.c.id))]
 
     assert again == first
-    assert (first.ending, first.acked_by, first.resolved_at) == ("accepted", "ann", now.timestamp())
+    assert (first.ending, first.acked_by, first.resolved_at) == ("accepted", "ann", NOW.timestamp())
     assert happened == [("opened", ""), ("accepted", "ann: the new tokenizer")]
     assert sent == [("slack", "opened"), ("slack", "resolved")]
 
 
-def test_a_long_regression_is_accepted_at_its_recent_level(store: Store, slower: Finding, now: datetime) -> None:
+def test_a_long_regression_is_accepted_at_its_recent_level(store: Store, slower: Finding) -> None:
     opened(store, "sl-1", replace(slower, since=slower.since - 3 * 86_400), "tail:shop")
-    accept_regression(store, "sl-1", "ann", now)
-    at = int(now.timestamp()) // 60 + 1
+    accept_regression(store, "sl-1", "ann", NOW)
+    at = int(NOW.timestamp()) // 60 + 1
 
     assert accepted(store) == {"tail:shop": AcceptedLevel(at - 240, at)}
 
 
-def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: Finding, now: datetime) -> None:
+def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: Finding) -> None:
     opened(store, "burns", finding)
     opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
     before = endings(store)
     with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; change the objective or threshold"):
-        accept_regression(store, "burns", "ann", now)
+        accept_regression(store, "burns", "ann", NOW)
     with pytest.raises(IncidentError, match=r"missing traffic; .*; silence it \(`stagelens alerts silence "):
-        accept_regression(store, "silent", "ann", now)
+        accept_regression(store, "silent", "ann", NOW)
 
     assert endings(store) == before
     assert accepted(store) == {}
 
 
-def test_accepting_a_resolved_or_unknown_incident_is_an_error(store: Store, slower: Finding, now: datetime) -> None:
+def test_accepting_a_resolved_or_unknown_incident_is_an_error(store: Store, slower: Finding) -> None:
     opened(store, "sl-1", slower)
     with store.transaction() as connection:
         found = lifecycle.get_incident(connection, "sl-1")
         assert found is not None
-        lifecycle.save_incident(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
+        lifecycle.save_incident(connection, replace(found, resolved_at=NOW.timestamp(), ending="recovered"))
     with pytest.raises(IncidentError, match=r"sl-1 was resolved at 03:04 UTC on 20 November; it cannot be accepted"):
-        accept_regression(store, "sl-1", "ann", now)
+        accept_regression(store, "sl-1", "ann", NOW)
     with pytest.raises(IncidentError, match="there is no incident 'sl-2'"):
-        accept_regression(store, "sl-2", "ann", now)
+        accept_regression(store, "sl-2", "ann", NOW)
 
 
-def test_an_acceptance_during_an_evaluation_persists(store: Store, slower: Finding, now: datetime) -> None:
+def test_an_acceptance_during_an_evaluation_persists(store: Store, slower: Finding) -> None:
     opened(store, "sl-1", slower, "tail:shop")
 
     def find() -> Verdict:
-        accept_regression(store, "sl-1", "ann", now)
+        accept_regression(store, "sl-1", "ann", NOW)
         return Verdict("tail:shop", slower)
 
     judging = Evaluator(store, "me", lease_seconds=30, rules=[lambda *_: [("tail:shop", find)]])
-    turns = judging.tick(Definitions(), now)
+    turns = judging.tick(Definitions(), NOW)
     later = Evaluator(
         store, "me", lease_seconds=30, rules=[lambda *_: [("tail:shop", partial(Verdict, "tail:shop", slower))]]
     )
-    further = later.tick(Definitions(), now + MINUTE)
+    further = later.tick(Definitions(), NOW + MINUTE)
 
     assert turns == []
     assert endings(store)["sl-1"] == "accepted"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -40,11 +39,10 @@ def evaluate(world: Simulation) -> None:
 
 
 @pytest.fixture
-def new_world(tmp_path: Path) -> Iterator[Simulation]:
+def new_world(open_store: Callable[..., Store]) -> Simulation:
     clock = Clock((NOW - 29 * DAY).replace(hour=0, minute=0))
-    store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}", clock=clock)
-    yield Simulation(store, evaluator(store), clock, Service(rate=5000))
-    store.close()
+    store = open_store(clock=clock)
+    return Simulation(store, evaluator(store), clock, Service(rate=5000))
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,10 +27,8 @@ BEGAN = NOW - 10 * HOUR
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=NOW.timestamp)
-    yield found
-    found.close()
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store(clock=NOW.timestamp)
 
 
 def incident(name: str = "sl-1", *, lasted: timedelta = HOUR, version: str = "") -> IncidentRecord:

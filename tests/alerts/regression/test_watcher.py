@@ -41,7 +41,6 @@ from tests.alerts.simulated_services import (
     Slower,
     evaluator,
     messages,
-    recorded,
     watched,
     write,
 )
@@ -49,13 +48,6 @@ from tests.alerts.simulated_services import (
 
 class Killed(BaseException):
     """Simulated kill of the process."""
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("history") / "stagelens.db"
-    recorded(path, [(Service(), ())])
-    return path
 
 
 @pytest.fixture
@@ -283,15 +275,14 @@ def test_a_cause_is_unique_and_fits_its_column(length: int) -> None:
     assert all(len(cause) <= 255 for cause in causes)
 
 
-def test_a_service_younger_than_a_day_has_no_findings(tmp_path: Path) -> None:
+def test_a_service_younger_than_a_day_has_no_findings(open_store: Callable[..., Store]) -> None:
     clock = Clock()
-    store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
+    store = open_store(clock=clock)
     world = Simulation(store, evaluator(store), clock)
     world.write(120)
     world.run(30, (Slow("preprocess", 8.0),))
     with store.engine.connect() as connection:
         learnt = connection.execute(select(tail_references)).all()
-    store.close()
 
     assert (world.events, learnt) == ([], [])
 
