@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from ssl import SSLContext
 
@@ -96,20 +97,16 @@ async def http_error(request: Request, error: Exception) -> Response:
     return http_response(failure_response(media_type_of(request), status, message, headers))
 
 
+@dataclass
 class HttpApp:
-    def __init__(
-        self,
-        pipeline: IngestPipeline,
-        *,
-        body_reader: BodyReader,
-        access_control: AccessControl,
-        health: Health,
-        metrics: SelfMetrics,
-        dashboard_url: str,
-    ) -> None:
-        self._pipeline, self._body_reader, self._access_control = pipeline, body_reader, access_control
-        self._health, self._metrics, self._dashboard_url = health, metrics, dashboard_url
-        self._rendering = asyncio.Lock()
+    pipeline: IngestPipeline
+    body_reader: BodyReader
+    access_control: AccessControl
+    health: Health
+    metrics: SelfMetrics
+    dashboard_url: str
+    # One at a time: its cost grows with the load of the collector.
+    rendering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def application(self) -> Starlette:
         posts = [
@@ -135,25 +132,25 @@ class HttpApp:
             encoding=request.headers.get("content-encoding", ""),
             name=request.headers.get(names.BATCH_HEADER),
             caller=_caller(request),
-            body=functools.partial(self._body_reader.body, request),
+            body=functools.partial(self.body_reader.body, request),
         )
-        return http_response(await self._pipeline.handle(ingest_request))
+        return http_response(await self.pipeline.handle(ingest_request))
 
     async def _livez(self, _request: Request) -> Response:
-        return _probe(self._health.dead)
+        return _probe(self.health.dead)
 
     async def _readyz(self, _request: Request) -> Response:
-        return _probe(self._health.reasons)
+        return _probe(self.health.reasons)
 
     async def _exposition(self, request: Request) -> Response:
-        self._access_control.admit(_caller(request))
-        async with self._rendering:  # one at a time: its cost grows with the load of the collector
+        self.access_control.admit(_caller(request))
+        async with self.rendering:
             media_type = negotiate(request.headers.get("accept", ""))
-            exposition = await asyncio.to_thread(self._metrics.exposition, media_type)
+            exposition = await asyncio.to_thread(self.metrics.exposition, media_type)
         return Response(exposition, media_type=media_type)
 
     async def _welcome(self, _request: Request) -> Response:
-        return PlainTextResponse(WELCOME_TEXT.format(dashboard_url=self._dashboard_url))
+        return PlainTextResponse(WELCOME_TEXT.format(dashboard_url=self.dashboard_url))
 
 
 def _caller(request: Request) -> Caller:
@@ -266,14 +263,7 @@ class Collector:
             add_event=store.add_event,
             clock=clock,
         )
-        http = HttpApp(
-            pipeline,
-            body_reader=body_reader,
-            access_control=self._access_control,
-            health=health,
-            metrics=metrics,
-            dashboard_url=config.dashboard_url,
-        )
+        http = HttpApp(pipeline, body_reader, self._access_control, health, metrics, config.dashboard_url)
         grpc = None
         if config.grpc_port is not None:
             grpc = GrpcServer(
