@@ -174,7 +174,7 @@ def test_the_health_check_of_grafana(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "kind", "text"),
+    ("query", "text"),
     [
         ({}, '"query"'),
         ({"query": "1 +"}, "parse error"),
@@ -204,7 +204,9 @@ def test_the_health_check_of_grafana(client: FlaskClient) -> None:
     ],
 )
 def test_an_invalid_query_is_bad_data(client: FlaskClient, query: dict[str, str], text: str) -> None:
-    assert text in error_of(client, "query", 400, "bad_data", time=END, lookback_delta="30m", **query)
+    asked = {"time": END, "lookback_delta": "30m", **query}
+
+    assert text in error_of(client, "query", 400, "bad_data", **asked)
 
 
 @pytest.mark.parametrize(
