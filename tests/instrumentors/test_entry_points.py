@@ -8,6 +8,8 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
 from stagelens.instrumentors import bootstrap
 from stagelens.instrumentors.instrumentor import Instrumentor
 
@@ -20,50 +22,40 @@ print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wr
 """
 
 
-def test_opentelemetry_instrument_loads_the_instrumentors(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(PROGRAM)
-    launcher = Path(sys.executable).parent / "opentelemetry-instrument"
-    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
-    completed = subprocess.run(
-        [str(launcher), sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-
-    assert completed.stdout == "True True\n", completed.stderr
+LAUNCHER = str(Path(sys.executable).parent / "opentelemetry-instrument")
+OURS = [sys.executable, "-m", "stagelens", "run"]
+STEPS = "import steps; print('enter' in str(steps.prepare.__code__.co_consts))"
 
 
-def test_both_launchers_together_patch_each_library_once(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(PROGRAM)
-    launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
-    ours = [sys.executable, "-m", "stagelens", "run", "--"]
-    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
-    for command in ([*ours, launcher], [launcher, *ours]):
-        completed = subprocess.run(
-            [*command, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
-
-        assert completed.stdout == "True True\n", completed.stderr
-
-
-def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "program", "printed"),
+    [
+        ([LAUNCHER], PROGRAM, "True True\n"),
+        ([*OURS, "--", LAUNCHER], PROGRAM, "True True\n"),
+        ([LAUNCHER, *OURS, "--"], PROGRAM, "True True\n"),
+        ([*OURS, "--stage", "preprocess=steps:prepare", "--", LAUNCHER], STEPS, "True\n"),
+    ],
+    ids=["theirs alone", "ours around theirs", "theirs around ours", "with a named stage"],
+)
+def test_the_launcher_of_opentelemetry_patches_each_library_once(
+    tmp_path: Path, command: list[str], program: str, printed: str
+) -> None:
     (tmp_path / "steps.py").write_text("def prepare(): ...\n")
-    (tmp_path / "app.py").write_text("import steps; print('enter' in str(steps.prepare.__code__.co_consts))")
-    ours = [sys.executable, "-m", "stagelens", "run", "--stage", "preprocess=steps:prepare", "--"]
-    launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
+    (tmp_path / "app.py").write_text(program)
     env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     completed = subprocess.run(
-        [*ours, launcher, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        [*command, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
 
-    assert completed.stdout == "True\n", completed.stderr
+    assert completed.stdout == printed, completed.stderr
 
 
 def test_the_opentelemetry_launcher_leaves_out_disabled_libraries(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(PROGRAM)
-    launcher = Path(sys.executable).parent / "opentelemetry-instrument"
     env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     printed = {
         disabled: subprocess.run(
-            [str(launcher), sys.executable, "app.py"],
+            [LAUNCHER, sys.executable, "app.py"],
             cwd=tmp_path,
             env={**env, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": disabled},
             capture_output=True,

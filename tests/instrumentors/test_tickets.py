@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records, tickets, trace_context
-from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.api import Request, request, stage
 from stagelens.instrumentors.records import Record, clock
 from stagelens.instrumentors.request_marks import DeferredRecords, read_marks
 from stagelens.instrumentors.tickets import BatchRun, Ticket, batch, ticket
@@ -53,6 +53,14 @@ def own_times(record: Record) -> dict[str, int]:
     return partition(read_marks(record[0]).intervals, record[1], record[2])
 
 
+def opened(name: str, jobs: int = 1) -> tuple[Request, list[Ticket]]:
+    running = request(name)
+    running.__enter__()
+    drawn = [ticket() for _ in range(jobs)]
+    running.detach()
+    return running, drawn
+
+
 # Who has a job in each batch, what the batch's stages take, and when the worker starts it.
 batches = st.lists(
     st.tuples(st.sets(st.integers(0, 4), min_size=1), st.lists(st.integers(0, 9), max_size=3), st.integers(0, 9)),
@@ -66,29 +74,24 @@ def test_each_request_has_the_stages_of_its_batches(
     finished: Finished, time: Clock, plan: list[tuple[set[int], list[int], int]], leaves: set[tuple[int, int]]
 ) -> None:
     finished.clear()
-    requests = [request(f"r{number}") for number in range(5)]
-    drawn: list[list[Ticket]] = []
-    for running in requests:
-        running.__enter__()
-        drawn.append([ticket() for _ in plan])
-        running.detach()
+    requests = [opened(f"r{number}", len(plan)) for number in range(5)]
     expected: dict[int, set[str]] = {number: set() for number in range(5)}
     left: set[int] = set()
 
-    for place, (members, stages, pause) in enumerate(plan):
+    for position, (members, stages, pause) in enumerate(plan):
         time.now += pause
-        with batch(drawn[number][place] for number in members):
-            for number in leaves_at(leaves, place) - left:
-                requests[number].__exit__(None)
+        with batch(requests[number][1][position] for number in members):
+            for number in {number for number, when in leaves if when == position} - left:
+                requests[number][0].__exit__(None)
                 left.add(number)
-            for position, length in enumerate(stages):
-                with stage(f"b{place}-{position}"):
+            for order, length in enumerate(stages):
+                with stage(f"b{position}-{order}"):
                     time.now += length
                 for number in members - left if length else ():
-                    expected[number].add(f"b{place}-{position}")
+                    expected[number].add(f"b{position}-{order}")
             time.now += 1
     for number in set(range(5)) - left:
-        requests[number].__exit__(None)
+        requests[number][0].__exit__(None)
 
     for name, record in requests_by_name(finished).items():
         shares = own_times(record)
@@ -97,19 +100,12 @@ def test_each_request_has_the_stages_of_its_batches(
     assert records.current.get() is None
 
 
-def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
-    return {number for number, when in leaves if when == place}
-
-
 def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, time: Clock) -> None:
-    first, second = request("first"), request("second")
-    drawn: list[Ticket] = []
-    for running, passes in ((first, 10), (second, 5)):
-        running.__enter__()
-        drawn.append(ticket())
-        running.detach()
-        time.now += passes
-    with batch(drawn), stage("forward"):
+    first, of_first = opened("first")
+    time.now += 10
+    second, of_second = opened("second")
+    time.now += 5
+    with batch(of_first + of_second), stage("forward"):
         time.now += 20
     time.now += 3
     first.__exit__(None)
@@ -122,12 +118,9 @@ def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, tim
 
 
 def test_a_request_that_timed_out_in_its_batch_has_its_stages_until_then(finished: Finished, time: Clock) -> None:
-    impatient = request("impatient")
-    impatient.__enter__()
-    drawn = ticket()
-    impatient.detach()
+    impatient, drawn = opened("impatient")
     time.now += 10
-    with batch([drawn]), stage("forward"):
+    with batch(drawn), stage("forward"):
         time.now += 20
         impatient.__exit__(TimeoutError)
         time.now += 20
@@ -212,18 +205,13 @@ class DeferredMark:
 
 def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
     deferred = DeferredMark()
-    open_requests = [request("a"), request("b")]
-    drawn: list[Ticket] = []
-    for running in open_requests:
-        running.__enter__()
-        drawn.append(ticket())
-        running.detach()
-    with batch(drawn):
+    (first, of_first), (second, of_second) = opened("a"), opened("b")
+    with batch(of_first + of_second):
         marks = records.current.get()
         assert marks is not None
         marks.extend(("@late", deferred, 0))
-    for running in open_requests:
-        running.__exit__(None)
+    first.__exit__(None)
+    second.__exit__(None)
     waiting = DeferredRecords()
     held = [waiting.holds(record, 0.0) for record in finished]
     deferred.known = True
