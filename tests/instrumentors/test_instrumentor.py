@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stagelens
-from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors import instrumentor, recorder, records
 from stagelens.instrumentors.import_hooks import forget, when_imported
 from stagelens.instrumentors.instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from stagelens.instrumentors.probes import probed, unprobed
@@ -240,7 +240,7 @@ def test_an_import_has_no_frame_of_ours(tmp_path: Path, monkeypatch: pytest.Monk
     when_imported("toy_old", imported.append)
     with pytest.warns(DeprecationWarning, match="old") as warned, pytest.raises(ImportError) as raised:
         importlib.import_module("toy_user")
-    instrumentor.forget("toy_old", imported.append)
+    forget("toy_old", imported.append)
 
     assert warned[0].filename == str(tmp_path / "toy_user.py")
     assert [Path(entry.path).name for entry in raised.traceback][-2:] == ["toy_user.py", "toy_old.py"]
@@ -313,7 +313,7 @@ def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished)
     opened = recorder.begin()
     assert opened is not None
     marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+    finished.append((marks, marks[records.START], 0, "", "", 0, "internal"))
     inside = library.Model().run(x=3), asyncio.run(library.fetch(x=4))
     wrapped = library.Model().wrapped(), asyncio.run(library.Model().wrapped_async())
     with pytest.raises(TypeError):

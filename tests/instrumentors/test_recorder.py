@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def test_a_nested_request_does_not_start_a_record(finished: Finished) -> None:
 
     marks, token = opened
     recorder.end(token)
-    recorder.finish(marks, marks[1], records.clock())
+    recorder.finish(marks, marks[records.START], records.clock())
 
     assert len(finished) == 1
 
@@ -99,7 +100,7 @@ def test_every_request_is_open_until_it_ends() -> None:
         (opened, inner) = recorder.open_requests()
         assert (opened.route, inner.route) == ("outer", "/predict")
         assert before < opened.start < inner.start < records.clock()
-    assert [each.route for each in recorder.open_requests()] == ["/predict"]
+    assert [opened.route for opened in recorder.open_requests()] == ["/predict"]
 
 
 _held: list[records.Marks] = []
@@ -230,6 +231,14 @@ def test_stages_beyond_the_limit_of_a_record_are_counted(finished: Finished) -> 
     assert own["serialize"] == last[2] - last[1]
 
 
+def written(intervals: Iterable[Interval]) -> records.Marks:
+    marks: records.Marks = [records.OPEN, 0, 0]
+    for interval in intervals:
+        assert records.has_capacity(marks)
+        marks.extend(interval)
+    return marks
+
+
 STAGES = ["own", *(stage.key for stage in stages.STAGES if stage.key != stages.OVERHEAD)]
 
 
@@ -238,22 +247,19 @@ STAGES = ["own", *(stage.key for stage in stages.STAGES if stage.key != stages.O
     st.lists(st.tuples(st.sampled_from(STAGES), st.integers(0, 9), st.integers(0, 9)), min_size=1), st.integers(1, 10)
 )
 def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], threads: int) -> None:
-    marks: records.Marks = [records.OPEN, 0, 0]
     unlimited: list[Interval] = []
-    together: records.Marks = [records.OPEN, 0, 0]
+    together: list[Interval] = []
     now = 0
     while len(unlimited) < records.MAX_MARKS // 2:
         for key, gap, length in some:
             unlimited.append((key, now + gap, now + gap + length))
-            assert records.has_capacity(marks)
-            assert records.has_capacity(together)
-            marks.extend(unlimited[-1])
-            together.extend((key, now - threads * length, now + gap + length))
+            together.append((key, now - threads * length, now + gap + length))
             now += gap + length
+    marks = written(unlimited)
 
     assert len(marks) <= records.MAX_MARKS + 3
     assert partition(read_marks(marks).intervals, 0, now) == partition(unlimited, 0, now)
-    assert sum(partition(read_marks(together).intervals, 0, now).values()) == now
+    assert sum(partition(read_marks(written(together)).intervals, 0, now).values()) == now
 
 
 def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_exact() -> None:
@@ -261,37 +267,28 @@ def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_
     for number in range(9000):
         unlimited += [("decode", 100 + 10 * number, 104 + 10 * number), ("own", 105 + 10 * number, 108 + 10 * number)]
     unlimited += [("handler", 55, 90_110), ("serialize", 90_110, 95_000), ("framework", 0, 96_000)]
-    marks: records.Marks = [records.OPEN, 0, 0]
-    for interval in unlimited:
-        assert records.has_capacity(marks)
-        marks.extend(interval)
+    marks = written(unlimited)
 
     for end in (100, 150, 96_000):
         assert partition(read_marks(marks).intervals, 0, end) == partition(unlimited, 0, end)
 
 
 def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
-    marks: records.Marks = [records.OPEN, 0, 0]
     unlimited: list[Interval] = []
     for number in range(20_000):
         at = 10 * number
-        inside: list[Interval] = [("tokenize", at + 1, at + 2), ("forward", at, at + 6)]
-        around: list[Interval] = [("preprocess", at - 6000, at + 10)] if number % 700 == 699 else []
-        for interval in inside + around:
-            assert records.has_capacity(marks)
-            marks.extend(interval)
-            unlimited.append(interval)
-    compacted, exact = (partition(each, 0, 200_000) for each in (read_marks(marks).intervals, unlimited))
+        unlimited += [("tokenize", at + 1, at + 2), ("forward", at, at + 6)]
+        if number % 700 == 699:
+            unlimited.append(("preprocess", at - 6000, at + 10))
+    exact = partition(unlimited, 0, 200_000)
+    compacted = partition(read_marks(written(unlimited)).intervals, 0, 200_000)
 
     assert compacted == pytest.approx(exact, abs=28 * 2 * 200_000 / 256)
     assert sum(compacted.values()) == 200_000
 
 
 def test_hundreds_of_own_stages_are_one_other_stage_in_a_full_record() -> None:
-    marks: records.Marks = [records.OPEN, 0, 0]
-    for number in range(30_000):
-        assert records.has_capacity(marks)
-        marks.extend((f"item {number}" if number % 2 else "forward", number, number + 1))
+    marks = written((f"item {number}" if number % 2 else "forward", number, number + 1) for number in range(30_000))
     own = partition(read_marks(marks).intervals, 0, 30_000)
 
     assert own["forward"] == 15_000
