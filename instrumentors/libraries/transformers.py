@@ -192,16 +192,10 @@ def wrap_forward(original: Any) -> Any:
     return forward
 
 
-def wrap_get_iterator(original: Any) -> Any:
-    """Wrap `Pipeline.get_iterator`, whose list of inputs gives the batch size."""
-
-    def get_iterator(self: Any, inputs: Any, *args: Any, **options: Any) -> Any:
-        marks = current.get()
-        if marks is not None and marks[STATE] == OPEN and isinstance(inputs, list) and has_capacity(marks):
-            marks.extend(("@batch", len(inputs), 0))
-        return original(self, inputs, *args, **options)
-
-    return get_iterator
+def _count_inputs(_pipeline: Any, inputs: Any) -> None:
+    marks = current.get()
+    if marks is not None and marks[STATE] == OPEN and isinstance(inputs, list) and has_capacity(marks):
+        marks.extend(("@batch", len(inputs), 0))
 
 
 def _mark_item(marks: Marks, started: int, alone: str) -> None:
@@ -295,32 +289,19 @@ def wrap_generate(original: Any) -> Any:
     return generate
 
 
-def wrap_has_unfinished_sequences(original: Any) -> Any:
-    """Wrap `GenerationMixin._has_unfinished_sequences`, which every loop calls before the first step and after each."""
+def _running_generate() -> GenerateCall | None:
+    return _generate_state.run
 
-    def _has_unfinished_sequences(self: Any, *args: Any, **options: Any) -> Any:
-        run = _generate_state.run
-        if run is None:
-            return original(self, *args, **options)
-        # The result may be on the device: the step ends when it arrives.
-        result = original(self, *args, **options)
+
+def _stepped(run: GenerateCall | None, _: object) -> None:
+    # The result may be on the device: the step ends when it arrives.
+    if run is not None:
         run.step()
-        return result
-
-    return _has_unfinished_sequences
 
 
-def wrap_validate_generated_length(original: Any) -> Any:
-    """Wrap `GenerationMixin._validate_generated_length`, whose argument is the length of the prompt."""
-
-    def _validate_generated_length(
-        self: Any, generation_config: Any, input_ids_length: Any, has_default_max_length: Any
-    ) -> Any:
-        if _generate_state.run is not None:
-            _generate_state.run.prompt = input_ids_length
-        return original(self, generation_config, input_ids_length, has_default_max_length)
-
-    return _validate_generated_length
+def _note_prompt(_model: Any, _config: Any, input_ids_length: Any) -> None:
+    if _generate_state.run is not None:
+        _generate_state.run.prompt = input_ids_length
 
 
 def _generate_inside(original: Any, run: GenerateCall, model: Any, args: Any, options: Any) -> Any:
@@ -444,14 +425,18 @@ class TransformersInstrumentor(Instrumentor):
 
     def targets(self) -> Iterable[Target]:
         return (
-            (_GENERATION, wrap_has_unfinished_sequences, "_has_unfinished_sequences"),
-            (_GENERATION, wrap_validate_generated_length, "_validate_generated_length"),
+            (_GENERATION, Probed(Probe(_running_generate, _stepped)), "_has_unfinished_sequences"),
+            (_GENERATION, Probed(Probe(_note_prompt, parameters=3)), "_validate_generated_length"),
             (_GENERATION, wrap_generate, "generate"),
             ("transformers.pipelines.base:Pipeline", wrap_load, "__init__"),
             ("transformers.pipelines.base:Pipeline", wrap_pipeline, "__call__"),
             ("transformers.pipelines.base:Pipeline", wrap_forward, "forward"),
             ("transformers.pipelines.base:Pipeline ChunkPipeline", wrap_item, "run_single"),
-            ("transformers.pipelines.base:Pipeline ChunkPipeline", wrap_get_iterator, "get_iterator"),
+            (
+                "transformers.pipelines.base:Pipeline ChunkPipeline",
+                Probed(Probe(_count_inputs, parameters=2)),
+                "get_iterator",
+            ),
             (
                 "transformers.pipelines.pt_utils:PipelineIterator",
                 lambda original: wrap_pipeline(wrap_item(original)),
