@@ -218,14 +218,6 @@ class Read(TimedCall):
             self._call.ended = clock()
 
 
-def traceparent(marks: Marks) -> str:
-    try:
-        return trace_context.traceparent(marks)
-    except Exception:
-        log_failure("naming the trace of a call")
-        return ""
-
-
 def trace_headers(present: Iterable[Any], marks: Marks, host: str) -> dict[str, str]:
     """Return the headers that a call adds to those with the names *present*; never raises.
 
@@ -233,7 +225,7 @@ def trace_headers(present: Iterable[Any], marks: Marks, host: str) -> dict[str, 
     """
     try:
         names = {name.lower() for name in present if isinstance(name, (str, bytes))}
-        value = "" if TRACEPARENT in names or b"traceparent" in names else traceparent(marks)
+        value = "" if TRACEPARENT in names or b"traceparent" in names else trace_context.traceparent(marks)
         if not value:
             return {}
         added = {TRACEPARENT: value}

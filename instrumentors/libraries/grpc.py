@@ -14,10 +14,11 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from .. import trace_context
 from ..instrumentor import Instrumentor, Probed, Target, TimedCall, log_failure
 from ..records import Marks, clock, current
 from ..trace_context import TRACESTATE, tracestate_to_target
-from .client_common import BODY, TRACEPARENT, Read, record_wait, traceparent
+from .client_common import BODY, TRACEPARENT, Read, record_wait
 
 # Index of the metadata, after the request and the timeout, in all sync calls.
 METADATA_POSITION = 2
@@ -151,7 +152,7 @@ def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
         present = [pair[0] for pair in pairs if isinstance(pair, (tuple, list)) and pair]
         if TRACEPARENT in present:
             return pairs
-        value = traceparent(marks)
+        value = trace_context.traceparent(marks)
         if not value:
             return pairs or metadata
         own = "" if TRACESTATE in present else tracestate_to_target(_target(call))

@@ -21,14 +21,14 @@ from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .. import recorder
+from .. import recorder, trace_context
 from ..instrumentor import Hook, Instrumentor, Target, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import ROUTE, START, clock, current
 from ..tickets import BatchScope, Ticket, ticket
 from .asgi import ARRIVED as SCOPE_ARRIVED
 from .asgi import KEY, Receive, Scope, Send, forwarding, recorded
-from .client_common import DEPENDENCY, record_wait, traceparent
+from .client_common import DEPENDENCY, record_wait
 from .proxy_waits import own_wait_ns, trusted_wait_ns
 
 # Header between the processes of Ray; one of a client is removed.
@@ -103,7 +103,7 @@ def _metadata(original: Any) -> Any:
         router, metadata = original(self)
         try:
             marks = current.get()
-            vars(metadata)[SENT] = "" if marks is None else traceparent(marks), time.time()
+            vars(metadata)[SENT] = "" if marks is None else trace_context.traceparent(marks), time.time()
         except Exception:
             log_failure("passing a request with a call")
         return router, metadata
