@@ -202,7 +202,7 @@ class Finding:
             "growth": tuple(StageGrowth(**row) for row in raw["growth"]),
             "exemplars": tuple(Exemplar(**row) for row in raw["exemplars"]),
             "overruns": tuple(BudgetOverrun(**row) for row in raw["overruns"]),
-            "course": trend and Trend(**{**trend, "values": tuple(trend["values"])}),
+            "course": trend and Trend(tuple(trend["values"]), trend["step_seconds"], trend["start"]),
             "absence": raw["absence"] and MissingTraffic(**raw["absence"]),
             "between": raw["between"] and tuple(raw["between"]),
             "functions": tuple(FunctionGrowth(**row) for row in raw["functions"]),
