@@ -25,10 +25,10 @@ import numpy as np
 from pool import KINDS, Pool, pools
 from sqlalchemy import insert, update
 
+from stagelens.core.columns import Ints
 from stagelens.core.histogram import SCALE
 from stagelens.store import Batch, Event, Series, SeriesCaps, Store, schema
 from stagelens.store.engines import database
-from stagelens.store.points import Ints
 from stagelens.store.schema import SLOT_SECONDS, TIERS, floor_to, tier_code
 from stagelens.store.series import SeriesIndex, SeriesNumbers
 

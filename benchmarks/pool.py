@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stagelens.core.columns import Buckets, Ints, merge_buckets
 from stagelens.core.histogram import SCALE
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store.points import Buckets, Ints, decode_buckets, encode_buckets, merge_buckets
+from stagelens.store.bucket_blobs import decode_buckets, encode_buckets
 from stagelens.store.schema import METRIC_CODES, TIERS
 
 STAGES = ("preprocess", "forward", "queue", "overhead")

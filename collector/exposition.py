@@ -18,10 +18,11 @@ from google.protobuf import descriptor_pool
 from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
+from ..core.columns import Ints
 from ..core.histogram import SCALE, ZERO_THRESHOLD
 from ..core.prometheus_names import format_labels
-from ..store.points import Ints
-from .otlp.protobuf_encoding import Messages, message_classes
+from ..core.varint import encode_varint
+from .otlp.message_classes import Messages, message_classes
 from .prometheus import FIRST_INDEX, HistogramFamily, cumulative_counts
 
 _MESSAGES: Messages = {
@@ -89,11 +90,7 @@ def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]
 
 
 def _delimited(message: bytes) -> bytes:
-    length, size = bytearray(), len(message)
-    while size > 0x7F:  # noqa: PLR2004 - seven bits
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes((*length, size)) + message
+    return encode_varint(len(message)) + message
 
 
 def _label(metric: Any, labels: Iterable[tuple[str, str]]) -> None:

@@ -20,10 +20,11 @@ from operator import attrgetter
 
 import numpy as np
 
+from ..core.columns import Floats, Ints
 from ..core.histogram import SCALE
 from ..core.prometheus_names import FAMILIES, LABELS, LADDER, MetricFamily
 from ..core.stages import OTHER
-from ..store.points import Floats, Identity, Ints, PointColumns
+from ..store.points import Identity, PointColumns
 from ..store.schema import storable_name
 from .prometheus_config import HIGHEST_SECONDS, LOWEST_SECONDS, PrometheusSettings
 

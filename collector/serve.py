@@ -29,7 +29,7 @@ from .exposition import negotiate
 from .health import Health
 from .ingest.pipeline import Endpoint, IngestPipeline, IngestRequest, refusal_response
 from .ingest.writer import Writer
-from .otlp.model import failure_response, http_response, media_type_of
+from .otlp.responses import failure_response, http_response, media_type_of
 from .prometheus import Counters
 from .scrape.scraper import Scraper
 from .self_metrics import SelfMetrics

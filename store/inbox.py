@@ -56,8 +56,8 @@ class AggregationInput:
 class AggregationResult:
     points: Sequence[Point] | PointColumns = ()
     traces: Sequence[KeptTrace] = ()
-    taken: Sequence[int] = ()
-    left: Sequence[Parcel] = ()
+    remove_ids: Sequence[int] = ()
+    remaining: Sequence[Parcel] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +130,12 @@ def replace_parcels(connection: Connection, result: AggregationResult) -> None:
     """
     table = schema.inbox
     gone = sum(
-        connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _id_chunks(result.taken)
+        connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _id_chunks(result.remove_ids)
     )
-    if gone != len(result.taken):
+    if gone != len(result.remove_ids):
         msg = "these spans were already processed by another collector; nothing was counted twice"
         raise StoreError(msg)
-    _insert_parcels(connection, result.left)
+    _insert_parcels(connection, result.remaining)
 
 
 def _insert_parcels(connection: Connection, parcels: Sequence[Parcel]) -> None:

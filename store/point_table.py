@@ -15,24 +15,17 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from ..core.columns import MAX_COUNT, SHARED, Bools, Buckets, Columnar, HistogramArrays, Ints, offsets_of
 from ..core.errors import StoreError
-from .points import (
-    MAX_COUNT,
-    Buckets,
-    HistogramArrays,
-    Ints,
-    PointRow,
-    decode_buckets,
-    encode_buckets,
-    is_kind_of_replica,
-)
+from .bucket_blobs import encode_buckets
+from .points import PointRow, histograms_of, is_kind_of_replica
 from .schema import WITHOUT_REPLICAS
 
 BLOCK_FORMAT = 2
@@ -50,7 +43,7 @@ _LETTERS = {kind: letter for letter, kind in _TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class PointTable:
+class PointTable(Columnar):
     """Points of one tier in columns."""
 
     service: Ints  # Id of the service of each point; shape (n,)
@@ -58,11 +51,8 @@ class PointTable:
     bucket: Ints  # Start of the bucket of time of each point; shape (n,). [Unix seconds]
     series: Ints  # Id of the series or total of each point; shape (n,)
     stage: Ints  # Position in *stages* of each point; shape (n,)
-    stages: list[str]  # Stages; may contain stages of other points
     histograms: HistogramArrays  # Histogram of each point
-
-    def __len__(self) -> int:
-        return len(self.series)
+    stages: list[str] = field(metadata=SHARED)  # Stages; may contain stages of other points
 
     @classmethod
     def of(cls, rows: Iterable[PointRow]) -> PointTable:
@@ -73,30 +63,9 @@ class PointTable:
         stages: dict[str, int] = {}
         tables = [_table_of_rows(plain, stages)] if plain or not blocks else []
         tables += [_table_of_block(row, stages) for row in blocks]
-        return cls(
-            np.concatenate([table.service for table in tables]),
-            np.concatenate([table.metric for table in tables]),
-            np.concatenate([table.bucket for table in tables]),
-            np.concatenate([table.series for table in tables]),
-            np.concatenate([table.stage for table in tables]),
-            list(stages),
-            HistogramArrays.join([table.histograms for table in tables]),
-        )
+        return replace(PointTable.join(tables), stages=list(stages))
 
-    def where(self, chosen: NDArray[np.bool_]) -> PointTable:
-        if chosen.all():
-            return self
-        return PointTable(
-            self.service[chosen],
-            self.metric[chosen],
-            self.bucket[chosen],
-            self.series[chosen],
-            self.stage[chosen],
-            self.stages,
-            self.histograms.where(chosen),
-        )
-
-    def of_stages(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def of_stages(self, wanted: Callable[[str], bool]) -> Bools:
         """Return a mask of the points whose stage is *wanted*; shape (n,)."""
         present, place = np.unique(self.stage, return_inverse=True)
         return np.array([wanted(self.stages[number]) for number in present.tolist()], np.bool_)[place]
@@ -107,7 +76,7 @@ class PointTable:
         first, group = _group(keys)
         service, metric, bucket, series, stage = (key[first] for key in keys)
         return PointTable(
-            service, metric, bucket, series, stage, self.stages, self.histograms.added_up(group, len(first))
+            service, metric, bucket, series, stage, self.histograms.added_up(group, len(first)), self.stages
         )
 
     def rows(self, tier: int, part: int) -> list[PointRow]:
@@ -163,7 +132,7 @@ class PointTable:
             "zero": self.histograms.zero,
             "lengths": buckets.lengths,
             "sum": self.histograms.sum,
-            "gap": _gaps(buckets),
+            "gap": buckets.gaps,
             "amount": buckets.amount,
         }
 
@@ -190,7 +159,7 @@ def sum_rows(table: PointTable, width: int, part: int) -> list[PointRow]:
     return table.added_up(width).rows(width, part)
 
 
-def _is_of_replica(table: PointTable) -> NDArray[np.bool_]:
+def _is_of_replica(table: PointTable) -> Bools:
     first, group = _group((table.metric, table.stage))
     kinds = zip(table.metric[first].tolist(), table.stage[first].tolist(), strict=True)
     of_replica = [is_kind_of_replica(metric, table.stages[stage]) for metric, stage in kinds]
@@ -209,24 +178,16 @@ def _group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def _table_of_rows(rows: Sequence[PointRow], stages: dict[str, int]) -> PointTable:
-    numbers = np.array(
-        [(row.service_id, row.metric, row.bucket, row.series_id, row.scale, row.zero) for row in rows], np.int64
-    ).reshape(-1, 6)
+    numbers = np.array([(row.service_id, row.metric, row.bucket, row.series_id) for row in rows], np.int64)
+    service, metric, bucket, series = numbers.reshape(-1, 4).T
     stage = np.array([stages.setdefault(row.stage, len(stages)) for row in rows], np.int64)
-    histograms = HistogramArrays(
-        numbers[:, 4],
-        numbers[:, 5],
-        np.array([row.sum for row in rows], np.float64),
-        decode_buckets([row.histogram for row in rows]),
-    )
-    service, metric, bucket, series = numbers.T[:4]
-    return PointTable(service, metric, bucket, series, stage, [], histograms)
+    return PointTable(service, metric, bucket, series, stage, histograms_of(rows), [])
 
 
 def _table_of_block(row: PointRow, stages: dict[str, int]) -> PointTable:
     series, stage, histograms = decode_block(row.histogram, stages)
     same = np.ones(len(series), np.int64)
-    return PointTable(row.service_id * same, row.metric * same, row.bucket * same, series, stage, [], histograms)
+    return PointTable(row.service_id * same, row.metric * same, row.bucket * same, series, stage, histograms, [])
 
 
 def decode_block(blob: bytes, stages: dict[str, int]) -> tuple[Ints, Ints, HistogramArrays]:
@@ -249,18 +210,17 @@ def decode_block(blob: bytes, stages: dict[str, int]) -> tuple[Ints, Ints, Histo
             found[name] = np.frombuffer(data, kind, count, at)
             at += count * kind.itemsize
         lengths = found["lengths"].astype(np.int64)
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        offsets = offsets_of(lengths)
         if offsets[-1] != buckets or at != len(data):
             _raise_damaged()
         stage = np.array(numbers, np.int64)[found["stage"].astype(np.int64)]
     except (ValueError, IndexError, KeyError, TypeError, struct.error, zstandard.ZstdError) as error:
         _raise_damaged(error)
-    gap = found["gap"].astype(np.int64)
     histograms = HistogramArrays(
         found["scale"].astype(np.int64),
         found["zero"].astype(np.int64),
         found["sum"].astype(np.float64),
-        Buckets(offsets, _without_gaps(gap, offsets), found["amount"].astype(np.int64)),
+        Buckets.of_gaps(found["gap"].astype(np.int64), offsets, found["amount"].astype(np.int64)),
     )
     return found["series"].astype(np.int64), stage, histograms
 
@@ -279,17 +239,3 @@ def _smallest(values: NDArray[np.generic]) -> NDArray[np.generic]:
         if limits.min <= low and high <= limits.max:
             return values.astype(kind)
     return values.astype(_SIGNED[-1])
-
-
-def _gaps(buckets: Buckets) -> Ints:
-    gap = np.diff(buckets.index, prepend=0)
-    first = buckets.offsets[:-1][buckets.lengths > 0]
-    gap[first] = buckets.index[first]
-    return gap
-
-
-def _without_gaps(gap: Ints, offsets: Ints) -> Ints:
-    lengths = np.diff(offsets)
-    running = np.cumsum(gap)
-    before = np.concatenate((np.zeros(1, np.int64), running))[offsets[:-1]]
-    return running - np.repeat(before, lengths)

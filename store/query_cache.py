@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, select, text
 
+from ..core.columns import Ints
 from . import schema
 from .engines import database
-from .points import Ints
 from .schema import Segment, ceil_to, floor_to, tier_code
 from .storage import (
     BREAKDOWN_METRICS,

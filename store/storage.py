@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine
 
+from ..core.columns import MAX_COUNT, SHARED, Buckets, Columnar, Floats, Ints, merge_buckets, no_buckets
 from ..core.errors import StoreError
 from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from ..core.names import REQUEST_DURATION, STAGE_TIME
 from . import schema
 from .point_table import PointTable
-from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets, no_buckets
+from .points import PointRow
 from .schema import Segment
 from .selection import Selection
 
@@ -96,64 +96,31 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Columnar):
     """Points in columns, sorted by time."""
 
     times: Ints  # Start of the bucket of time; shape (n,). [Unix seconds]
     series: Ints  # Id of the series or total; shape (n,)
     metric: Ints  # Metric code; shape (n,)
     stage: Ints  # Position in `stages`; shape (n,)
-    stages: tuple[str, ...]  # Stages that occur
     scale: Ints  # Scale of the histogram; shape (n,)
     zero: Ints  # Number of values below a nanosecond; shape (n,)
     sum: Floats  # Sum of the values; shape (n,)
     buckets: Buckets  # Buckets of each point
-
-    def __len__(self) -> int:
-        return len(self.times)
+    stages: tuple[str, ...] = field(metadata=SHARED)  # Stages that occur
 
     @property
     def counts(self) -> Ints:
         """Sum of the counts (or microseconds) of each point; shape (n,)."""
         return self.zero + self.buckets.totals
 
-    @property
-    def nbytes(self) -> int:
-        parts = (self.times, self.series, self.metric, self.stage, self.scale, self.zero, self.sum)
-        return sum(each.nbytes for each in (*parts, self.buckets.offsets, self.buckets.index, self.buckets.amount))
-
-    def where(self, chosen: NDArray[np.bool_]) -> Columns:
-        return self._with(chosen, self.buckets.where(chosen))
-
     def of(self, metric: str) -> Columns:
         return self.where(self.metric == schema.METRIC_CODES[metric])
-
-    def between(self, low: int, high: int) -> Columns:
-        return self._with(slice(low, high), self.buckets.between(low, high))
-
-    def take(self, places: Ints) -> Columns:
-        lengths = self.buckets.lengths[places]
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        moved = np.arange(offsets[-1]) + np.repeat(self.buckets.offsets[places] - offsets[:-1], lengths)
-        return self._with(places, Buckets(offsets, self.buckets.index[moved], self.buckets.amount[moved]))
 
     def without_unused_stages(self) -> Columns:
         """Return the points with `stages` reduced to those that occur; each takes a row of every table."""
         used, stage = np.unique(self.stage, return_inverse=True)
         return replace(self, stage=stage, stages=tuple(self.stages[each] for each in used.tolist()))
-
-    def _with(self, chosen: Any, buckets: Buckets) -> Columns:
-        return Columns(
-            times=self.times[chosen],
-            series=self.series[chosen],
-            metric=self.metric[chosen],
-            stage=self.stage[chosen],
-            stages=self.stages,
-            scale=self.scale[chosen],
-            zero=self.zero[chosen],
-            sum=self.sum[chosen],
-            buckets=buckets,
-        )
 
 
 NO_POINTS = Columns(
@@ -174,18 +141,13 @@ def join_columns(pieces: Sequence[Columns]) -> Columns:
     if not pieces:
         return NO_POINTS
     stages = tuple(sorted({stage for piece in pieces for stage in piece.stages}))
-    places = [np.array([stages.index(stage) for stage in piece.stages], np.int64) for piece in pieces]
-    return Columns(
-        times=np.concatenate([piece.times for piece in pieces]),
-        series=np.concatenate([piece.series for piece in pieces]),
-        metric=np.concatenate([piece.metric for piece in pieces]),
-        stage=np.concatenate([place[piece.stage] for place, piece in zip(places, pieces, strict=True)]),
-        stages=stages,
-        scale=np.concatenate([piece.scale for piece in pieces]),
-        zero=np.concatenate([piece.zero for piece in pieces]),
-        sum=np.concatenate([piece.sum for piece in pieces]),
-        buckets=Buckets.join([piece.buckets for piece in pieces]),
-    )
+    numbered = [
+        replace(
+            piece, stage=np.array([stages.index(stage) for stage in piece.stages], np.int64)[piece.stage], stages=stages
+        )
+        for piece in pieces
+    ]
+    return Columns.join(numbered)
 
 
 def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:

@@ -162,7 +162,7 @@ class Store:
         try:
             with database.reading(self.engine) as connection:
                 result = fold(inbox.read_delivery(connection, clock, max_bytes))
-            return bool(result.taken) and self._apply(lambda connection: self._folding(connection, result, clock))
+            return bool(result.remove_ids) and self._apply(lambda connection: self._folding(connection, result, clock))
         finally:
             with self.transaction() as connection:
                 lease.release(connection, inbox.LEASE, holder)

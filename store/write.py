@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from ..core.columns import Ints
 from ..core.names import (
     COLLECTOR_LOST,
     HARDWARE,
@@ -29,7 +30,7 @@ from . import events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
 from .point_table import PointTable, sum_rows
-from .points import Identity, Ints, PointColumns, PointRow, as_columns
+from .points import Identity, PointColumns, PointRow
 from .records import Batch, KeptTrace
 from .schema import floor_to, is_storable, storable, take_part
 from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
@@ -75,7 +76,9 @@ def prepare_batches(
         # The following steps concern series, which spans in the inbox do not have yet.
         return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
     index.refresh(connection, database.generation(connection))
-    sent = PointColumns.join([as_columns(batch.points) for batch in chosen])
+    sent = PointColumns.join(
+        [batch.points if isinstance(batch.points, PointColumns) else PointColumns.of(batch.points) for batch in chosen]
+    )
     table = _finest_table(connection, sent, index, arrival)
     part = take_part(connection)
     rows = _rows_by_tier(table, points, index, part, schema.read_tiers(connection))
@@ -135,7 +138,7 @@ def _finest_table(connection: Connection, points: PointColumns, index: SeriesInd
     for place in np.flatnonzero(key < 0).tolist():
         key[place] = _find_key(connection, points.identities[place], index, int(bucket[place]))
     service, metric, series, stage = keys.columns(key)
-    table = PointTable(service, metric, bucket, series, stage, keys.stages, points.histograms)
+    table = PointTable(service, metric, bucket, series, stage, points.histograms, keys.stages)
     return table.added_up(schema.FINEST)
 
 
@@ -240,7 +243,7 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
 def prepare_aggregated(
     connection: Connection, result: AggregationResult, index: SeriesIndex, arrival: Arrival, points: Points
 ) -> PreparedWrite | None:
-    if not inbox.holds_parcels(connection, result.taken):
+    if not inbox.holds_parcels(connection, result.remove_ids):
         return None
     batch = Batch(f"fold#{uuid.uuid4().hex}", result.points, list(result.traces))
     _, change = prepare_batches(connection, [batch], index, arrival, points)

@@ -184,9 +184,9 @@ class _Importer:
                 complete=True,
             )
             folded, outcome = process_inbox(delivery, limits, self.keep)
-            for number in folded.taken:
+            for number in folded.remove_ids:
                 del self.parcels[number]
-            for parcel in folded.left:
+            for parcel in folded.remaining:
                 self.last_parcel += 1
                 self.parcels[self.last_parcel] = replace(parcel, id=self.last_parcel)
             self._report(outcome)

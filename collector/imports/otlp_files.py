@@ -12,11 +12,11 @@ from typing import Any
 
 from ...core.errors import WireError
 from ..otlp.json_encoding import Object, objects, string
-from ..otlp.model import KINDS
 from .source import ImportFile
 
 METRICS, SPANS, LOGS = "resourceMetrics", "resourceSpans", "resourceLogs"
 OTLP_KEYS = (METRICS, SPANS, LOGS)
+_KINDS = ("gauge", "sum", "histogram", "exponentialHistogram", "summary")
 # Number of points or spans in one export.
 _RECORDS_PER_EXPORT = 1000
 
@@ -48,7 +48,7 @@ def split_export(export: Object, at_once: int = _RECORDS_PER_EXPORT) -> Iterator
 
 
 def _split_metric(metric: Object, at_once: int) -> Iterator[Object]:
-    for kind in KINDS:
+    for kind in _KINDS:
         data = metric.get(kind)
         if isinstance(data, dict):
             points = objects(data, "dataPoints")

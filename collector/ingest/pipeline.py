@@ -12,14 +12,16 @@ import functools
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ...core import names
 from ...core.errors import StagelensError, StoreError, WireError
@@ -28,16 +30,19 @@ from ...store.collectors import LOSSES
 from ...store.events import Event, event_from_json
 from ..config import CollectorConfig
 from ..health import Health
-from ..otlp import json_encoding, model, protobuf_encoding
-from ..otlp.json_encoding import load, objects
-from ..otlp.protobuf_encoding import check_bulk
+from ..otlp import model
+from ..otlp.json_encoding import to_protobuf
+from ..otlp.message_classes import check_bulk
+from ..otlp.protobuf_encoding import read_metrics
+from ..otlp.responses import OtlpResponse, event_response, export_response, failure_response
 from ..self_metrics import SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
 from ..server.body_reader import MAX_RECEIVE_SECONDS, BodyReader, Hold
 from ..server.decoder_pool import DecoderPool, DecodeTogether, identity
 from ..server.inflate import HEAD_BYTES, encoding_of, resource_in
 from ..traces.columns import encode_spans
-from ..traces.span_reader import ParsedSpans, SpanExport, SpanReader
+from ..traces.parsed_spans import ParsedSpans
+from ..traces.span_reader import SpanReader
 from . import writer as committing
 from .points import PointReader, read_exports
 from .retained_traces import RetainedTraceReader
@@ -46,9 +51,31 @@ from .writer import FullError, UncommittedError, UnwritableError, Writer
 
 _log = logging.getLogger(__name__)
 
-Signal: TypeAlias = Literal["metrics", "traces"]
+Endpoint: TypeAlias = model.ExportSignal | Literal["events"]
+D = TypeVar("D")
+T = TypeVar("T")
 
 MAX_BATCH_NAME_CHARS = 200
+# Most clients time out after 10 s.
+MAX_COMMIT_SECONDS = 9.0
+_MAX_AHEAD_SECONDS = 86_400
+# Response, and the loss of `LOSSES` if the export is not counted; the first match counts.
+_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
+    (model.UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "invalid"),
+    (model.BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large"),
+    (WireError, HTTPStatus.BAD_REQUEST, "invalid"),
+    (FullError, HTTPStatus.TOO_MANY_REQUESTS, "overloaded"),
+    (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
+    (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR, "not_stored"),
+    (TimeoutError, HTTPStatus.REQUEST_TIMEOUT, "slow"),
+)
+_REQUESTS: dict[model.ExportSignal, type[Message]] = {
+    "metrics": ExportMetricsServiceRequest,
+    "traces": ExportTraceServiceRequest,
+    "logs": ExportLogsServiceRequest,
+}
+_LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the sending process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +90,25 @@ class Export:
 
     @property
     def empty(self) -> bool:
-        """Whether the export has nothing to write, not even the batch name."""
         batch = self.batch
         return not (self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads)
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedMetrics:
-    """A parsed metrics export, before the validation of its points."""
+class ParsedExport:
+    """A parsed export, before its validation; *content* is the number of records for logs."""
 
     batch_id: str
-    resources: Sequence[model.ResourceMetrics]
+    content: Sequence[model.ResourceMetrics] | ParsedSpans | int
     named: bool
     size_bytes: int
 
-    def validated(self, reader: PointReader) -> Export:
-        instance = _instance(item.resource for item in self.resources)
-        batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
-        resource = self.resources[0].resource if self.resources else {}
-        return Export(batch, reader.tally, self.named, self.size_bytes, resource)
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedTraces:
-    """A parsed export of spans, before the validation of its spans; `ParsedMetrics` explains the other fields."""
-
-    batch_id: str
-    spans: ParsedSpans
-    named: bool
-    size_bytes: int
+    def validated(self, batch: Batch, tally: IngestResult, resource: model.Attributes | None = None) -> Export:
+        return Export(replace(batch, id=self.batch_id), tally, self.named, self.size_bytes, resource or {})
 
 
 def read_export(  # noqa: PLR0917 - the export and its readers
-    signal: Signal,
+    signal: model.ExportSignal,
     media_type: str,
     body: bytes,
     name: str | None,
@@ -103,69 +116,85 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     spans: SpanReader,
     correct: model.Correction | None = None,
 ) -> Export:
-    """Read and validate an inflated OTLP body."""
-    if signal == "metrics":
-        return validate_metrics([parse_metrics(media_type, body, name, correct)], window)[0]
-    return decode_traces([parse_traces(media_type, body, name, spans, correct)], window, spans)[0]
+    """Read and validate an inflated OTLP body with batch name *name*."""
+    return validate_exports([parse_export(signal, media_type, body, name, spans, correct)], window, spans)[0]
 
 
-def parse_metrics(
-    media_type: str, body: bytes, name: str | None, correct: model.Correction | None = None
-) -> ParsedMetrics:
-    """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
-    number = batch_id("metrics", body, name)
-    wire = json_encoding if media_type == model.JSON else protobuf_encoding
-    resources = wire.read_metrics(body)
-    if correct is not None:
-        for item in resources:
-            correct(item.resource)
-    return ParsedMetrics(number, resources, name is not None, len(body))
+def parse_export(  # noqa: PLR0917 - as `read_export`
+    signal: model.ExportSignal,
+    media_type: str,
+    body: bytes,
+    name: str | None,
+    spans: SpanReader,
+    correct: model.Correction | None = None,
+) -> ParsedExport:
+    number, size = batch_id(signal, body, name), len(body)
+    if media_type == model.JSON:
+        body = to_protobuf(body, _REQUESTS[signal])
+    match signal:
+        case "metrics":
+            content = read_metrics(body)
+            if correct is not None:
+                for item in content:
+                    correct(item.resource)
+        case "traces":
+            content = spans.parse(body, correct)
+        case "logs":
+            content = _count_records(body)
+    # Nothing of logs is stored, so a name is no reason to write a batch.
+    return ParsedExport(number, content, name is not None and signal != "logs", size)
 
 
-def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> list[Export]:
-    """Validate *exports* together and return an `Export` for each; times must lie in *window*."""
+def validate_exports(exports: Sequence[ParsedExport], window: TimeWindow, spans: SpanReader) -> list[Export]:
+    """Validate *exports* together, in which case they have the same signal; times must lie in *window*."""
+    contents = [export.content for export in exports]
+    if isinstance(contents[0], ParsedSpans):
+        traces = _validate_traces([content for content in contents if isinstance(content, ParsedSpans)], window, spans)
+        return [export.validated(*found) for export, found in zip(exports, traces, strict=True)]
+    if isinstance(contents[0], int):
+        return [_ignored_logs(export) for export in exports]
+    resources = [content for content in contents if not isinstance(content, int | ParsedSpans)]
     readers = [PointReader(window) for _ in exports]
-    read_exports(list(zip(readers, [export.resources for export in exports], strict=True)))
-    return [export.validated(reader) for export, reader in zip(exports, readers, strict=True)]
-
-
-def parse_traces(
-    media_type: str, body: bytes, name: str | None, spans: SpanReader, correct: model.Correction | None = None
-) -> ParsedTraces:
-    """Parse an inflated export of spans; arguments and errors are those of `read_export`."""
-    number = batch_id("traces", body, name)
-    return ParsedTraces(number, spans.parse(media_type, body, correct), name is not None, len(body))
-
-
-def decode_traces(exports: Sequence[ParsedTraces], window: TimeWindow, spans: SpanReader) -> list[Export]:
-    """Decode and validate *exports* together and return an `Export` for each; times must lie in *window*."""
-    readers = [RetainedTraceReader(window) for _ in exports]
-    found = spans.finish([export.spans for export in exports], window, [reader.tally for reader in readers])
-    for reader, (_, retained) in zip(readers, found, strict=True):
-        reader.read(retained)
+    read_exports(list(zip(readers, resources, strict=True)))
     return [
-        Export(
+        export.validated(
             Batch(
-                id=export.batch_id,
-                traces=reader.traces,
-                loads=reader.loads,
-                instance=_instance(item.resource for item in each.retained),
-                spans=encode_spans(each.spans) if len(each.spans.rows) else b"",
+                "", points=reader.points, dropped=reader.dropped, instance=_instance(item.resource for item in items)
             ),
             reader.tally,
-            export.named,
-            export.size_bytes,
-            _first_resource(export.spans, each),
+            items[0].resource if items else None,
         )
-        for export, reader, each in zip(exports, readers, found, strict=True)
+        for export, reader, items in zip(exports, readers, resources, strict=True)
     ]
 
 
-def _first_resource(parsed: ParsedSpans, found: SpanExport) -> model.Attributes:
-    if parsed.read.sources:
-        source = parsed.read.sources[0]
-        return {names.SERVICE_NAME: source.service, names.ENVIRONMENT: source.environment}
-    return found.retained[0].resource if found.retained else {}
+def _validate_traces(
+    exports: Sequence[ParsedSpans], window: TimeWindow, spans: SpanReader
+) -> Iterator[tuple[Batch, IngestResult, model.Attributes | None]]:
+    readers = [RetainedTraceReader(window) for _ in exports]
+    decoded = spans.finish(exports, window, [reader.tally for reader in readers])
+    for export, reader, found in zip(exports, readers, decoded, strict=True):
+        reader.read(export.retained)
+        resources = [item.resource for item in export.retained]
+        resource: model.Attributes | None = resources[0] if resources else None
+        if export.sources:
+            source = export.sources[0]
+            resource = {names.SERVICE_NAME: source.service, names.ENVIRONMENT: source.environment}
+        batch = Batch(
+            "",
+            traces=reader.traces,
+            loads=reader.loads,
+            instance=_instance(resources),
+            spans=encode_spans(found) if len(found.rows) else b"",
+        )
+        yield batch, reader.tally, resource
+
+
+def _ignored_logs(export: ParsedExport) -> Export:
+    tally = IngestResult(ignored=export.content if isinstance(export.content, int) else 0)
+    if tally.ignored:
+        tally.explain(_LOGS_FIX)
+    return export.validated(Batch(""), tally)
 
 
 def batch_id(signal: model.ExportSignal, body: bytes, name: str | None) -> str:
@@ -183,19 +212,7 @@ def _instance(resources: Iterable[model.Attributes]) -> str:
     return next((instance for instance in found if instance), "")
 
 
-_LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the sending process"
-
-
-def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
-    """Read an inflated ExportLogsServiceRequest with batch name *name*; all its records count as ignored."""
-    count = _count_json(body) if media_type == model.JSON else _count_protobuf(body)
-    tally = IngestResult(ignored=count)
-    if count:
-        tally.explain(_LOGS_FIX)
-    return Export(Batch(batch_id("logs", body, name)), tally, named=False, size_bytes=len(body))
-
-
-def _count_protobuf(body: bytes) -> int:
+def _count_records(body: bytes) -> int:
     check_bulk(body, ExportLogsServiceRequest.DESCRIPTOR)
     try:
         request = ExportLogsServiceRequest.FromString(body)
@@ -205,38 +222,8 @@ def _count_protobuf(body: bytes) -> int:
     return sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
 
 
-def _count_json(body: bytes) -> int:
-    return sum(
-        len(objects(scope, "logRecords"))
-        for resource in objects(load(body), "resourceLogs")
-        for scope in objects(resource, "scopeLogs")
-    )
-
-
-D = TypeVar("D")
-T = TypeVar("T")
-Endpoint: TypeAlias = model.ExportSignal | Literal["events"]
-
-# Most clients time out after 10 s.
-MAX_COMMIT_SECONDS = 9.0
-_MAX_AHEAD_SECONDS = 86_400
-# Response, and the loss of `LOSSES` if the export is not counted; the first match counts.
-_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
-    (model.UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "invalid"),
-    (model.BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large"),
-    (WireError, HTTPStatus.BAD_REQUEST, "invalid"),
-    (FullError, HTTPStatus.TOO_MANY_REQUESTS, "overloaded"),
-    (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
-    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE, "not_stored"),
-    (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR, "not_stored"),
-    (TimeoutError, HTTPStatus.REQUEST_TIMEOUT, "slow"),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """Ingestion request before the receipt of its body."""
-
     endpoint: Endpoint
     media_type: str
     encoding: str | None
@@ -246,8 +233,6 @@ class IngestRequest:
 
 
 class IngestPipeline:
-    """Ingestion pipeline of OTLP exports and events."""
-
     def __init__(
         self,
         config: CollectorConfig,
@@ -268,11 +253,12 @@ class IngestPipeline:
         self._add_event, self._clock = add_event, clock
         self._spans, self._admit_spans = spans, admit_spans
         self.refused = metrics.losses.add_of_sender
+        # A function for each signal, because `DecoderPool` calls a function with all exports that wait for it.
+        self._validate = {signal: functools.partial(self._validate_together) for signal in _REQUESTS}
         # The names of older batches may already be deleted, so that a retry would count twice.
         self._oldest_seconds = int(config.retention.batches.total_seconds())
 
-    async def handle(self, request: IngestRequest) -> model.OtlpResponse:
-        """Ingest *request* and return its response; errors become error responses."""
+    async def handle(self, request: IngestRequest) -> OtlpResponse:
         try:
             reply = await self._ingest(request)
         except (StagelensError, TimeoutError) as error:
@@ -280,32 +266,23 @@ class IngestPipeline:
         except Exception as error:  # noqa: BLE001 - one bad body must not close the connections of others
             _log.exception("collector: a request could not be read because of an internal error; its sender gets 500")
             message = f"the collector failed ({type(error).__name__}); see its log"
-            reply = model.failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
+            reply = failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
         self._metrics.request(request.endpoint, reply.status)
         return reply
 
-    async def _ingest(self, request: IngestRequest) -> model.OtlpResponse:
+    async def _ingest(self, request: IngestRequest) -> OtlpResponse:
         match request.endpoint:
             case "events":
                 event = await self._receive(request, self._read_event, identity)
                 # Not in a decoder thread: a slow store must not block the decoding of exports.
                 await _wait_for_commit(asyncio.to_thread(self._add_event, event), "send it again")
-                return model.event_response()
-            case "logs":
-                export = await self._receive(request, functools.partial(self._read_logs, request), identity)
-                return await self._commit_export("logs", request, export)
-            case "metrics":
-                read = functools.partial(self._parse_metrics, request)
-                export = await self._receive(request, read, self._validate_metrics)
-                return await self._commit_export("metrics", request, export)
-            case "traces":
-                read = functools.partial(self._parse_traces, request)
-                export = await self._receive(request, read, self._decode_traces)
-                return await self._commit_export("traces", request, export)
+                return event_response()
+            case "metrics" | "traces" | "logs" as signal:
+                read = functools.partial(self._parse, signal, request)
+                export = await self._receive(request, read, self._validate[signal])
+                return await self._commit_export(signal, request, export)
 
-    async def _commit_export(
-        self, signal: model.ExportSignal, request: IngestRequest, export: Export
-    ) -> model.OtlpResponse:
+    async def _commit_export(self, signal: model.ExportSignal, request: IngestRequest, export: Export) -> OtlpResponse:
         tally = export.tally
         try:
             is_new = export.empty or await self._commit(export)
@@ -317,7 +294,7 @@ class IngestPipeline:
             if tally.rejected:
                 self._lose(request, export.resource, "rejected", tally.rejected.total())
         rejected = tally.rejected.total() + (0 if signal == "metrics" else tally.ignored)
-        return model.export_response(signal, request.media_type, rejected, tally.error_message)
+        return export_response(signal, request.media_type, rejected, tally.error_message)
 
     async def _receive(
         self, request: IngestRequest, read: Callable[[AdmittedClient, bytes], D], together: DecodeTogether[D, T]
@@ -368,24 +345,15 @@ class IngestPipeline:
         else:
             self.refused(request.caller.address, f"an export {LOSSES[reason].text}")
 
-    def _parse_metrics(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedMetrics:
-        return parse_metrics(request.media_type, body, request.name, admission.correct)
+    def _parse(
+        self, signal: model.ExportSignal, request: IngestRequest, admission: AdmittedClient, body: bytes
+    ) -> ParsedExport:
+        return parse_export(signal, request.media_type, body, request.name, self._spans, admission.correct)
 
-    def _validate_metrics(self, exports: Sequence[ParsedMetrics]) -> list[Export]:
-        return validate_metrics(exports, self._window())
-
-    def _parse_traces(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedTraces:
-        return parse_traces(request.media_type, body, request.name, self._spans, admission.correct)
-
-    def _decode_traces(self, exports: Sequence[ParsedTraces]) -> list[Export]:
-        return decode_traces(exports, self._window(), self._spans)
-
-    def _window(self) -> TimeWindow:
+    def _validate_together(self, exports: Sequence[ParsedExport]) -> list[Export]:
         now = int(self._clock())
-        return TimeWindow(now - self._oldest_seconds, now + _MAX_AHEAD_SECONDS)
-
-    def _read_logs(self, request: IngestRequest, _admission: AdmittedClient, body: bytes) -> Export:
-        return read_logs(request.media_type, body, request.name)
+        window = TimeWindow(now - self._oldest_seconds, now + _MAX_AHEAD_SECONDS)
+        return validate_exports(exports, window, self._spans)
 
     def _read_event(self, _admission: AdmittedClient, body: bytes) -> Event:
         try:
@@ -399,7 +367,7 @@ class IngestPipeline:
         sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
         return await _wait_for_commit(sender, committing.QUEUED)
 
-    def _failure(self, media_type: str, error: Exception) -> model.OtlpResponse:
+    def _failure(self, media_type: str, error: Exception) -> OtlpResponse:
         if isinstance(error, RefusedError):
             return refusal_response(media_type, error)
         status = next(status for kind, status, _ in _STATUS_BY_ERROR if isinstance(error, kind))
@@ -407,12 +375,12 @@ class IngestPipeline:
             status = HTTPStatus.SERVICE_UNAVAILABLE
         close = status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
         message = str(error) or f"the body was not received within {MAX_RECEIVE_SECONDS:g} s"
-        return model.failure_response(media_type, status, message, {"Connection": "close"} if close else {})
+        return failure_response(media_type, status, message, {"Connection": "close"} if close else {})
 
 
-def refusal_response(media_type: str, error: RefusedError) -> model.OtlpResponse:
+def refusal_response(media_type: str, error: RefusedError) -> OtlpResponse:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
-    return model.failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
+    return failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
 
 
 def _loss_of(error: Exception) -> str:

@@ -18,17 +18,8 @@ from ...core.stages import LOAD_PHASES
 from ...store.events import StoredLoad
 from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
-from .validation import (
-    IngestResult,
-    Reason,
-    RejectedError,
-    SeriesReader,
-    TimeWindow,
-    place_of,
-    printable_text,
-    stack_of,
-    stage_name,
-)
+from .series import SeriesReader, place_of, stack_of, stage_name
+from .validation import IngestResult, Reason, RejectedError, TimeWindow, printable_text
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
@@ -52,15 +43,12 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class RetainedTraceReader:
-    """Reader of the spans of one export; assembles them into retained traces."""
-
     window: TimeWindow
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
     loads: list[StoredLoad] = field(default_factory=list[StoredLoad])
     tally: IngestResult = field(default_factory=IngestResult)
 
     def read(self, export: list[ResourceSpans]) -> None:
-        """Add the traces of *export*; invalid ones are counted in `tally`."""
         for item in export:
             reader = SeriesReader(item.resource)
             by_trace: dict[str, list[RetainedSpan]] = defaultdict(list)

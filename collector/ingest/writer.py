@@ -59,8 +59,6 @@ class _Waiting:
 
 
 class Writer:
-    """Writer thread that commits batches in groups."""
-
     def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
         self._store = store
         self._max_batches, self._max_bytes = max_batches, max_bytes
@@ -203,16 +201,16 @@ class Writer:
             senders = [sender for waiting in self._queue.values() for sender in waiting.senders]
             for waiting in self._queue.values():
                 waiting.senders = []
-            fate = QUEUED
+            advice = QUEUED
             if self._stopping:
-                fate = "send it again"
+                advice = "send it again"
                 _log.error(
                     "collector: %d batches were not committed before shutdown; their senders got an error",
                     len(self._queue),
                 )
                 self._forget(list(self._queue.values()))
         for sender in senders:
-            sender.set_exception(UncommittedError(f"{error}; {fate}"))
+            sender.set_exception(UncommittedError(f"{error}; {advice}"))
 
     def _drop(self, waiting: _Waiting, error: Exception) -> None:
         _log.error("batch %s cannot be written and was dropped", waiting.batch.id, exc_info=error)

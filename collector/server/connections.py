@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..otlp.model import failure_response, http_response, media_type_of
+from ..otlp.responses import failure_response, http_response, media_type_of
 from .body_reader import receive_body
 from .connection_limits import ConnectionLimits, LimitedConnection
 

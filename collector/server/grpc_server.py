@@ -24,7 +24,8 @@ from ...core.errors import StagelensError
 from ..health import Health
 from ..ingest.pipeline import IngestPipeline, IngestRequest
 from ..ingest.writer import FullError
-from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal, Failure, OtlpResponse
+from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal
+from ..otlp.responses import Failure, OtlpResponse
 from .auth import Caller
 from .body_reader import MAX_RECEIVE_SECONDS, Hold
 from .connection_limits import client_of

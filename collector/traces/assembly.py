@@ -14,89 +14,55 @@ rule makes it a request: programs record events as such spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import ROW, STREAM, Flag, Label, Rows, Spans, SpanSource, Streams
+from ...core.columns import SHARED, Bools, Ints
+from .columns import ROW, STREAM, Flag, Label, Rows, SpanColumns, Spans, SpanSource, Streams
 
 Ids: TypeAlias = NDArray[np.uint64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
-T = TypeVar("T")
 
 # Far below the number of sources that a row can address.
 _ROWS_A_PIECE = 30_000
 # Limit of a combined key, which is a signed 64-bit integer.
 _MOST = 2**62
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+# Kinds of the spans that call another process, and of those that are called.
+CALLS, SERVED = ("client", "producer"), ("server", "consumer")
 
 
 @dataclass(frozen=True, slots=True)
-class SpanBatch:
-    """Rows of several parcels; every column has shape (n,)."""
-
+class SpanBatch(SpanColumns):
     rows: Rows  # the stored rows; their `source` and `label` are indexes of their own parcel
     parcel: Ints  # index of the parcel of each row
     source: Ints  # index of *sources*
     label: Ints  # index of *labels*
-    sources: Sequence[SpanSource]  # distinct sources
-    labels: Sequence[Label]  # distinct labels
-    streams: Streams  # array of `STREAM`, in the order of the rows
+    sources: Sequence[SpanSource] = field(metadata=SHARED)  # distinct sources
+    labels: Sequence[Label] = field(metadata=SHARED)  # distinct labels
+    streams: Streams = field(metadata=SHARED)  # array of `STREAM`, in the order of the rows
 
     def flag(self, flag: Flag) -> Bools:
         return (self.rows["flags"] & flag.value) != 0
 
-    def of_labels(self, what: Callable[[Label], T], kind: type[np.generic]) -> NDArray[np.generic]:
-        return np.array([what(label) for label in self.labels], kind)[self.label]
-
-    def chosen(self, which: Ints) -> SpanBatch:
-        if len(which) == len(self.rows):
-            return self
-        return SpanBatch(
-            self.rows[which],
-            self.parcel[which],
-            self.source[which],
-            self.label[which],
-            self.sources,
-            self.labels,
-            _select_streams(self.streams, which),
-        )
+    def of_labels(self, is_such: Callable[[Label], bool]) -> Bools:
+        return np.array([is_such(label) for label in self.labels], np.bool_)[self.label]
 
     def spans(self) -> Iterator[Spans]:
         for start in range(0, len(self.rows), _ROWS_A_PIECE):
-            yield self._piece(start, start + _ROWS_A_PIECE)
-
-    def _piece(self, start: int, stop: int) -> Spans:
-        sources, source = np.unique(self.source[start:stop], return_inverse=True)
-        labels, label = np.unique(self.label[start:stop], return_inverse=True)
-        rows = self.rows[start:stop].copy()
-        rows["source"], rows["label"] = source, label
-        return Spans(
-            rows,
-            [self.sources[place] for place in sources.tolist()],
-            [self.labels[place] for place in labels.tolist()],
-            _select_streams(self.streams, np.arange(start, start + len(rows))),
-        )
-
-
-def subset(spans: Spans, rows: Ints) -> Spans:
-    """Return *spans* with only the given *rows* (ascending); sources and labels stay unchanged."""
-    if len(rows) == len(spans.rows):
-        return spans
-    return Spans(spans.rows[rows], spans.sources, spans.labels, _select_streams(spans.streams, rows))
-
-
-def _select_streams(streams: Streams, rows: Ints) -> Streams:
-    place = np.searchsorted(rows, streams["row"])
-    place[place == len(rows)] = 0
-    is_there = rows[place] == streams["row"] if len(rows) else np.zeros(len(streams), np.bool_)
-    found = streams[is_there].copy()
-    found["row"] = place[is_there]
-    return found
+            piece = self.take(np.arange(start, min(start + _ROWS_A_PIECE, len(self.rows))))
+            sources, source = np.unique(piece.source, return_inverse=True)
+            labels, label = np.unique(piece.label, return_inverse=True)
+            rows = piece.rows.copy()
+            rows["source"], rows["label"] = source, label
+            used = (
+                [self.sources[number] for number in sources.tolist()],
+                [self.labels[number] for number in labels.tolist()],
+            )
+            yield Spans(rows, *used, piece.streams)
 
 
 def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
@@ -143,11 +109,7 @@ def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
     return first, group
 
 
-# Kinds of the spans that call another process, and of those that are called.
-CALLS, SERVED = ("client", "producer"), ("server", "consumer")
-
-
-class Fate(IntEnum):
+class Outcome(IntEnum):
     WAITING = 0  # the root has not arrived, or is not due yet
     JOINED = 1  # the row belongs to a complete request
     COUNTED = 2  # the row is the root of a request that was counted before
@@ -159,10 +121,8 @@ class Fate(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AssembledSpans:
-    """Rows and the requests they belong to; the columns have shape (n,)."""
-
-    gathered: SpanBatch  # the rows
-    fate: Ints  # one of `Fate` for each row
+    batch: SpanBatch  # the rows
+    outcome: Ints  # one of `Outcome` for each row
     roots: Ints  # root rows of complete requests, ascending; shape (r,)
     request: Ints  # index of *roots* for each row, -1 for none
     up: Ints  # parent row within the request, -1 for none
@@ -175,21 +135,21 @@ def trace_keys(rows: Rows) -> Ids:
     return hash_pairs(rows["trace_high"], rows["trace_low"])
 
 
-def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> AssembledSpans:
-    """Assign rows to requests, and determine the fate of each row.
+def assemble_requests(batch: SpanBatch, due: Bools, counted: Bools) -> AssembledSpans:
+    """Assign rows to requests, and determine the outcome of each row.
 
     The rows *due* have waited long enough for the rest of their request; those *counted* are roots of requests counted before.
     """
-    rows, here = gathered.rows, np.arange(len(gathered.rows))
+    rows, here = batch.rows, np.arange(len(batch.rows))
     trace = trace_keys(rows)
-    twin, parent = _parents(gathered, trace, counted)
+    twin, parent = _parents(batch, trace, counted)
     is_first = twin == here
-    says_request = gathered.of_labels(lambda label: label.request, np.bool_).astype(bool)
-    calls = gathered.of_labels(lambda label: label.kind in CALLS, np.bool_).astype(bool)
-    is_local = (parent >= 0) & (gathered.source == gathered.source[parent])
+    says_request = batch.of_labels(lambda label: label.request)
+    calls = batch.of_labels(lambda label: label.kind in CALLS)
+    is_local = (parent >= 0) & (batch.source == batch.source[parent])
     cut = counted | ~is_local | (says_request & calls[parent])
     up = np.where(cut, -1, parent)
-    may_begin = (says_request | ((parent >= 0) & ~is_local & ~calls)) & ~_records(gathered, parent)
+    may_begin = (says_request | ((parent >= 0) & ~is_local & ~calls)) & ~_records(batch, parent)
     tree = _find_roots(up, is_first & (counted | may_begin))
     root, top = tree.root, tree.top
     root[tree.circular] = -1
@@ -199,7 +159,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     is_detached = lost & (up < 0) & (rows["parent"] != 0) & (parent < 0)
     detached = np.flatnonzero(is_detached)
     if len(detached):
-        up[detached] = root[detached] = _find_enclosing_roots(gathered, trace, np.flatnonzero(ended_roots), detached)
+        up[detached] = root[detached] = _find_enclosing_roots(batch, trace, np.flatnonzero(ended_roots), detached)
         root[lost] = root[top[lost]]
 
     # The parent of a root belongs to another request, or to none.
@@ -208,28 +168,28 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     number = np.full(len(here), -1)
     number[roots] = np.arange(len(roots))
     request = np.where(root >= 0, number[root], -1)
-    fate = np.where(request >= 0, Fate.JOINED, Fate.WAITING)
-    fate[(root >= 0) & counted[root]] = Fate.LATE
-    fate[counted] = Fate.COUNTED
-    fate[due & tree.circular] = Fate.ORPHANED
-    fate[lost & due & ~is_detached[top]] = Fate.OUTSIDE
-    fate[~is_first] = Fate.REPEATED
-    request[fate != Fate.JOINED] = -1
+    outcome = np.where(request >= 0, Outcome.JOINED, Outcome.WAITING)
+    outcome[(root >= 0) & counted[root]] = Outcome.LATE
+    outcome[counted] = Outcome.COUNTED
+    outcome[due & tree.circular] = Outcome.ORPHANED
+    outcome[lost & due & ~is_detached[top]] = Outcome.OUTSIDE
+    outcome[~is_first] = Outcome.REPEATED
+    request[outcome != Outcome.JOINED] = -1
 
     called = np.flatnonzero(ended_roots & (parent >= 0) & (~is_local | calls[parent]))
     depth = np.where(top == here, 0, tree.depth) - tree.depth[root]
     depth[lost] = tree.depth[lost] + 1
-    return AssembledSpans(gathered, fate, roots, request, up, depth, parent[called], called)
+    return AssembledSpans(batch, outcome, roots, request, up, depth, parent[called], called)
 
 
-def _records(gathered: SpanBatch, parent: Ints) -> Bools:
+def _records(batch: SpanBatch, parent: Ints) -> Bools:
     has_child = np.zeros(len(parent), np.bool_)
     has_child[parent[parent >= 0]] = True
-    is_instant = gathered.rows["start"] == gathered.rows["end"]
+    is_instant = batch.rows["start"] == batch.rows["end"]
     # A stage takes time, if less than a clock of milliseconds shows: such as the call of a model whose answer was cached.
-    is_implicit = gathered.of_labels(lambda label: label.kind not in SERVED and not label.stage, np.bool_).astype(bool)
-    is_event = is_implicit & ~has_child & ~gathered.flag(Flag.EXPLICIT)
-    return is_instant & (is_event | gathered.flag(Flag.RECORD))
+    is_implicit = batch.of_labels(lambda label: label.kind not in SERVED and not label.stage)
+    is_event = is_implicit & ~has_child & ~batch.flag(Flag.EXPLICIT)
+    return is_instant & (is_event | batch.flag(Flag.RECORD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,26 +204,25 @@ class _Keys:
         return np.where(self.keys[at] == wanted, self.places[at], -1)
 
 
-def _parents(gathered: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
+def _parents(batch: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
     """Return the representative and the parent of each row; the parent is -1 for no parent and for duplicates."""
-    parent_key = hash_pairs(trace, gathered.rows["parent"])
-    keys, twin = _unique(gathered, _keys(gathered, trace, parent_key), counted)
-    is_child = (twin == np.arange(len(twin))) & (gathered.rows["parent"] != 0)
+    parent_key = hash_pairs(trace, batch.rows["parent"])
+    keys, twin = _unique(batch, _keys(batch, trace, parent_key), counted)
+    is_child = (twin == np.arange(len(twin))) & (batch.rows["parent"] != 0)
     return twin, np.where(is_child, keys.find(parent_key), -1)
 
 
-def _keys(gathered: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
-    """Return a hash of each row; duplicates have equal hashes."""
-    rows = gathered.rows
+def _keys(batch: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
+    rows = batch.rows
     keys = hash_pairs(trace, rows["span"])
-    derived = np.flatnonzero(gathered.flag(Flag.DERIVED))
+    derived = np.flatnonzero(batch.flag(Flag.DERIVED))
     if len(derived):
         times = hash_pairs(rows["start"][derived].astype(np.uint64), rows["end"][derived].astype(np.uint64))
-        keys[derived] = hash_pairs(parent_key[derived], hash_pairs(times, gathered.label[derived].astype(np.uint64)))
+        keys[derived] = hash_pairs(parent_key[derived], hash_pairs(times, batch.label[derived].astype(np.uint64)))
     return keys
 
 
-def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
+def _unique(batch: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
     """Return an index of the distinct keys, and the representative of each row: the row, or for a duplicate the retained row."""
     order = np.argsort(keys)
     ordered = keys[order]
@@ -272,7 +231,7 @@ def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints
     if not len(same):
         return _Keys(ordered, order), twin
     places = np.union1d(same, same + 1)
-    found, rows = order[places], gathered.rows
+    found, rows = order[places], batch.rows
     # Prefer a counted row, then a row that has ended, then the longest row, whatever the order of arrival.
     ends = rows["end"][found]
     found = found[np.lexsort((rows["start"][found], -ends, ends == 0, ~counted[found], keys[found]))]
@@ -305,12 +264,12 @@ def _find_roots(up: Ints, candidate: Bools) -> _Tree:
     return _Tree(root, top, depth, up[top] >= 0)
 
 
-def _find_enclosing_roots(gathered: SpanBatch, trace: Ids, roots: Ints, detached: Ints) -> Ints:
+def _find_enclosing_roots(batch: SpanBatch, trace: Ids, roots: Ints, detached: Ints) -> Ints:
     """Return for each *detached* row the only root of its trace and source that encloses it in time, else -1."""
     if not len(roots):
         return np.full(len(detached), -1)
-    rows = gathered.rows
-    group = hash_pairs(trace, gathered.source.astype(np.uint64))
+    rows = batch.rows
+    group = hash_pairs(trace, batch.source.astype(np.uint64))
     roots = roots[np.lexsort((rows["start"][roots], group[roots]))]
     groups, of_root = np.unique(group[roots], return_inverse=True)
     at = np.minimum(np.searchsorted(groups, group[detached]), len(groups) - 1)

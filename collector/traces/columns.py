@@ -15,15 +15,16 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import names
+from ...core.columns import SHARED, Bools, Columnar, Ints
 from ...core.errors import StoreError
 from ...core.hardware import HOST, POD, PROCESS_ID, place
 from ..ingest.validation import UNKNOWN_SERVICE, printable_text
@@ -50,13 +51,18 @@ ROW = np.dtype(
 STREAM = np.dtype(
     [("row", "<u4"), ("first_token_ns", "<i8"), ("tokens_in", "<i8"), ("tokens_out", "<i8"), ("gap_ns", "<i8")]
 )
-# First byte of the encoded form, which spans keep in the inbox during an upgrade.
 _FORMAT = 2
-# Size of the fixed header: format, size of the compressed head, number of streams. [bytes]
+# Size of the fixed header: format, size of the compressed head, and number of streams. [bytes]
 _HEAD = 9
 # Decoded labels in the cache, one or two kilobytes each: every export of a program repeats them. [count]
 _LABELS = 2048
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
+# Semantic conventions before 1.27.
+_OLD_ENVIRONMENT = "deployment.environment"
+# Resource attributes that identify a process of a service, the first one present counts.
+_INSTANCES = (names.SERVICE_INSTANCE, "k8s.pod.uid", "k8s.pod.name", "container.id", "host.id", "host.name")
+# https://www.rfc-editor.org/rfc/rfc9562#section-4
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class Flag(IntFlag):
@@ -118,12 +124,36 @@ class StreamMeasurements:
     gap_ns: int = 0  # longest pause between two parts of the response [nanoseconds]
 
 
+class SpanColumns(Columnar):
+    """Base of columns of spans; rows are selected in ascending order."""
+
+    __slots__ = ()
+    streams: Streams
+
+    def rows_at(self, rows: Bools | Ints | slice) -> Self:
+        # Indexes are used as they are, because batches are large.
+        is_index = isinstance(rows, np.ndarray) and rows.dtype != np.bool_
+        places: Any = rows if is_index else np.arange(len(self))[rows]
+        if len(places) == len(self):
+            return self
+        selected: Any = Columnar.rows_at(self, places)
+        return replace(selected, streams=self._streams_of(places))
+
+    def _streams_of(self, rows: Ints) -> Streams:
+        position = np.searchsorted(rows, self.streams["row"])
+        position[position == len(rows)] = 0
+        is_there = rows[position] == self.streams["row"] if len(rows) else np.zeros(len(self.streams), np.bool_)
+        streams = self.streams[is_there].copy()
+        streams["row"] = position[is_there]
+        return streams
+
+
 @dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(SpanColumns):
     rows: Rows
-    sources: Sequence[SpanSource]
-    labels: Sequence[Label]
-    streams: Streams = field(default_factory=lambda: streams_of({}))
+    sources: Sequence[SpanSource] = field(metadata=SHARED)
+    labels: Sequence[Label] = field(metadata=SHARED)
+    streams: Streams = field(default_factory=lambda: streams_of({}), metadata=SHARED)
 
 
 def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
@@ -159,7 +189,6 @@ def decode_rows(blob: bytes) -> Rows:
 
 
 def decode_spans(blob: bytes) -> Spans:
-    """Return the spans in *blob*, written by `encode_spans`."""
     rows = decode_rows(blob)
     try:
         sources, *labels = zlib.decompress(blob[_HEAD : _HEAD + _number(blob, 1)]).decode().split("\n")
@@ -171,8 +200,9 @@ def decode_spans(blob: bytes) -> Spans:
 
 def _begin_of_rows(blob: bytes) -> int:
     if blob[:1] != bytes((_FORMAT,)):
-        found = blob[:1].hex() or "none"
-        msg = f"stored spans have format {found}, this version reads {_FORMAT:02x}; upgrade Stagelens"
+        msg = (
+            f"stored spans have format {blob[:1].hex() or 'none'}, this version reads {_FORMAT:02x}; upgrade Stagelens"
+        )
         raise StoreError(msg)
     return _HEAD + _number(blob, 1) + _number(blob, 5) * STREAM.itemsize
 
@@ -190,14 +220,6 @@ def _label(text: str) -> Label:
 
 def _damaged(error: Exception) -> StoreError:
     return StoreError(f"stored spans are damaged ({error}); check the disk")
-
-
-# Semantic conventions before 1.27.
-_OLD_ENVIRONMENT = "deployment.environment"
-# Resource attributes that identify a process of a service, the first one present counts.
-_INSTANCES = (names.SERVICE_INSTANCE, "k8s.pod.uid", "k8s.pod.name", "container.id", "host.id", "host.name")
-# https://www.rfc-editor.org/rfc/rfc9562#section-4
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def source_of(resource: Attributes) -> SpanSource:

@@ -11,26 +11,31 @@ minus that of its children. Overlapping intervals are divided by `core.partition
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.columns import Bools, Columnar, Ints
 from ...core.names import STATUS_ERROR, STATUS_OK
 from ...core.partition import Interval, partition
 from ...core.stages import OTHER, OVERHEAD, position
 from ...store import Series
 from ...store.series import COLD, WARM
-from .assembly import AssembledSpans, Bools, Ints, group_rows
+from .assembly import AssembledSpans, group_rows
 from .columns import Flag, Label
 
 # Start offsets of up to 18 minutes fit into one integer with the index of the enclosing interval. [bits]
 _START_BITS = 40
+T = TypeVar("T")
+# Stage for the part of a call in which the called process was not busy.
+NETWORK_STAGE = "network"
+NO_CHILD = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Columnar):
     """Intervals of requests; the columns have shape (n,). The first intervals are the requests, in order."""
 
     request: Ints  # index of the request
@@ -46,17 +51,13 @@ class Intervals:
         stays = np.flatnonzero(number[self.request] >= 0)
         place = np.full(len(self.request), -1)
         place[stays] = np.arange(len(stays))
-        ends = self.end[stays].copy()
-        ends[: len(chosen)] = end
-        return Intervals(
-            number[self.request[stays]], self.start[stays], ends, self.stage[stays], place[self.within[stays]]
-        )
+        kept = self.take(stays)
+        ends = np.concatenate((end, kept.end[len(chosen) :]))
+        return replace(kept, request=number[kept.request], end=ends, within=place[kept.within])
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStageTimes:
-    """Time of each request in each stage; both of shape (requests, stages)."""
-
     own: Ints  # time in each stage; the sum over the stages is the duration of the request [nanoseconds]
     present: Bools  # whether the request had the stage; always true for `overhead`
 
@@ -126,9 +127,6 @@ def _partition_overlapping(
         yield request, partition(times[first:last], int(intervals.start[request]), int(intervals.end[request]))
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class StreamedResponses:
     """Streamed responses of requests; the columns have shape (a,), 0 means unknown.
@@ -148,15 +146,13 @@ class StreamedResponses:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Complete requests; the columns have shape (r,)."""
-
-    joined: AssembledSpans
+    assembled: AssembledSpans
     stages: Sequence[str]  # all stages in the order of charts, `overhead` last
     intervals: Intervals
     split: RequestStageTimes
     start: Ints  # start time [Unix nanoseconds]
     duration: Ints  # duration [nanoseconds]
-    known: Bools  # whether a Stagelens agent has counted the request
+    by_agent: Bools  # whether a Stagelens agent has counted the request
     probe: Bools  # whether the request is a health probe
     failed: Bools  # whether the request ended in an error
     series: Ints  # index of the series in *kinds*
@@ -165,49 +161,49 @@ class Requests:
 
     @property
     def counted(self) -> Ints:
-        return np.flatnonzero(~self.known & ~self.probe)
+        return np.flatnonzero(~self.by_agent & ~self.probe)
 
 
-def requests_of(joined: AssembledSpans) -> Requests:
-    rows = joined.gathered.rows
-    start = rows["start"][joined.roots]
-    stages = stages_of(joined)
-    intervals = intervals_of(joined, stages)
-    known = np.zeros(len(joined.roots), np.bool_)
-    known[joined.request[joined.gathered.flag(Flag.COUNTED) & (joined.request >= 0)]] = True
-    failed = joined.gathered.flag(Flag.ERROR)[joined.roots]
-    times = split_by_stage(intervals, stages, len(joined.roots))
-    cold = times.present[:, stages.index("load")] if "load" in stages else np.zeros_like(known)
-    series, kinds = _series(joined, failed, cold)
+def requests_of(assembled: AssembledSpans) -> Requests:
+    rows = assembled.batch.rows
+    start = rows["start"][assembled.roots]
+    stages = stages_of(assembled)
+    intervals = intervals_of(assembled, stages)
+    by_agent = np.zeros(len(assembled.roots), np.bool_)
+    by_agent[assembled.request[assembled.batch.flag(Flag.COUNTED) & (assembled.request >= 0)]] = True
+    failed = assembled.batch.flag(Flag.ERROR)[assembled.roots]
+    times = split_by_stage(intervals, stages, len(assembled.roots))
+    cold = times.present[:, stages.index("load")] if "load" in stages else np.zeros_like(by_agent)
+    series, kinds = _series(assembled, failed, cold)
     return Requests(
-        joined=joined,
+        assembled=assembled,
         stages=stages,
         intervals=intervals,
         split=times,
         start=start,
-        duration=rows["end"][joined.roots] - start,
-        known=known,
-        probe=joined.gathered.flag(Flag.PROBE)[joined.roots],
+        duration=rows["end"][assembled.roots] - start,
+        by_agent=by_agent,
+        probe=assembled.batch.flag(Flag.PROBE)[assembled.roots],
         failed=failed,
         series=series,
         kinds=kinds,
-        responses=_streamed_responses(joined),
+        responses=_streamed_responses(assembled),
     )
 
 
-def _series(joined: AssembledSpans, failed: Bools, cold: Bools) -> tuple[Ints, list[Series]]:
-    models, model = _label_values(joined, lambda label: (label.model, label.model_version) if label.model else None)
-    routes, route = _label_values(joined, lambda label: label.route or None)
-    devices, device = _label_values(joined, lambda label: label.device or None)
+def _series(assembled: AssembledSpans, failed: Bools, cold: Bools) -> tuple[Ints, list[Series]]:
+    models, model = _label_values(assembled, lambda label: (label.model, label.model_version) if label.model else None)
+    routes, route = _label_values(assembled, lambda label: label.route or None)
+    devices, device = _label_values(assembled, lambda label: label.device or None)
     # The processes of one service share a series.
     owners: dict[tuple[str, str, str], int] = {}
     owner = np.array(
         [
             owners.setdefault((source.service, source.version, source.environment), len(owners))
-            for source in joined.gathered.sources
+            for source in assembled.batch.sources
         ],
         np.int64,
-    )[joined.gathered.source[joined.roots]]
+    )[assembled.batch.source[assembled.roots]]
     parts = (owner, model + 1, route + 1, device + 1, failed.astype(np.int64), cold.astype(np.int64))
     first, series = group_rows(*parts)
     of_owner = list(owners)
@@ -229,34 +225,34 @@ def _series(joined: AssembledSpans, failed: Bools, cold: Bools) -> tuple[Ints, l
     return series, kinds
 
 
-def _label_values(joined: AssembledSpans, what: Callable[[Label], T | None]) -> tuple[list[T], Ints]:
+def _label_values(assembled: AssembledSpans, what: Callable[[Label], T | None]) -> tuple[list[T], Ints]:
     """Return the distinct values of a label property, and for each request the index of its topmost value, -1 if ambiguous."""
     values: dict[T, int] = {}
     numbers = [
         -1 if (value := what(label)) is None else values.setdefault(value, len(values))
-        for label in joined.gathered.labels
+        for label in assembled.batch.labels
     ]
-    values_of_roots = np.full(len(joined.roots), -1)
+    values_of_roots = np.full(len(assembled.roots), -1)
     if not values:
         return [], values_of_roots
-    number = np.array(numbers, np.int64)[joined.gathered.label]
-    rows = np.flatnonzero((joined.request >= 0) & (number >= 0))
-    request, depth = joined.request[rows], joined.depth[rows]
+    number = np.array(numbers, np.int64)[assembled.batch.label]
+    rows = np.flatnonzero((assembled.request >= 0) & (number >= 0))
+    request, depth = assembled.request[rows], assembled.depth[rows]
     top = np.full(len(values_of_roots), np.iinfo(np.int64).max)
     np.minimum.at(top, request, depth)
     rows = rows[depth == top[request]]
     highest = np.full(len(values_of_roots), -1)
     lowest = np.full(len(values_of_roots), len(values))
-    np.maximum.at(highest, joined.request[rows], number[rows])
-    np.minimum.at(lowest, joined.request[rows], number[rows])
+    np.maximum.at(highest, assembled.request[rows], number[rows])
+    np.minimum.at(lowest, assembled.request[rows], number[rows])
     return list(values), np.where(highest == lowest, highest, -1)
 
 
-def _streamed_responses(joined: AssembledSpans) -> StreamedResponses:
-    gathered, streams = joined.gathered, joined.gathered.streams
+def _streamed_responses(assembled: AssembledSpans) -> StreamedResponses:
+    batch, streams = assembled.batch, assembled.batch.streams
     rows = streams["row"].astype(np.int64)
-    request, depth = joined.request[rows], joined.depth[rows]
-    top = np.full(len(joined.roots), np.iinfo(np.int64).max)
+    request, depth = assembled.request[rows], assembled.depth[rows]
+    top = np.full(len(assembled.roots), np.iinfo(np.int64).max)
     there = request >= 0
     np.minimum.at(top, request[there], depth[there])
     topmost = np.flatnonzero(there)
@@ -267,84 +263,81 @@ def _streamed_responses(joined: AssembledSpans) -> StreamedResponses:
     np.add.at(tokens, number, np.stack((streams["tokens_in"], streams["tokens_out"]), axis=1)[topmost])
     first_stream, row = streams[topmost[first]], rows[topmost[first]]
     alone = np.bincount(number, minlength=len(streamed)) == 1
-    began = gathered.rows["start"][joined.roots[streamed]]
+    began = batch.rows["start"][assembled.roots[streamed]]
     first_token = np.where(
-        first_stream["first_token_ns"] > 0, gathered.rows["start"][row] - began + first_stream["first_token_ns"], 0
+        first_stream["first_token_ns"] > 0, batch.rows["start"][row] - began + first_stream["first_token_ns"], 0
     )
-    names = {label.definition or OTHER: 0 for label in gathered.labels}
+    names = {label.definition or OTHER: 0 for label in batch.labels}
     place = {name: place for place, name in enumerate(names)}
-    of_label = np.array([place[label.definition or OTHER] for label in gathered.labels], np.int64)
+    of_label = np.array([place[label.definition or OTHER] for label in batch.labels], np.int64)
     return StreamedResponses(
         request=streamed,
         first_token=np.where(alone, first_token, 0),
         tokens_in=tokens[:, 0],
         tokens_out=tokens[:, 1],
         gap=np.where(alone, first_stream["gap_ns"], 0),
-        last=gathered.rows["end"][row] - began,
-        definition=of_label[gathered.label[row]],
+        last=batch.rows["end"][row] - began,
+        definition=of_label[batch.label[row]],
         definitions=list(names),
     )
 
 
-# Stage for the part of a call in which the called process was not busy.
-NETWORK_STAGE = "network"
-
-
-def stages_of(joined: AssembledSpans) -> list[str]:
+def stages_of(assembled: AssembledSpans) -> list[str]:
     """Return the stages of all labels in the order of charts, `overhead` last."""
-    labels = joined.gathered.labels
+    labels = assembled.batch.labels
     found = {NETWORK_STAGE} | {stage for label in labels for stage in (label.stage, label.head) if stage}
     return [*sorted(found - {OVERHEAD}, key=position), OVERHEAD]
 
 
-def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
-    gathered, requests = joined.gathered, len(joined.roots)
-    rows = gathered.rows
+def intervals_of(assembled: AssembledSpans, stages: Sequence[str]) -> Intervals:
+    batch, requests = assembled.batch, len(assembled.roots)
+    rows = batch.rows
     number = {stage: place for place, stage in enumerate(stages)}
-    stage = np.array([number.get(label.stage, -1) for label in gathered.labels], np.int64)[gathered.label]
-    head = np.array([number.get(label.head, -1) for label in gathered.labels], np.int64)[gathered.label]
+    stage = np.array([number.get(label.stage, -1) for label in batch.labels], np.int64)[batch.label]
+    head = np.array([number.get(label.head, -1) for label in batch.labels], np.int64)[batch.label]
     is_root = np.zeros(len(rows), np.bool_)
-    is_root[joined.roots] = True
-    of_request = joined.request >= 0
+    is_root[assembled.roots] = True
+    of_request = assembled.request >= 0
 
     staged = np.flatnonzero(of_request & ~is_root & (stage >= 0))
     place = np.full(len(rows), -1)
-    place[joined.roots], place[staged] = np.arange(requests), requests + np.arange(len(staged))
-    around = _nearest_interval(joined, place >= 0)
+    place[assembled.roots], place[staged] = np.arange(requests), requests + np.arange(len(staged))
+    around = _nearest_interval(assembled, place >= 0)
     start, end = rows["start"], rows["end"].copy()
     # A span that has not ended ends with its request.
     endless = np.flatnonzero(of_request & (end == 0))
-    end[endless] = end[joined.roots][joined.request[endless]]
+    end[endless] = end[assembled.roots][assembled.request[endless]]
 
-    parents, first = _first_child_start(joined, np.flatnonzero(of_request & (head >= 0)))
-    calls, busy = _calls(joined, staged, end)
+    first = first_child_start(assembled)
+    parents = np.flatnonzero(of_request & (head >= 0) & (first < NO_CHILD))
+    calls, busy = _calls(assembled, staged, end)
     inner = np.maximum(end[calls] - start[calls] - busy, 0) // 2
-    stage_of_root, stage_of_row = stage[joined.roots], stage[staged]
+    stage_of_root, stage_of_row = stage[assembled.roots], stage[staged]
     stage_of_root[stage_of_root < 0] = len(stages) - 1
     stage_of_row[place[calls] - requests] = number[NETWORK_STAGE]
     return Intervals(
-        request=np.concatenate((np.arange(requests), *(joined.request[each] for each in (staged, parents, calls)))),
-        start=np.concatenate((start[joined.roots], start[staged], start[parents], start[calls] + inner)),
+        request=np.concatenate((np.arange(requests), *(assembled.request[each] for each in (staged, parents, calls)))),
+        start=np.concatenate((start[assembled.roots], start[staged], start[parents], start[calls] + inner)),
         end=np.concatenate((
-            end[joined.roots],
+            end[assembled.roots],
             end[staged],
-            np.clip(first, start[parents], np.maximum(end[parents], start[parents])),
+            np.clip(first[parents], start[parents], np.maximum(end[parents], start[parents])),
             np.minimum(start[calls] + inner + busy, end[calls]),
         )),
         stage=np.concatenate((stage_of_root, stage_of_row, head[parents], stage[calls])),
         within=np.concatenate((
             np.arange(requests),
-            place[around[joined.up[staged]]],
+            place[around[assembled.up[staged]]],
             place[around[parents]],
             place[calls],
         )),
     )  # fmt: skip
 
 
-def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
+def _nearest_interval(assembled: AssembledSpans, is_interval: Bools) -> Ints:
     nearest = np.arange(len(is_interval))
-    passed = (joined.request >= 0) & ~is_interval
-    nearest[passed] = joined.up[passed]
+    passed = (assembled.request >= 0) & ~is_interval
+    nearest[passed] = assembled.up[passed]
     while True:
         further = nearest[nearest]
         if np.array_equal(further, nearest):
@@ -352,24 +345,26 @@ def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
         nearest = further
 
 
-def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
-    below = np.flatnonzero((joined.request >= 0) & (joined.up >= 0))
-    first = np.full(len(joined.up), np.iinfo(np.int64).max)
-    np.minimum.at(first, joined.up[below], joined.gathered.rows["start"][below])
-    rows = rows[first[rows] != np.iinfo(np.int64).max]
-    return rows, first[rows]
+def first_child_start(assembled: AssembledSpans) -> Ints:
+    """Return the start of the first child of each row within its request, `NO_CHILD` for none."""
+    below = np.flatnonzero((assembled.request >= 0) & (assembled.up >= 0))
+    first = np.full(len(assembled.up), NO_CHILD)
+    np.minimum.at(first, assembled.up[below], assembled.batch.rows["start"][below])
+    return first
 
 
-def _calls(joined: AssembledSpans, staged: Ints, end: Ints) -> tuple[Ints, Ints]:
+def _calls(assembled: AssembledSpans, staged: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Return the *staged* rows that called another process, and the busy time of that process, in nanoseconds."""
-    rows = joined.gathered.rows
+    rows = assembled.batch.rows
     busy = np.zeros(len(rows), np.int64)
     spent = np.maximum(rows["end"] - rows["start"], 0)
     np.add.at(
-        busy, joined.callers, np.minimum(spent[joined.called], end[joined.callers] - rows["start"][joined.callers])
+        busy,
+        assembled.callers,
+        np.minimum(spent[assembled.called], end[assembled.callers] - rows["start"][assembled.callers]),
     )
-    calls = np.intersect1d(staged, joined.callers)
-    is_client = joined.gathered.of_labels(lambda label: label.kind == "client", np.bool_).astype(bool)
+    calls = np.intersect1d(staged, assembled.callers)
+    is_client = assembled.batch.of_labels(lambda label: label.kind == "client")
     calls = calls[is_client[calls]]
     took = np.maximum(end[calls] - rows["start"][calls], 0)
     return calls, np.clip(busy[calls], 0, took)

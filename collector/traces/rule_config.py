@@ -57,6 +57,9 @@ exception.message exception.stacktrace messaging.message.body* process.command p
 enduser.* user.* session.id
 """
 _PATTERN = re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in _CONTENT.split()))
+_Unit = Annotated[str, one_of((*UNITS, TEXT))]
+BUILT_IN = "rules.yaml"
+MAX_RULES = 200
 
 
 def holds_content(attribute: str) -> bool:
@@ -123,7 +126,6 @@ def _as_list(value: Any) -> Any:
 _Globs = Annotated[tuple[str, ...], BeforeValidator(_globs)]
 _Stage = Annotated[str, BeforeValidator(_stage)]
 _Sources = Annotated[tuple[str, ...], BeforeValidator(_sources)]
-_Unit = Annotated[str, one_of((*UNITS, TEXT))]
 
 
 class SpanCondition(Section):
@@ -250,14 +252,6 @@ class IntervalRule(Section):
 
 
 class StreamRule(Section):
-    """Attributes and events of a span that describe a streamed response.
-
-    Args:
-        first_token: Attributes with the time from the start of the span to the first token.
-        answers: Names of the events at each part of the response; the first of two or more events is the first token.
-        definition: Definition of the first token, one of `names.DEFINITIONS`.
-    """
-
     example = "first_token: [gen_ai.response.time_to_first_chunk]"
 
     first_token: Texts = ()
@@ -334,12 +328,7 @@ class Rule(Section):
 
 
 def template_attributes(source: str) -> list[str]:
-    """Return the names of the attributes in *source*, which is a template or a single attribute name."""
     return TEMPLATE.findall(source) if "{" in source else [source]
-
-
-BUILT_IN = "rules.yaml"
-MAX_RULES = 200
 
 
 class _RuleFile(Section):

@@ -33,6 +33,13 @@ _MAX_CLASSIFIED_CHARS = 120
 _MAX_NEARBY = 1000
 
 _NO_RULE = Rule(name="no rule", when=())
+# Approximate memory limits of the cached shapes and of the cached rule results. [bytes]
+MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
+# Larger entries rarely repeat.
+MAX_REMEMBERED_BYTES = 8 * 1024
+# Memory of an entry and of each of its attributes, without texts. [bytes]
+_FIXED_BYTES, _ATTRIBUTE_BYTES = 400, 100
+MAX_PLACES = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,15 +167,6 @@ def _fill_template(template: str, attributes: Mapping[str, Scalar]) -> str | Non
 
 def _shown(value: Scalar) -> Scalar:
     return printable_text(value) if isinstance(value, str) else value
-
-
-# Approximate memory limits of the cached shapes and of the cached rule results. [bytes]
-MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
-# Larger entries rarely repeat.
-MAX_REMEMBERED_BYTES = 8 * 1024
-# Memory of an entry and of each of its attributes, without texts. [bytes]
-_FIXED_BYTES, _ATTRIBUTE_BYTES = 400, 100
-MAX_PLACES = 10_000
 
 
 class Shape:

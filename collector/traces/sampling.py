@@ -21,7 +21,7 @@ from ...store import KeptTrace, records
 from ...store.records import encode_json
 from .assembly import CALLS, AssembledSpans, Bools, Ints, SpanBatch
 from .columns import Flag, Label
-from .requests import NETWORK_STAGE, Requests
+from .requests import NETWORK_STAGE, NO_CHILD, Requests, first_child_start
 
 # Number of spans shown for a request; the longest ones are shown.
 MAX_SPANS_SHOWN = 1000
@@ -29,6 +29,7 @@ MAX_SPANS_SHOWN = 1000
 CLOCK_SHIFTED = "stagelens.clock.shifted"
 # Requests whose spans are encoded at once, a few megabytes.
 _REQUESTS_AT_ONCE = 1000
+RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 
 def encode_spans(requests: Requests, chosen: Ints) -> Iterator[str]:
@@ -38,26 +39,26 @@ def encode_spans(requests: Requests, chosen: Ints) -> Iterator[str]:
 
 
 def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
-    joined, gathered = requests.joined, requests.joined.gathered
-    rows, request, is_root = _in_order(joined, chosen)
+    assembled, batch = requests.assembled, requests.assembled.batch
+    rows, request, is_root = _in_order(assembled, chosen)
     began = requests.start[chosen][request]
-    start, end = gathered.rows["start"][rows], gathered.rows["end"][rows]
+    start, end = batch.rows["start"][rows], batch.rows["end"][rows]
     # A span that has not ended ends with its request.
     end = np.where(end > 0, end, began + requests.duration[chosen][request])
-    failed = (gathered.rows["flags"][rows] & Flag.ERROR.value) != 0
-    is_call = np.isin(rows, joined.callers) & gathered.of_labels(_can_call, np.bool_)[rows].astype(bool)
+    failed = (batch.rows["flags"][rows] & Flag.ERROR.value) != 0
+    is_call = np.isin(rows, assembled.callers) & batch.of_labels(_can_call)[rows]
 
-    pieces = _SpanTemplates(gathered)
-    kinds = zip(gathered.label[rows].tolist(), failed.tolist(), is_call.tolist(), strict=True)
+    pieces = _SpanTemplates(batch)
+    kinds = zip(batch.label[rows].tolist(), failed.tolist(), is_call.tolist(), strict=True)
     times = zip((start - began).tolist(), np.maximum(end - start, 0).tolist(), strict=True)
     # Calls have their ids: the requests that they called name them as their parents.
-    calling = gathered.of_labels(lambda label: label.kind in CALLS, np.bool_)[rows].astype(bool)
-    ids = np.where(calling, gathered.rows["span"][rows], 0).tolist()
+    calling = batch.of_labels(lambda label: label.kind in CALLS)[rows]
+    ids = np.where(calling, batch.rows["span"][rows], 0).tolist()
     shown = [pieces[kind].between(*time, span_id) for kind, time, span_id in zip(kinds, times, ids, strict=True)]
     number = (~is_root).astype(np.int64)
     for place in np.flatnonzero(is_root).tolist():
         shown[place] = ""
-    for place, besides in _extra_spans(joined, rows, start - began, end - start).items():
+    for place, besides in _extra_spans(assembled, rows, start - began, end - start).items():
         shown[place] = ",".join([*filter(None, (shown[place],)), *besides])
         number[place] += len(besides)
     bounds = [*np.flatnonzero(is_root).tolist(), len(rows)]
@@ -67,14 +68,13 @@ def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
         yield written if after - before <= MAX_SPANS_SHOWN else _longest(written)
 
 
-def _in_order(joined: AssembledSpans, chosen: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return the rows of the requests *chosen* (root first, then by start), the request of each row, and a mask of roots."""
-    number = np.full(len(joined.roots), -1)
+def _in_order(assembled: AssembledSpans, chosen: Ints) -> tuple[Ints, Ints, Bools]:
+    number = np.full(len(assembled.roots), -1)
     number[chosen] = np.arange(len(chosen))
-    rows = np.flatnonzero(joined.request >= 0)
-    rows = rows[number[joined.request[rows]] >= 0]
-    request, is_root = number[joined.request[rows]], joined.up[rows] < 0
-    order = np.lexsort((joined.gathered.rows["start"][rows], ~is_root, request))
+    rows = np.flatnonzero(assembled.request >= 0)
+    rows = rows[number[assembled.request[rows]] >= 0]
+    request, is_root = number[assembled.request[rows]], assembled.up[rows] < 0
+    order = np.lexsort((assembled.batch.rows["start"][rows], ~is_root, request))
     return rows[order], request[order], is_root[order]
 
 
@@ -102,9 +102,9 @@ class _SpanTemplate:
 
 
 class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
-    def __init__(self, gathered: SpanBatch) -> None:
+    def __init__(self, batch: SpanBatch) -> None:
         super().__init__()
-        self._labels = gathered.labels
+        self._labels = batch.labels
 
     def __missing__(self, kind: tuple[int, bool, bool]) -> _SpanTemplate:
         number, failed, is_call = kind
@@ -116,36 +116,34 @@ class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
         return found
 
 
-def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) -> dict[int, list[str]]:
+def _extra_spans(assembled: AssembledSpans, rows: Ints, since: Ints, took: Ints) -> dict[int, list[str]]:
     """Return additional spans of *rows* by position: head stages before the first child, and remote work; times in nanoseconds."""
-    labels, label = joined.gathered.labels, joined.gathered.label[rows]
-    started = joined.gathered.rows["start"]
+    labels, label = assembled.batch.labels, assembled.batch.label[rows]
+    started = assembled.batch.rows["start"]
     found: defaultdict[int, list[str]] = defaultdict(list)
-    below = rows[joined.up[rows] >= 0]
-    first = np.full(len(started), np.iinfo(np.int64).max)
-    np.minimum.at(first, joined.up[below], started[below])
-    has_head = joined.gathered.of_labels(lambda each: bool(each.head), np.bool_)[rows].astype(bool)
-    for place in np.flatnonzero(has_head & (first[rows] < np.iinfo(np.int64).max)).tolist():
+    first = first_child_start(assembled)
+    has_head = assembled.batch.of_labels(lambda each: bool(each.head))[rows]
+    for place in np.flatnonzero(has_head & (first[rows] < NO_CHILD)).tolist():
         head = labels[label[place]].head
         length = min(max(int(first[rows[place]] - started[rows[place]]), 0), int(took[place]))
         found[place].append(_SpanTemplate(head, head, {}).between(int(since[place]), max(length, 0)))
-    callers = np.flatnonzero(np.isin(rows, joined.callers))
+    callers = np.flatnonzero(np.isin(rows, assembled.callers))
     place_of = dict(zip(rows[callers].tolist(), callers.tolist(), strict=True))
-    for caller, server in zip(joined.callers.tolist(), joined.called.tolist(), strict=True):
+    for caller, server in zip(assembled.callers.tolist(), assembled.called.tolist(), strict=True):
         place = place_of.get(caller)
         if place is not None:
-            found[place].append(_remote_span(joined, caller, server, int(started[caller] - since[place])))
+            found[place].append(_remote_span(assembled, caller, server, int(started[caller] - since[place])))
     return found
 
 
-def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -> str:
+def _remote_span(assembled: AssembledSpans, caller: int, server: int, began: int) -> str:
     """Return the encoded span of the remote work for *caller*, moved into the time of the call because clocks differ."""
-    gathered = joined.gathered
-    call, there = gathered.rows[caller], gathered.rows[server]
+    batch = assembled.batch
+    call, there = batch.rows[caller], batch.rows[server]
     low, start, end = int(call["start"]), int(there["start"]), int(there["end"])
-    calling, called = gathered.labels[gathered.label[caller]], gathered.labels[gathered.label[server]]
+    calling, called = batch.labels[batch.label[caller]], batch.labels[batch.label[server]]
     attributes: dict[str, Any] = dict(called.attributes)
-    source = gathered.sources[int(gathered.source[server])]
+    source = batch.sources[int(batch.source[server])]
     # Readers of other environments get only the times of the span, see `records.visible_trace`.
     attributes |= {names.SERVICE_NAME: source.service, names.ENVIRONMENT: source.environment}
     took, high, moved = end - start, int(call["end"]) or end, 0
@@ -154,9 +152,6 @@ def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -
         attributes[CLOCK_SHIFTED] = moved
     stage = calling.stage if calling.kind == "client" else ""
     return _SpanTemplate(called.name, stage, attributes).between(start + moved - began, max(took, 0))
-
-
-RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +167,9 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
     numbers = np.array(sorted(chosen), np.int64)
     if not len(numbers):
         return []
-    gathered, labels, pack = requests.joined.gathered, requests.joined.gathered.labels, records.trace_packer()
-    roots = requests.joined.roots[numbers]
-    ids = gathered.rows[roots]
+    batch, labels, pack = requests.assembled.batch, requests.assembled.batch.labels, records.trace_packer()
+    roots = requests.assembled.roots[numbers]
+    ids = batch.rows[roots]
     columns = (
         numbers,
         ids["trace_high"],
@@ -185,7 +180,7 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
         requests.start[numbers],
         requests.duration[numbers],
         requests.split.main[numbers],
-        gathered.label[roots],
+        batch.label[roots],
         requests.split.own[numbers],
         requests.split.present[numbers],
     )
@@ -217,7 +212,7 @@ def _chosen(requests: Requests, policy: SamplingPolicy) -> dict[int, RetainReaso
     if policy.everything:
         return dict.fromkeys(counted.tolist(), "forced")
     # Those with the largest second half of the trace id come first.
-    draw = ~requests.joined.gathered.rows["trace_low"][requests.joined.roots[counted]]
+    draw = ~requests.assembled.batch.rows["trace_low"][requests.assembled.roots[counted]]
     failed = np.flatnonzero(requests.failed[counted])
     reasons: list[tuple[RetainReason, Ints]] = [
         ("error", failed[_first(requests.series[counted[failed]], draw[failed], policy.errors)]),

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.columns import Bools, Ints
 from ..otlp.model import Scalar
-from ..otlp.protobuf_encoding import Scan, serialized_scalar
-from .assembly import Bools, Ints
+from ..otlp.protobuf_encoding import serialized_scalar
+from ..otlp.scan import Scan
 from .columns import ROW, Flag, Rows
 
 # Longer strings are found in a dictionary, and the longest are not numbered. [bytes]
@@ -33,6 +34,15 @@ _MASKS = [
 ]
 # Odd factors of the hash: one for each word, and one for the length.
 _FACTORS = np.random.default_rng(1).integers(0, 2**64, len(_MASKS) + 1, np.uint64) | np.uint64(1)
+# Classes of attribute names: names that are not valid text, and names of attributes that are irrelevant, or whose presence or
+# value, or the class of the value, is relevant.
+_INVALID, _IRRELEVANT, _PRESENT, _EXACT, _CLASSIFIED = range(5)
+# A path is classified only in a span without a route.
+ROUTE, PATHS = "http.route", frozenset({"url.path", "http.target"})
+TRACE_BYTES, SPAN_BYTES = 16, 8
+# Serialized Status with the code Ok and with the code Error, little-endian.
+_OK, _ERROR = 0x0118, 0x0218
+_MAX_KIND = 127
 
 
 class ByteStrings:
@@ -99,13 +109,6 @@ class ByteStrings:
             return number
 
 
-# Classes of attribute names: names that are not valid text, and names of attributes that are irrelevant, or whose presence or
-# value, or the class of the value, is relevant.
-_INVALID, _IRRELEVANT, _PRESENT, _EXACT, _CLASSIFIED = range(5)
-# A path is classified only in a span without a route.
-ROUTE, PATHS = "http.route", frozenset({"url.path", "http.target"})
-
-
 class SpanStrings:
     """Numbers of the strings in the keys of spans.
 
@@ -148,8 +151,6 @@ class SpanStrings:
 
 
 class RelevantAttributes(NamedTuple):
-    """Relevant attributes of scanned spans, in the order of the spans; the columns have shape (a,)."""
-
     span: Ints
     name: Ints
     begin: Ints
@@ -180,23 +181,17 @@ class ScannedSpans(NamedTuple):
         return found
 
 
-_TRACE_BYTES, _SPAN_BYTES = 16, 8
-# Serialized Status with the code Ok and with the code Error, little-endian.
-_OK, _ERROR = 0x0118, 0x0218
-_MAX_KIND = 127
-
-
 def scan_spans(spans: Sequence[bytes], origins: Ints, strings: SpanStrings) -> ScannedSpans:
     scan, rows = Scan.of(spans), np.zeros(len(spans), ROW)
     begin, end = scan.contents(1)
-    odd = end - begin != _TRACE_BYTES
+    odd = end - begin != TRACE_BYTES
     rows["trace_high"], rows["trace_low"] = scan.words[begin].byteswap(), scan.words[begin + _WORD_BYTES].byteswap()
     begin, end = scan.contents(2)
-    odd |= end - begin != _SPAN_BYTES
+    odd |= end - begin != SPAN_BYTES
     rows["span"] = scan.words[begin].byteswap()
     scan.contents(3)
     begin, end = scan.contents(4)
-    has_parent = end - begin == _SPAN_BYTES
+    has_parent = end - begin == SPAN_BYTES
     odd |= ~has_parent & (end != begin)
     rows["parent"] = np.where(has_parent, scan.words[begin].byteswap(), 0)
     name = scan.contents(5)

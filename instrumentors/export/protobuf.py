@@ -9,35 +9,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from ...core.varint import CONTINUES, SMALL, decode_varint, encode_varint
+
 # Wire types: the lowest three bits of a field's tag.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _FIXED64 = struct.Struct("<BQ")
 _DOUBLE = struct.Struct("<Bd")
-# A varint has seven bits per byte, and at most 64 in total; the field numbers of OTLP fit into four bits.
-_MORE = 0x80
 _64_BITS = 2**64 - 1
-_MAX_VARINT_BYTES = 10
 _BROKEN = "not a protobuf message"
-
-
-def varint(value: int) -> bytes:
-    """Return the varint encoding of *value* (at least 0): seven bits per byte, the lowest first.
-
-    >>> varint(300).hex()
-    'ac02'
-    """
-    if value < _MORE:
-        return _SMALL[value]
-    written = bytearray()
-    while value >= _MORE:
-        written.append(value & 0x7F | _MORE)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
-
-
-_SMALL = tuple(bytes((value,)) for value in range(_MORE))
 
 
 def message_field(number: int, content: bytes) -> bytes:
@@ -46,7 +26,7 @@ def message_field(number: int, content: bytes) -> bytes:
     >>> message_field(1, message_field(2, b"ab")).hex()
     '0a0412026162'
     """
-    return _SMALL[number << 3 | BYTES] + varint(len(content)) + content
+    return SMALL[number << 3 | BYTES] + encode_varint(len(content)) + content
 
 
 def text_field(number: int, value: str) -> bytes:
@@ -54,7 +34,7 @@ def text_field(number: int, value: str) -> bytes:
 
 
 def integer_field(number: int, value: int) -> bytes:
-    return _SMALL[number << 3 | VARINT] + varint(value & _64_BITS)
+    return SMALL[number << 3 | VARINT] + encode_varint(value & _64_BITS)
 
 
 def signed_field(number: int, value: int) -> bytes:
@@ -80,10 +60,12 @@ def packed_field(number: int, values: Sequence[int]) -> bytes:
     >>> packed_field(2, [3, 0, 300]).hex()
     '12040300ac02'
     """
-    if max(values, default=0) < _MORE:
+    if max(values, default=0) < CONTINUES:
         return message_field(number, bytes(values))
     # Most values are small: each saved call is time.
-    return message_field(number, b"".join([_SMALL[value] if value < _MORE else varint(value) for value in values]))
+    return message_field(
+        number, b"".join([SMALL[value] if value < CONTINUES else encode_varint(value) for value in values])
+    )
 
 
 def parse_fields(content: bytes) -> dict[int, int | bytes]:
@@ -98,23 +80,14 @@ def parse_fields(content: bytes) -> dict[int, int | bytes]:
     fields: dict[int, int | bytes] = {}
     at = 0
     while at < len(content):
-        key, at = _read_varint(content, at)
+        key, at = decode_varint(content, at)
         number, kind = key >> 3, key & 7
         if kind == VARINT:
-            fields[number], at = _read_varint(content, at)
+            fields[number], at = decode_varint(content, at)
             continue
-        size, at = _read_varint(content, at) if kind == BYTES else (_SIZES.get(kind, len(content)), at)
+        size, at = decode_varint(content, at) if kind == BYTES else (_SIZES.get(kind, len(content)), at)
         if at + size > len(content):
             raise ValueError(_BROKEN)
         fields[number] = content[at : at + size]
         at += size
     return fields
-
-
-def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for index, byte in enumerate(content[at : at + _MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < _MORE:
-            return value, at + index + 1
-    raise ValueError(_BROKEN)

@@ -20,10 +20,12 @@ from sqlalchemy import Connection, Engine, delete, insert, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from ...core.columns import Buckets
 from ...core.errors import StoreError
 from .. import schema
+from ..bucket_blobs import decode_buckets, encode_buckets
 from ..point_table import PointTable
-from ..points import Buckets, PointRow, decode_buckets, encode_buckets, stored_rows
+from ..points import PointRow
 from ..retention import Retention
 from ..schema import Segment, tier_code, tier_width
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
@@ -348,7 +350,7 @@ class ClickHousePoints:
         return [row[0] for row in found]
 
     def _insert(self, change: PreparedWrite) -> None:
-        *plain, blobs = zip(*stored_rows(change.rows), strict=True)
+        *plain, blobs = zip(*database.stored_rows(change.rows), strict=True)
         buckets = decode_buckets(blobs)
         # The first gap of each histogram is its absolute bucket index.
         gaps = np.diff(buckets.index, prepend=0)

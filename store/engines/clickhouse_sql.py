@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
+from ...core.columns import Buckets
+from ...core.varint import decode_varint, encode_varint
 from .. import schema
-from ..points import Buckets
 from ..retention import Retention
 from ..schema import Segment, tier_code
 from ..storage import Columns, PointQuery, Steps
@@ -37,7 +38,6 @@ _NUMBERS = {
     "Float64": np.dtype("<f8"),
 }
 _ENDS = np.dtype("<u8")
-_CONTINUES = 0x80
 
 
 def read_native(data: bytes) -> dict[str, Array]:
@@ -59,7 +59,7 @@ def read_native(data: bytes) -> dict[str, Array]:
 
 
 def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_rows: int) -> bytes:
-    parts = [_encode_varint(len(columns)), _encode_varint(n_rows)]
+    parts = [encode_varint(len(columns)), encode_varint(n_rows)]
     for name, (kind, values) in columns.items():
         parts += [_encode_text(name), _encode_text(kind)]
         if kind == "String":
@@ -83,14 +83,8 @@ class _NativeReader:
         return self._at < len(self._data)
 
     def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & ~_CONTINUES) << shift
-            if byte < _CONTINUES:
-                return value
-            shift += 7
+        value, self._at = decode_varint(self._data, self._at)
+        return value
 
     def text(self) -> str:
         size = self.varint()
@@ -103,17 +97,9 @@ class _NativeReader:
         return found
 
 
-def _encode_varint(value: int) -> bytes:
-    digits: list[int] = []
-    while value >= _CONTINUES:
-        digits.append(value % _CONTINUES | _CONTINUES)
-        value //= _CONTINUES
-    return bytes([*digits, value])
-
-
 def _encode_text(value: str) -> bytes:
     data = value.encode()
-    return _encode_varint(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 # Version of the table's schema; written into the comment of the table.

@@ -22,10 +22,12 @@ from sqlalchemy import ColumnElement, Connection, Engine, Executable, TextClause
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from ...core.columns import Ints, no_buckets
 from ...core.errors import StoreError
 from .. import schema
+from ..bucket_blobs import decode_buckets
 from ..point_table import PointTable
-from ..points import Ints, PointRow, decode_buckets, no_buckets, stored_rows
+from ..points import PointRow
 from ..schema import Segment
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
@@ -491,6 +493,11 @@ def _columns_of_table(table: PointTable, *, counts_only: bool) -> Columns:
         sum=histograms.sum,
         buckets=no_buckets(len(table)) if counts_only else histograms.buckets,
     )
+
+
+def stored_rows(rows: Sequence[PointRow]) -> Sequence[PointRow]:
+    """Return *rows* as the database stores them: with the numbers of their tiers."""
+    return [row if (code := schema.tier_code(row.tier)) == row.tier else row._replace(tier=code) for row in rows]
 
 
 def _columns(rows: Sequence[Any]) -> Columns:

@@ -26,10 +26,10 @@ from ...core.attributes import (
     split_attribute_key,
     split_replica_stage_key,
 )
+from ...core.columns import Ints
 from ...core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
 from ...core.stages import OTHER
 from .. import schema
-from ..points import Ints
 from ..selection import Selection, step_seconds
 from ..series import MAX_ATTRIBUTE_VALUES
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot, bucket_table, join_columns

@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 
 from ...analysis.comparison import compare_quantile
+from ...core.columns import Floats, Ints
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
-from ..points import Floats, Ints
 from ..selection import Selection
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch

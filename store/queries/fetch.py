@@ -17,12 +17,12 @@ from typing import Self
 import numpy as np
 from sqlalchemy import Connection, Engine, select
 
+from ...core.columns import Floats, Ints
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION
 from ...core.stages import ordered
 from .. import schema
 from ..engines import database
-from ..points import Floats, Ints
 from ..retention import Retention
 from ..schema import storable_name
 from ..selection import Selection, step_seconds

@@ -15,10 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...analysis.breakdown import RankWindow, share_bounds
+from ...core.columns import Ints
 from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle
 from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STALL_TIME
 from ...core.stages import OVERHEAD
-from ..points import Ints
 from ..selection import Selection
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch, fetch_each, histograms_by_key, request_latency

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from ...analysis.regression.statistic import MinuteHistograms, StageSeconds
+from ...core.columns import Ints
 from ...core.histogram import SCALE
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from ...core.stages import OTHER
 from .. import schema
-from ..points import Ints
 from ..selection import Selection, moment
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot
 from .fetch import QueryGroup, fetch, fetch_exact

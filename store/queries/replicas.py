@@ -14,13 +14,13 @@ import pandas as pd
 from sqlalchemy import func, select
 
 from ...core import names
+from ...core.columns import Floats
 from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.names import HARDWARE, NOTED_US, OPEN_TIME
 from ...core.stages import ordered
 from .. import schema
 from ..events import STOPPED
-from ..points import Floats
 from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
 from ..selection import Selection, moment

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import func, select
 
+from ...core.columns import Floats, Ints
 from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_CANCELLED, STATUS_ERROR
 from ...core.stages import UNEXPLAINED as WITHOUT_CAUSE
 from ...core.stages import UNTIMED
 from .. import schema
-from ..points import Floats, Ints
 from ..selection import HISTOGRAMS, Indicator, Selection, moment
 from ..storage import Columns, PointQuery, StageCounts, Steps, StoreSnapshot, add_up
 from .fetch import QueryGroup, SharedPoints, add_up_steps, fetch, fetch_steps, points_with_key

@@ -23,8 +23,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core import names
+from ...core.columns import Ints
 from ...core.histogram import TOKEN_COUNTS, Histogram
-from ..points import Ints
 from ..selection import Selection
 from ..storage import Columns, PointQuery, StageCounts, add_up
 from .fetch import QueryGroup, count_at, fetch, fetch_steps, histograms_by_key, points_with_key

@@ -12,10 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...analysis.breakdown import RankWindow
+from ...core.columns import Floats, Ints
 from ...core.histogram import ZERO_THRESHOLD, bucket_bounds
 from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
-from ..points import Floats, Ints
 from ..selection import Selection
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps
 from . import fetch
@@ -62,6 +62,8 @@ class StepMixtures:
         return self.latency.sum.sum(axis=1) / self.latency.total, self.times.by_stage
 
     def _at(self, quantile: float) -> tuple[Floats, Floats]:
+        if not len(self.requests.index):  # all requests took less than a nanosecond
+            return self.latency.values_at(quantile), np.zeros(self.times.by_stage.shape)
         counts, totals = self.requests.amount.sum(axis=1), self.latency.total.tolist()
         window = RankWindow.of([quantile] * len(totals), totals, self.latency.zero.sum(axis=1).tolist())
         each = window.weights(counts) / np.maximum(counts, 1)

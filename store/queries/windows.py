@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
+from ...core.columns import Floats, Ints
 from ...core.errors import StoreError
 from ...core.histogram import MAX_SCALE, has_enough_samples
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
 from ...core.stages import OVERHEAD
 from .. import schema
-from ..points import Floats, Ints
 from ..selection import Selection, moment
 from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps, StoreSnapshot
 from .fetch import QueryGroup, StepCounts, count_at, estimated_rows, fetch_segments

@@ -334,7 +334,7 @@ def test_an_internal_error_is_a_500_without_details(served: Any, bodies: Any, mo
         raise ArithmeticError(msg)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "parse_metrics", broken)
+        patch.setattr(pipeline, "parse_export", broken)
         response = served.post("/v1/metrics", bodies.metrics(bodies.point()))
 
     assert (response.status_code, response.json()["code"], "secret" in response.text) == (500, 13, False)

@@ -27,6 +27,7 @@ from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
 from stagelens.store import KeptTrace, Selection, records
 from stagelens.store.inbox import AggregationInput, AggregationResult, Parcel
+from tests.collector.traces.otlp import read_spans
 
 CAPTURES = Path(__file__).parents[1] / "support" / "triton" / "captures"
 READER = SpanReader()
@@ -47,7 +48,7 @@ class Read:
 
     def __init__(self, *exports: bytes, media_type: str = JSON) -> None:
         self.tally = IngestResult()
-        read = [READER.read(media_type, body, TimeWindow(0, 2**40), self.tally).spans for body in exports]
+        read = [read_spans(READER, media_type, body, TimeWindow(0, 2**40), self.tally).spans for body in exports]
         parcels = [
             Parcel(1, counted=False, spans=encode_spans(spans), id=number) for number, spans in enumerate(read, 1)
         ]

@@ -92,7 +92,7 @@ def _check_processing(blob: bytes) -> None:
     _check_traces(folded.traces)
     counted = sum(point.histogram.count for point in points if point.metric == names.REQUEST_DURATION)
     assert counted == outcome.requests
-    assert folded.taken == [1]
+    assert folded.remove_ids == [1]
 
 
 def _check_columns(blob: bytes) -> None:

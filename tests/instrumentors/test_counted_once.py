@@ -18,6 +18,7 @@ from stagelens.instrumentors import recorder, recorder_state, records
 from stagelens.instrumentors.export import user_spans
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
 from stagelens.instrumentors.recorder_state import state
+from tests.collector.traces.otlp import read_spans
 from tests.instrumentors.conftest import Finished, trace_of
 
 INSTRUMENTOR = OpenTelemetrySdkInstrumentor
@@ -29,7 +30,7 @@ def span(name: str, **options: Any) -> Any:
 
 def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
     body = encode_spans(exported.get_finished_spans()).SerializeToString()
-    spans = SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), IngestResult()).spans
+    spans = read_spans(SpanReader(), PROTOBUF, body, TimeWindow(0, 2**40), IngestResult()).spans
     names = [spans.labels[label].name for label in spans.rows["label"]]
     return dict(zip(names, (spans.rows["flags"] & Flag.COUNTED != 0).tolist(), strict=True))
 

@@ -8,9 +8,10 @@ from sqlalchemy import Table, func, select
 
 from stagelens.core.histogram import Histogram
 from stagelens.store import schema
+from stagelens.store.bucket_blobs import decode_buckets
 from stagelens.store.engines import database
 from stagelens.store.engines.database import SqlPoints
-from stagelens.store.points import PointRow, decode_buckets
+from stagelens.store.points import PointRow
 from tests.support.raw_requests import Site
 
 # Later than the start of any bucket. [Unix seconds]

@@ -76,7 +76,7 @@ print(number)
 def taking(delivery: AggregationInput) -> AggregationResult:
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
     points = PointAggregator().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
-    return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])
+    return AggregationResult(points, remove_ids=[parcel.id for parcel in delivery.parcels])
 
 
 def test_processed_spans_count_like_a_batch(site: Site) -> None:
@@ -123,7 +123,7 @@ def test_processing_gets_a_limited_size_oldest_first(sqlite: Site) -> None:
         )
         given.append((waits, known, delivery.complete))
         counted = [Parcel(delivery.now, counted=True, spans=b"known")] if len(given) == 1 else []
-        return AggregationResult(taken=[parcel.id for parcel in delivery.parcels], left=counted)
+        return AggregationResult(remove_ids=[parcel.id for parcel in delivery.parcels], remaining=counted)
 
     sqlite.store.write([Batch("a", spans=b"x" * 30), Batch("b", spans=b"y" * 5)])
     sqlite.clock.now -= 1
@@ -173,7 +173,7 @@ def test_spans_processed_by_another_cannot_be_committed(sql: Site) -> None:
 
     def take() -> None:
         with sql.store.transaction() as connection:
-            replace_parcels(connection, AggregationResult(taken=[1, 2]))
+            replace_parcels(connection, AggregationResult(remove_ids=[1, 2]))
 
     with pytest.raises(StoreError, match="already processed"):
         take()

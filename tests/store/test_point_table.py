@@ -7,10 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from stagelens.core.columns import HistogramArrays
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.store.point_table import MAX_BLOCK_POINTS, MIN_BLOCK_POINTS, PointTable
-from stagelens.store.points import HistogramArrays, PointRow
+from stagelens.store.points import PointRow
 
 FORWARD = Histogram(5, {-3000: 1, -2999: 2**40, 7: 3}, zero=2, sum=0.25)
 EMPTY = Histogram(-10, {}, zero=2**50)

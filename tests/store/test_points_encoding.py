@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.core.columns import Buckets
 from stagelens.core.errors import StoreError
-from stagelens.store.points import Buckets, decode_buckets, encode_buckets
+from stagelens.store.bucket_blobs import decode_buckets, encode_buckets
 
 # Any bucket index at any scale, and any count of 63 bits.
 HISTOGRAMS = st.lists(

@@ -6,40 +6,35 @@ import gzip
 import json
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from stagelens.collector.ingest import pipeline
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.instrumentors import event as sending
+from tests.support.http_server import http_server
 
 
 def stored_events(served: Any) -> list[dict[str, Any]]:
-    """Return the events of the last hours."""
     now = datetime.now(UTC)
     found = served.store.read.events(now - timedelta(hours=5), now + timedelta(minutes=1))
     return found.drop(columns="at").to_dict("records")
 
 
 def test_an_acknowledged_event_is_stored(served: Any) -> None:
-    response = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
+    event = {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"}
+    response = served.post("/v1/events", gzip.compress(json.dumps(event).encode()), content_encoding="gzip")
 
     assert (response.status_code, response.headers["content-type"], response.json()) == (200, "application/json", {})
     assert stored_events(served) == [
         {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": "", "environment": ""}
     ]
     assert served.metric('stagelens_collector_requests_total{code="200",signal="events"}') == 1
-
-
-def test_a_gzipped_event_is_stored(served: Any) -> None:
-    response = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
-
-    assert (response.status_code, len(stored_events(served))) == (200, 1)
+    wrong = served.client.get("/v1/events")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize(
@@ -63,18 +58,21 @@ def test_an_invalid_event_is_refused_with_a_reason(
     assert reason in response.json()["message"]
 
 
-def test_a_wrong_method_gets_the_right_one(served: Any) -> None:
-    response = served.client.get("/v1/events")
-
-    assert (response.status_code, response.headers["allow"]) == (405, "POST")
-
-
-def test_a_failing_store_requests_a_retry(serve_slow: Any, slow: Any) -> None:
+def test_a_store_that_fails_or_waits_requests_a_retry(
+    serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve_slow()
     slow.failure = StoreError("the disk is full")
-    response = serve_slow().post("/v1/events", {"text": "x"})
+    failed = served.post("/v1/events", {"text": "x"})
+    slow.failure = None
+    monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.05)
+    slow.open.clear()
+    waited = served.post("/v1/events", {"text": "x"})
+    slow.open.set()
 
-    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
-    assert "the disk is full" in response.json()["message"]
+    assert (failed.status_code, failed.headers["retry-after"], waited.status_code) == (503, "5", 503)
+    assert "the disk is full" in failed.json()["message"]
+    assert "not committed within 0.05 s; send it again" in waited.json()["message"]
 
 
 def test_waiting_events_do_not_delay_exports(serve_slow: Any, slow: Any) -> None:
@@ -88,19 +86,6 @@ def test_waiting_events_do_not_delay_exports(serve_slow: Any, slow: Any) -> None
 
     assert meanwhile.status_code == 200
     assert [each.result().status_code for each in waiting] == [200, 200, 200]
-
-
-def test_a_store_without_a_response_requests_a_retry(
-    serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.05)
-    served = serve_slow()
-    slow.open.clear()
-    response = served.post("/v1/events", {"text": "x"})
-    slow.open.set()
-
-    assert response.status_code == 503
-    assert "not committed within 0.05 s; send it again" in response.json()["message"]
 
 
 def test_the_event_command_sends_an_event(served: Any) -> None:
@@ -127,7 +112,7 @@ def test_the_event_command_sends_an_event(served: Any) -> None:
     ]
 
 
-def test_the_event_command_prints_the_refusal(served: Any) -> None:
+def test_the_event_command_prints_why_an_event_is_not_stored(served: Any) -> None:
     with pytest.raises(StagelensError, match=r"rejected the event \(400\): kind is 'party'; write one of"):
         sending.send_event({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
@@ -137,74 +122,54 @@ def test_the_event_command_reports_a_missing_collector() -> None:
         sending.send_event({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
 
 
-def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, str]] = []
-    real = sending.post
+def test_an_event_uses_the_headers_of_exports_and_the_proxy_of_the_environment(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[dict[str, str], str]] = []
+    post = sending.post
 
-    def noted(url: str, body: bytes, headers: dict[str, str], *more: Any, **options: Any) -> Any:
-        seen.append(headers)
-        return real(url, body, headers, *more, **options)
-
-    monkeypatch.setattr(sending, "post", noted)
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=abc"}
-    sending.send_event({"text": "x"}, env)
-
-    assert seen == [{"x-api-key": "abc", "Content-Type": "application/json"}]
-    assert json.dumps(stored_events(served)[0]["text"]) == '"x"'
-
-
-def test_an_event_uses_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    real = sending.post
-
-    def noted(url: str, *arguments: Any, proxy: str) -> Any:
-        seen.append(proxy)
-        return real(url, *arguments)
+    def noted(url: str, body: bytes, headers: dict[str, str], *more: Any, proxy: str) -> Any:
+        seen.append((headers, proxy))
+        return post(url, body, headers, *more)
 
     monkeypatch.setattr(sending, "post", noted)
     monkeypatch.setenv("http_proxy", "proxy.example:3128")
-    monkeypatch.setenv("no_proxy", "")
-    sending.send_event({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    sending.send_event({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=abc"}
+    for excluded in ("", "127.0.0.1"):
+        monkeypatch.setenv("no_proxy", excluded)
+        sending.send_event({"text": "x"}, env)
 
-    assert seen == ["http://proxy.example:3128", ""]
-
-
-class Elsewhere(BaseHTTPRequestHandler):
-    """Server that redirects to another page, like a proxy with a login."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_POST(self) -> None:
-        """Send a redirect."""
-        self.asked.append(f"POST {self.path}")
-        self.send_response(302)
-        self.send_header("Location", "/login")
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        """Send a page."""
-        self.asked.append(f"GET {self.path}")
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Log nothing."""
+    headers = {"x-api-key": "abc", "Content-Type": "application/json"}
+    assert seen == [(headers, "http://proxy.example:3128"), (headers, "")]
+    assert stored_events(served)[0]["text"] == "x"
 
 
 def test_a_redirected_event_is_not_sent() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-        try:
-            with pytest.raises(
-                StagelensError, match=r"rejected the event \(302\): .*check that it is a Stagelens collector"
-            ):
-                sending.send_event({"text": "x"}, env)
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(lambda _: (302, {"Location": "/login"}, b"")) as server:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.url}
+        with pytest.raises(
+            StagelensError, match=r"rejected the event \(302\): .*check that it is a Stagelens collector"
+        ):
+            sending.send_event({"text": "x"}, env)
 
-    assert Elsewhere.asked == ["POST /v1/events"]
+    assert [(request.method, request.path) for request in server.requests] == [("POST", "/v1/events")]
+
+
+def test_exports_of_different_signals_are_validated_apart(
+    serve: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[set[type]] = []
+    validate = pipeline.validate_exports
+
+    def noted(exports: Any, *more: Any) -> Any:
+        kinds.append({type(export.content) for export in exports})
+        return validate(exports, *more)
+
+    monkeypatch.setattr(pipeline, "validate_exports", noted)
+    served = serve()
+    sent = {"/v1/metrics": bodies.metrics(bodies.point()), "/v1/traces": bodies.spans(*bodies.trace({"forward": 5}))}
+    with ThreadPoolExecutor(16) as pool:
+        codes = [response.status_code for response in pool.map(served.post, [*sent] * 32, [*sent.values()] * 32)]
+
+    assert set(codes) == {200}
+    assert {len(each) for each in kinds} == {1}

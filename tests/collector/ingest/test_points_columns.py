@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint
 
 from stagelens.collector.ingest import points
-from stagelens.collector.ingest.points import PointReader
-from stagelens.collector.ingest.validation import TimeWindow
-from stagelens.collector.otlp import json_encoding, protobuf_encoding
+from stagelens.collector.ingest.points import SUM_TOLERANCE, PointReader
+from stagelens.collector.ingest.validation import MAX_COUNT, TimeWindow
+from stagelens.collector.otlp import protobuf_encoding
 from stagelens.collector.otlp.model import ResourceMetrics
+from stagelens.collector.otlp.protobuf_encoding import read_metrics
 from stagelens.core import names
 from stagelens.core.errors import WireError
-from stagelens.core.histogram import Histogram
+from stagelens.core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
+from tests.collector.metrics import read_json
 
 NOW = time.time_ns()
 SECONDS = 1_000_000_000
@@ -44,7 +45,6 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
-    """Generate a valid point with some fields changed."""
     histogram = Histogram(draw(st.sampled_from([5, 5, 5, 3, -10, 8])))
     for value in draw(st.lists(st.floats(0.1, 10) | st.just(0.0), max_size=6)):
         histogram.record(value, draw(st.sampled_from([1, 2, 130, 70_000])))
@@ -57,8 +57,7 @@ def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
         scale=histogram.scale,
         zero_count=histogram.zero,
     )
-    # A sum at the limit that its buckets permit.
-    point.sum *= draw(st.sampled_from([1.0, 1.0, 1.05, 1 / 1.05, 1.0499999999, 1.2]))
+    point.sum *= draw(st.sampled_from([1.0, 1.0, 1.02, 1 / 1.02, 1.2, 0.8]))
     point.positive.offset = accepted_points["positive"]["offset"]
     counts = [int(count) for count in accepted_points["positive"]["bucketCounts"]]
     point.positive.bucket_counts.extend(counts)
@@ -93,7 +92,6 @@ METRICS = st.lists(
 
 
 def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> ExportMetricsServiceRequest:
-    """Generate a request with *metrics*."""
     request = ExportMetricsServiceRequest()
     for name, found in metrics:
         data = request.resource_metrics.add().scope_metrics.add().metrics.add(name=name).exponential_histogram
@@ -103,36 +101,54 @@ def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> 
 
 
 def accepted_points(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list[str]]:
-    """Return the accepted points of *export*, unordered, and the message about the others."""
     reader = PointReader(WINDOW)
     reader.read(export)
     return accepted_by(reader)
 
 
 def accepted_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
-    """Return the points accepted by *reader*, unordered, and the message about the others."""
     rejected = {str(reason): count for reason, count in reader.tally.rejected.items()}
     return sorted(map(repr, reader.points)), rejected, reader.tally.messages
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(METRICS)
-def test_columns_and_single_points_give_equal_results(
-    monkeypatch: pytest.MonkeyPatch, metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]
-) -> None:
-    request = exported(metrics)
-    body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
-    encodings: list[Callable[[], list[ResourceMetrics]]] = [
-        lambda: protobuf_encoding.read_metrics(request.SerializeToString()),
-        lambda: json_encoding.read_metrics(body),
-    ]
-    at_once = [accepted_points(read()) for read in encodings]
-    with monkeypatch.context() as patch:
-        patch.setattr(points, "valid_mask", lambda columns, _timed, _window: columns.odd & False)
-        one_by_one = [accepted_points(read()) for read in encodings]
+def is_valid(point: ExponentialHistogramDataPoint) -> bool:
+    """Return whether *point* of `inference.request.duration` is valid, by the rules in plain Python."""
+    start = point.start_time_unix_nano or point.time_unix_nano
+    counts = {point.positive.offset + place: count for place, count in enumerate(point.positive.bucket_counts) if count}
+    attributes = {pair.key: pair.value.string_value for pair in point.attributes}
+    times = (start // SECONDS, point.time_unix_nano // SECONDS)
+    return (
+        all(WINDOW.oldest <= at <= WINDOW.newest for at in times)
+        and start <= point.time_unix_nano
+        and MIN_SCALE <= point.scale <= MAX_SCALE
+        and not any(point.negative.bucket_counts)
+        and sum(counts.values()) + point.zero_count == point.count <= MAX_COUNT
+        and max(map(abs, counts), default=0) <= 1075 * 2.0**point.scale
+        and _has_possible_sum(point, counts)
+        and attributes.get(names.STATUS, "ok") in {"ok", "error"}
+        and 0 < len(attributes.get(names.DOMINANT, "overhead")) <= 64
+    )
 
-    assert at_once == one_by_one
-    assert at_once[0][:2] == at_once[1][:2]
+
+def _has_possible_sum(point: ExponentialHistogramDataPoint, counts: dict[int, int]) -> bool:
+    filled, least, most = sum(counts.values()), 0.0, 0.0
+    if counts:
+        least = filled * bucket_bounds(min(counts), point.scale)[0] / SUM_TOLERANCE
+        most = filled * bucket_bounds(max(counts), point.scale)[1] * SUM_TOLERANCE
+    most = math.inf if point.zero_count else most
+    return (point.HasField("sum") or not point.count) and least <= point.sum <= most and point.sum < math.inf
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(data_points(), max_size=12))
+def test_points_are_accepted_by_the_rules(sent: list[ExponentialHistogramDataPoint]) -> None:
+    reader = PointReader(WINDOW)
+    reader.read(read_metrics(exported([(names.REQUEST_DURATION, sent)]).SerializeToString()))
+    recorded = [point for point in sent if not point.flags & 1]
+    valid = [point for point in recorded if is_valid(point)]
+
+    assert [point.histogram.count for point in reader.points] == [point.count for point in valid if point.count]
+    assert reader.tally.rejected.total() == len(recorded) - len(valid)
 
 
 @settings(deadline=None, max_examples=20)
@@ -143,7 +159,7 @@ def test_exports_parsed_together_equal_exports_parsed_alone(
     exports: list[list[ResourceMetrics]] = []
     for request in map(exported, sent):
         body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
-        exports += protobuf_encoding.read_metrics(request.SerializeToString()), json_encoding.read_metrics(body)
+        exports += read_metrics(request.SerializeToString()), read_json(body)
     readers = [PointReader(WINDOW) for _ in exports]
 
     points.read_exports(list(zip(readers, exports, strict=True)))
@@ -153,7 +169,6 @@ def test_exports_parsed_together_equal_exports_parsed_alone(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Generate a serialized point with bytes changed, removed or inserted."""
     point = bytearray(draw(data_points()).SerializeToString()[:150])
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(point)))
@@ -161,36 +176,35 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(point)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60)
 @given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
-def test_damaged_points_are_refused_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
-    body = _body(*found)
-    at_once = result_or_malformed(body)
-    with monkeypatch.context() as patch:
-        patch.setattr(points, "valid_mask", lambda columns, _timed, _window: columns.odd & False)
+def test_damaged_points_change_no_other_point(found: list[bytes]) -> None:
+    together, alone = result_or_malformed(_body(*found)), [result_or_malformed(_body(point)) for point in found]
 
-        assert at_once == result_or_malformed(body)
+    if "malformed" in alone:
+        assert together == "malformed"
+    else:
+        assert together[0] == sorted(point for one in alone for point in one[0])
 
 
-def result_or_malformed(body: bytes) -> object:
-    """Return the message about *body*, or that it is malformed."""
+def result_or_malformed(body: bytes) -> Any:
     try:
-        return accepted_points(protobuf_encoding.read_metrics(body))
+        return accepted_points(read_metrics(body))
     except WireError:
         return "malformed"
 
 
 @pytest.mark.parametrize("count", [b"\x81" + b"\x80" * 9 + b"\0", b"\x80" * 10 + b"\0", b"\x81" + b"\x80" * 8 + b"\0"])
-def test_a_varint_over_ten_bytes_is_malformed(count: bytes) -> None:
+def test_a_varint_over_ten_bytes_is_no_count(count: bytes) -> None:
     counts = b"\x12" + bytes([len(count)]) + count
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
-    found = result_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
+    accepted, _, _ = accepted_points(read_metrics(_body(point + b"\x42" + bytes([len(counts)]) + counts)))
 
-    assert (found == "malformed") == (len(count) > 10)
+    assert len(accepted) == (len(count) <= 10)
 
 
 def test_usual_encodings_are_parsed_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf_encoding, "read_point", None)
+    monkeypatch.setattr(protobuf_encoding, "_normalized", None)
     histogram = Histogram()
     for value in (0.0, 0.001, 0.002, 5.0):
         histogram.record(value, 200)
@@ -210,7 +224,7 @@ def test_usual_encodings_are_parsed_as_columns(monkeypatch: pytest.MonkeyPatch) 
     point.positive.offset = positive["offset"]
     point.positive.bucket_counts.extend(map(int, positive["bucketCounts"]))
     reader = PointReader(WINDOW)
-    reader.read(protobuf_encoding.read_metrics(exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()))
+    reader.read(read_metrics(exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()))
 
     assert [found.histogram for found in reader.points] == [histogram] * 3
     assert math.isclose(sum(found.histogram.sum for found in reader.points), 3 * histogram.sum)
@@ -238,13 +252,10 @@ def test_unusual_encodings_are_parsed(as_written: bytes, otherwise: bytes | None
 
     assert unusual != plain
     assert ExponentialHistogramDataPoint.FromString(unusual) == point
-    assert accepted_points(protobuf_encoding.read_metrics(body)) == accepted_points(
-        protobuf_encoding.read_metrics(request)
-    )
+    assert accepted_points(read_metrics(body)) == accepted_points(read_metrics(request))
 
 
 def _body(*found: bytes) -> bytes:
-    """Return a request of a metric with *points*."""
     data = _nested(10, b"".join(_nested(1, point) for point in found) + b"\x10\x01")
     return _nested(1, _nested(2, _nested(2, _nested(1, names.REQUEST_DURATION.encode()) + data)))
 

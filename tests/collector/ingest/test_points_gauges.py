@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.ingest import pipeline
-from stagelens.collector.ingest.points import MAX_GAUGE_POINTS
+from stagelens.collector.ingest.gauges import MAX_GAUGE_POINTS
 from stagelens.collector.ingest.validation import TimeWindow
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core.hardware import (
     BY_METRIC,
     CPU,
@@ -43,14 +44,10 @@ def _place(sample: Reading) -> str:
 
 
 def export_of(media_type: str, body: bytes) -> pipeline.Export:
-    """Return the result of the collector for *body*."""
-    return pipeline.validate_metrics([pipeline.parse_metrics(media_type, body, "a:1", None)], TimeWindow(0, NOW + 60))[
-        0
-    ]
+    return pipeline.read_export("metrics", media_type, body, "a:1", TimeWindow(0, NOW + 60), SpanReader())
 
 
 def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> pipeline.Export:
-    """Return the result for a metric of another program."""
     about = [
         {"key": key, "value": {"intValue": value} if isinstance(value, int) else {"stringValue": value}}
         for key, value in (RESOURCE if resource is None else resource).items()
@@ -60,7 +57,6 @@ def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> p
 
 
 def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[str, Any]:
-    """Return a data point over a number of seconds."""
     return {
         "asDouble": value,
         "startTimeUnixNano": str(int((NOW - seconds) * NS)) if seconds else "0",
@@ -72,7 +68,6 @@ def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[st
 
 
 def stored_values(found: pipeline.Export) -> dict[str, float]:
-    """Return the stored values by name."""
     assert {point.metric for point in found.batch.points} <= {HARDWARE}
     return {point.stage: point.histogram.sum for point in found.batch.points}
 

@@ -20,22 +20,25 @@ from stagelens.collector.ingest.validation import Reason, TimeWindow
 from stagelens.collector.otlp.model import JSON, Attributes, ResourceSpans, RetainedSpan
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
+from tests.collector.traces.otlp import read_spans
 
 SPANS = SpanReader()
 STAGES = {"queue": 30_000_000, "forward": 50_000_000, "overhead": 1_234_567}
 
 
 def read(body: dict[str, Any]) -> RetainedTraceReader:
-    """Parse *body* with the default time window."""
     now = int(time.time())
     reader = RetainedTraceReader(TimeWindow(now - 86_400, now + 86_400))
-    reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).retained)
+    reader.read(read_spans(SPANS, JSON, json.dumps(body).encode(), reader.window, reader.tally).retained)
     return reader
 
 
 def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
-    trace = read(bodies.spans(*bodies.trace(STAGES))).traces[0]
+    spans = bodies.trace(STAGES)
+    reader = read(bodies.spans(*spans))
+    (trace,) = reader.traces
 
+    assert read(bodies.spans(*reversed(spans))).traces == reader.traces
     assert (trace.trace_id, trace.span_id, trace.duration_ns, trace.because, trace.dominant) == (
         "ab" * 16,
         "01" * 8,
@@ -51,12 +54,6 @@ def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
         ("queue", 0, 30_000_000),
         ("forward", 30_000_000, 50_000_000),
     ]
-
-
-def test_the_order_of_spans_does_not_matter(bodies: Any) -> None:
-    spans = bodies.trace(STAGES)
-
-    assert read(bodies.spans(*reversed(spans))).traces == read(bodies.spans(*spans)).traces
 
 
 def test_an_error_status_marks_a_trace_without_status_as_error(bodies: Any) -> None:
@@ -153,14 +150,9 @@ def test_a_child_without_a_stage_is_a_nested_request(bodies: Any) -> None:
     spans = bodies.trace({"forward": 5})
     spans[1] |= {"name": "rerank", "attributes": []}
     (trace,) = read(bodies.spans(*spans)).traces
-
-    assert [(span["name"], span["stage"]) for span in trace.spans] == [("rerank", "")]
-
-
-def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
-    spans = bodies.trace({"forward": 5})
     spans[1]["attributes"] = [{"key": names.STAGE, "value": {"intValue": 7}}]
 
+    assert [(span["name"], span["stage"]) for span in trace.spans] == [("rerank", "")]
     assert read(bodies.spans(*spans)).tally.rejected == {Reason.STAGE: 2}
 
 
@@ -170,49 +162,41 @@ def test_a_duplicate_span_id_refuses_the_trace(bodies: Any) -> None:
     assert read(bodies.spans(*spans, spans[1])).tally.rejected == {Reason.IDS: 3}
 
 
-def test_a_chain_of_spans_is_followed_once() -> None:
-    def chain(length: int) -> RetainedTraceReader:
-        now = time.time_ns()
-        stage: Attributes = {names.STAGE: "forward"}
-        root: Attributes = {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
-        spans = [
-            RetainedSpan(
-                trace_id="ab" * 16,
-                span_id=f"{number:016x}",
-                parent_id=f"{number - 1:016x}",
-                name="",
-                start_ns=now,
-                end_ns=now + 1,
-                error=False,
-                attributes=stage if number > 1 else root,
-            )
-            for number in range(1, length + 1)
-        ]
-        reader = RetainedTraceReader(TimeWindow(0, now))
-        reader.read([ResourceSpans({}, spans[::-1])])
-        return reader
+def retained(
+    attributes: Attributes, number: int = 1, parent: int = 0, *, trace: int = 1, took: int = 1
+) -> RetainedSpan:
+    now = time.time_ns()
+    return RetainedSpan(
+        trace_id=f"{trace:032x}",
+        span_id=f"{number:016x}",
+        parent_id=f"{parent:016x}",
+        name="",
+        start_ns=now,
+        end_ns=now + took,
+        error=False,
+        attributes=attributes,
+    )
 
-    assert len(chain(MAX_SPANS_A_TRACE).traces[0].spans) == MAX_SPANS_A_TRACE - 1
-    assert chain(MAX_SPANS_A_TRACE + 1).tally.rejected == {Reason.SIZE: MAX_SPANS_A_TRACE + 1}
+
+def read_spans_of(spans: list[RetainedSpan]) -> RetainedTraceReader:
+    reader = RetainedTraceReader(TimeWindow(0, time.time_ns()))
+    reader.read([ResourceSpans({}, spans)])
+    return reader
+
+
+ROOT: Attributes = {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
+
+
+def test_a_chain_of_spans_is_followed_once() -> None:
+    root, stage = retained(ROOT), {names.STAGE: "forward"}
+    spans = [retained({**stage}, number, number - 1) for number in range(2, MAX_SPANS_A_TRACE + 2)]
+
+    assert len(read_spans_of([*spans[-2::-1], root]).traces[0].spans) == MAX_SPANS_A_TRACE - 1
+    assert read_spans_of([*spans[::-1], root]).tally.rejected == {Reason.SIZE: MAX_SPANS_A_TRACE + 1}
 
 
 def test_a_batch_has_a_limited_number_of_traces() -> None:
-    now = time.time_ns()
-    spans = [
-        RetainedSpan(
-            trace_id=f"{number:032x}",
-            span_id="01" * 8,
-            parent_id="",
-            name="",
-            start_ns=now,
-            end_ns=now,
-            error=False,
-            attributes={names.KEPT_BECAUSE: "slow"},
-        )
-        for number in range(1, MAX_TRACES_A_BATCH + 3)
-    ]
-    reader = RetainedTraceReader(TimeWindow(0, now))
-    reader.read([ResourceSpans({}, spans)])
+    reader = read_spans_of([retained(ROOT, trace=number) for number in range(1, MAX_TRACES_A_BATCH + 3)])
 
     assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
 
@@ -257,27 +241,14 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
 def test_any_valid_partition_is_stored(stages_ns: dict[str, int]) -> None:
-    now = time.time_ns()
     attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
     attributes |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
-    root = RetainedSpan(
-        trace_id="ab" * 16,
-        span_id="01" * 8,
-        parent_id="",
-        name="r",
-        start_ns=now,
-        end_ns=now + sum(stages_ns.values()),
-        error=False,
-        attributes=attributes,
-    )
-    reader = RetainedTraceReader(TimeWindow(0, now))
-    reader.read([ResourceSpans({}, [root])])
+    reader = read_spans_of([retained(attributes, took=sum(stages_ns.values()))])
 
     assert [trace.stages_ns for trace in reader.traces] == [stages_ns]
 
 
 def load(bodies: Any, **changes: Any) -> dict[str, Any]:
-    """Return a phase of a cold start in the format of an agent."""
     span = bodies.trace({"forward": 5_000_000_000})[0]
     attributes = {names.LOAD_PHASE: "read", names.LOAD_OWN: 4_000_000_000, names.MODEL: "resnet", **changes}
     span["attributes"] = [

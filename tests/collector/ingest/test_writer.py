@@ -15,10 +15,14 @@ from stagelens.core.errors import StoreError
 from stagelens.store import Store
 
 
-def test_a_full_queue_requests_a_retry(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:
+@pytest.fixture
+def body(bodies: Any) -> bytes:
+    return json.dumps(bodies.metrics(bodies.point())).encode()
+
+
+def test_a_full_queue_requests_a_retry(serve_slow: Any, slow: Any, body: bytes, until: Callable[..., None]) -> None:
     served = serve_slow(queue_batches=2)
     slow.open.clear()
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch=f"a:{n}") for n in range(2)]
         assert slow.entered.acquire(timeout=60)
@@ -47,8 +51,7 @@ def test_a_transaction_of_small_batches_is_bounded(
     assert served.metric("stagelens_collector_commit_seconds_count") == 3
 
 
-def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
+def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, body: bytes) -> None:
     served = serve_slow(queue_bytes=int(len(body) * 1.5))
     slow.open.clear()
     with ThreadPoolExecutor(1) as pool:
@@ -61,11 +64,10 @@ def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) ->
 
 
 def test_batches_a_failing_store_refused_are_written_later(
-    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+    serve_slow: Any, slow: Any, body: bytes, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     served = serve_slow()
     slow.failure = StoreError("cannot write to stagelens.db: the disk is full")
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     responses = [served.post("/v1/metrics", body, x_stagelens_batch="a:1") for _ in range(2)]
     sick = served.client.get("/healthz")
     slow.failure = None
@@ -82,11 +84,10 @@ def test_batches_a_failing_store_refused_are_written_later(
 
 
 def test_a_slow_commit_gets_a_response_within_the_sender_timeout(
-    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    serve_slow: Any, slow: Any, body: bytes, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = serve_slow()
     slow.open.clear()
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.1)
         response = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
@@ -98,10 +99,9 @@ def test_a_slow_commit_gets_a_response_within_the_sender_timeout(
     assert (again.status_code, served.counted()) == (200, 1)
 
 
-def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, bodies: Any) -> None:
+def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, body: bytes) -> None:
     served = serve_slow(queue_batches=1)
     slow.failure = StoreError("locked")
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     served.post("/v1/metrics", body, x_stagelens_batch="a:1")
     response = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
     slow.failure = None
@@ -110,12 +110,11 @@ def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, b
 
 
 def test_a_batch_that_fails_the_store_is_dropped_alone(
-    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
+    serve_slow: Any, slow: Any, body: bytes, until: Callable[..., None]
 ) -> None:
     served = serve_slow()
     slow.broken_by = "metrics:bad"
     slow.open.clear()
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     with ThreadPoolExecutor(4) as pool:
         sent = {
             name: pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch=name)
@@ -146,9 +145,8 @@ def test_maintenance_continues_after_errors(
 
 
 def test_a_temporarily_locked_database_loses_nothing(
-    store: Store, served: Any, bodies: Any, until: Callable[..., None]
+    store: Store, served: Any, body: bytes, until: Callable[..., None]
 ) -> None:
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     other = sqlite3.connect(str(store.engine.url.database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as pool:
@@ -160,7 +158,7 @@ def test_a_temporarily_locked_database_loses_nothing(
         assert (future.result().status_code, served.counted()) == (200, 1)
 
 
-def test_writes_resume_after_a_full_disk(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
+def test_writes_resume_after_a_full_disk(served: Any, bodies: Any, store: Store, until: Callable[..., None]) -> None:
     many = [bodies.point(tuple(0.001 * 1.1**step for step in range(60)))] * 200
     for number, point in enumerate(many):
         many[number] = point | {"timeUnixNano": str(bodies.now_ns - number * 100 * 10**9), "startTimeUnixNano": "0"}

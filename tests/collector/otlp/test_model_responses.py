@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.collector.otlp.model import Failure
+from stagelens.collector.otlp.responses import Failure
 
 
 @pytest.mark.parametrize(

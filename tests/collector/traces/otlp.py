@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stagelens.collector.ingest.validation import IngestResult, TimeWindow
-from stagelens.collector.otlp.model import JSON
+from stagelens.collector.otlp.json_encoding import to_protobuf
+from stagelens.collector.otlp.model import JSON, Correction, ResourceSpans
 from stagelens.collector.traces.columns import Spans
 from stagelens.collector.traces.rule_config import Rule
 from stagelens.collector.traces.span_reader import SpanReader
@@ -23,7 +24,6 @@ KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
 
 
 def attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return attributes as OTLP/JSON."""
     return [{"key": key, "value": _value(value)} for key, value in values.items()]
 
 
@@ -49,7 +49,6 @@ def span(
     events: Iterable[tuple[str, float]] = (),
     **fields: Any,
 ) -> dict[str, Any]:
-    """Return a span; its times, and those of *events*, are milliseconds after noon."""
     return {
         "traceId": f"{7:032x}",
         "spanId": f"{id:016x}",
@@ -65,7 +64,6 @@ def span(
 
 
 def export(*spans: dict[str, Any], scope: str = "theirs", resource: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return an export of *spans*."""
     found = {"service.name": "shop"} if resource is None else resource
     return {
         "resourceSpans": [
@@ -78,7 +76,6 @@ def export(*spans: dict[str, Any], scope: str = "theirs", resource: Mapping[str,
 
 
 def as_protobuf(body: dict[str, Any]) -> bytes:
-    """Return the same export as protobuf."""
     body = json.loads(json.dumps(body))
     for resource in body["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -89,6 +86,21 @@ def as_protobuf(body: dict[str, Any]) -> bytes:
 
 
 def read(body: dict[str, Any], own: Sequence[Rule] = (), tally: IngestResult | None = None) -> Spans:
-    """Parse an export with custom rules before the built-in ones."""
-    reader = SpanReader(lambda: own)
-    return reader.read(JSON, json.dumps(body).encode(), ALWAYS, tally or IngestResult()).spans
+    return read_spans(SpanReader(lambda: own), JSON, json.dumps(body).encode(), ALWAYS, tally or IngestResult()).spans
+
+
+class ReadSpans(NamedTuple):
+    spans: Spans
+    retained: list[ResourceSpans]
+
+
+def read_spans(  # noqa: PLR0917 - the export and its limits
+    reader: SpanReader,
+    media_type: str,
+    body: bytes,
+    window: TimeWindow,
+    tally: IngestResult,
+    correct: Correction | None = None,
+) -> ReadSpans:
+    parsed = reader.parse(to_protobuf(body, ExportTraceServiceRequest) if media_type == JSON else body, correct)
+    return ReadSpans(reader.finish([parsed], window, [tally])[0], parsed.retained)

@@ -40,8 +40,6 @@ SHOP, STOCK = SpanSource("shop", "1", "prod", "pod-1"), SpanSource("stock")
 
 @dataclass(frozen=True)
 class Span:
-    """Span for tests; times are nanoseconds after `NOON`."""
-
     id: int
     parent: int = 0
     start: int = 0
@@ -54,7 +52,6 @@ class Span:
 
 
 def columns(spans: Sequence[Span]) -> Spans:
-    """Return *spans* in the parsed form of an export."""
     sources, labels = list({span.source: 0 for span in spans}), list({span.label: 0 for span in spans})
     rows = np.zeros(len(spans), ROW)
     for row, span in zip(rows, spans, strict=True):
@@ -67,7 +64,6 @@ def columns(spans: Sequence[Span]) -> Spans:
 
 
 def opened(trace: KeptTrace) -> KeptTrace:
-    """Return *trace* as read from the store."""
     assert trace.document is not None
     document = records.unpack_trace(trace.document)
     read = {"spans": document["spans"], "attributes": document["attributes"], "parent_id": document["parent"]}
@@ -75,8 +71,6 @@ def opened(trace: KeptTrace) -> KeptTrace:
 
 
 class Shown(NamedTuple):
-    """Span as shown in a retained trace; times in nanoseconds."""
-
     name: str
     stage: str
     start: int
@@ -95,16 +89,13 @@ class Inbox:
         self._numbers = 0
 
     def put(self, spans: Sequence[Span], at: int) -> None:
-        """Receive an export of *spans* at *at* seconds after `NOON`."""
         self.put_parcel(Parcel(NOON + at, counted=False, spans=encode_spans(columns(spans))))
 
     def put_parcel(self, parcel: Parcel) -> None:
-        """Store *parcel* under a new number."""
         self._numbers += 1
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)
 
     def process(self, at: int, max_bytes: int | None = None) -> InboxOutcome:
-        """Process the inbox at *at* seconds after `NOON`."""
         ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
         waiting = [parcel for parcel in ordered if not parcel.counted]
         chosen, size = list[Parcel](), 0
@@ -117,21 +108,19 @@ class Inbox:
         delivery = AggregationInput(NOON + at, chosen, counted, complete=len(chosen) == len(waiting))
         folded, outcome = process_inbox(delivery, self.limits, self.keep)
 
-        assert len(set(folded.taken)) == len(folded.taken)
-        for number in folded.taken:
+        assert len(set(folded.remove_ids)) == len(folded.remove_ids)
+        for number in folded.remove_ids:
             del self.parcels[number]
-        for parcel in folded.left:
+        for parcel in folded.remaining:
             self.put_parcel(parcel)
         self.points += folded.points
         self.traces += map(opened, folded.traces)
         return outcome
 
     def rows(self) -> int:
-        """Return the number of waiting rows."""
         return sum(len(decode_rows(parcel.spans)) for parcel in self.parcels.values() if not parcel.counted)
 
     def waiting(self) -> int:
-        """Return the number of waiting parcels."""
         return sum(not parcel.counted for parcel in self.parcels.values())
 
 
@@ -139,7 +128,6 @@ Counted = dict[tuple[Series, str, str, int], tuple[dict[int, int], int, int]]
 
 
 def counted(points: Iterable[Point]) -> Counted:
-    """Return buckets, zero count and sum (in nanoseconds) by series, metric, key and 10 s, without those of replicas and losses."""
     histograms: dict[Any, Any] = {}
     for point in points:
         if point.metric in schema.WITHOUT_TOTALS or point.metric == names.COLLECTOR_LOST:
@@ -187,7 +175,6 @@ class Plain:
         return found
 
     def root_of(self, span: Span) -> Span | None:
-        """Return the root span of the request of *span*."""
         root = self._root_above(span)
         top = self._way(span)[-1]
         if root is not None or not top.parent or self._parent(top) is not None:
@@ -202,29 +189,34 @@ class Plain:
         return hosts[0] if len(hosts) == 1 else None
 
     def _above(self, span: Span) -> Span | None:
-        """Return the parent of *span*, or the root of its request if there is none."""
         root = self.root_of(span)
         return None if root is span else self._up(span) or root
 
     def own_times(self, root: Span) -> dict[str, int]:
-        """Return the time of the request of *root* in each stage."""
         return partition(self._intervals(root), root.start, root.end or 0)
+
+    def _rows(self, root: Span) -> list[Span]:
+        return [span for span in self.spans.values() if self.root_of(span) is root]
+
+    def _children(self, span: Span) -> list[Span]:
+        return [each for each in self.spans.values() if self._above(each) is span]
+
+    def _servers(self, span: Span) -> list[Span]:
+        below = self.below[span.trace, span.id]
+        return [each for each in below if self._root_above(each) is each and each.end is not None]
 
     def _intervals(self, root: Span) -> list[Interval]:
         found: list[Interval] = []
-        for span in (span for span in self.spans.values() if self.root_of(span) is root):
-            below = [each for each in self.spans.values() if self._above(each) is span]
-            end = span.end or root.end or 0
-            stage = span.label.stage
-            servers = [
-                each
-                for each in self.below[span.trace, span.id]
-                if self._root_above(each) is each and each.end is not None
-            ]
+        for span in self._rows(root):
+            below, servers, end, stage = (
+                self._children(span),
+                self._servers(span),
+                span.end or root.end or 0,
+                span.label.stage,
+            )
             if span is not root and stage and span.label.kind == "client" and servers:
-                busy = min(
-                    sum(min((each.end or 0) - each.start, end - span.start) for each in servers), end - span.start
-                )
+                busy = sum(min((each.end or 0) - each.start, end - span.start) for each in servers)
+                busy = min(busy, end - span.start)
                 before = (end - span.start - busy) // 2
                 found.append((stage, span.start + before, min(span.start + before + busy, end)))
                 stage = "network"
@@ -238,17 +230,10 @@ class Plain:
     def shown(self, root: Span) -> list[Shown]:
         """Return the spans in the retained trace of the request of *root*, unordered."""
         found: list[Shown] = []
-        for span in (span for span in self.spans.values() if self.root_of(span) is root):
-            below = [each for each in self.spans.values() if self._above(each) is span]
-            end = span.end or root.end or 0
+        for span in self._rows(root):
+            below, end = self._children(span), span.end or root.end or 0
             at, took = span.start - root.start, max(end - span.start, 0)
-            servers = [
-                each
-                for each in self.below[span.trace, span.id]
-                if self._root_above(each) is each
-                and each.end is not None
-                and (each.source != span.source or span.label.kind in CALLS)
-            ]
+            servers = [each for each in self._servers(span) if each.source != span.source or span.label.kind in CALLS]
             is_call = span.label.kind == "client" and bool(servers) and bool(span.label.stage)
             if span is not root:
                 stage = "network" if is_call else span.label.stage
@@ -265,11 +250,10 @@ class Plain:
         return found
 
     def points(self) -> list[Point]:
-        """Count all requests."""
         by_group: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
         for root in self.roots:
             end = NOON + (root.end or 0) // NS
-            rows = [span for span in self.spans.values() if self.root_of(span) is root]
+            rows = self._rows(root)
             counts = by_group[self._series(root, rows), end - end % 10]
             counts.add(self.own_times(root), (root.end or 0) - root.start)
             self._count_response(counts, root, rows)

@@ -11,13 +11,13 @@ import pytest
 
 from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.model import JSON, PROTOBUF
-from stagelens.collector.traces.columns import Flag, Label, Spans, StreamMeasurements, encode_spans
+from stagelens.collector.traces.columns import Flag, Label, Spans, StreamMeasurements
 from stagelens.collector.traces.rule_config import Rule, SpanCondition, SpanFacts, built_in
 from stagelens.collector.traces.rules import RuleSet
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names, stages
 from stagelens.core.health_probes import PROBES, ProbePolicy
-from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
+from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, read_spans, span
 
 FOLDER = Path(__file__).parent / "spans"
 SPANS: list[tuple[str, str, dict[str, Any]]] = [
@@ -31,20 +31,12 @@ RULES = RuleSet(built_in())
 
 
 def written(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the span of *case*."""
     fields = {key: value for key, value in case.items() if key != "expect"}
     return span(**fields)
 
 
 def label(spans: Spans, row: int = 0) -> Label:
-    """Return the label of a row."""
     return spans.labels[spans.rows["label"][row]]
-
-
-def rule_of(scope: str, case: dict[str, Any]) -> str:
-    """Return the name of the rule that matches the span of *case*."""
-    facts = SpanFacts(scope, case["name"], case["kind"], case.get("values", {}), {}, not case.get("parent"))
-    return RULES.find(facts).name
 
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
@@ -60,7 +52,10 @@ def test_a_span_is_classified_by_its_convention(scope: str, case: dict[str, Any]
     ]
     stream = StreamMeasurements(*spans.streams[0].tolist()[1:]) if len(spans.streams) else StreamMeasurements()
 
-    assert rule_of(scope, case) == expected.get("rule", "no rule")
+    facts = SpanFacts(scope, case["name"], case["kind"], case.get("values", {}), {}, not case.get("parent"))
+    assert RULES.find(facts).name == expected.get("rule", "no rule")
+    # Prompts, queries and addresses are not stored.
+    assert "secret" not in repr((spans.labels, spans.sources))
     for key in ("name", "stage", "head", "request", "model", "model_version", "route"):
         if key in expected:
             assert getattr(found, key) == expected[key], key
@@ -73,22 +68,11 @@ def test_a_span_is_classified_by_its_convention(scope: str, case: dict[str, Any]
     assert own["start"] == NOON_NS + expected.get("start", 0) * 10**6
 
 
-@pytest.mark.parametrize(("scope", "case"), CASES)
-def test_prompts_queries_and_addresses_are_not_stored(scope: str, case: dict[str, Any]) -> None:
-    spans = read(export(written(case), scope=scope))
-
-    assert "secret" not in repr((spans.labels, spans.sources))
-
-
-def test_every_built_in_rule_has_a_span() -> None:
+def test_every_built_in_rule_has_a_span_a_source_and_known_stages() -> None:
     shown = {case["expect"].get("rule") for _, _, case in SPANS}
-
-    assert {rule.name for rule in built_in()} - shown == set()
-
-
-def test_every_built_in_rule_names_its_source_and_known_stages() -> None:
     used = {stage for rule in built_in() for stage in (rule.stage, rule.head, *(part.stage for part in rule.parts))}
 
+    assert {rule.name for rule in built_in()} - shown == set()
     assert used - {""} <= stages.BY_KEY.keys() - {stages.OVERHEAD}
     assert all(rule.source for rule in built_in())
 
@@ -175,17 +159,6 @@ def test_spans_counted_by_the_agent_are_marked() -> None:
         assert read(export(span(kind="server", values={names.COUNTED: value}))).rows["flags"][0] == flag
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
-def test_both_encodings_of_a_convention_give_equal_rows(file: Path) -> None:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    body = export(*map(written, content["spans"]), scope=content["scope"])
-    reader = SpanReader()
-    by_json = reader.read(JSON, json.dumps(body).encode(), ALWAYS, IngestResult()).spans
-    by_protobuf = reader.read(PROTOBUF, as_protobuf(body), ALWAYS, IngestResult()).spans
-
-    assert encode_spans(by_json) == encode_spans(by_protobuf)
-
-
 def test_a_health_probe_is_recognised_by_route_name_path_and_agent() -> None:
     method = {"http.request.method": "GET"}
     probes = [
@@ -210,13 +183,13 @@ def test_a_health_probe_is_recognised_by_route_name_path_and_agent() -> None:
         for place, (name, values, *_) in enumerate([*probes, *users])
     ]
     for media_type, body in ((JSON, json.dumps(export(*nodes)).encode()), (PROTOBUF, as_protobuf(export(*nodes)))):
-        spans = SpanReader().read(media_type, body, ALWAYS, IngestResult()).spans
+        spans = read_spans(SpanReader(), media_type, body, ALWAYS, IngestResult()).spans
         is_probe = (spans.rows["flags"] & Flag.PROBE) != 0
 
         assert [label(spans, int(row)).route for row in np.flatnonzero(is_probe)] == [route for *_, route in probes]
         assert is_probe[: len(probes)].all()
         assert "secret" not in repr(spans.labels)
-    none = SpanReader(probes=ProbePolicy.parse("none")).read(
-        JSON, json.dumps(export(*nodes)).encode(), ALWAYS, IngestResult()
+    none = read_spans(
+        SpanReader(probes=ProbePolicy.parse("none")), JSON, json.dumps(export(*nodes)).encode(), ALWAYS, IngestResult()
     )
     assert not (none.spans.rows["flags"] & Flag.PROBE).any()

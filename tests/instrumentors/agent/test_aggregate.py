@@ -29,6 +29,7 @@ from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, ExportInterval, chunks
 from stagelens.instrumentors.stalls import BEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
+from tests.collector.traces.otlp import read_spans
 from tests.support.otlp_bodies import read_traces
 
 MS = 1_000_000
@@ -506,7 +507,7 @@ def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> Non
             )
         )
         body = gzip.decompress(encoder.traces([trace], 0))
-        spans.read(SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).retained)
+        spans.read(read_spans(SpanReader(), PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).retained)
 
         assert delta.counts.requests == 1
         assert len(spans.traces) == 1

@@ -57,5 +57,5 @@ def test_any_bytes_are_a_message_or_a_value_error(content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [b"\x0a", b"\x0a\x02a", b"\x09aaa", b"\x80" * 20, b"{}", b"<html>"])
 def test_truncated_or_invalid_protobuf_is_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match="not a protobuf message"):
+    with pytest.raises(ValueError, match=r"not a protobuf message|varint"):
         parse_fields(content)

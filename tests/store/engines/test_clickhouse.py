@@ -18,14 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, func, make_url, select
 
+from stagelens.core.columns import Buckets
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import METRICS, REQUEST_DURATION
 from stagelens.store import Batch, Point, Retention, schema
+from stagelens.store.bucket_blobs import encode_buckets
 from stagelens.store.engines import clickhouse_sql, database
 from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints, ClickHouseServer, parse_url
 from stagelens.store.engines.clickhouse_sql import select_query
-from stagelens.store.points import Buckets, PointRow, encode_buckets
+from stagelens.store.points import PointRow
 from stagelens.store.schema import Segment, take_part
 from stagelens.store.storage import Columns, PointQuery, Points, PreparedWrite, Steps, join_columns, sum_points
 from tests.store.clickhouse_server import clickhouse_server, embedded_url, new_database

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stagelens.store.points import Buckets, Ints, merge_buckets
+from stagelens.core.columns import Buckets, Ints, merge_buckets
 from stagelens.store.queries.fetch import add_up_steps
 from stagelens.store.queries.latency import Mixture
 from stagelens.store.queries.time_series import step_mixtures
