@@ -70,8 +70,15 @@ def heat_figure(
         shapes.append(horizontal_line(threshold_seconds, "$bad"))
         notes.append(_objective_label(threshold_seconds))
     yaxis = fixed_axis(float(np.log10(low)), float(np.log10(high)), type="log", showgrid=False, **log_ticks(low, high))
-    more = {"annotations": notes, "shapes": shapes}
-    return figure(data, (50, 34, 22, 24), hovermode="closest", xaxis=axis.layout(), yaxis=yaxis, **more)
+    return figure(
+        data,
+        (50, 34, 22, 24),
+        hovermode="closest",
+        xaxis=axis.layout(),
+        yaxis=yaxis,
+        annotations=notes,
+        shapes=shapes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

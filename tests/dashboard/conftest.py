@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, ViewportSize
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
@@ -157,7 +157,7 @@ def serve() -> Iterator[Serve]:
             clock: Callable[[], float] = NOW.timestamp,
             **config: Any,
         ) -> str:
-            dashboard = Dashboard(DashboardConfig(**{"port": 0, **config}), store, alerts, clock=clock)
+            dashboard = Dashboard(DashboardConfig(port=0, **config), store, alerts, clock=clock)
             dashboard.start()
             started.callback(dashboard.stop)
             return "http://{}:{}".format(*dashboard.address)
@@ -170,8 +170,8 @@ def open_tab(browser: Browser) -> Iterator[OpenTab]:
     """Opens tabs of their own that are closed with the test."""
     with ExitStack() as opened:
 
-        def open_(address: str, **options: Any) -> Visit:
-            context = browser.new_context(**{"viewport": DESKTOP, **options})
+        def open_(address: str, viewport: ViewportSize = DESKTOP, **options: Any) -> Visit:
+            context = browser.new_context(viewport=viewport, **options)
             opened.callback(context.close)
             return Visit(context.new_page(), address)
 
