@@ -22,7 +22,7 @@ help: ## list these commands
 
 # Options of the demo, such as DEMO='--port 9000'; examples/demo/run.py lists them.
 DEMO ?=
-demo: $(VENV)/demo-$(INSTALL) ## a real model service with Stagelens on it: prints the address of a page that shows which stage makes p99 slow
+demo: $(VENV)/demo-$(INSTALL) ## a real model service with Stagelens: prints the address of a page that shows which stage makes p99 slow
 	@exec $(BIN)/python examples/demo/run.py $(DEMO)
 
 # K is a part of the names of tests or of their files: only those are run.
@@ -40,7 +40,7 @@ test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what dif
 	@$(NAMED) --tier first --changed main
 
 .PHONY: test-stacks
-test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 7 GB)
+test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser (15 minutes; needs 7 GB)
 	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
 
 # Left out is what does not depend on the version of a library, and what takes long: processes that only import, compilation.
@@ -67,7 +67,7 @@ agent: $(VENV)/dev-$(INSTALL)
 KILLS  ?= 100
 INPUTS ?= 1000000
 .PHONY: soak chaos fuzz flood outside upstream
-soak: $(VENV)/stacks-$(INSTALL) stacks tensorflow llama router truth ## what takes long: TensorFlow, vLLM and llama-cpp-python, leaks, new examples for property tests, chaos, fuzz, flood, outside, upstream (hours; KILLS=100 INPUTS=1000000)
+soak: $(VENV)/stacks-$(INSTALL) stacks tensorflow llama router truth ## what takes long, also chaos, fuzz, flood, outside, upstream (hours; KILLS=100 INPUTS=1000000)
 	$(PYTEST) --tier soak
 	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
 	$(MAKE) --no-print-directory chaos fuzz flood outside upstream

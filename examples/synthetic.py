@@ -180,12 +180,10 @@ class Requests:
 
     @property
     def wall(self) -> NDArray[np.int64]:
-        """Wall time in nanoseconds; shape (n,)."""
         return self.spent.sum(axis=1)
 
     @property
     def dominant(self) -> NDArray[np.int64]:
-        """Which stage took most, of equal ones the first; shape (n,)."""
         return self.spent.argmax(axis=1)
 
 
@@ -198,7 +196,6 @@ class TraceId(NamedTuple):
 
 
 def draw(shapes: Mapping[str, Shape], n: int, random: np.random.Generator) -> Requests:
-    """Return *n* requests."""
     columns = [
         np.exp(random.normal(np.log(shape.median_ms * 1e6), shape.sigma, n))
         * np.where(random.random(n) < shape.slow_share, shape.slow_factor, 1.0)
@@ -208,7 +205,6 @@ def draw(shapes: Mapping[str, Shape], n: int, random: np.random.Generator) -> Re
 
 
 def points(series: Series, at: int, requests: Requests) -> Iterator[Point]:
-    """Yield the three kinds of histograms of *requests*, as an agent sends them."""
     wall, dominant = requests.wall, requests.dominant
     bucket = _bucket(wall)
     for place, stage in enumerate(requests.stages):
@@ -223,7 +219,6 @@ def points(series: Series, at: int, requests: Requests) -> Iterator[Point]:
 def stream_points(
     series: Series, at: int, requests: Requests, stream: Stream, random: np.random.Generator
 ) -> Iterator[Point]:
-    """Yield what the tokens of *requests* were like, as an agent sends it."""
     before = [place for place, stage in enumerate(requests.stages) if stage not in stream.after]
     until = requests.spent[:, before]
     decode = requests.spent[:, requests.stages.index("decode")] / 1e6
@@ -252,7 +247,6 @@ def stream_points(
 def profile_points(
     series: Series, at: int, requests: Requests, code: Mapping[str, Sequence[CodeFrame]]
 ) -> Iterator[Point]:
-    """Yield the samples of the slow requests and of a uniform share of the others."""
     wall = requests.wall
     sampled = (wall > np.quantile(wall, _SAMPLED_ABOVE)) | (np.arange(len(wall)) % _SAMPLED_EACH == 0)
     bucket = _bucket(wall)
@@ -339,7 +333,6 @@ def _trace(series: Series, requests: Requests, row: int, because: str, identity:
 
 
 def batch(service: Service, at: int, *, second_version: bool, seed: int = 0) -> Batch:
-    """Return what the agents of *service* would send for the bucket that starts *at* these Unix seconds."""
     random = np.random.default_rng([seed, at, *service.name.encode()])
     shapes = {**service.stages, **(service.changed if second_version else {})}
     day = 1 + 0.3 * np.sin(2 * np.pi * (at % 86_400) / 86_400)
@@ -395,7 +388,6 @@ def fill(
 
 
 def main() -> None:
-    """Fill the database named on the command line with two hours that end now."""
     store = Store.open(f"sqlite:///{sys.argv[1]}")
     now = datetime.now(UTC)
     fill(store, now - timedelta(hours=2), now)

@@ -16,7 +16,6 @@ START_SECONDS = 60
 
 
 def main(url: str, requests: int) -> None:
-    """Ask *url* for so many *requests*."""
     wait_until_it_answers(url)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for _ in pool.map(ask, [url] * requests):
@@ -24,7 +23,6 @@ def main(url: str, requests: int) -> None:
 
 
 def wait_until_it_answers(url: str) -> None:
-    """Return once *url* answers; give up after a minute."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -36,7 +34,6 @@ def wait_until_it_answers(url: str) -> None:
 
 
 def ask(url: str) -> None:
-    """Ask *url* once."""
     with urllib.request.urlopen(url, timeout=30) as response:
         response.read()
 

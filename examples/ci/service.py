@@ -16,7 +16,6 @@ FORWARD_SECONDS = 0.002
 
 
 async def predict(_: Request) -> PlainTextResponse:
-    """Answer after a while."""
     with stagelens.stage("preprocess"):
         await asyncio.sleep(PREPROCESS_SECONDS)
     with stagelens.stage("forward"):

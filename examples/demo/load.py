@@ -60,7 +60,6 @@ async def post(client: httpx.AsyncClient, url: str, content: bytes) -> None:
 
 
 def main() -> None:
-    """Read the options and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--rate", type=float, default=12, help="requests a second (default 12)")

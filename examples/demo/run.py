@@ -34,11 +34,6 @@ class Stopped(Exception):  # noqa: N818 - no error
 
 
 def pause(seconds: float) -> None:
-    """Wait for *seconds*.
-
-    Raises:
-        Stopped: Ctrl-C was pressed.
-    """
     until = time.monotonic() + seconds
     while not SIGNALS and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 0.1))
@@ -47,13 +42,11 @@ def pause(seconds: float) -> None:
 
 
 def say(text: str) -> None:
-    """Print *text* after the time since the start, as minutes:seconds."""
     minutes, seconds = divmod(int(time.monotonic() - STARTED), 60)
     print(f"  {minutes}:{seconds:02d}  {text}", flush=True)
 
 
 def free_port(preferred: int) -> int:
-    """Return *preferred* if nobody listens there, else a port that is free now."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,8 +111,6 @@ def wait_for(url: str, child: subprocess.Popen[bytes], log: Path, seconds: float
 
 @contextmanager
 def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
-    """Receive alerts as Slack or PagerDuty would, and show them; yields the webhook's URL."""
-
     class Inbox(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             try:
@@ -135,7 +126,7 @@ def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
                 say("the first card of the page says what is wrong; click it to see since when, and in which requests")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
-            """Stay silent: the alert itself is shown."""
+            ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Inbox)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -147,7 +138,6 @@ def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
 
 
 def write_slo_file(folder: Path, webhook_url: str, dashboard_url: str) -> Path:
-    """Write slo.yaml with our inbox as its channel into *folder*."""
     path = folder / "slo.yaml"
     channel = f"\nchannels:\n  - kind: webhook\n    url: {webhook_url}\n\ndashboard_url: {dashboard_url}\n"
     path.write_text((HERE / "slo.yaml").read_text() + channel)
@@ -155,7 +145,6 @@ def write_slo_file(folder: Path, webhook_url: str, dashboard_url: str) -> Path:
 
 
 def service_command(port: int) -> list[str]:
-    """Return the service's own command with `stagelens run` in front of it."""
     own = [sys.executable, "-m", "uvicorn", "serve:app", "--port", str(port), "--log-level", "warning"]
     stages = ["--stage", "preprocess=serve:prepare", "--stage", "postprocess=serve:describe"]
     return [*STAGELENS, "run", *stages, "--", *own]
@@ -180,11 +169,6 @@ def counted_requests(dashboard_url: str) -> int:
 
 
 def demo(options: argparse.Namespace) -> None:
-    """Start everything, release version 2 after a while, and wait for Ctrl-C.
-
-    Raises:
-        Stopped: Ctrl-C was pressed.
-    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-demo-")))
         collector_port, dashboard_port = free_port(options.collector_port), free_port(options.port)
@@ -227,7 +211,6 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def start_release(stack: ExitStack, folder: Path, port: int, settings: dict[str, str], *, version: int) -> None:
-    """Start the service as *version* and wait until its model is loaded."""
     say(f"starting the service, version {version}.0.0")
     log = folder / f"service-{version}.log"
     attributes = f"service.version={version}.0.0,deployment.environment.name=demo"
@@ -237,7 +220,6 @@ def start_release(stack: ExitStack, folder: Path, port: int, settings: dict[str,
 
 
 def main() -> None:
-    """Read the options and run until Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--port", type=int, default=8600, help="of the dashboard; another if it is taken (default 8600)"

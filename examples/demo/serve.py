@@ -31,23 +31,19 @@ def prepare(content: bytes) -> bytes:
 
 
 def describe(result: Any) -> dict[str, Any]:
-    """Turn the model's answer into ours."""
     output = result.output
     return {"label": output.label, "mime": output.mime_type, "group": output.group, "score": round(result.score, 4)}
 
 
 async def upload(request: Request) -> bytes:
-    """Read the request's body."""
     return await request.body()
 
 
 @app.post("/identify")
 def identify(content: Annotated[bytes, Depends(upload)]) -> dict[str, Any]:
-    """Say what kind of file the body is."""
     return describe(model.identify_bytes(prepare(content)))
 
 
 @app.get("/healthz")
 async def healthz() -> dict[str, int]:
-    """Say that the model is loaded."""
     return {"version": VERSION}

@@ -30,7 +30,6 @@ SLOWER_SECONDS = "0.1"
 
 
 def github() -> tuple[dict[str, str], list[str], list[str]]:
-    """The environment, the steps, and those that run after failures of others."""
     job = _read("github.yml")["jobs"]["latency"]
     steps = [step for step in job["steps"] if "run" in step]
     first = [step["run"] for step in steps if step.get("if") != "always()"]
@@ -42,13 +41,11 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def commands(steps: list[str]) -> list[list[str]]:
-    """Return the words of each command of *steps*."""
     return [shlex.split(line) for step in steps for line in step.replace("\\\n", " ").splitlines()]
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> tuple[Path, str]:
-    """A repository whose head preprocesses for longer than its base, and the commit of the base."""
     folder = tmp_path / "checkout"
     (folder / "ci").mkdir(parents=True)
     shutil.copy(EXAMPLES / "service.py", folder)
@@ -109,7 +106,6 @@ def test_a_slower_head_does_not_pass_and_an_equal_one_does(repository: tuple[Pat
 
 
 def _environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
-    """Environment of CI, with a free port, fewer requests, and a pip without effect."""
     tools = folder.parent / "tools"
     tools.mkdir()
     pip = tools / "pip"

@@ -24,7 +24,6 @@ TOKEN = "a token of this test, long enough"  # noqa: S105
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """The address of a dashboard over the data that the notebook names, with a token."""
     subprocess.run([sys.executable, EXAMPLES / "synthetic.py", tmp_path / "stagelens.db"], check=True)
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     served = Dashboard(DashboardConfig(port=0, token=TOKEN), store)
@@ -35,7 +34,6 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def outputs(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return all outputs of *notebook*, in order."""
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 

@@ -13,18 +13,14 @@ class Model:
 
     @bentoml.api(batchable=True, max_batch_size=8, max_latency_ms=1000)
     def add(self, rows: list[int]) -> list[int]:
-        """Add one, in 5 ms."""
         time.sleep(0.005)
         return [row + 1 for row in rows]
 
 
 @bentoml.service
 class Front:
-    """Asks the model."""
-
     model = bentoml.depends(Model)
 
     @bentoml.api
     async def predict(self, row: int) -> int:
-        """Ask for one row."""
         return (await self.model.to_async.add([row]))[0]

@@ -12,5 +12,4 @@ model.identify_bytes(b"the first run of a session is slow")
 
 @app.get("/texts/{number}")
 def identify(number: int) -> dict[str, str]:
-    """Say what a text of *number* lines of Python is."""
     return {"label": model.identify_bytes(b"import this\n" * number).output.label}

@@ -12,11 +12,9 @@ model.identify_bytes(b"the first run of a session is slow")
 
 
 def prepare(number: int) -> bytes:
-    """Make a text of *number* lines."""
     return "\n".join(f"print({line})" for line in range(number)).encode()
 
 
 @app.get("/texts/<int:number>")
 def identify(number: int) -> Response:
-    """Say what a text of *number* lines of Python is."""
     return jsonify(label=model.identify_bytes(prepare(number)).output.label)

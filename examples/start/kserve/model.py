@@ -16,15 +16,12 @@ class Sums(Model):
         self.ready = True
 
     def preprocess(self, payload: Any, headers: Any = None) -> Any:
-        """Take 1 ms."""
         time.sleep(0.001)
         return payload["instances"]
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Add up, in 5 ms."""
         time.sleep(0.005)
         return [sum(each) for each in payload]
 
     def postprocess(self, result: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Name the result."""
         return {"predictions": result}

@@ -9,22 +9,16 @@ import litserve
 
 
 class Square(litserve.LitAPI):
-    """Squares, in 5 ms."""
-
-    def setup(self, device: str) -> None:
-        """Load nothing."""
+    def setup(self, device: str) -> None: ...
 
     def decode_request(self, request: dict[str, float]) -> float:
-        """Take the number out."""
         return request["input"]
 
     def predict(self, x: float) -> float:
-        """Square it."""
         time.sleep(0.005)
         return x**2
 
     def encode_response(self, output: Any) -> dict[str, float]:
-        """Name the result."""
         return {"output": output}
 
 

@@ -16,7 +16,6 @@ class Model:
     """Squares, in 5 ms."""
 
     def __call__(self, number: int) -> int:
-        """Take one number."""
         time.sleep(0.005)
         return number**2
 
@@ -24,14 +23,11 @@ class Model:
 @serve.deployment
 @serve.ingress(api)
 class Front:
-    """Asks the model."""
-
     def __init__(self, model: Any) -> None:
         self.model = model
 
     @api.get("/squares/{number}")
     async def square(self, number: int) -> int:
-        """Ask for one number."""
         return await self.model.remote(number)
 
 

@@ -22,7 +22,6 @@ app = FastAPI()
 
 
 def answer(prompt: str) -> str:
-    """Go on for sixteen words."""
     tokens = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=16, do_sample=False)
     return tokenizer.decode(tokens[0])
 
@@ -32,5 +31,4 @@ answer("word1")
 
 @app.get("/answers/{number}")
 def write(number: int) -> dict[str, str]:
-    """Answer a question of *number* words."""
     return {"text": answer(" ".join(f"word{each % 60}" for each in range(number)))}
