@@ -55,8 +55,8 @@ START_SECONDS, WAIT_SECONDS, BUCKET_SECONDS = 300.0, 60.0, 10
 # Services in Stagelens: guidellm, and vLLM by its spans.
 CLIENT, SPANS = "guidellm", "chat"
 # Wide enough for a prefill and a decode that are longer than what the front end of vLLM takes.
-MODEL = {"num_hidden_layers": 8, "hidden_size": 256, "intermediate_size": 512}
-MODEL |= {"num_attention_heads": 4, "num_key_value_heads": 4}
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 4}
+MODEL = {"num_hidden_layers": 8, "hidden_size": 256, "intermediate_size": 512} | _HEADS
 # Words of the tokenizer, and the tokens of prompts and responses, of which both together fit the 256 of the model.
 WORDS, PROMPT_TOKENS, OUTPUT_TOKENS = 509, (60, 180), (16, 48)
 

@@ -37,7 +37,12 @@ class Process:
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*pinned, *command], env=clean | env, cwd=cwd or folder, stdout=log, stderr=log, start_new_session=True
+                [*pinned, *command],
+                env={**clean, **env},
+                cwd=cwd or folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def wait_for(self, port: int) -> None:

@@ -10,9 +10,9 @@ from shutil import which
 from statistics import median
 from typing import Any
 
-from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Page, ViewportSize, sync_playwright
 
-VIEWPORT = {"width": 1440, "height": 900}
+VIEWPORT: ViewportSize = {"width": 1440, "height": 900}
 # Nothing may change for so long before a page counts as finished. [milliseconds]
 QUIET_MS = 400
 WATCH = Path(__file__).parent / "watch.js"
