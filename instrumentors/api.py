@@ -158,9 +158,9 @@ def attribute(name: str, value: object) -> None:
     if marks is None:
         return
     try:
-        known = attribute_name(name)
-        if known:
-            record_attribute(marks, known, to_text(value))
+        accepted_name = attribute_name(name)
+        if accepted_name:
+            record_attribute(marks, accepted_name, to_text(value))
     except Exception:
         log_failure("recording an attribute")
 

@@ -31,7 +31,7 @@ class Library(NamedTuple):
     def names(self) -> set[str]:
         """Return the names by which `OTEL_PYTHON_DISABLED_INSTRUMENTATIONS` disables the library, such as "stagelens_flask"."""
         name = self.name.removesuffix("Instrumentor").lower()
-        return {f"stagelens_{each}" for each in (self.module, self.trigger.replace(".", "_"), name)}
+        return {f"stagelens_{alias}" for alias in (self.module, self.trigger.replace(".", "_"), name)}
 
     def load(self) -> type[Instrumentor]:
         return getattr(import_module(f".libraries.{self.module}", __package__), self.name)

@@ -26,16 +26,16 @@ logger = logging.getLogger("stagelens")
 
 def apply_config_file(env: Mapping[str, str], *, warns: bool = False) -> dict[str, str]:
     """Return *env* with the settings of its configuration file as variables, in place of all `OTEL_*` variables."""
-    own = {key: value for key, value in env.items() if key != VARIABLE}
+    variables = {key: value for key, value in env.items() if key != VARIABLE}
     path = env.get(VARIABLE, "").strip()
     if not path:
-        return own
+        return variables
     settings, problem = _read(path)
     if problem and warns:
         logger.warning("stagelens: %s", problem)
     if settings is None:
-        return own
-    return {key: value for key, value in own.items() if not key.startswith("OTEL_")} | settings
+        return variables
+    return {key: value for key, value in variables.items() if not key.startswith("OTEL_")} | settings
 
 
 @functools.cache
@@ -108,15 +108,15 @@ def _exporter_settings(exporters: Mapping[str, Any]) -> dict[str, str]:
     first = next((exporters[signal] for signal in ("metrics", "traces") if signal in exporters), None)
     if first is None:
         return {}
-    known = {
+    endpoints = {
         signal: exporter.endpoint or f"{_DEFAULT_ENDPOINT}{signal}"
         for signal, exporter in exporters.items()
         if _are_alike(first, exporter)
     }
     tls = first.tls
     given = {
-        "METRICS_ENDPOINT": known.get("metrics") or _beside(known["traces"], "metrics"),
-        "TRACES_ENDPOINT": known.get("traces") or _beside(known["metrics"], "traces"),
+        "METRICS_ENDPOINT": endpoints.get("metrics") or _beside(endpoints["traces"], "metrics"),
+        "TRACES_ENDPOINT": endpoints.get("traces") or _beside(endpoints["metrics"], "traces"),
         "HEADERS": _headers(first),
         "TIMEOUT": first.timeout,
         "CERTIFICATE": tls and tls.ca_file,

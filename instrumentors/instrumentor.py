@@ -118,11 +118,11 @@ class Instrumentor:
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the function that patches each module of the library, by import name; it runs after the import."""
-        return dict.fromkeys((place.partition(":")[0] for place, _, _ in self.targets()), self._patch)
+        return dict.fromkeys((location.partition(":")[0] for location, _, _ in self.targets()), self._patch)
 
     def _patch(self, module: ModuleType) -> None:
-        for place, make, names in self.targets():
-            name, _, paths = place.partition(":")
+        for location, make, names in self.targets():
+            name, _, paths = location.partition(":")
             for owner in _owners(module, paths) if name == module.__name__ else ():
                 for attribute in names.split():
                     self.replace(owner, attribute, make)
@@ -325,7 +325,7 @@ class CallsInstrumentor(Instrumentor):
     calls: ClassVar[Sequence[tuple[str, str, str]]] = ()
 
     def targets(self) -> Iterable[Target]:
-        return [(place, self.wrapper(stage), names) for place, stage, names in self.calls]
+        return [(location, self.wrapper(stage), names) for location, stage, names in self.calls]
 
     def wrapper(self, stage: str) -> Probed:
         return timed_call(stage)

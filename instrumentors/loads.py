@@ -89,12 +89,12 @@ class LoadLog:
         work = worked() - before if phase == LOAD_READ.key else ended - started
         thread.inside_ns += ended - started if phase else inside
         thread.inside_work_ns += work if phase else inside_work
-        own = ended - started - inside
-        waited = _waited(own, work - inside_work) if phase == LOAD_READ.key else own
+        self_ns = ended - started - inside
+        waited = _waited(self_ns, work - inside_work) if phase == LOAD_READ.key else self_ns
         if phase and waited:
             self._keep(LoadRecord(phase, model, shape, started, ended, waited))
-        if phase and waited < own:
-            self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, started, ended, own - waited))
+        if phase and waited < self_ns:
+            self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, started, ended, self_ns - waited))
 
     def note(self, phase: str, model: str, shape: str, started: int, ended: int) -> None:
         self._thread.inside_ns += ended - started
@@ -129,10 +129,10 @@ def shapes_of(values: Iterable[Any]) -> str:
     try:
         shapes = [getattr(value, "shape", None) for value in values]
         # That of a tensor that PyTorch traces has tensors, which must not become numbers.
-        known = [
+        integer_shapes = [
             shape for shape in shapes if isinstance(shape, tuple) and all(isinstance(size, Integral) for size in shape)
         ]
-        texts = ["x".join(map(str, map(int, shape))) for shape in known if shape]
+        texts = ["x".join(map(str, map(int, shape))) for shape in integer_shapes if shape]
     except Exception:
         # An input of a model may be an object whose attributes raise.
         return ""

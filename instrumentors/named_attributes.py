@@ -44,9 +44,9 @@ def attribute_name(text: object) -> str:
     if type(text) is not str:
         # The hash of a foreign object may raise.
         text = to_text(text)
-    known = _known.get(text)
-    if known is not None:
-        return known
+    cached_name = _known.get(text)
+    if cached_name is not None:
+        return cached_name
     name = text.lower()
     problem = name_problem(name)
     if not problem and name not in _known.values() and len({*_known.values()} - {""}) >= MAX_NAMED:

@@ -229,10 +229,10 @@ def _assembled(pieces: Sequence[_Piece]) -> tuple[list[tuple[Unit, Position]], d
             break
         extensions = needed
     units: list[tuple[Unit, Position]] = []
-    follows = [*(each.instruction.position for each in pieces[1:]), _NOWHERE]
-    for (before, each, after), arg, room, position in zip(pieces, args, extensions, follows, strict=True):
-        own = [*before, *_with_arg(each.op, arg, room), *[_CACHE] * each.caches]
-        units += ((unit, each.position) for unit in own)
+    follows = [*(piece.instruction.position for piece in pieces[1:]), _NOWHERE]
+    for (before, piece, after), arg, room, position in zip(pieces, args, extensions, follows, strict=True):
+        piece_units = [*before, *_with_arg(piece.op, arg, room), *[_CACHE] * piece.caches]
+        units += ((unit, piece.position) for unit in piece_units)
         # A debugger stops once at the first line.
         units += ((unit, position) for unit in after)
     return units, places

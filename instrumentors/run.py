@@ -161,10 +161,10 @@ def split(argv: list[str]) -> tuple[list[str], RunOutputs, list[str]]:
 
 
 def _value(words: list[str], option: str) -> tuple[list[str], int]:
-    _, sign, own = words[0].partition("=")
+    _, sign, inline_value = words[0].partition("=")
     if option == "--summary":
         return [], 1
-    value = [own] if sign else words[1:2]
+    value = [inline_value] if sign else words[1:2]
     if option in _FILES and (not value or value[0] in ("", "--")):
         msg = f"{option} needs a file, such as {_FILES[option]}"
         raise ConfigError(msg)

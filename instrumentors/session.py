@@ -132,26 +132,26 @@ class Session:
 
     def _end(self) -> None:
         # Processes that leave the session can be found only while their parents run.
-        known = {(process.pid, process.session) for process in self.processes()}
+        identities = {(process.pid, process.session) for process in self.processes()}
         deadline = time.monotonic() + END_SECONDS
         # The signal goes to the process group, as for Ctrl-C: a shell would not forward it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
-        while self._left(known) and time.monotonic() < deadline:
+        while self._left(identities) and time.monotonic() < deadline:
             self._process.poll()
             pause()
-        for pid in self._left(known):
+        for pid in self._left(identities):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not self.is_over:
             self._process.kill()
         self._process.wait()
 
-    def _left(self, known: set[tuple[int, int]]) -> list[int]:
+    def _left(self, identities: set[tuple[int, int]]) -> list[int]:
         return [
             process.pid
             for process in processes()
-            if process.session == self._process.pid or (process.pid, process.session) in known
+            if process.session == self._process.pid or (process.pid, process.session) in identities
         ]
 
 

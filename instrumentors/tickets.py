@@ -82,11 +82,11 @@ class BatchRun:
         try:
             # Device times are available only after a query.
             self.ready()
-            known = [mark for triple in self.stage_facts() if {*map(type, triple)} <= _PLAIN for mark in triple]
+            fact_marks = [mark for triple in self.stage_facts() if {*map(type, triple)} <= _PLAIN for mark in triple]
         except Exception:
             log_failure("serializing a batch for another process")
-            known = []
-        return BatchRun, ([CLOSED, self.marks[START], 0, *known], self.ended or clock())
+            fact_marks = []
+        return BatchRun, ([CLOSED, self.marks[START], 0, *fact_marks], self.ended or clock())
 
     def ready(self) -> bool:
         return self.ended > 0 and (self._completed or is_ready(self.marks))

@@ -144,7 +144,7 @@ def may_name_service_to(host: str, listed: str) -> bool:
     name = host.lower().removesuffix(".")
     if not name:
         return False
-    if any(fnmatchcase(name, each.strip().lower()) for each in listed.split(",")):
+    if any(fnmatchcase(name, pattern.strip().lower()) for pattern in listed.split(",")):
         return True
     address = parse_ip(name)
     if address is None:

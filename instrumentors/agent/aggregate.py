@@ -153,13 +153,13 @@ class Aggregator:
         spared = facts.get(WITHOUT_STAGES)
         level = self.level if spared is None else REQUESTS_ONLY
         # Unattributed time exists only for requests with stages: it is the rest of the duration.
-        own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
-        if not own.keys() <= BY_KEY.keys():
-            shown = {stage: known_stage(stage, series.own_stages) for stage in own}
+        stage_times = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
+        if not stage_times.keys() <= BY_KEY.keys():
+            shown = {stage: known_stage(stage, series.own_stages) for stage in stage_times}
             if shown.keys() != {*shown.values()}:
                 intervals = [(shown.get(stage, OTHER), t0, t1) for stage, t0, t1 in intervals]
-                own = partition(intervals, start, end)
-        cold = "load" in own
+                stage_times = partition(intervals, start, end)
+        cold = "load" in stage_times
         if cold:
             series = series.twin(self._limits)
         delta = self._delta_of(series)
@@ -171,11 +171,11 @@ class Aggregator:
         if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):
             self._until_sampled = SAMPLED
             self.samples.append(copy)
-        delta.counts.add(own, end - start)
+        delta.counts.add(stage_times, end - start)
         if level == REQUESTS_ONLY:
             return
         if level < NO_FACTS:
-            _add_facts(delta.counts, facts, intervals, own, (start, end))
+            _add_facts(delta.counts, facts, intervals, stage_times, (start, end))
             number = facts.get(ARRIVAL)
             running = None if number is None else self.arrivals.running(number, marks[START])
             is_held_up = _add_stalls(delta.counts, intervals, start, end)
@@ -183,7 +183,7 @@ class Aggregator:
             if (running is not None and running > 1) or end - start >= ALONE_NS or self._held_up > RARELY:
                 loop_lag.watch_closely()
             series.attributes.add(attribute_values(facts, running, self._limits), end - start)
-            frozen += self._profile(record, delta, own, intervals, end)
+            frozen += self._profile(record, delta, stage_times, intervals, end)
         if level < NO_TRACES:
             draw = trace_draw(facts)
             draw = self._rng.getrandbits(64) if draw is None else draw
@@ -205,13 +205,13 @@ class Aggregator:
         delta.counts.add_open(max(1, clock() - marks[START]), seen)
 
     def _profile(
-        self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int
+        self, record: Record, delta: Delta, stage_times: Mapping[str, int], intervals: Collection[Interval], end: int
     ) -> Marks:
         marks, start, _, route = record[:4]
         if self._profiler is None:
             return []
         self._profiler.recent.add(to_text(route), end - start)
-        time_by_key = self._profiler.take(marks, own, intervals, start, end)
+        time_by_key = self._profiler.take(marks, stage_times, intervals, start, end)
         if not time_by_key:
             return []
         _add_profile(delta, time_by_key, end - start)
@@ -305,13 +305,13 @@ def _add_facts(
     counts: RequestHistograms,
     facts: dict[str, Any],
     intervals: Collection[Interval],
-    own: Mapping[str, int],
+    stage_times: Mapping[str, int],
     times: tuple[int, int],
 ) -> None:
     if not _STREAM_FACTS.isdisjoint(facts):
         _add_stream(counts, facts, intervals, *times)
     if "@batch" in facts:
-        _add_batch(counts, to_integer(facts["@batch"]), own)
+        _add_batch(counts, to_integer(facts["@batch"]), stage_times)
     for key, metric in _CALLS:
         for value, spent in facts.get(key, ()):
             counts.add_stream(metric, to_text(value)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
@@ -350,21 +350,21 @@ def _add_stream(
         counts.add_first_token(partition(intervals, start, first), first - start, definition)
         if taken_in:
             counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(taken_in), (first - start) / 1e9)
-    for own, (spent, tokens) in facts.get("@per_token", {}).items():
+    for own_definition, (spent, tokens) in facts.get("@per_token", {}).items():
         if tokens:
-            counts.add_stream(names.OUTPUT_TOKEN, own or definition, spent / tokens / 1e9)
+            counts.add_stream(names.OUTPUT_TOKEN, own_definition or definition, spent / tokens / 1e9)
             if put_out:
                 counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(put_out), spent / tokens / 1e9)
-    for own, gap in facts.get("@gap", {}).items():
+    for own_definition, gap in facts.get("@gap", {}).items():
         if gap:
-            counts.add_stream(names.STREAM_GAP, own or definition, gap / 1e9)
+            counts.add_stream(names.STREAM_GAP, own_definition or definition, gap / 1e9)
     for kind, number in ((names.TOKENS_IN, taken_in), (names.TOKENS_OUT, put_out)):
         if number:
             counts.add_stream(names.TOKENS, kind, number)
 
 
-def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
-    ran = own.get("forward", 0) + own.get("prefill", 0)
+def _add_batch(counts: RequestHistograms, size: int, stage_times: Mapping[str, int]) -> None:
+    ran = stage_times.get("forward", 0) + stage_times.get("prefill", 0)
     if size and ran:
         counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.bucket_of(size), ran / 1e9)
 

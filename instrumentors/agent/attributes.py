@@ -103,12 +103,12 @@ def attribute_values(facts: Mapping[str, Any], running: int | None, limits: Attr
     header = get("@caller")
     if header is None and ATTRIBUTE not in facts:
         return values
-    known = limits.known.get
+    cached_text = limits.known.get
     texts: list[tuple[str, str]] = []
     if header is not None:
-        texts.append(known((CALLER.key, header)) or _text(CALLER.key, header, caller_of(header), limits))
+        texts.append(cached_text((CALLER.key, header)) or _text(CALLER.key, header, caller_of(header), limits))
     for name, value in get(ATTRIBUTE, _NOTHING).items():
-        texts.append(known((name, value)) or _text(name, value, value, limits))
+        texts.append(cached_text((name, value)) or _text(name, value, value, limits))
     return values + [text for text in texts if text[1]]
 
 

@@ -43,8 +43,8 @@ class Exports:
             lost=self.note_lost,
             rng=rng,
         )
-        own = {PROCESS_ID: os.getpid(), names.SERVICE_INSTANCE: instance}
-        self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **own}, pause)
+        process_attributes = {PROCESS_ID: os.getpid(), names.SERVICE_INSTANCE: instance}
+        self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **process_attributes}, pause)
         self.counters = ProcessCounters()
         self._load_spans = LoadSpans()
         self._sequence = itertools.count(1)

@@ -107,11 +107,13 @@ class RequestTasks:
                 is_signal = False
         return None
 
-    def _child(self, loop: Any, marks: Marks, on_thread: list[FrameType], known: Collection[Any]) -> list[FrameType]:
+    def _child(
+        self, loop: Any, marks: Marks, on_thread: list[FrameType], request_tasks: Collection[Any]
+    ) -> list[FrameType]:
         """Return the frames of the child task that runs; else of one that waits, innermost tasks and code of the user first."""
         waiting: list[tuple[tuple[bool, bool, bool, int], list[FrameType]]] = []
         for child in self._tasks_of(loop).get(id(marks), ()):
-            if child in known or child.done():
+            if child in request_tasks or child.done():
                 continue
             running = _running(child, on_thread)
             if running:

@@ -117,11 +117,11 @@ def _read_cpu_group(name: str) -> str:
 def _cpu_groups() -> Iterator[str]:
     """Yield the folders of the group, in version 2 and in version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/)."""
     for line in _read_file("/proc/self/cgroup").splitlines():
-        _, controllers, own = [*line.split(":", 2), "", ""][:3]
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
         if not controllers:
-            yield f"{_CGROUPS}{own}"
+            yield f"{_CGROUPS}{group}"
         elif "cpu" in controllers.split(","):
-            yield from (f"{_CGROUPS}/{controllers}{own}", f"{_CGROUPS}/cpu{own}")
+            yield from (f"{_CGROUPS}/{controllers}{group}", f"{_CGROUPS}/cpu{group}")
     yield from (_CGROUPS, f"{_CGROUPS}/cpu")
 
 

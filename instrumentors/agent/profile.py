@@ -350,13 +350,15 @@ class Profiler:
     def _register(self) -> None:
         oldest = self._running.popleft
         # Most requests that began since the last look have ended.
-        still_open = [place for place in [oldest() for _ in range(len(self._running))] if place[0][STATE] == OPEN]
-        for place in [*still_open, *self._threads_at_work()]:
-            marks, route = place[0], place[3]
+        still_open = [
+            execution for execution in [oldest() for _ in range(len(self._running))] if execution[0][STATE] == OPEN
+        ]
+        for execution in [*still_open, *self._threads_at_work()]:
+            marks, route = execution[0], execution[3]
             request = self._open.get(id(marks))
             if request is None or request.marks is not marks:
                 request = self._open[id(marks)] = _Request(marks)
-            request.places = [*request.places[-3:], place]
+            request.places = [*request.places[-3:], execution]
             request.route = route or request.route
         for key in [key for key, request in self._open.items() if request.marks[STATE] != OPEN]:
             del self._open[key]
@@ -370,8 +372,8 @@ class Profiler:
                 self._threads.pop(thread, None)
                 continue
             request = self._open.get(id(marks))
-            known = request.places if request is not None and request.marks is marks else ()
-            if not any(place[1] == thread and place[2] is None for place in known):
+            request_executions = request.places if request is not None and request.marks is marks else ()
+            if not any(execution[1] == thread and execution[2] is None for execution in request_executions):
                 places.append((marks, thread, None, ""))
         return places
 
@@ -397,7 +399,7 @@ class Profiler:
         return None
 
     def _own_stack(self, request: _Request, frames: Mapping[int, FrameType]) -> Stack:
-        known = [place[2] for place in request.places]
+        tasks = [execution[2] for execution in request.places]
         for _, thread, task, _ in reversed(request.places):
             top = frames.get(thread)
             if task is None:
@@ -405,7 +407,7 @@ class Profiler:
                     return self._stacks.resolve(self._tasks.of_thread(request.marks, top))
             elif hasattr(task, "get_coro"):
                 if not task.done():
-                    return self._stacks.resolve(self._tasks.frames(task, request.marks, top, known))
+                    return self._stacks.resolve(self._tasks.frames(task, request.marks, top, tasks))
             elif not task.dead:
                 return self._stacks.resolve(_greenlet_frames(task, thread))
         return ()

@@ -85,7 +85,7 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
     facts = parsed.facts
     method = to_text(facts.get("@method"))
     intervals = [(known_stage(stage, request.own_stages), t0, t1) for stage, t0, t1 in parsed.intervals]
-    own = partition(intervals, start, end)
+    stage_times = partition(intervals, start, end)
     failed = request.dimensions.status == names.STATUS_ERROR
     attributes: dict[str, str | int] = {
         **series_attributes(request.dimensions),
@@ -102,7 +102,7 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
         ),
         **_request_attributes(facts),
         names.KEPT_BECAUSE: request.because,
-        **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
+        **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stage_times.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in stage_timings(marks).items()},
         **_stall_attributes(by_stage(stalls.during(start, end), intervals, start, end)),
     }

@@ -84,12 +84,12 @@ class Stacks:
 
     def _code(self, frame: FrameType) -> Code:
         code = frame.f_code
-        known = self._codes.get(code)
-        if known is None:
+        description = self._codes.get(code)
+        if description is None:
             if len(self._codes) >= MAX_CODE:
                 self._codes.clear()
-            known = self._codes[code] = _describe(code, frame.f_globals.get("__name__"))
-        return known
+            description = self._codes[code] = _describe(code, frame.f_globals.get("__name__"))
+        return description
 
 
 def other_key(key: str) -> str:

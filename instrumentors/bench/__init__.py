@@ -42,17 +42,17 @@ def measure(plan: Plan, stages: Sequence[str], environment: Mapping[str, str]) -
     return FINE
 
 
-def _print_result(plan: Plan, found: Mapping[str, Change], count: int) -> None:
+def _print_result(plan: Plan, changes: Mapping[str, Change], count: int) -> None:
     of = f" of {plan.requests} requests, {plan.concurrency} concurrent" if plan.asking and not plan.load else ""
     print(f"{shlex.join(plan.command)}: {count} rounds{of}\n")
     print(f"{'':<16}{'without':>12}{'with':>12}{'change':>11}   95 % CI")
-    for name, change in found.items():
+    for name, change in changes.items():
         title = "CPU per request" if name == CPU and of else name
         without, with_ = (_format_value(name, value) for value in (change.without, change.with_))
         print(f"{title:<16}{without:>12}{with_:>12}{_percent(change.ratio):>11}   {_format_interval(change)}")
-    if any(change.low is None for change in found.values()):
+    if any(change.low is None for change in changes.values()):
         print(f"\nNo significant result with fewer than {MIN_ROUNDS} rounds.")
-    elif noise := [name for name, change in found.items() if change.is_noise]:
+    elif noise := [name for name, change in changes.items() if change.is_noise]:
         print(f"\nBelow the noise: {', '.join(noise)}. Increase --rounds or --requests to narrow the interval.")
 
 

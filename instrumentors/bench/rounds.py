@@ -54,13 +54,13 @@ def change(pairs: Sequence[tuple[float, float]]) -> Change:
     """
     ratios = sorted(with_ / without for without, with_ in pairs)
     first, last = ranks(len(ratios), 0.5)
-    known = first >= 1 and last <= len(ratios)
+    has_interval = first >= 1 and last <= len(ratios)
     return Change(
         statistics.median(without for without, _ in pairs),
         statistics.median(with_ for _, with_ in pairs),
         statistics.median(ratios),
-        ratios[first - 1] if known else None,
-        ratios[last - 1] if known else None,
+        ratios[first - 1] if has_interval else None,
+        ratios[last - 1] if has_interval else None,
     )
 
 
@@ -130,13 +130,13 @@ def _at_once(plan: Plan, asking: RequestSpec) -> Iterator[Both]:
         running: list[tuple[Session, Plan, RequestSpec]] = []
         for env in plan.environments:
             port = str(_free_port())
-            own = replace(
+            service_plan = replace(
                 plan, command=[word.replace(PORT, port) for word in plan.command], load=plan.load.replace(PORT, port)
             )
             there = replace(asking, url=asking.url.replace(PORT, port))
-            service = stack.enter_context(Session(own.command, env))
-            _make_ready(service, own, there)
-            running.append((service, own, there))
+            service = stack.enter_context(Session(service_plan.command, env))
+            _make_ready(service, service_plan, there)
+            running.append((service, service_plan, there))
         for _ in range(plan.rounds):
             turns = {variant: _measure_load(*running[variant]) for variant in random.sample((0, 1), 2)}
             yield turns[0], turns[1]

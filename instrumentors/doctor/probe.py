@@ -20,12 +20,12 @@ def _distributions():
     except ImportError:  # before Python 3.8, which is not supported anyway
         return {}
     # The first one on the path is the one that is imported.
-    found = {}
+    versions = {}
     for distribution in distributions():
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(name.lower().replace("_", "-"), distribution.version)
-    return found
+            versions.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return versions
 
 
 def _thread_error():

@@ -141,15 +141,15 @@ def _installed_target(target: CommandTarget, path: str) -> CommandTarget:
 
 def _wrapper_length(words: list[str]) -> int:
     name, position = Path(words[0]).name, 1
-    own = WRAPPERS[name]
+    arguments_left = WRAPPERS[name]
     while position < len(words):
         word = words[position]
         if word == "--":
             return position + 1
         if word.startswith("-"):
             position += 2 if word in _VALUES else 1
-        elif own or (name == "env" and "=" in word):
-            own -= own > 0
+        elif arguments_left or (name == "env" and "=" in word):
+            arguments_left -= arguments_left > 0
             position += 1
         else:
             break

@@ -109,8 +109,11 @@ def _series_points(
 ) -> Iterator[tuple[str, bytes]]:
     series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
     for metric, key, histogram in histograms:
-        own = _attribute_fields(1, {names.METRICS[metric]: key})
-        yield metric, series + own + times + _histogram_fields(histogram, summed=metric not in names.TIME_METRICS)
+        metric_attributes = _attribute_fields(1, {names.METRICS[metric]: key})
+        yield (
+            metric,
+            series + metric_attributes + times + _histogram_fields(histogram, summed=metric not in names.TIME_METRICS),
+        )
 
 
 def _histogram_fields(histogram: Histogram, *, summed: bool) -> bytes:
@@ -157,8 +160,8 @@ def _machine_metrics(interval: ExportInterval, readings: Iterable[Reading]) -> I
             + _attribute_fields(7, _device_attributes(measure, device))
         )
         points[measure.metric, measure.unit, measure.kind].append(message_field(1, point))
-    for (name, unit, kind), own in points.items():
-        point_fields = b"".join(own)
+    for (name, unit, kind), encoded_points in points.items():
+        point_fields = b"".join(encoded_points)
         if kind == "level":
             point_fields += integer_field(2, CUMULATIVE)
         elif kind == "rate":

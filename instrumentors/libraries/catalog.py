@@ -246,10 +246,10 @@ def _record_failure(marks: Marks, stage: str, started: int, service: str, error:
 
 def _has_failed_inside(marks: Marks, stage: str, started: int) -> bool:
     """Return whether the last call, inside the call since *started*, has failed: that of a driver, whose failure is the same."""
-    place, stage = len(marks) - 3, stage.partition("@")[0]
-    while str(marks[place]).partition("@")[0] == stage and marks[place + 1] >= started:
-        place -= 3
-    return marks[place] == FAILED and marks[place - 2] >= started
+    index, stage = len(marks) - 3, stage.partition("@")[0]
+    while str(marks[index]).partition("@")[0] == stage and marks[index + 1] >= started:
+        index -= 3
+    return marks[index] == FAILED and marks[index - 2] >= started
 
 
 def outcome(error: BaseException | None) -> str:
@@ -412,13 +412,17 @@ class KafkaInstrumentor(DependencyInstrumentor):
                 self.replace(module, name, functools.partial(self._subclass, names))
 
     def _package(self, module: ModuleType) -> None:
-        for patch in [each for each in self._patches if getattr(module, each.name, None) is each.replacement]:
+        for patch in [
+            applied_patch
+            for applied_patch in self._patches
+            if getattr(module, applied_patch.name, None) is applied_patch.replacement
+        ]:
             self._patches.append(patch._replace(owner=module))
 
     def _subclass(self, names: Sequence[str], original: type[Any]) -> type[Any]:
         make = self.wrapper("dependency")
-        found = {name: vars(original)[name] for name in names if name in vars(original)}
-        attributes = {name: functools.update_wrapper(make(method), method) for name, method in found.items()}
+        methods = {name: vars(original)[name] for name in names if name in vars(original)}
+        attributes = {name: functools.update_wrapper(make(method), method) for name, method in methods.items()}
         described = {name: getattr(original, name) for name in ("__doc__", "__module__", "__qualname__")}
         return type(original.__name__, (original,), {**attributes, **described})
 

@@ -145,22 +145,24 @@ def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
 
 
 def _reports_in_headers(headers: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any]]]:
-    found: dict[str, str] = {}
+    report_headers: dict[str, str] = {}
     for name, value in headers.items():
         if (name := name.lower()) in _FIELDS:
-            found[name] = f"{found[name]}, {value}" if name in found else value
+            report_headers[name] = f"{report_headers[name]}, {value}" if name in report_headers else value
     for dialect in HEADERS:
-        if dialect.known_by in found:
-            values = parse_server_timing(found[dialect.known_by]) if dialect is SERVER_TIMING else found
+        if dialect.known_by in report_headers:
+            values = (
+                parse_server_timing(report_headers[dialect.known_by]) if dialect is SERVER_TIMING else report_headers
+            )
             if values:
                 yield dialect, values
 
 
 def reports_in_body(body: Any) -> Iterator[tuple[ReportDialect, Mapping[str, Any]]]:
     for dialect in BODIES:
-        for place in dialect.places:
+        for path in dialect.places:
             at = body
-            for key in place:
+            for key in path:
                 at = get_item(at, key)
             if get_item(at, dialect.known_by) is not None:
                 yield dialect, {field.name: get_item(at, field.name) for field in dialect.fields}
@@ -302,27 +304,27 @@ class TokenStream:
             self._several = self._several or "summary" in kind
         else:
             # Between two items the server may have run a tool.
-            place = getattr(event, "output_index", None)
-            self._several = self._several or (self._item is not None and place != self._item)
-            self._item = place
+            output_index = getattr(event, "output_index", None)
+            self._several = self._several or (self._item is not None and output_index != self._item)
+            self._item = output_index
         return bool(getattr(event, "delta", None) or getattr(event, "data", None))
 
     def _has_content(self, choices: Any) -> bool:
-        found = False
+        has_content = False
         # The client also passes on values that are not choices.
         for choice in choices if isinstance(choices, list) else ():
             self._several = self._several or bool(getattr(choice, "index", 0))
             delta = getattr(choice, "delta", None)
             if delta is None:
                 # A chat has deltas, a completion has texts.
-                found = found or bool(getattr(choice, "text", None))
+                has_content = has_content or bool(getattr(choice, "text", None))
                 continue
             # Not by attribute: a missing attribute costs pydantic a microsecond.
             more = getattr(delta, "model_extra", None) or {}
             reasoning = any(more.get(name) for name in _REASONING)
             self._reasoned = self._reasoned or reasoning
-            found = found or reasoning or any(getattr(delta, name, None) for name in _CONTENT)
-        return found
+            has_content = has_content or reasoning or any(getattr(delta, name, None) for name in _CONTENT)
+        return has_content
 
     def _came(self, now: int) -> None:
         gap = now - self._last

@@ -58,7 +58,9 @@ class DiffusersInstrumentor(Instrumentor):
         return register_modules
 
     def _processors(self, module: ModuleType) -> None:
-        for owner in [each for name, each in vars(module).items() if name.endswith("Processor") or "LDM3D" in name]:
+        for owner in [
+            processor for name, processor in vars(module).items() if name.endswith("Processor") or "LDM3D" in name
+        ]:
             for stage, names in PROCESSORS.items():
                 for name in names:
                     self.replace(owner, name, timed_call(stage))

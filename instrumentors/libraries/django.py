@@ -125,12 +125,12 @@ def _name_route(request: Any, match: Any) -> None:
 
 def _view(original: Any) -> Any:
     def make_view_atomic(self: Any, view: Any) -> Any:
-        made = original(self, view)
+        atomic_view = original(self, view)
         if current.get() is None or not is_users_code(view):
-            return made
+            return atomic_view
         # Awaited or called by the loop or thread that Django chooses for it.
-        is_async = sys.modules["django.core.handlers.base"].iscoroutinefunction(made)
-        return timed_handler(made, is_async=is_async)
+        is_async = sys.modules["django.core.handlers.base"].iscoroutinefunction(atomic_view)
+        return timed_handler(atomic_view, is_async=is_async)
 
     return make_view_atomic
 

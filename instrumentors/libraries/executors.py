@@ -202,15 +202,17 @@ def attributes(item: Any) -> dict[str, Any] | None:
     """Return the attributes in the `__dict__` of an instance, None if it has none; no property or `__getattr__` of the user runs."""
     kind = type(item)
     # A class that is made in a function may be dropped.
-    place = _place.__wrapped__(kind) if "<locals>" in kind.__qualname__ else _place(kind)
-    found = None if place is None else place.__get__(item)
-    return found if isinstance(found, dict) else None
+    descriptor = _place.__wrapped__(kind) if "<locals>" in kind.__qualname__ else _place(kind)
+    namespace = None if descriptor is None else descriptor.__get__(item)
+    return namespace if isinstance(namespace, dict) else None
 
 
 @lru_cache(1024)
 def _place(kind: type) -> Any:
     places = [vars(base).get("__dict__") for base in reversed(kind.__mro__)]
-    return next((each for each in places if type(each) in {GetSetDescriptorType, MemberDescriptorType}), None)
+    return next(
+        (descriptor for descriptor in places if type(descriptor) in {GetSetDescriptorType, MemberDescriptorType}), None
+    )
 
 
 def length(waiting: Any) -> int | None:
@@ -221,7 +223,7 @@ def length(waiting: Any) -> int | None:
         items: Any = kept.get(name)
         if type(items) is deque or type(items) is list:
             return len(items)
-    simple = next((each for each in SIMPLE_QUEUES if issubclass(type(waiting), each)), None)
+    simple = next((queue_class for queue_class in SIMPLE_QUEUES if issubclass(type(waiting), queue_class)), None)
     return None if simple is None else simple.qsize(waiting)
 
 
@@ -249,16 +251,16 @@ def hide_caller(loop: Any, created: Any, file: str) -> Any:
     try:
         # A handle of uvloop has no such attribute for Python.
         kept = [getattr(created, "_source_traceback", None), *gc.get_referents(created)]
-        stack: Any = next((each for each in kept if isinstance(each, StackSummary)), [])
+        stack: Any = next((referent for referent in kept if isinstance(referent, StackSummary)), [])
         files = [entry.filename for entry in stack]
         if file in files:
             frame: Any = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            place = len(files) - 1 - files[::-1].index(file)
-            for _ in range(place):
+            depth = len(files) - 1 - files[::-1].index(file)
+            for _ in range(depth):
                 frame = frame.f_back
             # The number of frames is limited, and there is one less of ours.
             more = [] if frame is None else StackSummary.extract([(frame, frame.f_lineno)], lookup_lines=False)
-            stack[: place + 1] = [*more, *stack[:place]]
+            stack[: depth + 1] = [*more, *stack[:depth]]
     except Exception:
         log_failure("describing where a task was created")
     return created

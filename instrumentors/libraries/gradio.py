@@ -104,9 +104,9 @@ def _finish(marks: Marks, queued: Sequence[int], ended: int, route: str, error_t
     # Facts of the first event, such as its trace, are no facts of the others.
     shared = [mark for triple in triples_of(marks) if triple[0] == "@batch" or triple[0][0] != "@" for mark in triple]
     for number, since in enumerate(queued):
-        own = [*marks[:FIRST_FACT], *shared] if number else marks
-        own.extend(("queue", since, started, "framework", started, ended))
-        finish(own, since, ended, route, error_type)
+        event_marks = [*marks[:FIRST_FACT], *shared] if number else marks
+        event_marks.extend(("queue", since, started, "framework", started, ended))
+        finish(event_marks, since, ended, route, error_type)
 
 
 def _route(fn: Any) -> str:

@@ -155,8 +155,8 @@ def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
         value = trace_context.traceparent(marks)
         if not value:
             return pairs or metadata
-        own = "" if TRACESTATE in present else tracestate_to_target(_target(call))
-        state = ((TRACESTATE, own),) if own else ()
+        tracestate = "" if TRACESTATE in present else tracestate_to_target(_target(call))
+        state = ((TRACESTATE, tracestate),) if tracestate else ()
     except Exception:
         log_failure("propagating a trace")
         return metadata

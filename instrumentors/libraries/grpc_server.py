@@ -398,31 +398,33 @@ def _service_pipeline(original: Any) -> Any:
     return service_pipeline
 
 
-def _with_behavior(found: Any, wrap: Callable[[Any], Any], *converters: Callable[[Any], Any]) -> Any:
+def _with_behavior(handler: Any, wrap: Callable[[Any], Any], *converters: Callable[[Any], Any]) -> Any:
     try:
-        if found is None:
+        if handler is None:
             return None
-        kind = "_".join("stream" if each else "unary" for each in (found.request_streaming, found.response_streaming))
-        changes = {kind: _as_original(wrap, getattr(found, kind))}
+        kind = "_".join(
+            "stream" if is_stream else "unary" for is_stream in (handler.request_streaming, handler.response_streaming)
+        )
+        changes = {kind: _as_original(wrap, getattr(handler, kind))}
         for make, name in zip(converters, ("request_deserializer", "response_serializer"), strict=False):
-            changes[name] = _as_original(make, getattr(found, name))
+            changes[name] = _as_original(make, getattr(handler, name))
         # That of gRPC is a named tuple, which may have further attributes.
-        is_tuple = hasattr(found, "_replace")
-        twin = found._replace(**changes) if is_tuple else copy.copy(found)
-        for name, value in (vars(found) if is_tuple else changes).items():
+        is_tuple = hasattr(handler, "_replace")
+        twin = handler._replace(**changes) if is_tuple else copy.copy(handler)
+        for name, value in (vars(handler) if is_tuple else changes).items():
             setattr(twin, name, value)
     except AttributeError:
         # The type forbids it.
-        return found
+        return handler
     except Exception:
         log_failure("timing a method of a gRPC server")
-        return found
+        return handler
     return twin
 
 
 def _as_original(make: Callable[[Any], Any], original: Any) -> Any:
-    made = make(original)
-    return made if made is None or made is original else timed_callable(made, original)
+    replacement = make(original)
+    return replacement if replacement is None or replacement is original else timed_callable(replacement, original)
 
 
 def _timed_behavior(behavior: Any) -> Any:
@@ -435,14 +437,14 @@ async def _intercept_call(_: Any, continuation: Callable[[Any], Awaitable[Any]],
     if exchange is None:
         return await continuation(details)
     try:
-        found = await continuation(details)
+        handler = await continuation(details)
     except BaseException as error:
         exchange.error = _class_of(error)
         raise
-    if found is None:
+    if handler is None:
         exchange.method = UNMATCHED
     exchange.receive()
-    return found
+    return handler
 
 
 def _opened(details: Any) -> GrpcExchange | None:
@@ -495,12 +497,12 @@ def _outcome(context: Any, error: str) -> str:
 
 
 async def _intercept_method(_: Any, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-    found = await continuation(details)
+    handler = await continuation(details)
     exchange = _exchange.get()
     if exchange is None:
-        return found
+        return handler
     return _with_behavior(
-        found,
+        handler,
         lambda behavior: _aio_behavior(exchange, behavior),
         lambda deserializer: _receiving(exchange, deserializer),
         lambda serializer: _sending(exchange, serializer),

@@ -153,13 +153,13 @@ _taken: dict[Any, int] = {}
 
 def _collate(original: Any) -> Any:
     def collate(*args: Any, **options: Any) -> Any:
-        taken = original(*args, **options)
+        collated = original(*args, **options)
         try:
-            if taken[0]:
-                _Work(uid for _, uid, _ in taken[0])
+            if collated[0]:
+                _Work(uid for _, uid, _ in collated[0])
         except Exception:
             log_failure("starting a batch of LitServe")
-        return taken
+        return collated
 
     return collate
 
@@ -198,9 +198,9 @@ def _put_response(original: Any) -> Any:
 
 
 def _with_run(uid: Any) -> Any:
-    taken = _taken.pop(uid, None)
+    arrived_at = _taken.pop(uid, None)
     work = _work.get()
     if work is not None and uid in work.uids:
         return with_run(uid, work.end())
     # Rejected, or from a custom loop: only the start of the work is known.
-    return uid if taken is None else with_run(uid, BatchRun([CLOSED, taken, 0], taken))
+    return uid if arrived_at is None else with_run(uid, BatchRun([CLOSED, arrived_at, 0], arrived_at))

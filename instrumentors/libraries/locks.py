@@ -117,7 +117,7 @@ def _is_taken(lock: Any) -> bool:
     waiters: Any = read("_waiters", None) or ()
     limit: Any = read("_total_tokens", None)
     return bool(
-        any(not each.cancelled() for each in waiters if hasattr(each, "cancelled"))
+        any(not waiter.cancelled() for waiter in waiters if hasattr(waiter, "cancelled"))
         or read("_wait_queue", None)
         or read("_locked", None)
         or read("_value", None) == 0

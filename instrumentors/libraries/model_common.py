@@ -112,9 +112,9 @@ def model_call(
 
 
 def subclasses(owner: type) -> Iterator[type]:
-    for each in owner.__subclasses__():
-        yield each
-        yield from subclasses(each)
+    for subclass in owner.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
 
 
 def folder_name(path: Any) -> str:

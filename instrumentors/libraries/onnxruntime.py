@@ -84,9 +84,11 @@ def _creating(original: Any) -> Any:
 def _run(original: Any) -> Any:
     def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         marks = current.get()
-        known = known_of(self)
-        if not known.warm or run_options is not None or scripts.on:
-            return _time(marks, known, input_feed, run_options, original, self, output_names, input_feed, run_options)
+        known_session = known_of(self)
+        if not known_session.warm or run_options is not None or scripts.on:
+            return _time(
+                marks, known_session, input_feed, run_options, original, self, output_names, input_feed, run_options
+            )
         if marks is None or marks[STATE] != OPEN:
             return original(self, output_names, input_feed)
         # As in `_time`, whose call would cost most runs 2 µs.
@@ -94,9 +96,9 @@ def _run(original: Any) -> Any:
         try:
             results = original(self, output_names, input_feed)
         except BaseException:
-            _mark(marks, "forward", started, known, NOTHING)
+            _mark(marks, "forward", started, known_session, NOTHING)
             raise
-        _mark(marks, "forward", started, known, input_feed)
+        _mark(marks, "forward", started, known_session, input_feed)
         return results
 
     return run
@@ -105,11 +107,11 @@ def _run(original: Any) -> Any:
 def _run_with_ort_values(original: Any) -> Any:
     def run_with_ort_values(self: Any, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
         marks = current.get()
-        known = known_of(self)
+        known_session = known_of(self)
         feed = input_dict_ort_values
-        if marks is None and known.warm and not scripts.on:
+        if marks is None and known_session.warm and not scripts.on:
             return original(self, output_names, feed, run_options)
-        return _time(marks, known, feed, run_options, original, self, output_names, feed, run_options)
+        return _time(marks, known_session, feed, run_options, original, self, output_names, feed, run_options)
 
     return run_with_ort_values
 
@@ -117,11 +119,11 @@ def _run_with_ort_values(original: Any) -> Any:
 def _run_with_iobinding(original: Any) -> Any:
     def run_with_iobinding(self: Any, iobinding: Any, run_options: Any = None) -> Any:
         marks = current.get()
-        known = known_of(self)
-        if marks is None and known.warm and not scripts.on:
+        known_session = known_of(self)
+        if marks is None and known_session.warm and not scripts.on:
             return original(self, iobinding, run_options)
         feed = getattr(iobinding, copies.INPUTS, NOTHING)
-        return _time(marks, known, feed, run_options, original, self, iobinding, run_options)
+        return _time(marks, known_session, feed, run_options, original, self, iobinding, run_options)
 
     return run_with_iobinding
 
@@ -131,23 +133,25 @@ def _run_with_ortvaluevector(original: Any) -> Any:
         self: Any, run_options: Any, feed_names: Any, feeds: Any, fetch_names: Any, fetches: Any, fetch_devices: Any
     ) -> Any:
         marks = current.get()
-        known = known_of(self)
+        known_session = known_of(self)
         rest = feed_names, feeds, fetch_names, fetches, fetch_devices
-        if marks is None and known.warm and not scripts.on:
+        if marks is None and known_session.warm and not scripts.on:
             return original(self, run_options, *rest)
         # Users of this method want to save the microseconds that reading the vector would take.
-        return _time(marks, known, NOTHING, run_options, original, self, run_options, *rest)
+        return _time(marks, known_session, NOTHING, run_options, original, self, run_options, *rest)
 
     return run_with_ortvaluevector
 
 
-def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, original: Any, *args: Any) -> Any:
+def _time(
+    marks: Marks | None, known_session: KnownSession, feed: Any, run_options: Any, original: Any, *args: Any
+) -> Any:
     scope = scripts.begin() if marks is None and scripts.on else None
     if scope is not None:
-        model = known.facts[1] if known.facts else "onnxruntime"
-        return scripts.call(scope, model, _time, current.get(), known, feed, run_options, original, *args)
-    unseen = None if known.warm else known.unseen(feed)
-    stage = "forward" if unseen is None and run_options is None else known.stage(unseen, run_options)
+        model = known_session.facts[1] if known_session.facts else "onnxruntime"
+        return scripts.call(scope, model, _time, current.get(), known_session, feed, run_options, original, *args)
+    unseen = None if known_session.warm else known_session.unseen(feed)
+    stage = "forward" if unseen is None and run_options is None else known_session.stage(unseen, run_options)
     if marks is not None and marks[STATE] != OPEN:
         # A task that outlives its request: its model runs do not count for the request.
         marks = None
@@ -156,17 +160,17 @@ def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any,
         results = original(*args)
     except BaseException:
         # A failed run does not count as warm-up, and its inputs may be invalid.
-        _mark(marks, stage, started, known, NOTHING)
+        _mark(marks, stage, started, known_session, NOTHING)
         raise
-    _mark(marks, stage, started, known, feed)
+    _mark(marks, stage, started, known_session, feed)
     if unseen is not None:
-        _warmed_up(known, unseen, feed, started)
+        _warmed_up(known_session, unseen, feed, started)
     return results
 
 
-def _warmed_up(known: KnownSession, unseen: tuple[Any, ...], feed: Mapping[str, Any], started: int) -> None:
-    known.learn(unseen)
-    model = known.facts[1] if known.facts else ""
+def _warmed_up(known_session: KnownSession, unseen: tuple[Any, ...], feed: Mapping[str, Any], started: int) -> None:
+    known_session.learn(unseen)
+    model = known_session.facts[1] if known_session.facts else ""
     loads.note(LOAD_FIRST_RUN.key, model, shapes_of([*feed.values()]), started, clock())
 
 
@@ -175,26 +179,30 @@ def _run_async(original: Any) -> Any:
         self: Any, output_names: Any, input_feed: Any, callback: Any, user_data: Any, run_options: Any = None
     ) -> Any:
         marks = current.get()
-        known = known_of(self)
-        if callable(callback) and not (marks is None and known.warm):
-            callback = _done(marks, known, input_feed, run_options, callback)
+        known_session = known_of(self)
+        if callable(callback) and not (marks is None and known_session.warm):
+            callback = _done(marks, known_session, input_feed, run_options, callback)
         return original(self, output_names, input_feed, callback, user_data, run_options)
 
     return run_async
 
 
 def _done(
-    marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, callback: Callable[[Any, Any, Any], Any]
+    marks: Marks | None,
+    known_session: KnownSession,
+    feed: Any,
+    run_options: Any,
+    callback: Callable[[Any, Any, Any], Any],
 ) -> Callable[[Any, Any, Any], None]:
     """Return *callback* wrapped for a thread of ONNX Runtime, which does not have the context of the request."""
-    unseen = known.unseen(feed)
-    stage = known.stage(unseen, run_options)
+    unseen = known_session.unseen(feed)
+    stage = known_session.stage(unseen, run_options)
     started = clock()
 
     def done(results: Any, user_data: Any, error: Any) -> None:
-        _mark(marks, stage, started, known, NOTHING if error else feed)
+        _mark(marks, stage, started, known_session, NOTHING if error else feed)
         if unseen is not None and not error:
-            _warmed_up(known, unseen, feed, started)
+            _warmed_up(known_session, unseen, feed, started)
         token = current.set(marks)
         try:
             callback(results, user_data, error)
@@ -210,16 +218,16 @@ def _done(
 _last_recorded: list[tuple[Any, KnownSession | None, int]] = [(None, None, 0)]
 
 
-def _mark(marks: Marks | None, stage: str, started: int, known: KnownSession, feed: Mapping[str, Any]) -> None:
+def _mark(marks: Marks | None, stage: str, started: int, known_session: KnownSession, feed: Mapping[str, Any]) -> None:
     if marks is None or not has_capacity(marks):
         return
     marks.extend((stage, started, clock()))
     try:
-        batch = known.batch(feed)
+        batch = known_session.batch(feed)
         request, session, size = _last_recorded[0]
-        if request is not marks[START] or session is not known or size != batch:
-            _last_recorded[0] = marks[START], known, batch
-            marks.extend(known.facts)
+        if request is not marks[START] or session is not known_session or size != batch:
+            _last_recorded[0] = marks[START], known_session, batch
+            marks.extend(known_session.facts)
             if batch:
                 marks.extend(("@batch", batch, 0))
     except Exception:

@@ -121,17 +121,17 @@ def known_of(session: Any) -> KnownSession:
 
 
 def _register_session(session: Any, inner: Any) -> KnownSession:
-    known = KnownSession()
+    known_session = KnownSession()
     if inner is None:
         # Not created or closed; ONNX Runtime will raise.
-        return known
+        return known_session
     try:
         # Removes the entry before the id can be reused; the dead reference is the default argument of `pop`.
-        known.alive = weakref.ref(inner, functools.partial(sessions.pop, id(inner)))
-        known.facts, known.device, known.batched = describe(session)
+        known_session.alive = weakref.ref(inner, functools.partial(sessions.pop, id(inner)))
+        known_session.facts, known_session.device, known_session.batched = describe(session)
     except Exception:
         log_failure("describing a session of onnxruntime")
-    return known if known.alive is None else sessions.setdefault(id(inner), known)
+    return known_session if known_session.alive is None else sessions.setdefault(id(inner), known_session)
 
 
 def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:

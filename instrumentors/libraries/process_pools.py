@@ -93,10 +93,10 @@ def _submit(original: Any) -> Any:
 
 
 def _is_over(drawn: ref[Ticket], future: Any) -> None:
-    known = drawn()
-    if known is not None:
-        known.drop(clock() if future.cancelled() else 0)
-        _under_way.discard(known)
+    ticket = drawn()
+    if ticket is not None:
+        ticket.drop(clock() if future.cancelled() else 0)
+        _under_way.discard(ticket)
 
 
 def _is_known(pool: Any) -> bool:

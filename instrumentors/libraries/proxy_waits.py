@@ -91,16 +91,16 @@ def trusted_networks(text: str) -> tuple[Any, ...]:
     # Loaded only by processes that name a proxy.
     from ipaddress import ip_network  # noqa: PLC0415
 
-    found: list[Any] = []
-    for entry in filter(None, (each.strip() for each in text.split(","))):
+    networks: list[Any] = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
         try:
-            found.append(entry if entry in {"*", UNIX_PEER} else ip_network(entry, strict=False))
+            networks.append(entry if entry in {"*", UNIX_PEER} else ip_network(entry, strict=False))
         except ValueError:
             logger.warning(
                 "stagelens: %s has %r, which is ignored; write addresses such as 10.0.0.7 or 10.0.0.0/8, unix or *",
                 *(TRUSTED_VARIABLE, entry),
             )
-    return tuple(found)
+    return tuple(networks)
 
 
 trusted = trusted_networks(os.environ.get(TRUSTED_VARIABLE, "")) if os.environ.get(TRUSTED_VARIABLE) else ()

@@ -136,7 +136,7 @@ class QueueRun(BatchRun):
             self.children[id(child)] = ref(child)
 
     def alive(self) -> Iterator[Any]:
-        return (child for known in [*self.children.values()] if (child := known()) is not None)
+        return (child for reference in [*self.children.values()] if (child := reference()) is not None)
 
     def is_idle(self) -> bool:
         """Return whether the worker has jobs and has not started to work on them: a `sleep` lets the batch grow."""
@@ -149,16 +149,16 @@ class QueueRun(BatchRun):
         )
 
     def stage_facts(self) -> list[Triple]:
-        known, found = self._shared, super().stage_facts()
-        if found is not known:
+        shared, facts = self._shared, super().stage_facts()
+        if facts is not shared:
             # A `sleep` inside of a stage, such as of one that asks for a result again and again, is no wait for further jobs.
-            others = [(start, end) for key, start, end in found if key[0] != "@" and key != "queue"]
-            self._shared = found = [
+            others = [(start, end) for key, start, end in facts if key[0] != "@" and key != "queue"]
+            self._shared = facts = [
                 (key, first, second)
-                for key, first, second in found
+                for key, first, second in facts
                 if key != "queue" or not any(start <= first and second <= end for start, end in others)
             ]
-        return found
+        return facts
 
     def close(self, now: int) -> None:
         if not self.ended:
@@ -216,8 +216,8 @@ class Job(Ticket):
         self.release()
 
     def reply(self) -> Any:
-        known = self._reply
-        return None if known is None else known()
+        reference = self._reply
+        return None if reference is None else reference()
 
     def observe(self, future: Any) -> None:
         kind = base_of(type(future))
@@ -405,16 +405,21 @@ class Loose(Job):
     def waits_for(self, run: QueueRun) -> bool:
         if self.request is None or self.request[0] != OPEN:
             self.end(None, clock())
-        found = None if self.released else self.find(last_awaited.get(self.owner))
-        return super().waits_for(run) if found is None else found.waits_for(run)
+        job = None if self.released else self.find(last_awaited.get(self.owner))
+        return super().waits_for(run) if job is None else job.waits_for(run)
 
     def find(self, waited: Any = None) -> Job | None:
         """Return the job that replaces this one, with *waited* as its reply; None while that is not known."""
         request = self.request
         reply = waited if waited is not None else future_of(None if self._task is None else self._task())
         tickets = None if request is None or reply is None else request_tickets(request)
-        known = jobs_by_reply.get(id(reply))
-        if request is None or tickets is None or not self.parts or (known is not None and not known.is_found):
+        existing_job = jobs_by_reply.get(id(reply))
+        if (
+            request is None
+            or tickets is None
+            or not self.parts
+            or (existing_job is not None and not existing_job.is_found)
+        ):
             return None
         job = (Stream if kind_of(reply) == QUEUE else Job)(request, reply, self._length)
         job.since, job.owner, job.parts, job.is_found, job.confirmed = self.since, self.owner, self.parts, True, True
@@ -445,16 +450,16 @@ class _RunPart(BatchRun):
 
     def stage_facts(self) -> list[Triple]:
         start, end = self.marks[START], self.ended
-        found: list[Triple] = [("@batch", self._size, 0)] if self._size else []
+        facts: list[Triple] = [("@batch", self._size, 0)] if self._size else []
         if self._length is not None:
-            found.append(("@queue_length", self._length, 0))
+            facts.append(("@queue_length", self._length, 0))
         for triple in self._run.stage_facts():
             key, first, second = triple
             if key[0] == "@" or (start <= first and second <= end):
-                found.append(triple)
+                facts.append(triple)
             elif first < end and start < second:
-                found.append((key, max(first, start), min(second, end)))
-        return found
+                facts.append((key, max(first, start), min(second, end)))
+        return facts
 
 
 # Jobs by the id of the object that their request waits for, until it is set.
@@ -468,6 +473,6 @@ last_awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def _release(job: ref[Job], reply: Any) -> None:
-    known = job()
-    if known is not None:
-        known.release(reply)
+    live_job = job()
+    if live_job is not None:
+        live_job.release(reply)

@@ -61,21 +61,21 @@ def whole(part: Any) -> Any:
 
 def kind_of(item: Any) -> int:
     kind = type(item)
-    known = _kinds.get(kind)
-    if known is None:
-        known = _classify(kind)
+    reply_kind = _kinds.get(kind)
+    if reply_kind is None:
+        reply_kind = _classify(kind)
         # One that is made in a function may be dropped.
         if "<locals>" not in kind.__qualname__:
             if len(_kinds) >= MAX_KINDS:
                 _kinds.clear()
-            _kinds[kind] = known
-    return known
+            _kinds[kind] = reply_kind
+    return reply_kind
 
 
 def _classify(kind: type) -> int:
     if kind in _DATA:
         return NOTHING
-    for known, types in (
+    for reply_kind, types in (
         (NOTHING, [type]),
         (FUTURE, FUTURES),
         (EVENT, EVENTS),
@@ -85,15 +85,15 @@ def _classify(kind: type) -> int:
         (SEQUENCE, [tuple, list]),
     ):
         if issubclass(kind, tuple(types)):
-            return known
+            return reply_kind
     return OBJECT
 
 
 def replies(item: Any) -> list[Any] | None:
     """Return the objects in *item* for which a request may wait, futures before events before queues; None with a context."""
     level: Collection[Any] = item if type(item) is tuple else (item,)
-    found: list[list[Any]] = [[], [], []]
-    known = _kinds.get
+    replies_by_kind: list[list[Any]] = [[], [], []]
+    cached_kind = _kinds.get
     left = MAX_ITEMS
     for depth in (0, 1, 2) if level is item else (-1, 0, 1, 2):
         left -= len(level)
@@ -101,21 +101,21 @@ def replies(item: Any) -> list[Any] | None:
             break
         below: list[Any] = []
         for inner in level:
-            kind = known(type(inner), -1)
+            kind = cached_kind(type(inner), -1)
             if kind < 0:
                 kind = kind_of(inner)
             if kind == NOTHING:
                 continue
             if kind <= QUEUE:
-                found[kind].append(whole(inner) if kind else inner)
+                replies_by_kind[kind].append(whole(inner) if kind else inner)
             elif kind == CONTEXT:
                 return None
             elif depth < 1 and len(below) <= left:
                 below += _contents(inner, kind)
-        if found[FUTURE] or not below:
+        if replies_by_kind[FUTURE] or not below:
             break
         level = below
-    return found[FUTURE] or found[EVENT] or found[QUEUE]
+    return replies_by_kind[FUTURE] or replies_by_kind[EVENT] or replies_by_kind[QUEUE]
 
 
 def _contents(item: Any, kind: int) -> Collection[Any]:
@@ -126,11 +126,11 @@ def _contents(item: Any, kind: int) -> Collection[Any]:
             return ()
         return [*(tuple.__iter__(item) if isinstance(item, tuple) else list.__iter__(item))]
     if kind == OBJECT:
-        known = attributes(item)
-        if known is None:
-            slots = [each for base in type(item).__mro__ for each in vars(base).values()]
+        fields = attributes(item)
+        if fields is None:
+            slots = [member for base in type(item).__mro__ for member in vars(base).values()]
             return [slot.__get__(item) for slot in slots if type(slot) is MemberDescriptorType and _has(slot, item)]
-        item = known
+        item = fields
     return () if dict.__len__(item) > MAX_ITEMS else [*dict.values(item)]
 
 
@@ -169,7 +169,7 @@ def has_waiters(reply: Any) -> bool:
 
 @lru_cache(MAX_KINDS)
 def base_of(kind: type) -> Any:
-    return next((known for known in (*FUTURES, *EVENTS) if issubclass(kind, known)), None)
+    return next((base for base in (*FUTURES, *EVENTS) if issubclass(kind, base)), None)
 
 
 @lru_cache(MAX_KINDS)
@@ -214,8 +214,8 @@ def future_of(task: Any) -> Any:
     file = innermost.cr_code.co_filename
     if innermost.cr_code.co_name == "wait_for" and Path(file).parent.name == "asyncio":
         # In Python 3.11 it awaits a future of its own.
-        inner = [each for each in gc.get_referents(innermost) if each is not waiter and kind_of(each) == FUTURE]
-        return next((each for each in inner if type(each) in FUTURES), None if inner else waiter)
+        inner = [future for future in gc.get_referents(innermost) if future is not waiter and kind_of(future) == FUTURE]
+        return next((future for future in inner if type(future) in FUTURES), None if inner else waiter)
     return None if file.startswith(_STANDARD) or "/site-packages/" in file else waiter
 
 

@@ -154,8 +154,8 @@ class QueueInstrumentor(Instrumentor):
         if kind not in _subclasses:
             above = () if kind is base else (self._subclass(base, kind.__base__),)
             # In the module where `pickle` finds it.
-            own = {"__doc__": kind.__doc__, "__module__": "gevent.queue", "__slots__": ()}
-            _subclasses[kind] = type(kind)(kind.__name__, (kind, *above), own)
+            namespace = {"__doc__": kind.__doc__, "__module__": "gevent.queue", "__slots__": ()}
+            _subclasses[kind] = type(kind)(kind.__name__, (kind, *above), namespace)
         for name, patch in (("put", _PUT), ("get", _GET)):
             if kind is base or name in vars(kind):
                 self.override(_subclasses[kind], name, patch)
@@ -260,17 +260,17 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
             if answered.confirmed:
                 return
         request = marks if marks is not None and marks[STATE] == OPEN and not is_shared(marks) else None
-        found = replies(item)
+        item_replies = replies(item)
         if any_loose:
             # Of an item that was dropped, or that this one is again.
             loose_jobs.pop(id(item), None)
-        if not found:
+        if not item_replies:
             # The connections of a pool are put often.
             pool = _pools.get(id(into))
-            if request is not None and found is not None and (pool is None or pool() is not into):
+            if request is not None and item_replies is not None and (pool is None or pool() is not into):
                 _start_loose(request, item, into)
             return
-        for reply in found:
+        for reply in item_replies:
             _send_reply(request, reply, into)
     except Exception:
         log_failure("following a job in a queue")
@@ -400,9 +400,9 @@ def _confirm(waited: Any) -> Job | None:
     if job is None and any_loose and (tickets := request_tickets(marks)) is not None:
         owner = thread_or_task()
         last_awaited[owner] = reply
-        for each in tickets.jobs():
-            if type(each) is Loose and each.owner == owner:
-                job = each.find(reply) or job
+        for candidate in tickets.jobs():
+            if type(candidate) is Loose and candidate.owner == owner:
+                job = candidate.find(reply) or job
     if job is None or job.request is not marks:
         return None
     job.ask()
@@ -490,15 +490,15 @@ def _answer(marks: Marks, callback: Any, args: tuple[Any, ...]) -> None:
     for job in [*run.jobs]:
         if type(job) is Loose:
             job.waits_for(run)
-    known = [*args]
+    reachable = [*args]
     if isinstance(callback, (MethodType, BuiltinMethodType)):
-        known.append(callback.__self__)
+        reachable.append(callback.__self__)
     elif isinstance(callback, FunctionType):
         # The variables of a lambda; one that is not set yet raises.
         for cell in callback.__closure__ or ():
             with suppress(ValueError):
-                known.append(cell.cell_contents)
-    for reply in replies((*known,)) or ():
+                reachable.append(cell.cell_contents)
+    for reply in replies((*reachable,)) or ():
         job = jobs_by_reply.get(id(reply))
         if job is not None:
             job.answer(run)

@@ -244,27 +244,27 @@ MAX_STAND_INS: Final = 64
 
 
 def _stand_in_class(kind: type[Any]) -> Any:
-    known = _stand_ins.get(id(kind))
-    if known is None:
+    entry = _stand_ins.get(id(kind))
+    if entry is None:
         if len(_stand_ins) >= MAX_STAND_INS:
             _stand_ins.clear()
-        known = _stand_ins[id(kind)] = kind, _new_stand_in_class(kind)
-    return known[1]
+        entry = _stand_ins[id(kind)] = kind, _new_stand_in_class(kind)
+    return entry[1]
 
 
 def _new_stand_in_class(kind: type[Any]) -> Any:
     # Python looks up special methods in the class, whose `__dir__` may leave some out.
-    found = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
-    names = [name for name, value in found.items() if name[:2] == name[-2:] == "__" and callable(value)]
+    members = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    names = [name for name, value in members.items() if name[:2] == name[-2:] == "__" and callable(value)]
     special = {name: _special(name) for name in names if name not in _OWN}
     return type(kind.__name__, (_StandIn,), {"__slots__": (), "__module__": kind.__module__, **special})
 
 
 def stand_in(original: Any, timed: Callable[[str], Any]) -> Any:
     """Return an object that is *original* in all but its identity and what *timed* returns for the name of a method."""
-    made = _stand_in_class(type(original))()
-    _set_state(made, (original, timed))
-    return made
+    instance = _stand_in_class(type(original))()
+    _set_state(instance, (original, timed))
+    return instance
 
 
 def timed_callable(call: Callable[..., Any], original: Any) -> Any:
@@ -331,7 +331,10 @@ def route_of(marks: Marks, path: str, status: int, params: Any = None) -> str:
         return unmatched_route(path)
     names = {str(value): "{" + str(name) + "}" for name, value in params.items()} if isinstance(params, dict) else {}
     segments = path.split("/")
-    kept = [names.get(each) or ("{}" if _VALUE.fullmatch(each) else each) for each in segments[: MAX_SEGMENTS + 1]]
+    kept = [
+        names.get(segment) or ("{}" if _VALUE.fullmatch(segment) else segment)
+        for segment in segments[: MAX_SEGMENTS + 1]
+    ]
     template = "/".join(kept if len(segments) == len(kept) else [*kept, "…"])
     if template not in _templates:
         if len(_templates) >= MAX_TEMPLATES:

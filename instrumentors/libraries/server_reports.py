@@ -376,17 +376,20 @@ def parse_server_timing(header: str) -> dict[str, str]:
     >>> parse_server_timing('cache;desc="hit, or not", Queue;dur=12.5, total;desc=all;dur=80')
     {'queue': '12.5', 'total': '80'}
     """
-    known = {field.name for field in SERVER_TIMING.fields}
-    found: dict[str, str] = {}
+    field_names = {field.name for field in SERVER_TIMING.fields}
+    durations: dict[str, str] = {}
     for metric in _METRIC.findall(header):
         name, *parameters = (part.strip() for part in _QUOTED.sub("", metric).split(";"))
         name = name.lower()
-        pairs = [(key.strip().lower(), value.strip()) for key, _, value in (each.partition("=") for each in parameters)]
+        pairs = [
+            (key.strip().lower(), value.strip())
+            for key, _, value in (parameter.partition("=") for parameter in parameters)
+        ]
         duration = next((value for key, value in pairs if key == "dur"), None)
-        if name in known and duration is not None:
+        if name in field_names and duration is not None:
             # Two chained servers that both report stages: their owner is ambiguous.
-            found[name] = duration if name not in found else "twice"
-    return found
+            durations[name] = duration if name not in durations else "twice"
+    return durations
 
 
 def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
@@ -411,6 +414,8 @@ def format_server_timing(marks: Marks, start: int, now: int) -> str:
     >>> format_server_timing(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
     'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
     """
-    own = partition([each for each in read_marks(marks[:]).intervals if each[0] in _SENT], start, now)
-    spent = [(stage, own[stage]) for stage in ordered(own) if own[stage] and stage != OVERHEAD]
+    stage_times = partition(
+        [interval for interval in read_marks(marks[:]).intervals if interval[0] in _SENT], start, now
+    )
+    spent = [(stage, stage_times[stage]) for stage in ordered(stage_times) if stage_times[stage] and stage != OVERHEAD]
     return ", ".join(f"{name};dur={duration // 1000 / 1000}" for name, duration in (*spent, (TOTAL, now - start)))

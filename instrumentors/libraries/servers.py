@@ -116,14 +116,14 @@ class ServerInstrumentor(Instrumentor):
     def _after_init(self, module: ModuleType) -> None:
         for places, serve in ((_ASGI, served_asgi), (_WSGI, _served)):
             owner, attribute = places.get(module.__name__, ("", ""))
-            if (found := getattr(module, owner, None)) is not None:
+            if (server_class := getattr(module, owner, None)) is not None:
                 leave = partial(_leave, attribute, serve)
-                self.replace(found, "__init__", Probed(Probe(itself, leave, None, 1)))
+                self.replace(server_class, "__init__", Probed(Probe(itself, leave, None, 1)))
 
     def _route(self, module: ModuleType) -> None:
         owner, method, route = _ROUTES[module.__name__]
-        if (found := getattr(module, owner, None)) is not None:
-            self.replace(found, method, Probed(Probe(itself, partial(_name, route), None, 1)))
+        if (owner_class := getattr(module, owner, None)) is not None:
+            self.replace(owner_class, method, Probed(Probe(itself, partial(_name, route), None, 1)))
 
     def _gevent(self, module: ModuleType) -> None:
         enter = partial(_serve, "application", _served)

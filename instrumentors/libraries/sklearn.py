@@ -49,10 +49,13 @@ class SklearnInstrumentor(Instrumentor):
 
     def _base(self, module: ModuleType) -> None:
         bases = (module.BaseEstimator, module.TransformerMixin)
-        for owner in {each: None for base in bases for each in subclasses(base)}:
+        for owner in {estimator_class: None for base in bases for estimator_class in subclasses(base)}:
             self._estimator(owner)
         # The base classes that are called for each further estimator, also those of other libraries and of the user.
-        for requester in {next(each for each in base.__mro__ if "__init_subclass__" in vars(each)) for base in bases}:
+        for requester in {
+            next(estimator_class for estimator_class in base.__mro__ if "__init_subclass__" in vars(estimator_class))
+            for base in bases
+        }:
             self.replace(requester, "__init_subclass__", Probed(Probe(_itself, self._created, parameters=1)))
 
     def _parallel(self, module: ModuleType) -> None:
@@ -70,8 +73,8 @@ class SklearnInstrumentor(Instrumentor):
     def _estimator(self, owner: type) -> None:
         for name, make in _METHODS.items():
             # Most estimators of a family inherit a method of a mixin, which is no estimator.
-            for place in _definitions(owner, name):
-                self.replace(*place, make)
+            for definition in _definitions(owner, name):
+                self.replace(*definition, make)
 
 
 def _itself(owner: type) -> type:

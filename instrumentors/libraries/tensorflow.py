@@ -63,7 +63,7 @@ class KerasInstrumentor(Instrumentor):
             self.replace(module.Layer, "__call__", lambda original: _keras_call(original, module.Model))
 
     def _trainer(self, module: ModuleType) -> None:
-        for owner in (each for name, each in vars(module).items() if name.endswith("Trainer")):
+        for owner in (trainer for name, trainer in vars(module).items() if name.endswith("Trainer")):
             for name in _PREDICTIONS:
                 self.replace(owner, name, model_call(_keras_name, rows_of_inputs))
             for name in _TRAINING:
@@ -154,9 +154,9 @@ def _loading(original: Any) -> Any:
             functions = [*vars(root).values(), *getattr(root, "signatures", {}).values()]
             name = folder_name(export_dir)
             _saved_names.update(
-                (each, name)
-                for each in functions
-                if hasattr(each, "_list_all_concrete_functions") or hasattr(each, "structured_input_signature")
+                (function, name)
+                for function in functions
+                if hasattr(function, "_list_all_concrete_functions") or hasattr(function, "structured_input_signature")
             )
         except Exception:
             log_failure("naming a SavedModel")
@@ -184,16 +184,16 @@ def _function_call(original: Any) -> Any:
 
 
 def _is_model(function: Any) -> bool:
-    found = _uses_variables.get(function)
-    if found is None:
+    is_model = _uses_variables.get(function)
+    if is_model is None:
         try:
             functions = function._list_all_concrete_functions()  # noqa: SLF001 - there is no public name for it
-            found = function in _saved_names or any(each.variables for each in functions)
+            is_model = function in _saved_names or any(concrete.variables for concrete in functions)
         except Exception:
             log_failure("finding the variables of a tf.function")
-            found = False
-        _uses_variables[function] = found
-    return found
+            is_model = False
+        _uses_variables[function] = is_model
+    return is_model
 
 
 def _function_name(function: Any) -> str:

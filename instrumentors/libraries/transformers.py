@@ -91,7 +91,7 @@ wrap_load = Probed.until_end(_Load, parameters=2)
 
 def _requested_model(args: Any) -> str:
     try:
-        return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
+        return next((repository_name(arg) for arg in args[:2] if isinstance(arg, str)), "")
     except Exception:
         log_failure("naming a load from a repository")
         return ""
@@ -320,11 +320,11 @@ def _first_stage(model: Any, result: Any) -> str:
     if not hasattr(model, "_parameters"):
         # A model of another engine with the same interface.
         return "prefill"
-    known = known_models.get(id(model)) or register_model(model)
-    if known.cold <= 0:
+    known_model = known_models.get(id(model)) or register_model(model)
+    if known_model.cold <= 0:
         return "prefill"
     if result is not None:
-        known.cold -= 1
+        known_model.cold -= 1
     return "load"
 
 

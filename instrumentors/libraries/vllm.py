@@ -66,10 +66,14 @@ def _recording(original: Any) -> Any:
 
 def _record(marks: Marks, outputs: list[Any], started: int, ended: int) -> None:
     prompts = [output for output in outputs if getattr(output, "prompt_token_ids", None)]
-    generated = [each for output in prompts for each in output.outputs if hasattr(each, "token_ids")] if prompts else []
+    generated = (
+        [completion for output in prompts for completion in output.outputs if hasattr(completion, "token_ids")]
+        if prompts
+        else []
+    )
     marks.extend(("@tokens_in", sum(len(output.prompt_token_ids) for output in prompts), 0))
     if generated:
-        marks.extend(("@tokens_out", sum(len(each.token_ids) for each in generated), 0))
+        marks.extend(("@tokens_out", sum(len(completion.token_ids) for completion in generated), 0))
     statistics = getattr(outputs[0], "metrics", None) if len(outputs) == 1 else None
     if statistics is None:
         return

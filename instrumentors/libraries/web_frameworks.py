@@ -380,12 +380,12 @@ def _finish_sanic(exchange: NativeExchange, request: Any, failure: BaseException
 def _router_get(original: Any) -> Any:
     # Around the cache, which calls the function of the router once for each path.
     def get(self: Any, *args: Any, **options: Any) -> Any:
-        found = original(self, *args, **options)
+        resolved = original(self, *args, **options)
         try:
-            name_route("/" + found[0].path)
+            name_route("/" + resolved[0].path)
         except Exception:
             log_failure("naming a route")
-        return found
+        return resolved
 
     for name in ("cache_clear", "cache_info", "cache_parameters"):
         if hasattr(original, name):

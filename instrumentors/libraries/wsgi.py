@@ -231,9 +231,9 @@ def _socket(connection: Any, start_response: Any) -> Any:
         return connection
     # Waitress and gevent; wsgiref and the server of Django; cheroot.
     for path in (("socket",), ("request_handler", "connection"), ("req", "conn", "socket")):
-        found = functools.reduce(lambda value, name: getattr(value, name, None), path, owner)
-        if found is not None:
-            return found
+        candidate = functools.reduce(lambda value, name: getattr(value, name, None), path, owner)
+        if candidate is not None:
+            return candidate
     return None
 
 
@@ -274,8 +274,8 @@ def attach(body: Any, exchange: WsgiExchange) -> bool:
 
 
 def exchange_of(body: Any) -> WsgiExchange | None:
-    found = _bodies.get(id(body))
-    return None if found is None or found[1].finished else found[1]
+    entry = _bodies.get(id(body))
+    return None if entry is None or entry[1].finished else entry[1]
 
 
 def step(original: Any) -> Any:

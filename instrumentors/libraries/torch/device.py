@@ -182,12 +182,12 @@ class Timeline:
             self._take_back(stamp)
 
     def _refer_to(self, stamp: DeviceEvent) -> None:
-        old, known = self._reference, stamp.asked
+        old, reference_ns = self._reference, stamp.asked
         if old is not None:
             passed = self._from_reference(stamp)
             if abs(passed) < FORGET_NS:
-                known = max(known, self._reference_ns + passed - abs(passed) * DRIFT_PPM // 1_000_000)
-        self._reference, self._reference_ns = stamp, known
+                reference_ns = max(reference_ns, self._reference_ns + passed - abs(passed) * DRIFT_PPM // 1_000_000)
+        self._reference, self._reference_ns = stamp, reference_ns
         if old is not None and old.at:
             self._take_back(old)
 

@@ -48,10 +48,10 @@ class TritonClientInstrumentor(Instrumentor):
     tested = {"tritonclient": "2.73.0"}
 
     def targets(self) -> Iterable[Target]:
-        for protocol, place in (("http", HTTP_HEADERS), ("grpc", GRPC_HEADERS)):
+        for protocol, position in (("http", HTTP_HEADERS), ("grpc", GRPC_HEADERS)):
             threads, tasks = f"tritonclient.{protocol}._client", f"tritonclient.{protocol}.aio"
-            yield f"{threads}:InferenceServerClient", partial(calls.infer, place=place), "infer"
-            yield f"{tasks}:InferenceServerClient", partial(calls.infer_aio, place=place), "infer"
+            yield f"{threads}:InferenceServerClient", partial(calls.infer, place=position), "infer"
+            yield f"{tasks}:InferenceServerClient", partial(calls.infer_aio, place=position), "infer"
             for module in (threads, tasks):
                 yield f"{module}:InferenceServerClient", partial(calls.init, protocol=protocol), "__init__"
                 yield module, calls.building, "_get_inference_request"
@@ -171,7 +171,7 @@ class MutableMark:
         marks, at = self._marks, self._at
         if not self._stands(at):
             places = range(len(marks) - 3, 0, -3)
-            self._at = at = next((place for place in places if self._stands(place)), 0)
+            self._at = at = next((index for index in places if self._stands(index)), 0)
         return at
 
     def _stands(self, at: int) -> bool:

@@ -288,9 +288,9 @@ def async_infer_grpc(original: Any) -> Any:
     return async_infer
 
 
-def _with_headers(call: Call, place: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-    if len(args) > place:
-        return (*args[:place], headers_for(call, args[place]), *args[place + 1 :])
+def _with_headers(call: Call, position: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    if len(args) > position:
+        return (*args[:position], headers_for(call, args[position]), *args[position + 1 :])
     options["headers"] = headers_for(call, options.get("headers"))
     return args
 

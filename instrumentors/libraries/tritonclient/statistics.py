@@ -64,7 +64,7 @@ def fetch_totals(server: Server, model: str, version: str) -> Totals:
         Exception: The server cannot be reached, denies the access, or does not know the model.
     """
     statistics = (_http if server.protocol == "http" else _grpc)(server, model, version)
-    return Totals(*(sum(each) for each in zip(*statistics, strict=True)))
+    return Totals(*(sum(column) for column in zip(*statistics, strict=True)))
 
 
 def _http(server: Server, model: str, version: str) -> list[Totals]:
@@ -117,7 +117,7 @@ def _grpc(server: Server, model: str, version: str) -> list[Totals]:
             counted.compute_infer.ns,
             counted.compute_output.ns,
         )
-        for counted in (each.inference_stats for each in response.model_stats)
+        for counted in (model_stat.inference_stats for model_stat in response.model_stats)
     ]
 
 
