@@ -187,7 +187,7 @@ def _trust(read: _Reader) -> ClientTlsFiles:
 
 def _resource(read: _Reader) -> dict[str, str]:
     attributes = read("OTEL_RESOURCE_ATTRIBUTES", _pairs, {})
-    # The workers of a server share the environment, so an instance id in it cannot tell them apart.
+    # The workers of a server share the environment, so an instance id in it cannot distinguish them.
     attributes.pop(names.SERVICE_INSTANCE, None)
     name = read("OTEL_SERVICE_NAME", _text, attributes.get(names.SERVICE_NAME, "")) or script_name(sys.argv)
     attributes[names.SERVICE_NAME] = name

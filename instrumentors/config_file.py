@@ -87,11 +87,11 @@ def _general_settings(config: Any, attributes: Mapping[str, object]) -> dict[str
 
 
 def _as_text(attributes: Mapping[str, object]) -> str:
-    kept = {key: str(value) for key, value in attributes.items() if not key.startswith(_OF_THE_SDK)}
-    if kept.get(names.SERVICE_NAME, "").startswith(_UNKNOWN_SERVICE):
+    texts = {key: str(value) for key, value in attributes.items() if not key.startswith(_OF_THE_SDK)}
+    if texts.get(names.SERVICE_NAME, "").startswith(_UNKNOWN_SERVICE):
         # Not in the file: the agent names the service after its script.
-        del kept[names.SERVICE_NAME]
-    return ",".join(f"{key}={quote(value)}" for key, value in kept.items())
+        del texts[names.SERVICE_NAME]
+    return ",".join(f"{key}={quote(value)}" for key, value in texts.items())
 
 
 def _http_exporters(config: Any) -> Iterator[tuple[str, Any]]:

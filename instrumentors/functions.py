@@ -84,7 +84,7 @@ class FunctionInstrumentor(Instrumentor):
             self._unmatched.update(by_module)
             state.before_first_request(self._patch_script)
             atexit.register(self._report_unmatched)
-        hooks = {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
+        hooks = {module: functools.partial(self._patch_functions, entries) for module, entries in by_module.items()}
         return hooks | (CLOUDPICKLE_HOOKS if hooks else {})
 
     def uninstrument(self, **more: Any) -> None:
@@ -95,7 +95,7 @@ class FunctionInstrumentor(Instrumentor):
         script = sys.modules["__main__"]
         entries = self._unmatched.get(_script_name(script))
         if entries:
-            self._patch(entries, script)
+            self._patch_functions(entries, script)
 
     def _report_unmatched(self) -> None:
         for module, entries in self._unmatched.items() if recorder.background.started else ():
@@ -106,7 +106,7 @@ class FunctionInstrumentor(Instrumentor):
                     module,
                 )
 
-    def _patch(self, entries: list[NamedStage], module: ModuleType) -> None:
+    def _patch_functions(self, entries: list[NamedStage], module: ModuleType) -> None:
         from .api import stage  # noqa: PLC0415 - most processes do not need it
 
         self._unmatched.pop(entries[0].module, None)

@@ -1,6 +1,6 @@
 """Probes: our code at the entry and at the end of a Python function, in the function's own frame.
 
-Who looks at its caller finds a wrapper (pydantic, `warnings.warn(…, stacklevel=2)`, SQLAlchemy), and a wrapper holds the arguments.
+Code that inspects its caller finds a wrapper (pydantic, `warnings.warn(…, stacklevel=2)`, SQLAlchemy), and a wrapper holds the arguments.
 With a probe the function stays the same object; only its `__code__` is another one:
 
     token = enter(…)         # after the arguments are bound; in a coroutine when it first runs
@@ -224,14 +224,14 @@ def _assembled(pieces: Sequence[_Piece]) -> tuple[list[tuple[Unit, Position]], d
     while True:
         # A jump over an insertion is longer, and may take more units by that.
         places, args = _places(pieces, extensions)
-        needed = [max(_extensions(arg), room) for arg, room in zip(args, extensions, strict=True)]
+        needed = [max(_extensions(arg), extension) for arg, extension in zip(args, extensions, strict=True)]
         if needed == extensions:
             break
         extensions = needed
     units: list[tuple[Unit, Position]] = []
     follows = [*(piece.instruction.position for piece in pieces[1:]), _NOWHERE]
-    for (before, piece, after), arg, room, position in zip(pieces, args, extensions, follows, strict=True):
-        piece_units = [*before, *_with_arg(piece.op, arg, room), *[_CACHE] * piece.caches]
+    for (before, piece, after), arg, extension, position in zip(pieces, args, extensions, follows, strict=True):
+        piece_units = [*before, *_with_arg(piece.op, arg, extension), *[_CACHE] * piece.caches]
         units += ((unit, piece.position) for unit in piece_units)
         # A debugger stops once at the first line.
         units += ((unit, position) for unit in after)
@@ -242,9 +242,9 @@ def _places(pieces: Sequence[_Piece], extensions: Sequence[int]) -> tuple[dict[i
     at = 0
     places: dict[int, int] = {}
     ends: list[int] = []
-    for (before, instruction, after), room in zip(pieces, extensions, strict=True):
+    for (before, instruction, after), extension in zip(pieces, extensions, strict=True):
         places[instruction.start] = at
-        ends.append(at + len(before) + room + 1 + instruction.caches)
+        ends.append(at + len(before) + extension + 1 + instruction.caches)
         at = ends[-1] + len(after)
     places[pieces[-1].instruction.end] = at
     targets = [instruction.target() for _, instruction, _ in pieces]

@@ -106,7 +106,7 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     return marks, current.set(marks)
 
 
-def begun() -> int:
+def started_count() -> int:
     # The next number, without drawing it.
     return int(repr(arrivals)[len("count(") : -1])
 

@@ -104,7 +104,7 @@ _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider
 _ADDED: Final = frozenset({"@tokens_in", "@tokens_out", "@per_token"})
 _CHOSEN: Final[dict[str, Any]] = {"@gap": max, "@queue_length": max, "@first_token": min}
 # How a stage was timed, if not by a clock around the call: from device events; only its launch, because the device reported
-# nothing; reported by the server for this call; the average of the server over its current calls; looks every few milliseconds.
+# nothing; reported by the server for this call; the average of the server over its current calls; samples every few milliseconds.
 TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged", "@sampled")
 # Words after the "@" of a stage: body of a response; stage reported by the server; rest of such a call.
 BODY: Final = "body"
@@ -114,7 +114,7 @@ REST: Final = "rest"
 # 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list without limit: a full one is
 # compacted.
 MAX_MARKS: Final = 3 * 4096
-# Intervals that stay as they are, the first and the newest; of those between, how many are left, and of how many stages.
+# Intervals that stay unchanged, the first and the newest; of those between, how many are left, and of how many stages.
 FIRST, RECENT, MERGED, MAX_STAGES = 128, 256, 1024, 32
 _compacting = threading.Lock()
 _logger = logging.getLogger("stagelens")

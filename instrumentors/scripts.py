@@ -5,7 +5,7 @@
           return scripts.call(scope, "resnet50", wrapper, *args)
 
 `on` becomes False for the rest of the process when it has imported a server, listens on a port, or has called `stagelens.request()`.
-The first calls wait a few seconds for this: they may be warm-ups. If no request of such a process is seen, a line in the log says so.
+The first calls wait a few seconds for this: they may be warm-ups. If no request of such a process is seen, a log line reports it.
 """
 
 from __future__ import annotations
@@ -210,27 +210,27 @@ _expecting = 0
 def expect_requests(port: int) -> None:
     """Log a line if no request is seen soon, or until the process ends, although it serves *port*."""
     global _expecting  # noqa: PLW0603 - as `on`
-    begun = recorder.begun()
+    count = recorder.started_count()
     # Those of a script were warm-ups.
-    if _expecting == os.getpid() or (begun and not on):
+    if _expecting == os.getpid() or (count and not on):
         return
     turn_off()
     _expecting = os.getpid()
     with suppress(Exception):
         # No thread can be started when the interpreter ends.
-        timer = threading.Timer(UNSEEN_SECONDS, _report_unseen, (port, _expecting, begun))
+        timer = threading.Timer(UNSEEN_SECONDS, _report_unseen, (port, _expecting, count))
         timer.daemon, timer.name = True, "stagelens-unseen"
         timer.start()
-        atexit.register(_report_unseen, port, _expecting, begun)
+        atexit.register(_report_unseen, port, _expecting, count)
 
 
-def _report_unseen(port: int, process: int, begun: int) -> None:
+def _report_unseen(port: int, process: int, count: int) -> None:
     global _expecting  # noqa: PLW0603 - as `on`
     # Once, and not in a child, which has the exit handlers of its parent.
     if process != _expecting or process != os.getpid():
         return
     _expecting = -process
-    if recorder.begun() == begun:
+    if recorder.started_count() == count:
         logging.getLogger("stagelens").warning(
             "stagelens: this process serves port %d, but none of its requests is seen: Stagelens does not know its server. "
             'fix: with stagelens.request("predict"):    # around the work for each request',

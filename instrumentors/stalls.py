@@ -3,8 +3,8 @@
 A stall is a garbage collection, a stalled event loop, a missing CPU, or a compilation by torch.compile. It overlaps the stage that was
 running. Each is noted at its end, without a lock, and sorted into a ring in which each instant has the cause of its innermost stall.
 
-A heartbeat in each event loop measures its delay; the time without a CPU comes from the kernel. Beats are frequent only after a request
-that may have waited for its loop. Counters (context switches, page faults, allocator retries) belong to the whole process.
+A heartbeat in each event loop measures its delay; the time without a CPU comes from the kernel. Heartbeats are frequent only after
+a request that may have waited for its loop. Counters (context switches, page faults, allocator retries) belong to the whole process.
 """
 
 from __future__ import annotations
@@ -168,10 +168,10 @@ def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str
 stalls: Final = Stalls()
 
 
-# Time between two beats: while requests may wait for their loop, and otherwise. Measured after a model has run: a beat takes
-# 40 µs, because it wakes up the thread of the loop.
-BEAT_SECONDS, IDLE_SECONDS = 0.02, 0.1
-# How long beats stay frequent after the last request that may have waited.
+# Time between two heartbeats: while requests may wait for their loop, and otherwise. Measured after a model has run: a heartbeat
+# takes 40 µs, because it wakes up the thread of the loop.
+HEARTBEAT_SECONDS, IDLE_SECONDS = 0.02, 0.1
+# How long heartbeats stay frequent after the last request that may have waited.
 CLOSELY_NS: Final = 10 * 10**9
 # The timer of a loop without stalls is up to two milliseconds late.
 MIN_LATE_NS: Final = 5_000_000
@@ -187,11 +187,11 @@ class LoopLag:
         self._closely_until = 0
 
     def note(self, late_ns: int) -> None:
-        """Record the delay of a beat. If two loops do so at once, one delay is lost, which is rare and harmless."""
+        """Record the delay of a heartbeat. If two loops do so at once, one delay is lost, which is rare and harmless."""
         self._worst_ns = max(self._worst_ns, late_ns)
 
     def take(self) -> int | None:
-        """Return and reset the delay in nanoseconds; None without a beat."""
+        """Return and reset the delay in nanoseconds; None without a heartbeat."""
         worst, self._worst_ns = self._worst_ns, -1
         return worst if worst >= 0 else None
 
@@ -200,7 +200,7 @@ class LoopLag:
 
     def seconds(self) -> float:
         # Pending records mean that there were requests within the last two seconds.
-        return BEAT_SECONDS if recorder.pending and clock() < self._closely_until else IDLE_SECONDS
+        return HEARTBEAT_SECONDS if recorder.pending and clock() < self._closely_until else IDLE_SECONDS
 
 
 loop_lag: Final = LoopLag()
@@ -257,26 +257,26 @@ def watch_loop() -> None:
     try:
         if loop not in _watched:
             _watched.add(loop)
-            _next_beat(loop, ThreadStatistics())
+            _schedule_heartbeat(loop, ThreadStatistics())
     except Exception:
         log_failure("watching an event loop")
 
 
-def _next_beat(loop: AbstractEventLoop, statistics: ThreadStatistics) -> None:
+def _schedule_heartbeat(loop: AbstractEventLoop, statistics: ThreadStatistics) -> None:
     seconds = loop_lag.seconds()
-    loop.call_later(seconds, _beat, loop, clock() + int(seconds * 1e9), statistics, statistics.read())
+    loop.call_later(seconds, _heartbeat, loop, clock() + int(seconds * 1e9), statistics, statistics.read())
 
 
-def _beat(loop: AbstractEventLoop, due: int, statistics: ThreadStatistics, before: tuple[int, int]) -> None:
+def _heartbeat(loop: AbstractEventLoop, due: int, statistics: ThreadStatistics, before: tuple[int, int]) -> None:
     now = clock()
     loop_lag.note(max(0, now - due))
     if now - due >= MIN_LATE_NS:
         # Not below zero: the loop may have moved to another thread, whose counters differ.
         ran, waited = (max(0, after - earlier) for after, earlier in zip(statistics.read(), before, strict=True))
-        # The position of the wait for a CPU within the interval is unknown. A loop sleeps only before the beat is due; in the rest of
-        # the interval the wait is assumed to be evenly distributed.
+        # The position of the wait for a CPU within the interval is unknown. A loop sleeps only before the heartbeat is due; in the
+        # rest of the interval the wait is assumed to be evenly distributed.
         late = now - due
         without = min(late, waited if ran + waited <= late else waited * late // (ran + waited))
         stalls.note(STALL_CPU.key, due, due + without)
         stalls.note(STALL_LOOP.key, due + without, now)
-    _next_beat(loop, statistics)
+    _schedule_heartbeat(loop, statistics)

@@ -81,7 +81,7 @@ _forking: dict[int, SharedRequests] = {}
 _inherited: SharedRequests | None = None
 # The started children: objects of `multiprocessing`.
 _children: WeakSet[Any] = WeakSet()
-_next_look = 0
+_next_check = 0
 
 
 def _in_child() -> None:
@@ -147,13 +147,13 @@ def children() -> list[int]:
     return [child.pid for child in tuple(_children)]
 
 
-def look_for_killed() -> None:
+def record_killed() -> None:
     """Record the open requests of all children that a signal has ended; at most once a second."""
-    global _next_look  # noqa: PLW0603 - of this process
+    global _next_check  # noqa: PLW0603 - of this process
     now = clock()
-    if now < _next_look:
+    if now < _next_check:
         return
-    _next_look = now + 1_000_000_000
+    _next_check = now + 1_000_000_000
     for child in tuple(_children):
         with contextlib.suppress(ChildProcessError):
             # Without taking the status, for which the host waits.

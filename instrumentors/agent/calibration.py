@@ -1,4 +1,4 @@
-"""What the recording of a request costs on its thread and on the background thread, measured in this process.
+"""Cost of recording a request, measured in this process: on the thread of the request and on the background thread.
 
 A calibration request runs on the thread of a real one, whose CPU caches are in the state that the work of the service leaves; the
 median counts, because another thread may have held the interpreter lock.

@@ -66,15 +66,15 @@ class RequestTasks:
     def forget(self) -> None:
         self._by_loop.clear()
 
-    def frames(self, task: Any, marks: Marks, top: FrameType | None, known: Collection[Any]) -> list[FrameType]:
-        """Return the frames of the request from the innermost; *top* is that on the thread of its *task*, one of the *known* ones is its parent."""
+    def frames(self, task: Any, marks: Marks, top: FrameType | None, request_tasks: Collection[Any]) -> list[FrameType]:
+        """Return the frames of the request from the innermost; *top* is that on the thread of *task*; no child is in *request_tasks*."""
         on_thread = thread_frames(top)
         running = _running(task, on_thread)
         if running:
             return running
         chain = _await_chain(task)
         around = self._around_tasks(chain)
-        child = [] if around is None else self._child(task.get_loop(), marks, on_thread, known)
+        child = [] if around is None else self._child(task.get_loop(), marks, on_thread, request_tasks)
         return child + chain.frames[around[0] :] if around and child else chain.frames
 
     def of_thread(self, marks: Marks, top: FrameType) -> list[FrameType]:
@@ -103,7 +103,7 @@ class RequestTasks:
             elif self._is_user(frame):
                 return (position, False) if is_signal else None
             else:
-                # A library that waits by itself, unless it has tasks.
+                # The library itself waits, unless it has tasks.
                 is_signal = False
         return None
 

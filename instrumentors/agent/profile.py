@@ -1,8 +1,8 @@
 """The tail profiler: samples the call stacks of requests that run longer than the recent p90 of their route.
 
-It looks at the running requests ten times per second, and every few milliseconds while one is slow; random requests are the baseline.
-Looks become rarer as they cost more CPU time than their limits. A stack is that of the thread that works for the request, or the await
-chain of its task; it contains code, never values. The samples wait for the end of the request, and are divided among its stages.
+It samples the running requests ten times per second, and every few milliseconds while one is slow; random requests are the baseline.
+Passes become rarer as they cost more CPU time than their limits. A stack is that of the thread that works for the request, or the
+await chain of its task; it contains code, never values. The samples wait for the end of the request, and are divided among its stages.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from .frames import RequestTasks, current_frames, is_lock_wait, no_collection, t
 from .recent_durations import RecentDurations
 from .stacks import Stack, Stacks
 
-# Time between two looks. [seconds]
+# Time between two sampling passes. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
 # Limits of the CPU time: while no request is slow, and while one is. [ratio of one core]
 IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
-# Looks at locks: the time between two, for some time after a request that waited for one; that time; and what one look stands
-# for at most. [nanoseconds]
+# Sampling of locks: the time between two passes, for some time after a request that waited for a lock; that time; and the
+# longest time that one pass represents. [nanoseconds]
 LOCK_NS, LOCKED_NS, MAX_GAP_NS = 5 * 10**6, 10 * 10**9, 50 * 10**6
-# Limit of their CPU time, and what each kind of look may use even if the rest uses up the overhead budget. [ratio of one core]
+# Limit of their CPU time, and what each kind of pass may use even if the rest uses up the overhead budget. [ratio of one core]
 LOCK_SHARE, MIN_SHARE = 0.01, 0.003
-# CPU time saved for a burst of looks at slow requests: three seconds of their limit, half of it for them alone. [nanoseconds]
+# CPU time saved for a burst of passes over slow requests: three seconds of their limit, half of it for them alone. [nanoseconds]
 MAX_CREDIT_NS = 30e6
-# CPU time of a new process for looks that find no slow request, beside what the governor allows, so that its first 1,500
+# CPU time of a new process for passes that find no slow request, beside what the governor allows, so that its first 1,500
 # requests have enough samples. Over its first minute this is 0.1 % of a core. [nanoseconds]
 FIRST_NS = 60e6
-# Time after a slow request in which looks stay frequent. [nanoseconds]
+# Time after a slow request in which passes stay frequent. [nanoseconds]
 ALERT_NS = 10 * 10**9
-# Looks during the shortest duration of a slow request, in that time.
-LOOKS_AHEAD = 4
-# One in this many looks, while requests are slow or were lately, samples another request, as the baseline.
+# Passes during the shortest duration of a slow request, in that time.
+PASSES_AHEAD = 4
+# One in this many passes, while requests are slow or were lately, samples another request, as the baseline.
 BASELINE_EVERY = 8
-# Stacks of one look.
+# Stacks of one pass.
 STACKS_AT_ONCE = 8
 # Time after which other threads may run, which wait for the interpreter lock. Busy ones keep it for 5 ms each. [nanoseconds]
 PAUSE_AFTER_NS = 300_000
@@ -60,35 +60,35 @@ MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 4096, 512
 # What a wait for a lock may belong to: the time of no stage.
 _UNEXPLAINED = frozenset({FRAMEWORK, *UNEXPLAINED})
 
-# Marks, thread, task or greenlet if any, route as far as known.
-Place = tuple[Marks, int, Any, str]
+# Where a request runs: marks, thread, task or greenlet if any, route as far as known.
+Execution = tuple[Marks, int, Any, str]
 
 
 class _Request:
-    __slots__ = ("is_batch", "marks", "places", "route")
+    __slots__ = ("executions", "is_batch", "marks", "route")
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
         self.is_batch = is_shared(marks)
-        self.places: list[Place] = []
+        self.executions: list[Execution] = []
         self.route = ""
 
 
 class _Samples:
-    """Samples of a request: every *stride*-th look; and its waits for locks: start, last look, time between looks."""
+    """Samples of a request: every *stride*-th pass; and its waits for locks: start, last pass, time between passes."""
 
-    __slots__ = ("looks", "marks", "stacks", "stride", "waits")
+    __slots__ = ("marks", "passes", "stacks", "stride", "waits")
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
         self.stacks: list[tuple[int, Stack]] = []
         self.waits: deque[list[int]] = deque(maxlen=MAX_SAMPLES)
-        self.looks = 0
+        self.passes = 0
         self.stride = 1
 
     def add(self, now: int, stack: Stack) -> None:
-        self.looks += 1
-        if self.looks % self.stride:
+        self.passes += 1
+        if self.passes % self.stride:
             return
         self.stacks.append((now, stack))
         if len(self.stacks) >= MAX_SAMPLES:
@@ -104,11 +104,11 @@ class Profiler:
         self._share = 0.0
         self._sleep = unpatched("time", "sleep")
         self._enabled = self._started = self._failed = False
-        self._running: deque[Place] = deque(maxlen=MAX_RUNNING)
+        self._running: deque[Execution] = deque(maxlen=MAX_RUNNING)
         self._open: dict[int, _Request] = {}
         self._threads: dict[int, Marks] = {}
         self._samples: dict[int, _Samples] = {}
-        # Times of the last look at locks, of the next one, and until which looks are frequent.
+        # Times of the last sampling of locks, of the next one, and until which it is frequent.
         self._locks_at = self._locks_due = self._locks_until = 0
         self._stacks = Stacks()
         self._tasks = RequestTasks(self._stacks.is_user, rng)
@@ -131,7 +131,7 @@ class Profiler:
 
     def _run(self) -> None:
         seconds, credit_ns, first_ns = IDLE_SECONDS, MAX_CREDIT_NS, FIRST_NS
-        looked_at, no_baseline_until = clock(), 0.0
+        sampled_at, no_baseline_until = clock(), 0.0
         try:
             while True:
                 self.rest(seconds)
@@ -153,8 +153,8 @@ class Profiler:
                 share = max(allowed, IDLE_SHARE)
                 extra_ns = min(spent, first_ns) if is_alert and not (is_slow or baseline) else 0.0
                 first_ns -= extra_ns
-                credit_ns = min(credit_ns + (now - looked_at) * share - (spent - extra_ns), MAX_CREDIT_NS)
-                looked_at = now
+                credit_ns = min(credit_ns + (now - sampled_at) * share - (spent - extra_ns), MAX_CREDIT_NS)
+                sampled_at = now
                 seconds = max(self._seconds(is_slow=is_slow, is_alert=is_alert), -credit_ns / share / 1e9)
                 # Half of the share is for slow requests. The next one may begin long before the next baseline.
                 if baseline:
@@ -168,12 +168,12 @@ class Profiler:
             log_failure("profiling slow requests")
 
     def rest(self, seconds: float) -> None:
-        """Wait for the next look at slow requests, and look for locks meanwhile."""
+        """Wait for the next sampling of slow requests, and sample locks meanwhile."""
         until = clock() + int(seconds * 1e9)
         while True:
             now = clock()
             if now >= self._locks_due and self._enabled:
-                self.look_at_locks(now)
+                self.sample_locks(now)
                 share = min(self._share_of(now), LOCK_SHARE) if now < self._locks_until else IDLE_SHARE
                 # Not in step with a model that always takes as long.
                 self._locks_due = now + int(max(LOCK_NS, self._spend() / share) * self._rng.uniform(0.5, 1.5))
@@ -183,7 +183,7 @@ class Profiler:
             self._sleep(max(0, min(until, due) - now) / 1e9)
 
     def _share_of(self, now: int) -> float:
-        """Return what looks at slow requests or at locks may use: half for each while both are frequent."""
+        """Return what the sampling of slow requests or of locks may use: half for each while both are frequent."""
         return max(self._share / 2, MIN_SHARE) if now < self._locks_until else self._share
 
     def _spend(self) -> int:
@@ -199,7 +199,7 @@ class Profiler:
         shortest = self.recent.shortest
         if not is_alert or shortest is None:
             return IDLE_SECONDS
-        return min(max(SLOW_SECONDS, shortest / LOOKS_AHEAD / 1e9), IDLE_SECONDS)
+        return min(max(SLOW_SECONDS, shortest / PASSES_AHEAD / 1e9), IDLE_SECONDS)
 
     def _clear(self) -> None:
         for held in (self._running, self._open, self._threads, self._samples):
@@ -223,7 +223,7 @@ class Profiler:
         while chosen:
             held_since = self._pause(held_since)
             with no_collection():
-                self._look(chosen, held_since, now - began)
+                self._sample_stacks(chosen, held_since, now - began)
         return bool(slow)
 
     def _pause(self, held_since: int) -> int:
@@ -232,7 +232,7 @@ class Profiler:
         self._sleep(PAUSE_SECONDS)
         return clock()
 
-    def _look(self, chosen: list[_Request], held_since: int, offset: int) -> None:
+    def _sample_stacks(self, chosen: list[_Request], held_since: int, offset: int) -> None:
         frames = current_frames()
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         now = clock()
@@ -249,7 +249,7 @@ class Profiler:
             frames.clear()
             self._tasks.forget()
 
-    def look_at_locks(self, now: int) -> None:
+    def sample_locks(self, now: int) -> None:
         gap = min(now - self._locks_at, MAX_GAP_NS)
         for marks in self._requests_at_locks():
             waits = self.samples_of(marks).waits
@@ -298,11 +298,11 @@ class Profiler:
         return waits
 
     def take(
-        self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
+        self, marks: Marks, stage_times: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
     ) -> dict[str, int]:
         """Remove the samples of a finished request, and return its time by key of `code_stack.stack_key`.
 
-        The keys of a stage add up to its time in *own*; a stage without samples has no key. [nanoseconds]
+        The keys of a stage add up to its time in *stage_times*; a stage without samples has no key. [nanoseconds]
         """
         samples = self._samples.get(id(marks))
         if samples is None or samples.marks is not marks:
@@ -317,7 +317,7 @@ class Profiler:
                 by_stage.setdefault(parts[position][0], Counter())[stack] += 1
         time_by_key: dict[str, int] = {}
         for stage, stacks in by_stage.items():
-            for stack, spent in _divide(own.get(stage, 0), stacks):
+            for stack, spent in _divide(stage_times.get(stage, 0), stacks):
                 key = self._stacks.key(stage, stack)
                 time_by_key[key] = time_by_key.get(key, 0) + spent
         return {key: spent for key, spent in time_by_key.items() if spent}
@@ -349,7 +349,7 @@ class Profiler:
 
     def _register(self) -> None:
         oldest = self._running.popleft
-        # Most requests that began since the last look have ended.
+        # Most requests that began since the last pass have ended.
         still_open = [
             execution for execution in [oldest() for _ in range(len(self._running))] if execution[0][STATE] == OPEN
         ]
@@ -358,24 +358,24 @@ class Profiler:
             request = self._open.get(id(marks))
             if request is None or request.marks is not marks:
                 request = self._open[id(marks)] = _Request(marks)
-            request.places = [*request.places[-3:], execution]
+            request.executions = [*request.executions[-3:], execution]
             request.route = route or request.route
         for key in [key for key, request in self._open.items() if request.marks[STATE] != OPEN]:
             del self._open[key]
         while len(self._open) > MAX_RUNNING:
             del self._open[next(iter(self._open))]
 
-    def _threads_at_work(self) -> list[Place]:
-        places: list[Place] = []
+    def _threads_at_work(self) -> list[Execution]:
+        executions: list[Execution] = []
         for thread, marks in list(self._threads.items()):
             if marks[STATE] != OPEN:
                 self._threads.pop(thread, None)
                 continue
             request = self._open.get(id(marks))
-            request_executions = request.places if request is not None and request.marks is marks else ()
+            request_executions = request.executions if request is not None and request.marks is marks else ()
             if not any(execution[1] == thread and execution[2] is None for execution in request_executions):
-                places.append((marks, thread, None, ""))
-        return places
+                executions.append((marks, thread, None, ""))
+        return executions
 
     def _is_slow(self, request: _Request, now: int) -> bool:
         threshold = self.recent.threshold(request.route)
@@ -399,8 +399,8 @@ class Profiler:
         return None
 
     def _own_stack(self, request: _Request, frames: Mapping[int, FrameType]) -> Stack:
-        tasks = [execution[2] for execution in request.places]
-        for _, thread, task, _ in reversed(request.places):
+        tasks = [execution[2] for execution in request.executions]
+        for _, thread, task, _ in reversed(request.executions):
             top = frames.get(thread)
             if task is None:
                 if top is not None and self._threads.get(thread) is request.marks:
@@ -431,7 +431,7 @@ def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
     return frames if greenlet.gr_frame is None and not greenlet.dead else []
 
 
-def _registrar(running: deque[Place], threads: dict[int, Marks]) -> Callable[[Marks, str], None]:
+def _registrar(running: deque[Execution], threads: dict[int, Marks]) -> Callable[[Marks, str], None]:
     """Return the function that registers a request where it runs now: in a task or greenlet, or by its thread."""
     get_ident = unpatched("_thread", "get_ident")
     append, loop_now, current_task = running.append, asyncio._get_running_loop, asyncio.current_task  # noqa: SLF001

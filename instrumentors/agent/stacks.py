@@ -125,7 +125,7 @@ def _short_path(file: str) -> str:
     return _short_folder(folder) + name
 
 
-# A first look may meet hundreds of functions, of few folders.
+# The first pass of the profiler may meet hundreds of functions, of few folders.
 @functools.lru_cache(maxsize=4096)
 def _short_folder(folder: str) -> str:
     entries = [entry.rstrip("/") + "/" for entry in sys.path if isinstance(entry, str) and entry]  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -44,26 +44,26 @@ class AiohttpClientInstrumentor(Instrumentor):
         )
 
 
-class _Begun(threading.local):
+class _StartedCall(threading.local):
     """The call of this thread whose headers are not prepared yet: its marks, its address and itself."""
 
     call: tuple[Marks, Any, _Call] | None = None
 
 
-_begun: Final = _Begun()
+_started_call: Final = _StartedCall()
 
 
 class _Call:
     __slots__ = ("_marks", "_started", "host")
 
     def __init__(self, marks: Marks, str_or_url: Any) -> None:
-        _begun.call = marks, str_or_url, self
+        _started_call.call = marks, str_or_url, self
         self.host = ""
         self._marks: Marks | None = marks
         self._started = clock()
 
     def end(self) -> None:
-        _begun.call = None
+        _started_call.call = None
         self.answered(None)
 
     def answered(self, response: Any) -> None:
@@ -78,7 +78,7 @@ class _Call:
 
 
 def _begin(_session: Any, _method: Any, str_or_url: Any) -> _Call | None:
-    _begun.call = None
+    _started_call.call = None
     marks = current.get()
     return None if marks is None else _Call(marks, str_or_url)
 
@@ -91,13 +91,13 @@ def _answered(call: _Call | None, response: Any) -> None:
 def _prepare_headers(original: Any) -> Any:
     def prepare(self: Any, headers: Any) -> Any:
         prepared = original(self, headers)
-        call, _begun.call = _begun.call, None
+        call, _started_call.call = _started_call.call, None
         if call is None:
             return prepared
-        marks, str_or_url, begun = call
-        begun.host = _host(self, str_or_url)
+        marks, str_or_url, started_call = call
+        started_call.host = _host(self, str_or_url)
         # A new object for each call.
-        prepared.update(trace_headers(prepared, marks, begun.host))
+        prepared.update(trace_headers(prepared, marks, started_call.host))
         return prepared
 
     return prepare

@@ -24,8 +24,8 @@ from ..stalls import watch_loop
 from .proxy_waits import transport_peer
 from .server_common import (
     FAILED,
+    MIN_CHECK_NS,
     MIN_CHUNK_NS,
-    MIN_LOOK_NS,
     has_hung_up,
     is_users_code,
     unmatched_route,
@@ -79,12 +79,12 @@ class AiohttpExchange(NativeExchange):
         if has_capacity(self.marks):
             self.marks.extend(("network", started, ended))
 
-    def look_for_client(self, now: int) -> None:
+    def check_client(self, now: int) -> None:
         """Note whether the client has gone before the end of the response is sent; it may go when it has that."""
         transport = self._request.transport
         self.gone = transport is None or (
             # The event loop may not have run since.
-            now - self.marks[START] > MIN_LOOK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
+            now - self.marks[START] > MIN_CHECK_NS and bool(has_hung_up(transport.get_extra_info("socket")))
         )
 
     def last_byte(self, started: int, size: int) -> None:
@@ -282,9 +282,9 @@ def _write_eof(original: Any) -> Any:
             return
         started = clock()
         try:
-            exchange.look_for_client(started)
+            exchange.check_client(started)
         except Exception:
-            log_failure("looking for a client")
+            log_failure("checking a client")
         try:
             await original(self, data)
         finally:

@@ -23,8 +23,8 @@ from ..stalls import watch_loop
 from .proxy_waits import own_wait_ns, transport_peer, trusted_wait_ns
 from .server_common import (
     FAILED,
+    MIN_CHECK_NS,
     MIN_CHUNK_NS,
-    MIN_LOOK_NS,
     Exchange,
     NotCopied,
     called_like,
@@ -149,8 +149,8 @@ class AsgiExchange(Exchange):
 
         async def send(message: Message) -> None:
             started = clock()
-            if started - self.marks[START] > MIN_LOOK_NS:
-                self._look_for_client(message)
+            if started - self.marks[START] > MIN_CHECK_NS:
+                self._check_client(message)
             if sends_server_timing and message["type"] == "http.response.start":
                 message = with_timing(message, self.marks, self.start, started)
             gone = self.gone
@@ -189,13 +189,13 @@ class AsgiExchange(Exchange):
             self.end_handler()
         self.complete(error_type)
 
-    def _look_for_client(self, message: Message) -> None:
+    def _check_client(self, message: Message) -> None:
         """Note whether the client has gone before the last part of the response is sent; it may go when it has that."""
         try:
             if message["type"] in LAST_MESSAGES and not message.get("more_body", False):
                 self.gone = self.gone or self._has_client_gone()
         except Exception:
-            log_failure("looking for a client")
+            log_failure("checking a client")
 
     def _has_client_gone(self) -> bool:
         server = self._server()

@@ -412,11 +412,7 @@ class KafkaInstrumentor(DependencyInstrumentor):
                 self.replace(module, name, functools.partial(self._subclass, names))
 
     def _package(self, module: ModuleType) -> None:
-        for patch in [
-            applied_patch
-            for applied_patch in self._patches
-            if getattr(module, applied_patch.name, None) is applied_patch.replacement
-        ]:
+        for patch in [patch for patch in self._patches if getattr(module, patch.name, None) is patch.replacement]:
             self._patches.append(patch._replace(owner=module))
 
     def _subclass(self, names: Sequence[str], original: type[Any]) -> type[Any]:

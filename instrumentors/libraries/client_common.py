@@ -40,7 +40,7 @@ _KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
 _FIELDS: Final = _KNOWN | {
     field.name for dialect in HEADERS if dialect is not SERVER_TIMING for field in dialect.fields
 }
-_KEYS: Final = frozenset(place[0] if place else dialect.known_by for dialect in BODIES for place in dialect.places)
+_KEYS: Final = frozenset(path[0] if path else dialect.known_by for dialect in BODIES for path in dialect.places)
 # Every dialect has its numbers at the end of the body. Longer bodies are not read, because parsing takes milliseconds.
 _TAIL: Final = 2048
 _MAX_BODY: Final = 1 << 18

@@ -202,25 +202,26 @@ def attributes(item: Any) -> dict[str, Any] | None:
     """Return the attributes in the `__dict__` of an instance, None if it has none; no property or `__getattr__` of the user runs."""
     kind = type(item)
     # A class that is made in a function may be dropped.
-    descriptor = _place.__wrapped__(kind) if "<locals>" in kind.__qualname__ else _place(kind)
+    descriptor = _dict_descriptor.__wrapped__(kind) if "<locals>" in kind.__qualname__ else _dict_descriptor(kind)
     namespace = None if descriptor is None else descriptor.__get__(item)
     return namespace if isinstance(namespace, dict) else None
 
 
 @lru_cache(1024)
-def _place(kind: type) -> Any:
-    places = [vars(base).get("__dict__") for base in reversed(kind.__mro__)]
+def _dict_descriptor(kind: type) -> Any:
+    descriptors = [vars(base).get("__dict__") for base in reversed(kind.__mro__)]
     return next(
-        (descriptor for descriptor in places if type(descriptor) in {GetSetDescriptorType, MemberDescriptorType}), None
+        (descriptor for descriptor in descriptors if type(descriptor) in {GetSetDescriptorType, MemberDescriptorType}),
+        None,
     )
 
 
 def length(waiting: Any) -> int | None:
     """Return the number of items in a queue, without its lock and without code of the user; None if it is not known."""
-    kept = attributes(waiting) or {}
+    fields = attributes(waiting) or {}
     # In `queue`, in `asyncio`, in a priority queue of janus, and in a stream of anyio.
     for name in ("queue", "_queue", "_heap_queue", "buffer"):
-        items: Any = kept.get(name)
+        items: Any = fields.get(name)
         if type(items) is deque or type(items) is list:
             return len(items)
     simple = next((queue_class for queue_class in SIMPLE_QUEUES if issubclass(type(waiting), queue_class)), None)
@@ -250,8 +251,8 @@ def hide_caller(loop: Any, created: Any, file: str) -> Any:
         return created
     try:
         # A handle of uvloop has no such attribute for Python.
-        kept = [getattr(created, "_source_traceback", None), *gc.get_referents(created)]
-        stack: Any = next((referent for referent in kept if isinstance(referent, StackSummary)), [])
+        referents = [getattr(created, "_source_traceback", None), *gc.get_referents(created)]
+        stack: Any = next((referent for referent in referents if isinstance(referent, StackSummary)), [])
         files = [entry.filename for entry in stack]
         if file in files:
             frame: Any = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

@@ -23,7 +23,7 @@ from .wsgi import waited_ns
 
 # Attribute of a connection with the time when it was queued; freed together with the connection.
 ENQUEUED = "stagelens_enqueued"
-# A worker is overdue after the first share of `--timeout`, and looks so often.
+# A worker is overdue after the first share of `--timeout`; the second share is the time between two checks.
 OVERDUE, CHECK = 0.6, 0.1
 
 

@@ -148,7 +148,7 @@ class _Work:
 
 _work: ContextVar[_Work | None] = ContextVar("stagelens_litserve", default=None)
 # In the worker: arrival of the requests without a response. [nanoseconds]
-_taken: dict[Any, int] = {}
+_arrivals: dict[Any, int] = {}
 
 
 def _collate(original: Any) -> Any:
@@ -186,7 +186,7 @@ def _put_response(original: Any) -> Any:
     ) -> Any:
         try:
             if status == START:
-                _taken[uid] = clock()
+                _arrivals[uid] = clock()
                 _Work([uid])
             elif status != OK or getattr(response_type, "name", "") != STREAMING:
                 uid = _with_run(uid)
@@ -198,7 +198,7 @@ def _put_response(original: Any) -> Any:
 
 
 def _with_run(uid: Any) -> Any:
-    arrived_at = _taken.pop(uid, None)
+    arrived_at = _arrivals.pop(uid, None)
     work = _work.get()
     if work is not None and uid in work.uids:
         return with_run(uid, work.end())

@@ -53,11 +53,11 @@ class LlamaCppInstrumentor(Instrumentor):
 class _Generation:
     first = 0
     request: tuple[Marks, ContextVar[Marks | None]] | None = None
-    _has_begun = False
+    _has_started = False
 
     def begin(self) -> scripts.Scope | None:
         """Begin its request if this is a plain script, or continue it in a later step; return None if it has none."""
-        is_first, self._has_begun = not self._has_begun, True
+        is_first, self._has_started = not self._has_started, True
         if current.get() is not None or _state.generation is not None:
             return None
         if self.request is not None:

@@ -18,7 +18,7 @@ from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe, itself
 from ..records import OPEN, STATE, Marks, clock, current
-from ..supervised import child_ended, look_for_killed, started_child, starting_child
+from ..supervised import child_ended, record_killed, started_child, starting_child
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
 RECEIVE: Final = "process_result_item"
@@ -64,7 +64,7 @@ class ProcessPoolInstrumentor(Instrumentor):
 
 def _polled(child: Any, code: int | None) -> None:
     child_ended(child, code)
-    look_for_killed()
+    record_killed()
 
 
 def _note_killed(child: Any, number: int) -> None:

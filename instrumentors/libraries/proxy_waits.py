@@ -45,7 +45,7 @@ def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
 TRUSTED_VARIABLE: Final = "STAGELENS_TRUSTED_PROXIES"
 # Peer of a connection through a Unix socket, which has no address; and of a request whose peer is not known.
 UNIX_PEER: Final = "unix"
-# Latest waits of a proxy by which its clock is judged, and the number that this needs.
+# Latest waits of a proxy by which its clock is evaluated, and the number that this needs.
 CLOCK_WAITS, MIN_CLOCK_WAITS = 64, 20
 # A smaller difference of the clocks cannot be distinguished from the network; a longer wait counts only once the clock is known. [nanoseconds]
 MIN_SKEW_NS, MAX_UNKNOWN_NS = 50_000_000, 1_000_000_000

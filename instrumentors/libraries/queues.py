@@ -335,7 +335,7 @@ class _Get:
 def _get(waited: Any) -> _Get | bool:
     marks = current.get()
     if not jobs_by_reply and not any_loose and (marks is None or not is_shared(marks) or not marks[START]):
-        # The call is observed, but its item decides who works for whom.
+        # The call is observed, but its item determines for which request the worker works.
         return False
     return _start_get(waited)
 
@@ -449,7 +449,7 @@ def _create_task(original: Any) -> Any:
         marks = current.get()
         run = None if marks is None or only_waits(coro) else run_of(marks)
         follows = run is not None and len(run.jobs) > 0
-        # The worker may get a job while this task works for nobody.
+        # The worker may get a job while this task works for no request.
         token = None if run is None or follows else current.set(None)
         try:
             task = original(self, coro, *args, **options)

@@ -127,26 +127,30 @@ def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
     return named_like((_relayed_async if hasattr(parts, "__anext__") else _relayed)(parts, after), parts)
 
 
-def named_like(made: Any, original: Any) -> Any:
+def named_like(replacement: Any, original: Any) -> Any:
     try:
-        made.__name__, made.__qualname__ = original.__name__, original.__qualname__
+        replacement.__name__, replacement.__qualname__ = original.__name__, original.__qualname__
     except AttributeError:
-        made.__name__ = made.__qualname__ = type(original).__name__
-    return made
+        replacement.__name__ = replacement.__qualname__ = type(original).__name__
+    return replacement
 
 
-def called_like(made: Any, original: Any) -> Any:
-    """Return the function *made* in place of the callable *original*, as which other code sees it."""
+def called_like(replacement: Any, original: Any) -> Any:
+    """Return the function *replacement* in place of the callable *original*, as which other code sees it."""
     # A function costs a call the least. That of a method may be any callable object.
     function = original.__func__ if type(original) is MethodType else original
     if type(function) is not FunctionType:
-        return timed_callable(made, original)
+        return timed_callable(replacement, original)
     if function is not original:
-        made.__self__ = original.__self__
+        replacement.__self__ = original.__self__
     if function.__dict__:
-        made.__dict__.update(function.__dict__)
-    made.__module__, made.__name__, made.__qualname__ = function.__module__, function.__name__, function.__qualname__
-    return made
+        replacement.__dict__.update(function.__dict__)
+    replacement.__module__, replacement.__name__, replacement.__qualname__ = (
+        function.__module__,
+        function.__name__,
+        function.__qualname__,
+    )
+    return replacement
 
 
 # Exactly these types: a subclass may do anything when it is iterated, and another iterable may be read only once.
@@ -300,7 +304,7 @@ def as_handler(call: Any, function: Any) -> Any:
     return handle
 
 
-# Route of a request that matched no route; its path is never used, but tells a health probe.
+# Route of a request that matched no route; its path is never used, but identifies a health probe.
 UNMATCHED, unmatched_route = health_probes.UNMATCHED, health_probes.unmatched_route
 # First status of HTTP for which there may be no route.
 NOT_FOUND = 404
@@ -331,11 +335,11 @@ def route_of(marks: Marks, path: str, status: int, params: Any = None) -> str:
         return unmatched_route(path)
     names = {str(value): "{" + str(name) + "}" for name, value in params.items()} if isinstance(params, dict) else {}
     segments = path.split("/")
-    kept = [
+    template_segments = [
         names.get(segment) or ("{}" if _VALUE.fullmatch(segment) else segment)
         for segment in segments[: MAX_SEGMENTS + 1]
     ]
-    template = "/".join(kept if len(segments) == len(kept) else [*kept, "…"])
+    template = "/".join(template_segments if len(segments) == len(template_segments) else [*template_segments, "…"])
     if template not in _templates:
         if len(_templates) >= MAX_TEMPLATES:
             return OTHER_PATH
@@ -365,8 +369,8 @@ DISCONNECTS: Final = frozenset(
         "StreamClosedError",
     }
 )
-# Whether the client is there costs 2 µs, so it is asked at most this often: a client does not give up within this time.
-MIN_LOOK_NS: Final = 1_000_000
+# Shortest duration of a request whose client is checked, which costs 2 µs: no client disconnects sooner. [nanoseconds]
+MIN_CHECK_NS: Final = 1_000_000
 _HANGUP: Final = getattr(select, "POLLRDHUP", 0)
 
 

@@ -49,12 +49,11 @@ class SklearnInstrumentor(Instrumentor):
 
     def _base(self, module: ModuleType) -> None:
         bases = (module.BaseEstimator, module.TransformerMixin)
-        for owner in {estimator_class: None for base in bases for estimator_class in subclasses(base)}:
+        for owner in {subclass: None for base in bases for subclass in subclasses(base)}:
             self._estimator(owner)
         # The base classes that are called for each further estimator, also those of other libraries and of the user.
         for requester in {
-            next(estimator_class for estimator_class in base.__mro__ if "__init_subclass__" in vars(estimator_class))
-            for base in bases
+            next(parent for parent in base.__mro__ if "__init_subclass__" in vars(parent)) for base in bases
         }:
             self.replace(requester, "__init_subclass__", Probed(Probe(_itself, self._created, parameters=1)))
 

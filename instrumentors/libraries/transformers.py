@@ -73,16 +73,16 @@ def wrap_stage(stage: str) -> Probed:
 
 
 class _Load:
-    __slots__ = ("_begun", "_stage")
+    __slots__ = ("_stage", "_token")
 
     def __init__(self, *args: Any) -> None:
-        self._begun = loads.begin(_requested_model(args), reading=True)
+        self._token = loads.begin(_requested_model(args), reading=True)
         self._stage = _begin("load")
 
     def end(self) -> None:
         if self._stage is not None:
             self._stage.end()
-        loads.end(self._begun, LOAD_READ.key)
+        loads.end(self._token, LOAD_READ.key)
 
 
 # For a function that loads from a repository or folder: `load`, also recorded as a load outside of requests.

@@ -23,7 +23,7 @@ from .asgi import MessageExchange, recorded
 from .proxy_waits import socket_peer, transport_peer, trusted_wait_ns
 from .server_common import (
     FAILED,
-    MIN_LOOK_NS,
+    MIN_CHECK_NS,
     NOT_FOUND,
     UNMATCHED,
     Exchange,
@@ -90,9 +90,9 @@ class NativeExchange(Exchange):
             self.stream = ResponseStream(headers)
         self.stream.add(clock(), chunk)
 
-    def look(self, connection: Any) -> None:
+    def check_connection(self, connection: Any) -> None:
         """Note whether the client of *connection*, a socket or None for a closed one, has gone; it may go when it has the response."""
-        if not self.gone and clock() - self.marks[START] > MIN_LOOK_NS:
+        if not self.gone and clock() - self.marks[START] > MIN_CHECK_NS:
             self.gone = connection is None or bool(has_hung_up(connection))
 
     def leave(self) -> None:
@@ -276,7 +276,7 @@ class _Turn:
         if self.exchange is not None:
             error = outcome if isinstance(outcome, BaseException) else None
             if error is not None:
-                self.exchange.look(self.handler.connection)
+                self.exchange.check_connection(self.handler.connection)
             self.exchange.finish(str(self.handler.path).partition("?")[0], error)
 
 
@@ -301,7 +301,7 @@ def _responding(handler: Any, code: Any) -> None:
     turn = _turn.get()
     if turn is not None and turn.handler is handler and turn.exchange is not None:
         turn.exchange.status = int(code)
-        turn.exchange.look(handler.connection)
+        turn.exchange.check_connection(handler.connection)
 
 
 class SanicInstrumentor(Instrumentor):
@@ -478,7 +478,7 @@ def _flushing(handler: Any, include_footers: Any) -> None:
     exchange = _exchange.get()
     if exchange is None:
         return
-    exchange.look(_socket(handler))
+    exchange.check_connection(_socket(handler))
     # At the end, the rest of the body; without a flush before, all of it.
     if not include_footers:
         exchange.add_chunk(handler._headers.get_all(), b"".join(handler._write_buffer))  # noqa: SLF001 - as `flush` does
@@ -487,7 +487,7 @@ def _flushing(handler: Any, include_footers: Any) -> None:
 def _handle_exception(handler: Any, error: Any) -> None:
     exchange = _note_error(error)
     if exchange is not None:
-        exchange.look(_socket(handler))
+        exchange.check_connection(_socket(handler))
 
 
 def _run_callback(original: Any) -> Any:

@@ -31,8 +31,8 @@ from .proxy_waits import UNIX_PEER, socket_peer, trusted_wait_ns
 from .server_common import (
     COMPLETE,
     FAILED,
+    MIN_CHECK_NS,
     MIN_CHUNK_NS,
-    MIN_LOOK_NS,
     Exchange,
     called_like,
     has_hung_up,
@@ -71,8 +71,8 @@ class WsgiExchange(Exchange):
         self._connection = environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
         if self._connection is None:
             self._connection = environ.get("waitress.client_disconnected")
-        # Time of the last look for the client.
-        self._looked = marks[START]
+        # Time of the last check of the client.
+        self._checked_at = marks[START]
         waited = waited_ns.get()
         if waited:
             # Reset, because the next request shares the connection and its thread.
@@ -184,14 +184,14 @@ class WsgiExchange(Exchange):
             self.ends_with = 0
             if self.returned:
                 # The server did not read it to its end.
-                self._look(clock())
+                self._check_client(clock())
                 self.finish(error_type)
 
-    def _look(self, now: int) -> None:
+    def _check_client(self, now: int) -> None:
         """Note whether the client has gone before a part is written; it may go when it has the last one."""
         if not self.gone:
             gone = has_hung_up(_socket(self._connection, self._start_response))
-            self._looked, self.gone = sys.maxsize if gone is None else now, bool(gone)
+            self._checked_at, self.gone = sys.maxsize if gone is None else now, bool(gone)
 
     def hand_over(self, part: Any) -> None:
         self.hand_over_all(len(part))
@@ -201,16 +201,16 @@ class WsgiExchange(Exchange):
 
     def hand_over_all(self, size: int) -> None:
         self._written = now = clock()
-        if now - self._looked > MIN_LOOK_NS:
-            self._look(now)
+        if now - self._checked_at > MIN_CHECK_NS:
+            self._check_client(now)
         self.size += size
 
     def send_unread(self) -> None:
         """Record that a body was passed to the server whose parts may not be seen, such as a file."""
         if not self._written:
             self._written, self.size = clock(), -1
-            if self._written - self._looked > MIN_LOOK_NS:
-                self._look(self._written)
+            if self._written - self._checked_at > MIN_CHECK_NS:
+                self._check_client(self._written)
 
     def finish(self, error_type: str) -> None:
         if not self.finished:

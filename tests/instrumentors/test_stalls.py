@@ -222,7 +222,7 @@ def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
     monkeypatch.setattr(stalls, "clock", lambda: 130 * MS)
     statistics = ThreadStatistics()
     monkeypatch.setattr(statistics, "read", lambda: ((3 + ran) * MS, (7 + waited) * MS))
-    stalls._beat(loop, 100 * MS, statistics, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
+    stalls._heartbeat(loop, 100 * MS, statistics, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()
 
     assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == expected
@@ -236,7 +236,7 @@ def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
         while records.clock() < started + 200 * MS:
             pass
         ended = records.clock()
-        await asyncio.sleep(stalls.BEAT_SECONDS)
+        await asyncio.sleep(stalls.HEARTBEAT_SECONDS)
         await runner.cleanup()
         return started, ended
 
@@ -288,7 +288,7 @@ def test_beats_are_frequent_for_some_time_after_a_sign_of_waiting(monkeypatch: p
     assert lag.seconds() == stalls.IDLE_SECONDS
     lag.watch_closely()
     now = stalls.CLOSELY_NS - 1
-    assert lag.seconds() == stalls.BEAT_SECONDS
+    assert lag.seconds() == stalls.HEARTBEAT_SECONDS
     recorder.pending.clear()
     assert lag.seconds() == stalls.IDLE_SECONDS
     recorder.pending.append(([], 0, 0, "", "", 0, "server"))

@@ -32,7 +32,7 @@ from ...records import MAX_MARKS, OPEN, STATE, Marks, clock, current, has_capaci
 from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
-from .device import CAPTURING, Begun, DeviceWork, devices
+from .device import CAPTURING, DeviceWork, StartedWork, devices
 from .models import (
     PREPROCESS,
     TorchModel,
@@ -167,7 +167,7 @@ class TorchInstrumentor(Instrumentor):
         self.replace(module, "load", _loading(LOAD_READ))
         self.replace(module.jit, "load", _loading(LOAD_READ))
         self.replace(module.nn.Module, "load_state_dict", _loading(LOAD_COPY))
-        # What `to`, `cuda`, `cpu` and the others call: they look at their caller.
+        # What `to`, `cuda`, `cpu` and the others call: they inspect their caller.
         self.replace(module.nn.Module, "_apply", lambda original: _moving(original, is_traced))
         methods.put(module.Tensor, copies.WRAPPERS, is_traced)
 
@@ -263,7 +263,7 @@ def _unseen(model: TorchModel, args: Any) -> Any:
         return None
 
 
-def _begin(model: TorchModel, args: Any, marks: Marks) -> Begun:
+def _begin(model: TorchModel, args: Any, marks: Marks) -> StartedWork:
     if model.at is not None:
         return devices.begin(model.at, marks)
     if model.device or not devices.in_use or not args:
@@ -296,17 +296,17 @@ def _record_model_facts(marks: Marks, model: TorchModel) -> None:
 
 
 class _Loading:
-    __slots__ = ("_begun", "_name", "_phase")
+    __slots__ = ("_name", "_phase", "_token")
 
     def __init__(self, phase: LoadPhase, source: Any) -> None:
         self._phase, self._name = phase, _loaded(source)
         _busy.inside = True
-        self._begun = loads.begin(reading=phase is LOAD_READ)
+        self._token = loads.begin(reading=phase is LOAD_READ)
 
     def end(self) -> None:
         _busy.inside = False
-        loads.end(self._begun, self._phase.key, self._name)
-        _mark_load(self._begun[0])
+        loads.end(self._token, self._phase.key, self._name)
+        _mark_load(self._token[0])
 
 
 def _loading(phase: LoadPhase) -> Probed:

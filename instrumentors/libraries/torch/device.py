@@ -337,7 +337,7 @@ class Capture(Enum):
 
 # A constant, because the lookup of an enum member is slow.
 CAPTURING: Final = Capture.RUNNING
-Begun: TypeAlias = DeviceWork | Capture | None
+StartedWork: TypeAlias = DeviceWork | Capture | None
 
 
 class _Here(threading.local):
@@ -362,7 +362,7 @@ class Devices:
         self.timelines: dict[Any, Timeline] = {}
         self.in_use = False
 
-    def begin(self, device: Any, marks: Marks) -> Begun:
+    def begin(self, device: Any, marks: Marks) -> StartedWork:
         """Record the start of work of a request on *device*, and return it; None if device times are not available."""
         self.in_use = True
         if marks[STATE] != OPEN:

@@ -48,10 +48,10 @@ class TritonClientInstrumentor(Instrumentor):
     tested = {"tritonclient": "2.73.0"}
 
     def targets(self) -> Iterable[Target]:
-        for protocol, position in (("http", HTTP_HEADERS), ("grpc", GRPC_HEADERS)):
+        for protocol, headers_index in (("http", HTTP_HEADERS), ("grpc", GRPC_HEADERS)):
             threads, tasks = f"tritonclient.{protocol}._client", f"tritonclient.{protocol}.aio"
-            yield f"{threads}:InferenceServerClient", partial(calls.infer, place=position), "infer"
-            yield f"{tasks}:InferenceServerClient", partial(calls.infer_aio, place=position), "infer"
+            yield f"{threads}:InferenceServerClient", partial(calls.infer, headers_index=headers_index), "infer"
+            yield f"{tasks}:InferenceServerClient", partial(calls.infer_aio, headers_index=headers_index), "infer"
             for module in (threads, tasks):
                 yield f"{module}:InferenceServerClient", partial(calls.init, protocol=protocol), "__init__"
                 yield module, calls.building, "_get_inference_request"
@@ -150,7 +150,7 @@ class MutableMark:
 
     def grow_start(self, value: int) -> None:
         if value > self._start:
-            at, self._start = self._place(), value
+            at, self._start = self._current_index(), value
             if at:
                 self._marks[at + 1] = value
             elif has_capacity(self._marks):
@@ -158,7 +158,7 @@ class MutableMark:
 
     def grow_end(self, value: int) -> None:
         if value > self._end:
-            before, self._end, at = self._end, value, self._place()
+            before, self._end, at = self._end, value, self._current_index()
             if at:
                 self._marks[at + 2] = value
             elif has_capacity(self._marks):
@@ -166,12 +166,12 @@ class MutableMark:
                 self._start = before
                 self._marks.extend((self._key, before, value))
 
-    def _place(self) -> int:
+    def _current_index(self) -> int:
         """Return the index of the triple, 0 if it was removed; other threads may have compacted the marks."""
         marks, at = self._marks, self._at
         if not self._stands(at):
-            places = range(len(marks) - 3, 0, -3)
-            self._at = at = next((index for index in places if self._stands(index)), 0)
+            indexes = range(len(marks) - 3, 0, -3)
+            self._at = at = next((index for index in indexes if self._stands(index)), 0)
         return at
 
     def _stands(self, at: int) -> bool:

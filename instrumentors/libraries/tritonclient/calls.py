@@ -163,20 +163,20 @@ def init(original: Any, protocol: str) -> Any:
     return __init__
 
 
-def infer(original: Any, place: int) -> Any:
+def infer(original: Any, headers_index: int) -> Any:
     def infer(self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self, model_name, inputs, model_version, *args, **options)
         call = Call(marks, self, model_name, model_version)
-        args = _with_headers(call, place, args, options)
+        args = _with_headers(call, headers_index, args, options)
         with Sending(call, returns_response=True):
             return original(self, model_name, inputs, model_version, *args, **options)
 
     return infer
 
 
-def infer_aio(original: Any, place: int) -> Any:
+def infer_aio(original: Any, headers_index: int) -> Any:
     async def infer(
         self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any
     ) -> Any:
@@ -184,7 +184,7 @@ def infer_aio(original: Any, place: int) -> Any:
         if marks is None:
             return await original(self, model_name, inputs, model_version, *args, **options)
         call = Call(marks, self, model_name, model_version)
-        args = _with_headers(call, place, args, options)
+        args = _with_headers(call, headers_index, args, options)
         with Sending(call, returns_response=True):
             return await original(self, model_name, inputs, model_version, *args, **options)
 
@@ -288,9 +288,9 @@ def async_infer_grpc(original: Any) -> Any:
     return async_infer
 
 
-def _with_headers(call: Call, position: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-    if len(args) > position:
-        return (*args[:position], headers_for(call, args[position]), *args[position + 1 :])
+def _with_headers(call: Call, headers_index: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    if len(args) > headers_index:
+        return (*args[:headers_index], headers_for(call, args[headers_index]), *args[headers_index + 1 :])
     options["headers"] = headers_for(call, options.get("headers"))
     return args
 

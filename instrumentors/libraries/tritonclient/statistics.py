@@ -84,9 +84,9 @@ def _http(server: Server, model: str, version: str) -> list[Totals]:
     return [
         Totals(
             int(counted["success"]["count"]),
-            *(int(counted[each]["ns"]) for each in ("success", "compute_input", "compute_infer", "compute_output")),
+            *(int(counted[phase]["ns"]) for phase in ("success", "compute_input", "compute_infer", "compute_output")),
         )
-        for counted in (each["inference_stats"] for each in json.loads(body)["model_stats"])
+        for counted in (model_stat["inference_stats"] for model_stat in json.loads(body)["model_stats"])
     ]
 
 

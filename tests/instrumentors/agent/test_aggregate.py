@@ -27,7 +27,7 @@ from stagelens.instrumentors.agent.aggregate import Aggregator, Delta, Dimension
 from stagelens.instrumentors.agent.spans import MAX_SPANS, RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, ExportInterval, chunks
-from stagelens.instrumentors.stalls import BEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
+from stagelens.instrumentors.stalls import HEARTBEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
 from tests.collector.traces.otlp import read_spans
 from tests.support.otlp_bodies import read_traces
@@ -545,7 +545,7 @@ def test_loops_are_watched_closely_where_requests_may_wait(
         fold.arrivals.end(number, end * MS)
         fold.add((marks, start * MS, end * MS, "/predict", "", 200, "server"))
 
-    assert (lag.seconds() == BEAT_SECONDS) == closely
+    assert (lag.seconds() == HEARTBEAT_SECONDS) == closely
 
 
 def test_loops_are_watched_closely_if_they_hold_up_more_than_a_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,7 +559,7 @@ def test_loops_are_watched_closely_if_they_hold_up_more_than_a_few_requests(monk
         assert lag.seconds() == IDLE_SECONDS
         fold.add(record())
 
-    assert lag.seconds() == BEAT_SECONDS
+    assert lag.seconds() == HEARTBEAT_SECONDS
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["overhead", "forward", "queue"]), st.integers(0, 3 * MS), min_size=1)))

@@ -228,7 +228,7 @@ def test_the_lag_is_the_maximum_since_the_last_reading(late: list[int]) -> None:
 def test_a_late_timer_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     source, loop = ProcessMetrics(), asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 190_000_000)
-    stalls._beat(loop, 100_000_000, stalls.ThreadStatistics(), (0, 0))  # pyright: ignore[reportPrivateUsage] - how late it is is given
+    stalls._heartbeat(loop, 100_000_000, stalls.ThreadStatistics(), (0, 0))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()
 
     assert readings_of(source)[LOOP_LAG] == 0.09

@@ -250,7 +250,7 @@ def test_no_garbage_is_collected_while_the_frames_of_a_thread_are_read(profiler:
     def note(phase: str, _: dict[str, int]) -> None:
         callers = {frame.name for frame in traceback.extract_stack()}
         if phase == "start" and "look" in callers:
-            collected.append("_look" in callers)
+            collected.append("_sample_stacks" in callers)
 
     def deep(started: threading.Event, release: threading.Event, depth: int = 100) -> None:
         if depth:
@@ -629,11 +629,11 @@ def test_the_wait_for_a_lock_in_c_is_seen(profiler: Profiler, work: Callable[[th
     with served_by(wait) as marks:
         while len(looks) < 2 and time.monotonic() < until:
             now = records.clock()
-            profiler.look_at_locks(now)
+            profiler.sample_locks(now)
             if profiler.lock_waits(marks, [], 0, LATER * 10**6):
                 looks.append(now)
         lock.release()
-    profiler.look_at_locks(records.clock())
+    profiler.sample_locks(records.clock())
     ((start, end),) = profiler.lock_waits(marks, [], marks[records.START], records.clock() + LATER)
 
     first, last = looks
@@ -648,7 +648,7 @@ def test_a_request_with_another_job_that_works_does_not_wait(profiler: Profiler)
         pool.submit(hold, lock)
         pool.submit(guilty, started, release)
         started.wait()
-        profiler.look_at_locks(records.clock())
+        profiler.sample_locks(records.clock())
         lock.release()
         release.set()
     recorder.end(token)
@@ -709,7 +709,7 @@ def test_looks_at_locks_are_frequent_only_while_requests_wait(
         nonlocal now
         now += int(seconds * 1e9)
 
-    def look_at_locks(at: int) -> None:
+    def sample_locks(at: int) -> None:
         nonlocal spent
         looks.append(at)
         spent += look_ns
@@ -721,7 +721,7 @@ def test_looks_at_locks_are_frequent_only_while_requests_wait(
         monkeypatch.setattr(module, "clock", lambda: now)
     monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
     monkeypatch.setattr(profiler, "_sleep", sleep)
-    monkeypatch.setattr(profiler, "look_at_locks", look_at_locks)
+    monkeypatch.setattr(profiler, "sample_locks", sample_locks)
     monkeypatch.setattr(profile, "unpatched", lambda *_: lambda *_: None)
     profiler.allow(share)
     while now < 20 * 10**9:
