@@ -338,4 +338,4 @@ def test_the_client_loads_nothing_of_the_server() -> None:
     code = "import sys, stagelens.client; print(*[name for name in sys.modules if name.startswith('stagelens.')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    assert loaded == ["stagelens.client"]
+    assert loaded == ["stagelens.core", "stagelens.core.import_lock", "stagelens.core.version", "stagelens.client"]
