@@ -44,33 +44,33 @@ def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iter
     yield from _definitions(seen.read, slo, now)
 
 
-def _preview_lines(found: Preview, slo: Slo) -> Iterator[str]:
-    if found.seen_from is None:
+def _preview_lines(preview: Preview, slo: Slo) -> Iterator[str]:
+    if preview.seen_from is None:
         yield f"The store has no matching data of {slo.service} in the last {formatting.duration(LOOK_BACK)}."
         return
-    since = max(found.since, found.seen_from)
-    span = formatting.duration(found.until - since)
-    known = f"the last {span}" if since == found.since else f"the {span} of available data"
+    since = max(preview.since, preview.seen_from)
+    span = formatting.duration(preview.until - since)
+    period = f"the last {span}" if since == preview.since else f"the {span} of available data"
     whole = formatting.duration(slo.window)
     left = (
         ""
-        if found.budget_left is None
-        else f"; {formatting.percent(found.budget_left)} of the budget of {whole} remains"
+        if preview.budget_left is None
+        else f"; {formatting.percent(preview.budget_left)} of the budget of {whole} remains"
     )
-    yield f"In {known} this SLO would have {_count_incidents(found.incidents)}{left}."
-    worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
-    for each in sorted(worst, key=lambda each: each.opened_at):
-        yield f"  {_incident(each, found.until)}"
-    if len(found.incidents) > _SHOWN:
-        yield f"  and {len(found.incidents) - _SHOWN} more that used less of the budget"
-    if found.coarse_until is not None:
-        yield f"  Before {_format_time(found.coarse_until)} only hourly data is retained: shorter incidents may be missed."
+    yield f"In {period} this SLO would have {_count_incidents(preview.incidents)}{left}."
+    worst = sorted(preview.incidents, key=lambda incident: (incident.severity != "page", -incident.spent))[:_SHOWN]
+    for incident in sorted(worst, key=lambda incident: incident.opened_at):
+        yield f"  {_incident(incident, preview.until)}"
+    if len(preview.incidents) > _SHOWN:
+        yield f"  and {len(preview.incidents) - _SHOWN} more that used less of the budget"
+    if preview.coarse_until is not None:
+        yield f"  Before {_format_time(preview.coarse_until)} only hourly data is retained: shorter incidents may be missed."
 
 
 def _count_incidents(incidents: tuple[PastIncident, ...]) -> str:
     if not incidents:
         return "sent no alert"
-    pages = sum(each.severity == "page" for each in incidents)
+    pages = sum(incident.severity == "page" for incident in incidents)
     tickets = len(incidents) - pages
     paged = f"paged {_times(pages)}" if pages else "sent no page"
     return f"{paged} and opened {tickets} {'ticket' if tickets == 1 else 'tickets'}" if tickets else paged
@@ -95,9 +95,9 @@ def _format_time(at: datetime) -> str:
 def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
     if slo.kind not in ("ttft", "tpot") or slo.definition is not None:
         return
-    found = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
-    if len(found) > 1:
-        yield f"First tokens have several definitions ({', '.join(sorted(found))}): select one with `definition`."
+    definitions = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
+    if len(definitions) > 1:
+        yield f"First tokens have several definitions ({', '.join(sorted(definitions))}): select one with `definition`."
 
 
 def open_store(url: str | None, env: Mapping[str, str]) -> Store | str:

@@ -32,34 +32,51 @@ _HERE: Origin = "command line"
 _LONGEST = timedelta(days=395)
 
 
-def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
-    """Return one line of text per incident; *everything* is true if *found* includes resolved incidents."""
-    if not found:
+def format_incidents(incidents: Sequence[Incident], *, everything: bool) -> str:
+    """Return one line of text per incident; *everything* is true if *incidents* includes resolved incidents."""
+    if not incidents:
         return "No incident yet." if everything else "No incident is open; --all includes resolved incidents."
     rows = [
-        (each.id, each.state, each.severity, _format_time(each.opened_at), _incident_owner(each), each.headline)
-        for each in found
+        (
+            incident.id,
+            incident.state,
+            incident.severity,
+            _format_time(incident.opened_at),
+            _incident_owner(incident),
+            incident.headline,
+        )
+        for incident in incidents
     ]
     return "\n".join(format_table(("id", "state", "severity", "opened (UTC)", "owner", "incident"), rows))
 
 
-def format_incident(found: Incident) -> str:
+def format_incident(incident: Incident) -> str:
     facts = [
-        ("state", _incident_state(found)),
-        ("since", f"{formatting.moment(found.since)}, detected {formatting.moment(found.opened_at)}"),
-        ("severity", found.severity),
-        ("impact", found.impact),
-        ("acknowledged by", _acknowledgement(found)),
-        ("notified", f"no: {found.muted}".replace("no: notified ", "") if found.muted else "yes"),
-        ("dashboard", found.link),
+        ("state", _incident_state(incident)),
+        ("since", f"{formatting.moment(incident.since)}, detected {formatting.moment(incident.opened_at)}"),
+        ("severity", incident.severity),
+        ("impact", incident.impact),
+        ("acknowledged by", _acknowledgement(incident)),
+        ("notified", f"no: {incident.muted}".replace("no: notified ", "") if incident.muted else "yes"),
+        ("dashboard", incident.link),
     ]
-    happened = [(_format_time(each.at), each.event, _notified(each), each.headline) for each in found.transitions]
+    happened = [
+        (_format_time(transition.at), transition.event, _notified(transition), transition.headline)
+        for transition in incident.transitions
+    ]
     sent = [
-        (each.channel, each.transition, each.state, str(each.attempts), _format_time(each.at), _delivery_error(each))
-        for each in found.deliveries
+        (
+            delivery.channel,
+            delivery.transition,
+            delivery.state,
+            str(delivery.attempts),
+            _format_time(delivery.at),
+            _delivery_error(delivery),
+        )
+        for delivery in incident.deliveries
     ]
     parts: list[Iterable[str]] = [
-        [f"{found.id}: {found.headline}", ""],
+        [f"{incident.id}: {incident.headline}", ""],
         (f"  {name:<16}{value}" for name, value in facts if value),
         ["", *format_table(("when (UTC)", "event", "notified", "message"), happened)],
         ["", *format_table(("channel", "message", "state", "tries", "when (UTC)", "response"), sent)] if sent else [],
@@ -67,20 +84,20 @@ def format_incident(found: Incident) -> str:
     return "\n".join(line for part in parts for line in part)
 
 
-def format_silences(found: Sequence[Silence], now: datetime) -> str:
-    if not found:
+def format_silences(silences: Sequence[Silence], now: datetime) -> str:
+    if not silences:
         return "No silence is active or planned."
     rows = [
         (
-            each.id,
-            "ended" if each.ends_at <= now else "active" if each.holds(now) else "future",
-            _format_time(each.starts_at),
-            _format_time(each.ends_at),
-            each.author,
-            format_matchers(each),
-            each.comment,
+            silence.id,
+            "ended" if silence.ends_at <= now else "active" if silence.holds(now) else "future",
+            _format_time(silence.starts_at),
+            _format_time(silence.ends_at),
+            silence.author,
+            format_matchers(silence),
+            silence.comment,
         )
-        for each in found
+        for silence in silences
     ]
     return "\n".join(format_table(("id", "state", "from (UTC)", "until (UTC)", "by", "matches", "reason"), rows))
 
@@ -97,36 +114,38 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
         yield "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _incident_owner(found: Incident) -> str:
-    if found.muted and found.state == "open":
+def _incident_owner(incident: Incident) -> str:
+    if incident.muted and incident.state == "open":
         return "muted"
-    return found.acked_by or ("none" if found.state == "open" else "")
+    return incident.acked_by or ("none" if incident.state == "open" else "")
 
 
-def _incident_state(found: Incident) -> str:
-    if found.resolved_at is None:
-        return found.state
-    ended = f"accepted by {found.acked_by}" if found.ending == "accepted" else "resolved"
-    return f"{ended} at {formatting.moment(found.resolved_at)}"
+def _incident_state(incident: Incident) -> str:
+    if incident.resolved_at is None:
+        return incident.state
+    ended = f"accepted by {incident.acked_by}" if incident.ending == "accepted" else "resolved"
+    return f"{ended} at {formatting.moment(incident.resolved_at)}"
 
 
-def _acknowledgement(found: Incident) -> str:
-    if found.acked_at is None or found.ending == "accepted":
-        return "none" if found.state == "open" else ""
-    return f"{found.acked_by}, since {formatting.moment(found.acked_at)}"
+def _acknowledgement(incident: Incident) -> str:
+    if incident.acked_at is None or incident.ending == "accepted":
+        return "none" if incident.state == "open" else ""
+    return f"{incident.acked_by}, since {formatting.moment(incident.acked_at)}"
 
 
-def _notified(each: Transition) -> str:
-    if each.event in ("acknowledged", "unacknowledged", "accepted", "note"):
-        return f"by {each.note}"
-    return each.note or (f"{each.notified} channel{'s' if each.notified != 1 else ''}" if each.notified else "none")
+def _notified(transition: Transition) -> str:
+    if transition.event in ("acknowledged", "unacknowledged", "accepted", "note"):
+        return f"by {transition.note}"
+    return transition.note or (
+        f"{transition.notified} channel{'s' if transition.notified != 1 else ''}" if transition.notified else "none"
+    )
 
 
-def _delivery_error(each: Delivery) -> str:
-    if each.next_attempt is not None and each.attempts:
-        again = f"next attempt at {each.next_attempt:%H:%M:%S}"
-        return f"{each.error}; {again}" if each.error else again
-    return each.error or ("accepted" if each.state == "sent" else "")
+def _delivery_error(delivery: Delivery) -> str:
+    if delivery.next_attempt is not None and delivery.attempts:
+        again = f"next attempt at {delivery.next_attempt:%H:%M:%S}"
+        return f"{delivery.error}; {again}" if delivery.error else again
+    return delivery.error or ("accepted" if delivery.state == "sent" else "")
 
 
 def _format_time(at: datetime) -> str:

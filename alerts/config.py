@@ -39,10 +39,10 @@ class AlertsConfig(Settings):
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
         """Read the settings from *env*; the default of the SLO file is `slo.yaml`, if it exists."""
-        found = super().from_env(env)
-        if found.interval < timedelta(seconds=1):
-            msg = f"STAGELENS_ALERT_INTERVAL is {found.interval.total_seconds():g}s; write at least 1s, such as 10s"
+        config = super().from_env(env)
+        if config.interval < timedelta(seconds=1):
+            msg = f"STAGELENS_ALERT_INTERVAL is {config.interval.total_seconds():g}s; write at least 1s, such as 10s"
             raise ConfigError(msg)
         EgressPolicy.from_env(env)  # reports errors at startup instead of with the first page
         default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
-        return found.model_copy(update={"slo_file": found.slo_file or default, "env": dict(env)})
+        return config.model_copy(update={"slo_file": config.slo_file or default, "env": dict(env)})

@@ -37,7 +37,7 @@ def line(text: str, limit: int) -> str:
     >>> line("a\r\nBcc: b", 80), line("too long", 5)
     ('a Bcc: b', 'too …')
     """
-    printable = "".join(each if each.isprintable() else " " for each in text)
+    printable = "".join(character if character.isprintable() else " " for character in text)
     return cut(" ".join(printable.split()), limit)
 
 

@@ -114,20 +114,20 @@ class IncidentGroup:
     others: tuple[Incident, ...] = ()
 
 
-def group_incidents(found: Sequence[Incident]) -> list[IncidentGroup]:
+def group_incidents(incidents: Sequence[Incident]) -> list[IncidentGroup]:
     groups: defaultdict[str, list[Incident]] = defaultdict(list)
-    for each in found:
-        groups[each.story or each.id].append(each)
-    made: list[IncidentGroup] = []
+    for incident in incidents:
+        groups[incident.story or incident.id].append(incident)
+    groups_sorted: list[IncidentGroup] = []
     for members in groups.values():
         ranks = {
-            each.id: (each.state != "open", each.severity != "page", bool(each.notified_with), each.opened_at)
-            for each in members
+            member.id: (member.state != "open", member.severity != "page", bool(member.notified_with), member.opened_at)
+            for member in members
         }
-        lead = min(members, key=lambda each: ranks[each.id])
-        others = sorted((each for each in members if each is not lead), key=lambda each: each.order)
-        made.append(IncidentGroup(lead, tuple(others)))
-    return sorted(made, key=lambda each: each.lead.order)
+        lead = min(members, key=lambda member: ranks[member.id])
+        others = sorted((member for member in members if member is not lead), key=lambda incident: incident.order)
+        groups_sorted.append(IncidentGroup(lead, tuple(others)))
+    return sorted(groups_sorted, key=lambda group: group.lead.order)
 
 
 class AlertsReader:
@@ -140,9 +140,9 @@ class AlertsReader:
         now = now or datetime.now(UTC)
         # In a standalone dashboard nothing else reloads the file.
         self.file.refresh(now)
-        found = self.file.current.slos if self.file.current else ()
+        slos = self.file.current.slos if self.file.current else ()
         with self._store.read.together() as read:
-            stood = [read_slo_status(read, slo, self._policy, now) for slo in found]
+            stood = [read_slo_status(read, slo, self._policy, now) for slo in slos]
         return sorted(stood, key=lambda status: (URGENCY[status.state], -(status.burn_1h or 0.0)))
 
     def problems(self) -> tuple[str, ...]:
@@ -151,20 +151,22 @@ class AlertsReader:
     def incidents(self, limit: int | None = None, open_only: bool = False) -> list[Incident]:
         """Return the newest *limit* incidents, newest first, with history and deliveries; by default all open ones and 50."""
         with self._store.engine.connect() as connection:
-            found = lifecycle.newest_incidents(connection, limit or _NEWEST, open_only=open_only)
+            records = lifecycle.newest_incidents(connection, limit or _NEWEST, open_only=open_only)
             if limit is None:
-                known = {each.id for each in found}
+                listed_ids = {record.id for record in records}
                 older = lifecycle.newest_incidents(connection, _SEARCHED, open_only=True)
-                found += [each for each in older if each.id not in known]
-            return _complete_incidents(connection, found)
+                records += [record for record in older if record.id not in listed_ids]
+            return _complete_incidents(connection, records)
 
     def between(
         self, start: datetime, end: datetime | None, limit: int, cause: str = "", *, history: bool = True
     ) -> list[Incident]:
         """Return at most *limit* incidents of *cause* ("" for all) that were open at any time in `[start, end)`, in their order."""
         with self._store.engine.connect() as connection:
-            found = lifecycle.incidents_between(connection, start.timestamp(), end and end.timestamp(), limit, cause)
-            return sorted(_complete_incidents(connection, found, history=history), key=lambda each: each.order)
+            records = lifecycle.incidents_between(connection, start.timestamp(), end and end.timestamp(), limit, cause)
+            return sorted(
+                _complete_incidents(connection, records, history=history), key=lambda incident: incident.order
+            )
 
     def outside(self, start: datetime, end: datetime | None) -> list[tuple[str, str, bool, int]]:
         """Return the numbers of all other incidents, see `count_outside`."""
@@ -174,18 +176,23 @@ class AlertsReader:
     def incident(self, name: str) -> Incident | None:
         """Return the incident with the id *name*, or None if there is none."""
         with self._store.engine.connect() as connection:
-            found = lifecycle.get_incident(connection, name)
-            return None if found is None else _complete_incidents(connection, [found])[0]
+            record = lifecycle.get_incident(connection, name)
+            return None if record is None else _complete_incidents(connection, [record])[0]
 
     def similar(self, about: Incident) -> list[Incident]:
         """Return earlier incidents of the same service that ended, with the same rule or the same stage, newest first."""
-        earlier = (each for each in self.incidents(_SEARCHED) if each.resolved_at and each.since < about.since)
+        earlier = (
+            incident for incident in self.incidents(_SEARCHED) if incident.resolved_at and incident.since < about.since
+        )
         stage = about.blamed and about.blamed.stage
         return [
-            each
-            for each in earlier
-            if each.service == about.service
-            and (each.name == about.name or (stage is not None and each.blamed and each.blamed.stage == stage))
+            incident
+            for incident in earlier
+            if incident.service == about.service
+            and (
+                incident.name == about.name
+                or (stage is not None and incident.blamed and incident.blamed.stage == stage)
+            )
         ]
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
@@ -194,16 +201,16 @@ class AlertsReader:
 
 
 def _complete_incidents(
-    connection: Connection, found: Sequence[lifecycle.IncidentRecord], *, history: bool = True
+    connection: Connection, records: Sequence[lifecycle.IncidentRecord], *, history: bool = True
 ) -> list[Incident]:
-    ids = [each.id for each in found] if history else []
+    ids = [record.id for record in records] if history else []
     sent, happened = defaultdict[str, list[Row[Any]]](list), defaultdict[str, list[Row[Any]]](list)
     for rows, table, last in ((sent, outbox, outbox.c.id), (happened, transitions, transitions.c.at)):
         query = select(table).where(table.c.incident.in_(ids)).order_by(table.c.sequence, last)
         for row in connection.execute(query):
             rows[row.incident].append(row)
     evaluated_at = lease.done_at(connection, EVALUATION_LEASE)
-    return [_incident(each, sent[each.id], happened[each.id], evaluated_at) for each in found]
+    return [_incident(record, sent[record.id], happened[record.id], evaluated_at) for record in records]
 
 
 def _transition(row: Row[Any], sent: Sequence[Row[Any]]) -> Transition:
@@ -213,7 +220,7 @@ def _transition(row: Row[Any], sent: Sequence[Row[Any]]) -> Transition:
         at=moment(row.at),
         headline=message.note if row.transition == "note" else headline(message),
         note=row.note,
-        notified=sum(each.sequence == row.sequence for each in sent),
+        notified=sum(delivery.sequence == row.sequence for delivery in sent),
     )
 
 
@@ -230,35 +237,35 @@ def _delivery(row: Row[Any]) -> Delivery:
 
 
 def _incident(
-    found: lifecycle.IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]], evaluated_at: float | None
+    record: lifecycle.IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]], evaluated_at: float | None
 ) -> Incident:
-    finding = found.finding
-    ended = found.resolved_at
-    message = build_message(found, "opened" if ended is None else "resolved", ended or found.seen_at)
+    finding = record.finding
+    ended = record.resolved_at
+    message = build_message(record, "opened" if ended is None else "resolved", ended or record.seen_at)
     return Incident(
-        id=found.id,
+        id=record.id,
         name=finding.name,
         service=finding.service,
         severity=finding.severity,
         state="open" if ended is None else "resolved",
-        opened_at=moment(found.opened_at),
+        opened_at=moment(record.opened_at),
         since=moment(finding.since),
         resolved_at=None if ended is None else moment(ended),
         headline=headline(message),
-        worst=worst_impact(finding, found.peak),
+        worst=worst_impact(finding, record.peak),
         stages=finding.growth,
         version=finding.version,
         link=finding.link,
         deliveries=tuple(_delivery(row) for row in sent),
         kind=finding.kind,
         impact=impact_text(finding),
-        acked_at=None if found.acked_at is None else moment(found.acked_at),
-        acked_by=found.acked_by,
-        muted=found.muted,
-        notified_with=group_lead(found.muted),
-        story=found.story,
+        acked_at=None if record.acked_at is None else moment(record.acked_at),
+        acked_by=record.acked_by,
+        muted=record.muted,
+        notified_with=group_lead(record.muted),
+        story=record.story,
         transitions=tuple(_transition(row, sent) for row in happened),
-        ending=found.ending,
+        ending=record.ending,
         overruns=finding.overruns,
         where=finding.where,
         functions=finding.functions,
@@ -275,5 +282,5 @@ def _incident(
         exemplars=finding.exemplars,
         no_exemplars=finding.no_exemplars,
         called=finding.called,
-        status=found.status(evaluated_at),
+        status=record.status(evaluated_at),
     )

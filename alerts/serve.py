@@ -67,7 +67,7 @@ class Probes:
         self.by_path: dict[str, Probe] = {"/livez": self._livez, "/readyz": self._readyz}
 
     def _livez(self) -> tuple[bool, str]:
-        ended = [each.name for each in self._threads() if each.ident is not None and not each.is_alive()]
+        ended = [thread.name for thread in self._threads() if thread.ident is not None and not thread.is_alive()]
         if ended:
             return False, f"threads stopped: {', '.join(ended)}; see the log and restart the alerts"
         return True, "ok"
@@ -170,18 +170,18 @@ def _messages(connection: Connection, channels: Iterable[str]) -> dict[tuple[str
     rows = connection.execute(counted).all()
     # Zeros are reported too: an alert needs the series to exist before the first message is refused.
     named = dict.fromkeys([*channels, *(row.channel for row in rows)])
-    found = {(channel, state): 0 for channel in named for state in ("waiting", "sent", "dead")}
+    messages = {(channel, state): 0 for channel in named for state in ("waiting", "sent", "dead")}
     for channel, state, number in rows:
         key = channel, "waiting" if state == "sending" else state
-        found[key] = found.get(key, 0) + number
-    return found
+        messages[key] = messages.get(key, 0) + number
+    return messages
 
 
 def _open_incidents(connection: Connection) -> dict[str, int]:
     held = schema.incidents.c
     counted = select(held.severity, func.count().label("number")).where(held.resolved_at.is_(None))
-    found = {row.severity: int(row.number) for row in connection.execute(counted.group_by(held.severity))}
-    return {severity: found.get(severity, 0) for severity in _SEVERITIES}
+    open_incidents = {row.severity: int(row.number) for row in connection.execute(counted.group_by(held.severity))}
+    return {severity: open_incidents.get(severity, 0) for severity in _SEVERITIES}
 
 
 # After three missed evaluations another process takes over.

@@ -51,7 +51,7 @@ def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:
     if not secret:
         return False
     wanted = "v1=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    return any(_equal_signatures(wanted, each.strip()) for each in signatures.split(","))
+    return any(_equal_signatures(wanted, signature.strip()) for signature in signatures.split(","))
 
 
 def parse_slack_action(body: bytes) -> Action | None:
@@ -59,8 +59,8 @@ def parse_slack_action(body: bytes) -> Action | None:
 
     The body is a form whose `payload` is JSON: https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
     """
-    found = parse_qs(body.decode("utf-8", "replace")).get("payload", [""])
-    payload = _json(found[0])
+    payloads = parse_qs(body.decode("utf-8", "replace")).get("payload", [""])
+    payload = _json(payloads[0])
     if payload.get("type") != "block_actions":
         return None
     user = _mapping(payload.get("user"))
@@ -114,4 +114,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _list(value: object) -> list[Mapping[str, Any]]:
-    return [_mapping(each) for each in cast("list[object]", value)] if isinstance(value, list) else []
+    return [_mapping(entry) for entry in cast("list[object]", value)] if isinstance(value, list) else []

@@ -265,7 +265,7 @@ def _level_label(level: float, scale: ChartScale, finding: Finding) -> str:
 
 
 def _onset_label(finding: Finding, scale: ChartScale) -> str:
-    at, end = (datetime.fromtimestamp(each, UTC) for each in (finding.since, scale.end))
+    at, end = (datetime.fromtimestamp(moment, UTC) for moment in (finding.since, scale.end))
     day = "" if at.date() == end.date() else f"{at.day} {at:%b} "
     version = line(finding.version, _MAX_VERSION_CHARS).replace("…", "...")
     release = f", with version {version}" if version.isascii() and version else ""

@@ -43,9 +43,9 @@ def drawable(text: str) -> str:
     """
     spelled = unicodedata.normalize("NFKD", text.translate(_SPELLED).replace("ß", "ss"))
     return "".join(
-        each if (each.isascii() and each.isprintable()) or each in _COVERED else "?"
-        for each in spelled
-        if not unicodedata.combining(each)
+        character if (character.isascii() and character.isprintable()) or character in _COVERED else "?"
+        for character in spelled
+        if not unicodedata.combining(character)
     )
 
 

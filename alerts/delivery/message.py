@@ -181,7 +181,7 @@ class Finding:
 
     @property
     def blamed_function(self) -> FunctionGrowth | None:
-        return next((each for each in self.functions if each.is_cause), None)
+        return next((function for function in self.functions if function.is_cause), None)
 
     @property
     def size(self) -> float:

@@ -40,9 +40,9 @@ def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None
     """
     what = "mean latency" if shift.at == "mean" else f"p{100 * shift.at:g}"
     parts = dict(where or {})
-    place = parts.pop("environment", "")
+    environment = parts.pop("environment", "")
     part = ", ".join(f"{dimension} {value}" for dimension, value in parts.items())
-    return what + (f" of {part}" if part else "") + (f" in {place}" if place else "")
+    return what + (f" of {part}" if part else "") + (f" in {environment}" if environment else "")
 
 
 def regression_change(shift: LatencyRegression, verb: str = "is") -> str:
@@ -267,8 +267,8 @@ def _known_cause(finding: Finding, *, over: bool) -> str:
     if lost is not None and finding.cause == "failures":
         part = f"; {_slow_clause(finding, slow, over=over)}" if slow else ""
         return f"{_failed_clause(finding, lost, over=over)}{since}{part}"
-    if finding.burn is not None and (known := burn_cause(finding.burn, finding.kind, _stage_of(finding), over=over)):
-        return f"{known}{since}"
+    if finding.burn is not None and (cause := burn_cause(finding.burn, finding.kind, _stage_of(finding), over=over)):
+        return f"{cause}{since}"
     first = f"{_slow_clause(finding, slow, over=over) if slow else 'no dominant stage'}{since}"
     share = formatting.percent(formatting.whole(lost.failed / lost.bad)) if lost else ""
     return f"{first}; {share} of the {_bad_words(finding)} failed" if lost else first
@@ -300,11 +300,11 @@ def failures_text(lost: Failures) -> str:
     """
     named = [("error", lost.error), ("route", lost.route), ("failed calls of", lost.dependency)]
     parts = [
-        f"{what} {each.value} ({formatting.percent(formatting.whole(each.requests / each.of))} of failures)"
-        if each is lost.route
-        else f"{what} {each.value} ({formatting.count(each.requests)} of {formatting.count(each.of)} sampled)"
-        for what, each in named
-        if each is not None
+        f"{what} {count.value} ({formatting.percent(formatting.whole(count.requests / count.of))} of failures)"
+        if count is lost.route
+        else f"{what} {count.value} ({formatting.count(count.requests)} of {formatting.count(count.of)} sampled)"
+        for what, count in named
+        if count is not None
     ]
     return ", ".join(parts)
 
@@ -361,16 +361,16 @@ def message_facts(message: Message) -> list[tuple[str, str]]:
     else:
         facts = [*regression_facts(_regression(finding)), _time_fact(message)]
     broken = [
-        f"{stage_name(each.stage)} {formatting.latency(each.seconds)} of {formatting.latency(each.budget_seconds)}"
-        for each in finding.overruns
+        f"{stage_name(overrun.stage)} {formatting.latency(overrun.seconds)} of {formatting.latency(overrun.budget_seconds)}"
+        for overrun in finding.overruns
     ]
-    known = {
+    values = {
         "Exceeded stage budgets": ", ".join(broken),
         "Called": finding.called,
         "Slow replica": finding.replica,
         "Slow requests share": "; ".join(map(shared_text, finding.shared)),
     }
-    return [*facts, *((name, value) for name, value in known.items() if value)]
+    return [*facts, *((name, value) for name, value in values.items() if value)]
 
 
 def shared_text(shared: SharedAttribute) -> str:
@@ -379,7 +379,7 @@ def shared_text(shared: SharedAttribute) -> str:
     >>> shared_text(SharedAttribute("tenant acme", 0.06, 0.712))
     'tenant acme (71 % of slow requests, 6 % of all)'
     """
-    slow, every = (formatting.percent(formatting.whole(each)) for each in (shared.share_slow, shared.share_all))
+    slow, every = (formatting.percent(formatting.whole(share)) for share in (shared.share_slow, shared.share_all))
     return f"{shared.label} ({slow} of slow requests, {every} of all)"
 
 
@@ -408,14 +408,14 @@ def slow_requests(finding: Finding) -> list[tuple[str, str]]:
     """Return the exemplars as pairs of text and link; the reason why there are none as one text without a link."""
     if not finding.exemplars:
         return [(finding.no_exemplars, "")] if finding.no_exemplars else []
-    return [(_exemplar_text(each), each.link) for each in finding.exemplars]
+    return [(_exemplar_text(exemplar), exemplar.link) for exemplar in finding.exemplars]
 
 
-def _exemplar_text(found: Exemplar) -> str:
-    if found.failed:
-        return f"failed after {formatting.latency(found.seconds)}"
-    spent = formatting.latency(found.stage_seconds)
-    return f"{formatting.latency(found.seconds)}, {spent} of it in {stage_name(found.stage)}"
+def _exemplar_text(exemplar: Exemplar) -> str:
+    if exemplar.failed:
+        return f"failed after {formatting.latency(exemplar.seconds)}"
+    spent = formatting.latency(exemplar.stage_seconds)
+    return f"{formatting.latency(exemplar.seconds)}, {spent} of it in {stage_name(exemplar.stage)}"
 
 
 def link_title(finding: Finding) -> str:

@@ -199,7 +199,7 @@ def _lease_row(connection: Connection, row: Row[Any], holder: str, now: float, l
         leased |= {"state": "sending", "attempts": attempts, "unknown": unknown, "changed_at": now}
     connection.execute(update(outbox).where(outbox.c.id == row.id).values(**leased))
     references = _references(connection, row)
-    reference = next((each for each in references if each), "")
+    reference = next((reference for reference in references if reference), "")
     message = _message(connection, row)
     chart = chart_url(connection, message)
     message = replace(message, first=not references, repeat=unknown, reference=reference, chart=chart)

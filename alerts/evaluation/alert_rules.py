@@ -40,11 +40,11 @@ def describe_burn(
     if not measured.firing:
         return None
     slo, tier = measured.slo, measured.firing[0]
-    own = evidence.reader_of(read, slo)
+    reader = evidence.reader_of(read, slo)
     trouble = _onset(read, slo, tier, now) if before is None else _known_onset(before)
     began = trouble.at
     bad = slo.select(began, now)
-    change = explain_violations(own, bad, slo.indicator, began - evidence.CALM_BEFORE)
+    change = explain_violations(reader, bad, slo.indicator, began - evidence.CALM_BEFORE)
     calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
     exemplars = evidence.exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
     slow = evidence.slow_selection(bad, change, slo.objective)
@@ -64,7 +64,7 @@ def describe_burn(
         growth=change.growth,
         functions=evidence.code_growth(read, calm, bad, change.growth, slo.objective),
         shared=evidence.shared_attributes(read, slow) if is_slow else (),
-        called=evidence.called_text(own, slow, change.growth, slo.stage or ""),
+        called=evidence.called_text(reader, slow, change.growth, slo.stage or ""),
         replica=evidence.slow_replica_text(read, slo.select(began - evidence.CALM_BEFORE, now)) if is_slow else "",
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
@@ -81,7 +81,7 @@ def describe_burn(
 
 def _known_onset(before: Finding) -> Onset:
     early, late = before.between or (before.since, before.since)
-    at, earliest, latest = (datetime.fromtimestamp(each, UTC) for each in (before.since, early, late))
+    at, earliest, latest = (datetime.fromtimestamp(moment, UTC) for moment in (before.since, early, late))
     return Onset(at, earliest, latest)
 
 
@@ -131,10 +131,10 @@ def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> s
     if not newest["version"] or not is_near_onset(released.timestamp(), between, *margins):
         return ""
     old = slo.select(released - _LOOK_BACK, released), slo.select(released, now)
-    sides = [replace(each, version=str(before["version"])) for each in old]
+    sides = [replace(selection, version=str(before["version"])) for selection in old]
     sides.append(replace(slo.select(released, now), version=str(newest["version"])))
     earlier, beside, new = (
-        as_requests(each.requests, each.total, each.bad) for each in read.tallies(sides, slo.indicator)
+        as_requests(tally.requests, tally.total, tally.bad) for tally in read.tallies(sides, slo.indicator)
     )
     return (
         str(newest["version"]) if _has_more_failures(earlier, new) and not _has_more_failures(earlier, beside) else ""
@@ -243,10 +243,10 @@ def no_verdict() -> None:
 
 
 def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
-    found: dict[str, Slo] = {}
+    slo_by_cause: dict[str, Slo] = {}
     for slo in slos:
-        found.setdefault(f"no_data:{slo.environment or ''}:{slo.service}", slo)
-    return found
+        slo_by_cause.setdefault(f"no_data:{slo.environment or ''}:{slo.service}", slo)
+    return slo_by_cause
 
 
 class DueCauses:
@@ -258,8 +258,8 @@ class DueCauses:
     def is_due(self, cause: str, about: Hashable, data: tuple[int, int] | None, now: datetime) -> bool:
         revision, end = data or (0, 0)
         state = about, revision, now.replace(second=0, microsecond=0)
-        known, evaluated_at = self._evaluated.get(cause, (None, now))
-        if known == state and end <= evaluated_at.timestamp():
+        evaluated_state, evaluated_at = self._evaluated.get(cause, (None, now))
+        if evaluated_state == state and end <= evaluated_at.timestamp():
             return False
         self._evaluated[cause] = state, now
         return True

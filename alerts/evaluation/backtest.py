@@ -99,7 +99,7 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
 def _near(
     windows: Mapping[timedelta, WindowSeries], watched: Sequence[AlertTier], objective: float, keep: float
 ) -> np.ndarray:
-    rates = {length: found.burn(objective) for length, found in windows.items()}
+    rates = {length: window.burn(objective) for length, window in windows.items()}
     either = [
         np.minimum(rates[tier.long], rates[tier.short]) >= tier.burn * keep * _ROUNDING_MARGIN for tier in watched
     ]
@@ -107,7 +107,7 @@ def _near(
 
 
 def _counts(windows: Mapping[timedelta, WindowSeries], edge: int) -> dict[timedelta, Counts]:
-    return {length: Counts(float(found.total[edge]), float(found.bad[edge])) for length, found in windows.items()}
+    return {length: Counts(float(window.total[edge]), float(window.bad[edge])) for length, window in windows.items()}
 
 
 def _step(

@@ -96,7 +96,7 @@ class Evaluator:
             oldest = store_time(connection, int(at)).proven - self._incident_policy.kept.total_seconds()
             delete_old_incidents(connection, oldest)
             delete_old_silences(connection, oldest)
-            open_now = {each.cause: each.finding for each in find_open_incidents(connection)}
+            open_now = {incident.cause: incident.finding for incident in find_open_incidents(connection)}
         gap_seconds = max(self._incident_policy.catch_up.gap.total_seconds(), self._lease_seconds)
         if before is not None and abs(at - before) > gap_seconds:
             self._resumed_at = self._absences.resumed_at = now
@@ -178,16 +178,16 @@ class Evaluator:
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
     ) -> dict[str, Verdict | None]:
-        found: dict[str, Verdict | None] = {}
+        verdicts: dict[str, Verdict | None] = {}
         began = renewed = self._stopwatch()
         for rule in self._rules:
             for cause, one in rule(definitions, now, before):
-                found[cause] = _collect_error(one, broken)
+                verdicts[cause] = _collect_error(one, broken)
                 if self._stopwatch() - renewed > _RENEW_SHARE * self._lease_seconds:
                     renewed = self._stopwatch()
                     with self._store.transaction() as connection:
                         self._renew_lease(connection, now.timestamp() + renewed - began)
-        return found
+        return verdicts
 
     def _missed(
         self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
@@ -196,11 +196,11 @@ class Evaluator:
             return []
         reach, url = self._incident_policy.catch_up.reach, definitions.dashboard_url
         since = max(min(datetime.fromtimestamp(before, UTC), now), now - reach)
-        found: list[IncidentRecord] = []
+        missed: list[IncidentRecord] = []
         for slo in definitions.slos:
             one = partial(find_missed_incidents, self._store.read, slo, self._policy, since, now, dashboard_url=url)
-            found += _collect_error(one, broken) or []
-        return found
+            missed += _collect_error(one, broken) or []
+        return missed
 
     def _write(
         self,
@@ -224,13 +224,13 @@ class Evaluator:
             if self._resumed_at == now:
                 # The time without an evaluation is unknown: it counts neither as recovery nor as silence.
                 early = {"seen_at": at, "quiet_since": None}
-                before = [replace(each, **early, notified_at=min(each.notified_at, at)) for each in stored]
+                before = [replace(record, **early, notified_at=min(record.notified_at, at)) for record in stored]
             ended = set(evaluated) - set(by_cause(before))
             verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
-            for each in missed:
-                if each.cause not in by_cause(before):
-                    write_missed_incident(connection, each)
-            removed = [close_incident(each, "removed", at) for each in before if each.cause not in verdicts]
+            for missed_incident in missed:
+                if missed_incident.cause not in by_cause(before):
+                    write_missed_incident(connection, missed_incident)
+            removed = [close_incident(record, "removed", at) for record in before if record.cause not in verdicts]
             steps = [*self._steps(connection, verdicts, before, at), *removed]
             turns = decide_notifications(
                 [*steps, *_unchanged(before, steps)],
@@ -287,7 +287,7 @@ def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:
 
 def _unchanged(before: Sequence[IncidentRecord], steps: Sequence[Step]) -> list[Step]:
     moved = {step.record.id for step in steps}
-    return [Step(each) for each in before if each.id not in moved]
+    return [Step(record) for record in before if record.id not in moved]
 
 
 def _mute_reasons(
@@ -295,7 +295,7 @@ def _mute_reasons(
 ) -> dict[str, str]:
     silent = active_silences(connection, now)
     excused = {verdict.cause: verdict.excuse for verdict in verdicts.values() if verdict is not None}
-    return {each.id: silence_reason(each.finding, silent) or excused.get(each.cause, "") for each in records}
+    return {record.id: silence_reason(record.finding, silent) or excused.get(record.cause, "") for record in records}
 
 
 def _with_final_budget(step: Step, verdict: Verdict) -> Step:

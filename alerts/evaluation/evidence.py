@@ -115,11 +115,11 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     if not slo.budgets:
         return None
     selection = slo.select(start, end)
-    found = breakdown(read, selection, (slo.objective,))
+    spent = breakdown(read, selection, (slo.objective,))
     whole = read.breakdown_over_time(selection, None, end - start)
-    if not found.requests or whole.empty:
+    if not spent.requests or whole.empty:
         return None
-    there = found.stages(slo.objective)
+    there = spent.stages(slo.objective)
 
     def mean(column: str) -> float:
         # A stage without requests has no column.
@@ -131,7 +131,7 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     ]
     return BudgetSplit(
         uses=tuple(sorted(uses, key=lambda use: -use.over_seconds)),
-        requests=found.requests,
+        requests=spent.requests,
         seconds=sum(there.values()),
         mean_seconds=mean("value_seconds"),
     )
@@ -165,8 +165,8 @@ def dashboard_link(
 
 def filter_params(slo: Slo) -> dict[str, str]:
     """Return the filters of *slo* as parameters of a dashboard URL, truncated like names in the store."""
-    found = {"v": slo.version, "m": slo.model, "r": slo.route}
-    return {key: storable_name(value) for key, value in found.items() if value}
+    params = {"v": slo.version, "m": slo.model, "r": slo.route}
+    return {key: storable_name(value) for key, value in params.items() if value}
 
 
 def trace_link(dashboard_url: str, trace: str) -> str:
@@ -174,8 +174,8 @@ def trace_link(dashboard_url: str, trace: str) -> str:
 
 
 def filters_of(slo: Slo) -> dict[str, str]:
-    found = {"environment": slo.environment, "route": slo.route, "model": slo.model, "version": slo.version}
-    return {key: value for key, value in found.items() if value}
+    filters = {"environment": slo.environment, "route": slo.route, "model": slo.model, "version": slo.version}
+    return {key: value for key, value in filters.items() if value}
 
 
 def _milliseconds(at: datetime) -> int:
@@ -186,8 +186,8 @@ def exemplars_of(
     read: Reader, slo: Slo, began: datetime, now: datetime, url: str, *, cause: CauseKind
 ) -> tuple[Exemplar, ...]:
     """Return the slowest retained request for each longest stage that violated *slo* since *began*, slowest first."""
-    found = bad_requests(read, slo.select(began, now), slo.indicator, cause=cause, limit=_SHOWN)
-    return tuple(exemplar_of(row, url, slo.stage) for row in found.to_dict("records"))
+    requests = bad_requests(read, slo.select(began, now), slo.indicator, cause=cause, limit=_SHOWN)
+    return tuple(exemplar_of(row, url, slo.stage) for row in requests.to_dict("records"))
 
 
 def bad_requests(
@@ -228,13 +228,13 @@ def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> T
     """Return the burn rate over the incident and a time of the same length before it; None without requests."""
     start = began - max(CALM_BEFORE, now - began)
     step = _MINUTE * max(1, math.ceil((now - start) / _MINUTE / _POINTS))
-    found = {
+    burn_rates = {
         round((at - start) / step): burn_rate(bad, total, slo.objective)
         for at, total, bad in counts_by_step(read, slo, start, now, step)
     }
     points = math.ceil((now - start) / step)
-    values = tuple(found.get(point) for point in range(points))
-    return Trend(values, step.total_seconds(), start.timestamp()) if found else None
+    values = tuple(burn_rates.get(point) for point in range(points))
+    return Trend(values, step.total_seconds(), start.timestamp()) if burn_rates else None
 
 
 def counts_by_step(
@@ -247,7 +247,7 @@ def counts_by_step(
         for requests, total, bad in zip(series["requests"], series["total"], series["bad"], strict=True)
     ]
     moments = [at.to_pydatetime().astimezone(UTC) for at in series["at"]]
-    return [(at, each.total, each.bad) for at, each in zip(moments, counts, strict=True)]
+    return [(at, count.total, count.bad) for at, count in zip(moments, counts, strict=True)]
 
 
 def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
@@ -270,16 +270,20 @@ def code_growth(
     blamed = dominant_growth(growth)
     now = read.profile(after, (quantile,)) if blamed else []
     then = read.profile(before, (quantile,)) if now else []
-    found = grown_functions(then[0], now[0]) if then else []
-    own = [replace(each, quantile=quantile) for each in found if blamed and each.stage == blamed.stage]
-    return tuple(own[:_FUNCTIONS])
+    growths = grown_functions(then[0], now[0]) if then else []
+    blamed_growths = [
+        replace(growth, quantile=quantile) for growth in growths if blamed and growth.stage == blamed.stage
+    ]
+    return tuple(blamed_growths[:_FUNCTIONS])
 
 
 def shared_attributes(read: Reader, slow: tuple[Selection, float] | None) -> tuple[SharedAttribute, ...]:
     """Return the attributes that *slow* requests, those above a quantile, share more often than all, strongest first."""
     causes = find_causes(read.attributes(slow[0]), slow[1]).causes if slow else ()
-    distinct = (each for each in causes if not each.same_as)
-    return tuple(SharedAttribute(each.label, each.share_all, each.share_slow) for each in islice(distinct, _ATTRIBUTES))
+    distinct = (cause for cause in causes if not cause.same_as)
+    return tuple(
+        SharedAttribute(cause.label, cause.share_all, cause.share_slow) for cause in islice(distinct, _ATTRIBUTES)
+    )
 
 
 def slow_selection(selection: Selection, change: Explanation, most: float = 1.0) -> tuple[Selection, float] | None:
@@ -308,16 +312,16 @@ def called_text(
     return dependency_sentence(read.dependency_split(replace(slow[0], status=STATUS_OK), slow[1]))
 
 
-def dependency_sentence(found: DependencySplit | None) -> str:
+def dependency_sentence(split: DependencySplit | None) -> str:
     """Return what slow requests waited for in the stage Dependency as a sentence; "" if nothing is known.
 
     >>> dependency_sentence(DependencySplit(41, (("ranker", 0.7), ("", 0.3))))
     'Of Dependency in 41 retained slow requests: ranker 70 %, unknown 30 %.'
     """
-    if found is None or not any(name for name, _ in found.shares):
+    if split is None or not any(name for name, _ in split.shares):
         return ""
-    named = ", ".join(f"{name or 'unknown'} {percent(whole(share))}" for name, share in found.shares[:_MAX_CALLED])
-    return f"Of Dependency in {count(found.requests)} retained slow request{'s' * (found.requests != 1)}: {named}."
+    named = ", ".join(f"{name or 'unknown'} {percent(whole(share))}" for name, share in split.shares[:_MAX_CALLED])
+    return f"Of Dependency in {count(split.requests)} retained slow request{'s' * (split.requests != 1)}: {named}."
 
 
 def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:
@@ -326,14 +330,14 @@ def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:
     With several routes or models, the replica must also be slower within them, because replicas may serve different ones.
     """
     recent = replace(selection, start=max(selection.start, selection.end - _RECENT))
-    found = [each for window in dict.fromkeys((selection, recent)) if (each := _outlier(read, window))]
+    outliers = [outlier for window in dict.fromkeys((selection, recent)) if (outlier := _outlier(read, window))]
     # The longer window has the earlier onset.
-    return found[0] if found else None
+    return outliers[0] if outliers else None
 
 
 def slow_replica_text(read: Reader, selection: Selection) -> str:
-    found = slow_replica(read, selection)
-    return outlier_sentence(found, moment_of(found.onset)) if found else ""
+    outlier = slow_replica(read, selection)
+    return outlier_sentence(outlier, moment_of(outlier.onset)) if outlier else ""
 
 
 def _outlier(read: Reader, selection: Selection) -> ReplicaOutlier | None:
@@ -352,30 +356,30 @@ def _holds_in_parts(read: Reader, selection: Selection, outlier: ReplicaOutlier)
         if len(values) < 2:  # noqa: PLR2004 - one part is the whole
             continue
         parts = [read.replica_counts(replace(selection, **{dimension: value}), REPLICA_STEPS) for value in values]
-        found = find_outlier(stratified(parts))
-        if found is None or found.place != outlier.place:
+        pooled_outlier = find_outlier(stratified(parts))
+        if pooled_outlier is None or pooled_outlier.place != outlier.place:
             return False
     return True
 
 
-def outlier_sentence(found: ReplicaOutlier, since: str) -> str:
-    """Return *found* as text.
+def outlier_sentence(outlier: ReplicaOutlier, since: str) -> str:
+    """Return *outlier* as text.
 
     >>> slow = ReplicaOutlier("a:1", "a", 11, 0.5, 0.31, 0.1, 900, 0, True, (), ())
     >>> outlier_sentence(slow, "14:02").replace(chr(215), "x")
     'a is 3.1x slower than the other 11 since 14:02.'
     """
-    others = f"the other {found.others}" if found.others > 1 else "the other replica"
-    factor = times(found.ratio)
-    at = f" at p{100 * found.quantile:g}" if found.quantile > 0.5 else ""  # noqa: PLR2004 - the median
-    when = f"since {since}" if found.is_dated else f"since {since} or earlier"
-    stage = dominant_growth(found.growth)
+    others = f"the other {outlier.others}" if outlier.others > 1 else "the other replica"
+    factor = times(outlier.ratio)
+    at = f" at p{100 * outlier.quantile:g}" if outlier.quantile > 0.5 else ""  # noqa: PLR2004 - the median
+    when = f"since {since}" if outlier.is_dated else f"since {since} or earlier"
+    stage = dominant_growth(outlier.growth)
     why = f": {label(stage.stage)} {latency(stage.seconds, signed=True)}" if stage else ""
-    sentences = [hardware_sentence(each) for each in found.hardware[:_MAX_MEASURES]]
-    return " ".join([f"{found.name} is {factor} slower than {others}{at} {when}{why}.", *sentences])
+    sentences = [hardware_sentence(hardware) for hardware in outlier.hardware[:_MAX_MEASURES]]
+    return " ".join([f"{outlier.name} is {factor} slower than {others}{at} {when}{why}.", *sentences])
 
 
-def hardware_sentence(found: HardwareDifference) -> str:
+def hardware_sentence(difference: HardwareDifference) -> str:
     """Return one difference between machines as text.
 
     >>> hardware_sentence(HardwareDifference(measures.GPU_CLOCK, 1.005e9, 1.755e9))
@@ -383,10 +387,10 @@ def hardware_sentence(found: HardwareDifference) -> str:
     >>> hardware_sentence(HardwareDifference(measures.GPU_HOT, 0.9, 0.0))
     'Its GPU is throttled by heat 90 % of the time; the others never.'
     """
-    own, others = (_value_text(found.measure, value) for value in (found.own, found.others))
-    sentence = _SENTENCES[found.measure].format(own=own, others=others)
+    own_value, others = (_value_text(difference.measure, value) for value in (difference.own, difference.others))
+    sentence = _SENTENCES[difference.measure].format(own=own_value, others=others)
     about_it, is_throttled, _ = sentence.partition("; ")
-    return f"{about_it}; the others never." if is_throttled and found.others < _NEVER else sentence
+    return f"{about_it}; the others never." if is_throttled and difference.others < _NEVER else sentence
 
 
 def _value_text(measure: measures.Measure, value: float) -> str:

@@ -86,12 +86,12 @@ def can_fire(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> b
 
 def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
     stretches = slo.maintenance.without(counted_from(slo, start, end), end)
-    found = [read.tally_series(slo.select(low, high), slo.indicator, step) for low, high in stretches]
-    seen = [each for each in found if len(each)]
+    series_by_step = [read.tally_series(slo.select(low, high), slo.indicator, step) for low, high in stretches]
+    seen = [part for part in series_by_step if len(part)]
     if not seen:
         return pd.DataFrame(columns=["at", "requests", "total", "bad"])
     series = pd.concat(seen, ignore_index=True)
-    series.attrs["step_seconds"] = max(each.attrs["step_seconds"] for each in seen)
+    series.attrs["step_seconds"] = max(part.attrs["step_seconds"] for part in seen)
     return series
 
 
@@ -128,9 +128,9 @@ def _late_requests(read: Reader, slo: Slo, now: datetime) -> float:
 
 def _total(tallies: Sequence[Tally], late: float) -> burn_rate.Counts:
     return burn_rate.as_requests(
-        sum(each.requests for each in tallies) + late,
-        sum(each.total for each in tallies) + late,
-        sum(each.bad for each in tallies) + late,
+        sum(tally.requests for tally in tallies) + late,
+        sum(tally.total for tally in tallies) + late,
+        sum(tally.bad for tally in tallies) + late,
     )
 
 
@@ -207,10 +207,10 @@ def load_history(read: Reader, slo: Slo, start: datetime, end: datetime) -> Hist
     coarse_until: int | None = None
     for low, high in _split_by_day(first, last):
         selection = slo.select(datetime.fromtimestamp(low, UTC), datetime.fromtimestamp(high, UTC))
-        found = read.tally_series(selection, slo.indicator, MINUTE)
-        if len(found) and found.attrs["step_seconds"] > _MINUTE_SECONDS:
+        tallies = read.tally_series(selection, slo.indicator, MINUTE)
+        if len(tallies) and tallies.attrs["step_seconds"] > _MINUTE_SECONDS:
             coarse_until = high
-        _spread_over_minutes(counted, found, first)
+        _spread_over_minutes(counted, tallies, first)
     for low, high in slo.maintenance.intervals(datetime.fromtimestamp(first, UTC), end):
         counted[:, _minute_index(low, first) : _minute_index(high, first)] = 0.0
     seen = read.first_seen(slo.select(start, end))
@@ -238,17 +238,17 @@ def _minute_index(at: datetime, first: int) -> int:
     return max(0, int(-((first - at.timestamp()) // _MINUTE_SECONDS)))
 
 
-def _spread_over_minutes(counted: NDArray[Any], found: pd.DataFrame, first: int) -> None:
-    if not len(found):
+def _spread_over_minutes(counted: NDArray[Any], tallies: pd.DataFrame, first: int) -> None:
+    if not len(tallies):
         return
-    width = max(1, int(found.attrs["step_seconds"]) // _MINUTE_SECONDS)
-    starts = found["at"].dt.as_unit("s").astype("int64").to_numpy()
+    width = max(1, int(tallies.attrs["step_seconds"]) // _MINUTE_SECONDS)
+    starts = tallies["at"].dt.as_unit("s").astype("int64").to_numpy()
     begin = (starts - first) // _MINUTE_SECONDS
-    place = (begin[:, None] + np.arange(width)).ravel()
-    inside = (place >= 0) & (place < counted.shape[1])
+    minutes = (begin[:, None] + np.arange(width)).ravel()
+    inside = (minutes >= 0) & (minutes < counted.shape[1])
     for row, name in enumerate(("requests", "total", "bad")):
-        each = np.repeat(found[name].to_numpy(np.float64) / width, width)
-        np.add.at(counted[row], place[inside], each[inside])
+        per_minute = np.repeat(tallies[name].to_numpy(np.float64) / width, width)
+        np.add.at(counted[row], minutes[inside], per_minute[inside])
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,14 +300,14 @@ def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
     counts = measured.counts[measured.slo.window]
     allowed = counts.bad + measured.budget.bad_left
     covered = counts.total * (1 - measured.slo.objective) / allowed if allowed > 0 else 1.0
-    known, objective = counts.total > 0, measured.slo.objective
+    has_requests, objective = counts.total > 0, measured.slo.objective
     rules = tuple(rule_status(tier, measured.firing, measured.counts, objective, guard) for tier in measured.tiers)
     return SloStatus(
         slo=measured.slo,
         total=counts.total,
         bad=counts.bad,
-        attained=1 - counts.bad / counts.total if known else None,
-        budget_left=measured.budget.left if known else None,
+        attained=1 - counts.bad / counts.total if has_requests else None,
+        budget_left=measured.budget.left if has_requests else None,
         bad_left=measured.budget.bad_left,
         burn_1h=known_burn_rate(measured.counts[burn_rate.RECENT], objective),
         burn_5m=known_burn_rate(measured.counts[burn_rate.FAST], objective),

@@ -129,15 +129,18 @@ def _suspects(histograms: HistogramExpressions) -> Panel:
 
 def _by_definition(histograms: HistogramExpressions, source: str) -> dict[str, str]:
     return {
-        f"p{100 * each:g} {{{{definition}}}}": histograms.quantile(
-            each, METRIC_NAMES[source], _CHOSEN, _WINDOW, "definition"
+        f"p{100 * quantile:g} {{{{definition}}}}": histograms.quantile(
+            quantile, METRIC_NAMES[source], _CHOSEN, _WINDOW, "definition"
         )
-        for each in (0.5, 0.99)
+        for quantile in (0.5, 0.99)
     }
 
 
 def _quantiles(histograms: HistogramExpressions, source: str, *quantiles: float) -> dict[str, str]:
-    return {f"p{100 * each:g}": histograms.quantile(each, METRIC_NAMES[source], _CHOSEN, _WINDOW) for each in quantiles}
+    return {
+        f"p{100 * quantile:g}": histograms.quantile(quantile, METRIC_NAMES[source], _CHOSEN, _WINDOW)
+        for quantile in quantiles
+    }
 
 
 _OBJECTIVES = (

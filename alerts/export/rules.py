@@ -68,9 +68,9 @@ class HistogramExpressions:
         if slo.kind == "coverage":
             stages, matchers = METRIC_NAMES[STAGE_DURATION], matchers_of(slo)
             # Requests without stages are excluded: their coverage is unknown.
-            known = self.summed(stages, f'{format_labels(matchers)},stage!="{UNTIMED}"', window)
+            summed_stages = self.summed(stages, f'{format_labels(matchers)},stage!="{UNTIMED}"', window)
             unexplained = self.summed(stages, f'{format_labels(matchers)},stage=~"{"|".join(UNEXPLAINED)}"', window)
-            return f"{requests} * sum({unexplained}) / sum({known})"
+            return f"{requests} * sum({unexplained}) / sum({summed_stages})"
         served = (("status", STATUS_OK),) if slo.kind == "latency" else ()
         return f"{requests} - ({self._within(slo, window, served)} or vector(0))"
 

@@ -62,17 +62,17 @@ def build_message(
         finding=finding,
         ending=record.ending,
         acked_by=record.acked_by,
-        also=tuple(title(build_message(each, "opened", now)) for each in also),
+        also=tuple(title(build_message(record, "opened", now)) for record in also),
     )
 
 
 def notified_channels(connection: Connection, incident: str) -> list[str]:
     mine = deliveries.c.incident == incident
     last = select(func.max(deliveries.c.sequence)).where(mine).group_by(deliveries.c.channel)
-    found = select(deliveries.c.channel).where(
+    query = select(deliveries.c.channel).where(
         mine, deliveries.c.sequence.in_(last), deliveries.c.transition != "resolved"
     )
-    return sorted(set(connection.scalars(found)))
+    return sorted(set(connection.scalars(query)))
 
 
 def _recipients(connection: Connection, turn: IncidentUpdate, channels: Sequence[str]) -> Sequence[str]:
@@ -89,19 +89,21 @@ class IncidentError(StagelensError):
 def acknowledge(store: Store, name: str, by: str, now: datetime, *, undo: bool = False) -> IncidentRecord:
     at, who = now.timestamp(), person_name(by)
     with store.transaction() as connection:
-        found = require_incident(connection, name)
-        if found.resolved_at is not None:
+        record = require_incident(connection, name)
+        if record.resolved_at is not None:
             what = "its acknowledgement cannot be undone" if undo else "it cannot be acknowledged"
-            msg = f"{name} was resolved at {formatting.moment_of(found.resolved_at)}; {what}"
+            msg = f"{name} was resolved at {formatting.moment_of(record.resolved_at)}; {what}"
             raise IncidentError(msg)
-        if found.acked_by == ("" if undo else who):
-            return found
-        taken = replace(found, acked_at=None if undo else at, acked_by="" if undo else who, sequence=found.sequence + 1)
-        notifies = taken.heard == "open" and not taken.muted
+        if record.acked_by == ("" if undo else who):
+            return record
+        updated = replace(
+            record, acked_at=None if undo else at, acked_by="" if undo else who, sequence=record.sequence + 1
+        )
+        notifies = updated.heard == "open" and not updated.muted
         event = "unacknowledged" if undo else "acknowledged"
-        turn = IncidentUpdate(taken, event, notifies=notifies, note=who)
+        turn = IncidentUpdate(updated, event, notifies=notifies, note=who)
         write_update(connection, turn, notified_channels(connection, name), at)
-    return taken
+    return updated
 
 
 def add_note(store: Store, name: str, by: str, text: str, now: datetime) -> IncidentRecord:
@@ -110,19 +112,19 @@ def add_note(store: Store, name: str, by: str, text: str, now: datetime) -> Inci
         msg = "the note is empty; write a text"
         raise IncidentError(msg)
     with store.transaction() as connection:
-        found = require_incident(connection, name)
-        noted = replace(found, sequence=found.sequence + 1)
+        record = require_incident(connection, name)
+        noted = replace(record, sequence=record.sequence + 1)
         turn = IncidentUpdate(noted, "note", note=person_name(by), text=words)
         write_update(connection, turn, (), now.timestamp())
     return noted
 
 
 def require_incident(connection: Connection, name: str) -> IncidentRecord:
-    found = get_incident(connection, name)
-    if found is None:
+    record = get_incident(connection, name)
+    if record is None:
         msg = f"there is no incident {name!r}; `stagelens alerts list` lists open incidents"
         raise IncidentError(msg)
-    return found
+    return record
 
 
 def person_name(by: str) -> str:

@@ -123,8 +123,8 @@ def find_incidents_of(connection: Connection, kinds: Sequence[str], since: float
 
 def save_incident(connection: Connection, record: IncidentRecord) -> None:
     values = _to_row(record)
-    known = connection.execute(update(incidents).where(incidents.c.id == record.id).values(**values))
-    if not known.rowcount:
+    updated = connection.execute(update(incidents).where(incidents.c.id == record.id).values(**values))
+    if not updated.rowcount:
         connection.execute(insert(incidents).values(**values))
 
 
@@ -141,7 +141,7 @@ def by_cause(records: Iterable[IncidentRecord]) -> dict[str, IncidentRecord]:
 
 
 # Fields stored in a column of the same name. The finding is one column, and three of its fields also have columns for queries.
-_COLUMNS = tuple(each.name for each in fields(IncidentRecord) if each.name != "finding")
+_COLUMNS = tuple(field.name for field in fields(IncidentRecord) if field.name != "finding")
 
 
 def _to_row(record: IncidentRecord) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def next_step(
         if now - record.seen_at >= hysteresis.abandon.total_seconds():
             return close_incident(record, "no_data", now)
         # Without requests, nothing recovers: the time without a finding starts again with the next request.
-        known = record.finding.silent_since or silent_since or record.seen_at
-        silent = replace(record, finding=replace(record.finding, silent_since=known), quiet_since=None)
+        silent_from = record.finding.silent_since or silent_since or record.seen_at
+        silent = replace(record, finding=replace(record.finding, silent_since=silent_from), quiet_since=None)
         return None if silent == record else Step(silent)
     record = replace(record, finding=replace(record.finding, silent_since=None))
     quiet_since = record.quiet_since if record.quiet_since is not None else now

@@ -27,19 +27,19 @@ def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
 
 
 def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -> list[IncidentRecord]:
-    known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
+    by_age = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
     new = sorted((record for record in records if not record.story), key=urgency_key)
-    placed = list(known)
+    placed = list(by_age)
     for record in new:
         kin = next((other for other in placed if _is_same_service(other, record)), None)
         placed.append(replace(record, story=kin.story if kin else record.id))
-    return _merge_fleet_groups(placed, len(known), fleet, now)
+    return _merge_fleet_groups(placed, len(by_age), fleet, now)
 
 
-def _merge_fleet_groups(placed: list[IncidentRecord], known: int, fleet: Fleet, now: float) -> list[IncidentRecord]:
+def _merge_fleet_groups(placed: list[IncidentRecord], grouped: int, fleet: Fleet, now: float) -> list[IncidentRecord]:
     earliest = now - fleet.within.total_seconds()
-    recent = [record for at, record in enumerate(placed) if at >= known or record.opened_at >= earliest]
-    if known == len(placed) or len({record.finding.service for record in recent}) < fleet.services:
+    recent = [record for at, record in enumerate(placed) if at >= grouped or record.opened_at >= earliest]
+    if grouped == len(placed) or len({record.finding.service for record in recent}) < fleet.services:
         return placed
     first, merged = recent[0].story, {record.story for record in recent}
     return [replace(record, story=first) if record.story in merged else record for record in placed]
@@ -72,16 +72,16 @@ def decide_notifications(
     reasons = _mute_reasons(open_now, excuses, now)
     standing = {record.id: record for record in open_now}
     with_it = {record.id: _grouped_incidents(record, open_now, reasons) for record in open_now}
-    found: list[IncidentUpdate] = []
+    updates: list[IncidentUpdate] = []
     for step in steps:
         record = standing.get(step.record.id)
         if record is None:
-            found.append(_end_update(step))
+            updates.append(_end_update(step))
         elif reasons[record.id]:
-            found.append(_muted_update(replace(step, record=record), reasons[record.id]))
+            updates.append(_muted_update(replace(step, record=record), reasons[record.id]))
         else:
-            found.append(_notified_update(replace(step, record=record), with_it[record.id], now))
-    return found
+            updates.append(_notified_update(replace(step, record=record), with_it[record.id], now))
+    return updates
 
 
 def grouped_reason(lead: str, service: str) -> str:
@@ -94,8 +94,8 @@ def group_lead(reason: str) -> str:
     >>> group_lead(grouped_reason("sl-1", "shop")), group_lead("told with sl-1"), group_lead("maintenance window")
     ('sl-1', 'sl-1', '')
     """
-    found = _GROUPED.fullmatch(reason)
-    return found["lead"] if found else ""
+    match = _GROUPED.fullmatch(reason)
+    return match["lead"] if match else ""
 
 
 def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
@@ -155,8 +155,8 @@ def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -
         opening: Event = "reopened" if record.heard == "over" else "opened"
         return _update(replace(record, notified_at=now), opening, "open", notifies=True, also=also)
     # After an acknowledgement only another page is notified.
-    news = [each for each in also if group_lead(each.muted) != record.id]
-    joined = any(record.acked_at is None or each.finding.severity == "page" for each in news)
+    news = [other for other in also if group_lead(other.muted) != record.id]
+    joined = any(record.acked_at is None or new.finding.severity == "page" for new in news)
     if step.happening == "updated" or joined:
         return _update(replace(record, notified_at=now), "updated", "open", notifies=True, also=also)
     return _update(record, "unmuted", "open") if step.record.muted else IncidentUpdate(record)

@@ -64,9 +64,9 @@ class Silence:
 def incident_dimensions(finding: Finding) -> dict[str, str]:
     """Return the dimensions of *finding*; an empty value means all values."""
     where = {key: finding.where.get(key, "") for key in ("environment", "route", "model", "version")}
-    own = {"service": finding.service, "slo": finding.name, "severity": finding.severity}
+    dimensions = {"service": finding.service, "slo": finding.name, "severity": finding.severity}
     # A regression that started with a release has the version of that release.
-    return own | where | {"version": where["version"] or finding.version}
+    return dimensions | where | {"version": where["version"] or finding.version}
 
 
 def silence_reason(finding: Finding, among: Sequence[Silence]) -> str:

@@ -82,14 +82,14 @@ class MaintenanceCalendar:
 
     def intervals(self, start: datetime, end: datetime) -> list[Interval]:
         """Return the parts of `[start, end)` within windows: disjoint, in order of time, in UTC."""
-        return merge_intervals(found for each in self.planned for found in each.intervals(start, end))
+        return merge_intervals(interval for window in self.planned for interval in window.intervals(start, end))
 
     def at(self, moment: datetime) -> bool:
         return bool(self.intervals(moment, moment + timedelta(microseconds=1)))
 
     def under_way(self, moment: datetime) -> ActiveMaintenance | None:
         """Return the window in progress at *moment*, or None; adjacent windows count as one."""
-        now = [each.why for each in self.planned if MaintenanceCalendar((each,)).at(moment)]
+        now = [window.why for window in self.planned if MaintenanceCalendar((window,)).at(moment)]
         if not now:
             return None
         far = moment + _AHEAD
@@ -104,18 +104,18 @@ class MaintenanceCalendar:
             left.append((at, low))
             at = high
         left.append((at, end.astimezone(UTC)))
-        return [each for each in left if each[0] < each[1]]
+        return [interval for interval in left if interval[0] < interval[1]]
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return *intervals* in order of time; merge adjacent or overlapping ones and drop empty ones."""
-    made: list[Interval] = []
+    merged: list[Interval] = []
     for low, high in sorted((low.astimezone(UTC), high.astimezone(UTC)) for low, high in intervals if low < high):
-        if made and low <= made[-1][1]:
-            made[-1] = made[-1][0], max(made[-1][1], high)
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], high)
         else:
-            made.append((low, high))
-    return made
+            merged.append((low, high))
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class MaintenanceEntry:
 
 
 def calendar_of(planned: Sequence[MaintenanceEntry], service: str, slo: str) -> MaintenanceCalendar:
-    return MaintenanceCalendar(tuple(each.when for each in planned if each.concerns(service, slo)))
+    return MaintenanceCalendar(tuple(entry.when for entry in planned if entry.concerns(service, slo)))
 
 
 class _Maintenance(Section):
@@ -144,11 +144,11 @@ class _Maintenance(Section):
     @field_validator("services", "slos")
     @classmethod
     def _are_known(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        known: Collection[str] = (info.context or {})[info.field_name]
+        defined_names: Collection[str] = (info.context or {})[info.field_name]
         for name in names:
-            if name not in known:
+            if name not in defined_names:
                 what = "service" if info.field_name == "services" else "SLO"
-                fix = meant(name, known) or f"; known values: {', '.join(sorted(known))}"
+                fix = meant(name, defined_names) or f"; known values: {', '.join(sorted(defined_names))}"
                 reject(f"has {name!r}, but this file has no such {what}{fix}")
         return names
 
@@ -170,12 +170,12 @@ class _OneTime(_Maintenance):
 
 
 def _days(value: object) -> frozenset[int]:
-    found: set[int] = set()
+    weekdays: set[int] = set()
     for word in as_texts(value):
         if word.lower() not in _EVERY:
             reject(f"is {word!r}; write one of {', '.join(_EVERY)}{meant(word.lower(), _EVERY)}")
-        found |= set(range(7)) if word.lower() == "day" else {MONDAY_TO_SUNDAY.index(word.lower())}
-    return frozenset(found)
+        weekdays |= set(range(7)) if word.lower() == "day" else {MONDAY_TO_SUNDAY.index(word.lower())}
+    return frozenset(weekdays)
 
 
 def _time_of_day(value: object) -> timedelta:
@@ -215,7 +215,7 @@ class _Weekly(_Maintenance):
 
 
 def read_maintenance(
-    document: Document, place: Place, item: Any, services: Collection[str], slos: Collection[str]
+    document: Document, location: Place, item: Any, services: Collection[str], slos: Collection[str]
 ) -> MaintenanceEntry | None:
     """Parse one entry of `maintenance`; *services* and *slos* are the known names.
 
@@ -223,5 +223,7 @@ def read_maintenance(
         The entry; None if it is invalid, with the errors added to the document's problems.
     """
     section = _Weekly if isinstance(item, dict) and item.get("every") is not None else _OneTime
-    found = read_section(section, document, place, item, {"services": services, "slos": slos})
-    return found and MaintenanceEntry(found.window, frozenset(found.services), frozenset(found.slos))
+    section_value = read_section(section, document, location, item, {"services": services, "slos": slos})
+    return section_value and MaintenanceEntry(
+        section_value.window, frozenset(section_value.services), frozenset(section_value.slos)
+    )

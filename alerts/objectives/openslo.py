@@ -242,13 +242,13 @@ def is_openslo(document: Document) -> bool:
 def read_openslo(documents: Sequence[Document]) -> list[tuple[Document, SloEntry]]:
     """Parse all *documents*, which may refer to each other; add errors to their problems and omissions to their warnings."""
     tops = [(document, read_section(_OpenSlo, document, (), document.value)) for document in documents]
-    known = {(top.kind, top.metadata.name): _Found(document, top) for document, top in tops if top}
+    definitions = {(top.kind, top.metadata.name): _Found(document, top) for document, top in tops if top}
     entries: list[tuple[Document, SloEntry]] = []
     for document, top in tops:
         if top and top.kind in _UNUSED:
             text = f"{top.kind} {top.metadata.name!r} is not used: {_UNUSED[top.kind]}"
             document.warnings.append(Problem(document.line(()), text))
-        entry = _SloReader(document, known).read(top) if top and top.kind == "SLO" else None
+        entry = _SloReader(document, definitions).read(top) if top and top.kind == "SLO" else None
         if entry:
             entries.append((document, entry))
     return entries
@@ -269,13 +269,13 @@ class _SloReader:
         if indicator is None:
             return None
         slos: list[Slo] = []
-        for position, each in enumerate(spec.objectives):
-            _report(self.document, ("spec", "objectives", position), each.value_faults(indicator))
-            slo = replace(indicator.base, objective=each.objective)
-            slo = replace(slo, threshold=each.threshold) if indicator.by_value else slo
-            by_value = latency(each.threshold.total_seconds()) if indicator.by_value else percent(slo.objective)
+        for position, objective in enumerate(spec.objectives):
+            _report(self.document, ("spec", "objectives", position), objective.value_faults(indicator))
+            slo = replace(indicator.base, objective=objective.objective)
+            slo = replace(slo, threshold=objective.threshold) if indicator.by_value else slo
+            by_value = latency(objective.threshold.total_seconds()) if indicator.by_value else percent(slo.objective)
             several = len(spec.objectives) > 1
-            slos.append(replace(slo, name=f"{name} ({each.label or by_value})") if several else slo)
+            slos.append(replace(slo, name=f"{name} ({objective.label or by_value})") if several else slo)
         _report(self.document, ("metadata",), name_faults(slo.name for slo in slos))
         return SloEntry(("metadata",), name, tuple(slos), spec.service)
 
@@ -283,26 +283,26 @@ class _SloReader:
         if spec.indicator is not None:
             return self._measured(self.document, ("spec", "indicator", "spec"), spec.indicator.spec, base)
         reference = spec.indicator_reference or ""
-        found = self.known.get(("SLI", reference))
-        if found is None:
+        definition = self.known.get(("SLI", reference))
+        if definition is None:
             fix = meant(reference, [name for kind, name in self.known if kind == "SLI"]) or "; add an SLI of that name"
             text = f"is {reference!r}, which is not an SLI in these files{fix}"
             _report(self.document, ("spec",), [Fault("indicatorRef", text)])
             return None
-        sli = read_section(_Sli, found.document, ("spec",), found.top.spec)
-        return sli and self._measured(found.document, ("spec",), sli, base)
+        sli = read_section(_Sli, definition.document, ("spec",), definition.top.spec)
+        return sli and self._measured(definition.document, ("spec",), sli, base)
 
-    def _measured(self, document: Document, place: Place, sli: _Sli, base: Slo) -> _Indicator | None:
+    def _measured(self, document: Document, location: Place, sli: _Sli, base: Slo) -> _Indicator | None:
         if sli.ratio is None:
             assert sli.threshold is not None  # noqa: S101 - `_Sli.faults`
-            at = (*place, "thresholdMetric", "metricSource")
+            at = (*location, "thresholdMetric", "metricSource")
             slo = self._source(document, at, sli.threshold.source, base, "value")
             if slo and slo.kind not in THRESHOLDS:
                 text = f"is of kind {slo.kind}, which has no threshold; use a ratioMetric"
                 _report(document, at, [Fault("", text)])
                 return None
             return slo and _Indicator(slo, by_value=True)
-        at, share = (*place, "ratioMetric"), "good" if sli.ratio.good else "bad"
+        at, share = (*location, "ratioMetric"), "good" if sli.ratio.good else "bad"
         counted = sli.ratio.good or sli.ratio.bad
         if counted is None or sli.ratio.total is None:
             return None
@@ -317,23 +317,23 @@ class _SloReader:
     def _source(
         self,
         document: Document,
-        place: Place,
+        location: Place,
         source: _MetricSource,
         base: Slo,
         role: Literal["value", "share", "total"],
     ) -> Slo | None:
-        """Return *base* with the source at *place*; None if it is invalid or has another type."""
-        found = self.known.get(("DataSource", source.reference))
-        kind = source.type or (str(found.top.spec.get("type", "")) if found else "")
+        """Return *base* with the source at *location*; None if it is invalid or has another type."""
+        data_source = self.known.get(("DataSource", source.reference))
+        kind = source.type or (str(data_source.top.spec.get("type", "")) if data_source else "")
         if kind.lower() != SOURCE:
             what = f"is of type {kind!r}" if kind else "has no type"
             text = f": it {what}, but only `type: {SOURCE}` is supported; the SLO is skipped"
-            document.warnings.append(Problem(document.line((*place, "type")), spell((*place, "type")) + text))
+            document.warnings.append(Problem(document.line((*location, "type")), spell((*location, "type")) + text))
             return None
-        spec = read_section(_SourceSpec, document, (*place, "spec"), source.spec)
+        spec = read_section(_SourceSpec, document, (*location, "spec"), source.spec)
         if spec is None:
             return None
-        _report(document, (*place, "spec"), _threshold_faults(spec, role))
+        _report(document, (*location, "spec"), _threshold_faults(spec, role))
         slo = spec.slo(base.name, spec.service or base.service, base.window)
         # A value is compared with seconds, so without a kind the metric is the request latency.
         is_latency = role == "value" and spec.measured in ("latency", "availability") and spec.kind != "availability"
@@ -354,7 +354,7 @@ def _filters(slo: Slo) -> tuple[str | None, ...]:
     return slo.service, slo.route, slo.model, slo.version, slo.environment
 
 
-def _report(document: Document, place: Place, faults: Iterable[Fault]) -> None:
+def _report(document: Document, location: Place, faults: Iterable[Fault]) -> None:
     for fault in faults:
-        at = (*place, *fault.loc)
+        at = (*location, *fault.loc)
         document.problems.append(Problem(document.line(at), f"{spell(at)} {fault.text}"))

@@ -246,11 +246,11 @@ class SloSection(IndicatorSection):
         return tuple(
             replace(
                 base,
-                name=f"{base.name} ({each.name or latency((each.threshold or _HOUR).total_seconds())})",
-                objective=each.objective,
-                threshold=each.threshold,
+                name=f"{base.name} ({threshold.name or latency((threshold.threshold or _HOUR).total_seconds())})",
+                objective=threshold.objective,
+                threshold=threshold.threshold,
             )
-            for each in self.thresholds
+            for threshold in self.thresholds
         )
 
     def _thresholds_faults(self, thresholds: Sequence[ThresholdSection]) -> Iterator[Fault]:
@@ -259,14 +259,14 @@ class SloSection(IndicatorSection):
                 yield Fault(key, "is set next to thresholds; move it into each threshold")
         if not thresholds:
             yield Fault("thresholds", "is empty; write `- {objective: 0.99, threshold: 250ms}`")
-        for position, each in enumerate(thresholds):
-            yield from self._threshold_faults(("thresholds", position), each.threshold)
-            if each.threshold in [other.threshold for other in thresholds[:position]]:
+        for position, threshold in enumerate(thresholds):
+            yield from self._threshold_faults(("thresholds", position), threshold.threshold)
+            if threshold.threshold in [other.threshold for other in thresholds[:position]]:
                 text = "is listed twice; write one objective for each threshold"
                 yield Fault(("thresholds", position, "threshold"), text)
 
-    def _threshold_faults(self, place: Place, threshold: timedelta | None) -> Iterator[Fault]:
-        key, example = (*place, "threshold"), THRESHOLDS.get(self.measured)
+    def _threshold_faults(self, location: Place, threshold: timedelta | None) -> Iterator[Fault]:
+        key, example = (*location, "threshold"), THRESHOLDS.get(self.measured)
         if threshold is None and example is not None:
             yield Fault(key, f"is missing; add `threshold: {example}`")
         elif threshold is not None and example is None:
@@ -280,7 +280,7 @@ class SloSection(IndicatorSection):
             return
         for stage in self.budgets:
             yield from _typo(("budgets", stage), stage)
-        thresholds = [each.threshold for each in self.thresholds or (self,) if each.threshold is not None]
+        thresholds = [section.threshold for section in self.thresholds or (self,) if section.threshold is not None]
         total = sum(self.budgets.values(), timedelta(0))
         if thresholds and total > min(thresholds):
             yield Fault(

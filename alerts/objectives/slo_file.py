@@ -111,50 +111,59 @@ class _NamedEntry:
 
 def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
     documents = read_documents(path, "an SLO file")
-    foreign = [each for each in documents if openslo.is_openslo(each)]
-    own = [each for each in documents if not openslo.is_openslo(each) and (each.value is not None or each.problems)]
-    if not own and not foreign:
+    foreign = [document for document in documents if openslo.is_openslo(document)]
+    native = [
+        document
+        for document in documents
+        if not openslo.is_openslo(document) and (document.value is not None or document.problems)
+    ]
+    if not native and not foreign:
         documents[0].problems.append(Problem(1, f"the file is empty; write, for example:\n{EXAMPLE}"))
-    for second in own[1:]:
+    for second in native[1:]:
         second.problems.append(
             Problem(second.line(()), "slos and channels are in two YAML documents; write them in one")
         )
-    included = _included(own[0], path) if own else {}
-    foreign += [each for found in included.values() for each in found if openslo.is_openslo(each)]
+    included = _included(native[0], path) if native else {}
+    foreign += [
+        document
+        for included_documents in included.values()
+        for document in included_documents
+        if openslo.is_openslo(document)
+    ]
     entries = openslo.read_openslo(foreign)
-    definitions = _definitions(own[0] if own else Document(None), entries, env, {} if held is None else held)
+    definitions = _definitions(native[0] if native else Document(None), entries, env, {} if held is None else held)
     files = [(None, documents), *included.items()]
     problems, warnings = (_sorted_problems(files, what) for what in ("problems", "warnings"))
     if problems:
         raise SloFileError(path, problems)
     secrets = [file for entry in definitions.channels for file in entry.secret_files]
-    shown = tuple(spell_problem(path, each) for each in warnings)
+    shown = tuple(spell_problem(path, warning) for warning in warnings)
     return replace(definitions, warnings=shown, included=(*included, *secrets))
 
 
 def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
-    found = (
-        replace(each, path=file)
+    problems = (
+        replace(problem, path=file)
         for file, documents in files
         for document in documents
-        for each in getattr(document, what)
+        for problem in getattr(document, what)
     )
-    return sorted(found, key=lambda each: (str(each.path or ""), each.line))
+    return sorted(problems, key=lambda problem: (str(problem.path or ""), problem.line))
 
 
-def _included(own: Document, path: Path) -> dict[Path, list[Document]]:
+def _included(main_document: Document, path: Path) -> dict[Path, list[Document]]:
     read: dict[Path, list[Document]] = {}
-    for name in _items(own, "include"):
+    for name in _items(main_document, "include"):
         try:
-            found = read_documents(path.parent / str(name), "a file of OpenSLO documents")
+            included_documents = read_documents(path.parent / str(name), "a file of OpenSLO documents")
         except ConfigError as error:
-            own.problems.append(Problem(own.line(("include",)), f"include: {error}"))
+            main_document.problems.append(Problem(main_document.line(("include",)), f"include: {error}"))
             continue
-        for each in found:
-            if not openslo.is_openslo(each) and not each.problems:
+        for included_document in included_documents:
+            if not openslo.is_openslo(included_document) and not included_document.problems:
                 text = f"this is not an OpenSLO document; write `apiVersion: {openslo.VERSION}`, or keep slos in {path.name}"
-                each.problems.append(Problem(each.line(()), text))
-        read[path.parent / str(name)] = found
+                included_document.problems.append(Problem(included_document.line(()), text))
+        read[path.parent / str(name)] = included_documents
     return read
 
 
@@ -164,23 +173,35 @@ def _items(document: Document, key: str) -> list[Any]:
 
 
 def _definitions(
-    own: Document, openslo_entries: Sequence[tuple[Document, SloEntry]], env: Mapping[str, str], held: dict[str, str]
+    main_document: Document,
+    openslo_entries: Sequence[tuple[Document, SloEntry]],
+    env: Mapping[str, str],
+    held: dict[str, str],
 ) -> Definitions:
-    top = read_section(_SloFile, own, (), own.value) if own.value is not None else None
-    written = [(own, _slo_entry(own, ("slos", position), item)) for position, item in enumerate(_items(own, "slos"))]
-    if top and not written and not openslo_entries:
-        own.problems.append(Problem(1, "slos is empty; write at least one, such as `- name: checkout-latency`"))
-    slos = [*written, *openslo_entries]
-    channel_places = [("channels", position) for position in range(len(_items(own, "channels")))]
-    entries = [
-        channels.read_channel(own, place, item, env, held)
-        for place, item in zip(channel_places, _items(own, "channels"), strict=True)
+    top = read_section(_SloFile, main_document, (), main_document.value) if main_document.value is not None else None
+    written = [
+        (main_document, _slo_entry(main_document, ("slos", position), item))
+        for position, item in enumerate(_items(main_document, "slos"))
     ]
-    planned = _maintenance_entries(own, [entry for _, entry in slos])
+    if top and not written and not openslo_entries:
+        main_document.problems.append(
+            Problem(1, "slos is empty; write at least one, such as `- name: checkout-latency`")
+        )
+    slos = [*written, *openslo_entries]
+    channel_places = [("channels", position) for position in range(len(_items(main_document, "channels")))]
+    entries = [
+        channels.read_channel(main_document, location, item, env, held)
+        for location, item in zip(channel_places, _items(main_document, "channels"), strict=True)
+    ]
+    planned = _maintenance_entries(main_document, [entry for _, entry in slos])
     named = [_NamedEntry(document, entry.place, name) for document, entry in slos for name in entry.names]
     _check_unique_names(named)
     _check_unique_names(
-        [_NamedEntry(own, place, each.name) for place, each in zip(channel_places, entries, strict=True) if each]
+        [
+            _NamedEntry(main_document, location, entry.name)
+            for location, entry in zip(channel_places, entries, strict=True)
+            if entry
+        ]
     )
     watched = tuple(
         replace(slo, maintenance=calendar_of(planned, slo.service, entry.name))
@@ -189,7 +210,7 @@ def _definitions(
     )
     return Definitions(
         slos=watched,
-        channels=tuple(each for each in entries if each),
+        channels=tuple(entry for entry in entries if entry),
         dashboard_url=top.dashboard_url.rstrip("/") if top else "",
         regressions=_watched_services(top, watched),
         labels=top.labels if top else {},
@@ -202,30 +223,32 @@ def _watched_services(top: _SloFile | None, slos: Sequence[Slo]) -> WatchedServi
     return None if top.regressions is None else WatchedServices(ignored=frozenset(top.regressions.ignore))
 
 
-def _slo_entry(document: Document, place: Place, item: Any) -> SloEntry:
-    found = read_section(SloSection, document, place, item)
+def _slo_entry(document: Document, location: Place, item: Any) -> SloEntry:
+    slo_section = read_section(SloSection, document, location, item)
     keys: dict[Any, Any] = item if isinstance(item, dict) else {}
-    return SloEntry(place, str(keys.get("name", "")), found.slos() if found else (), str(keys.get("service", "")))
+    return SloEntry(
+        location, str(keys.get("name", "")), slo_section.slos() if slo_section else (), str(keys.get("service", ""))
+    )
 
 
-def _maintenance_entries(own: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
+def _maintenance_entries(main_document: Document, entries: Sequence[SloEntry]) -> list[MaintenanceEntry]:
     services = {service for entry in entries for service in (*(slo.service for slo in entry.slos), entry.service)}
     names = {entry.name for entry in entries}
-    found = [
-        read_maintenance(own, ("maintenance", position), item, services - {""}, names)
-        for position, item in enumerate(_items(own, "maintenance"))
+    entries_or_none = [
+        read_maintenance(main_document, ("maintenance", position), item, services - {""}, names)
+        for position, item in enumerate(_items(main_document, "maintenance"))
     ]
-    return [each for each in found if each is not None]
+    return [entry for entry in entries_or_none if entry is not None]
 
 
 def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
     seen: dict[str, _NamedEntry] = {}
-    for each in named:
-        first = seen.setdefault(each.name, each)
-        if first is each or not each.name:
+    for entry in named:
+        first = seen.setdefault(entry.name, entry)
+        if first is entry or not entry.name:
             continue
-        text = f"{each.where} has the same name {each.name!r} as {first.where}; use a unique name, such as `name: {each.name}-2`"
-        each.document.problems.append(Problem(each.document.line((*each.place, "name")), text))
+        text = f"{entry.where} has the same name {entry.name!r} as {first.where}; use a unique name, such as `name: {entry.name}-2`"
+        entry.document.problems.append(Problem(entry.document.line((*entry.place, "name")), text))
 
 
 class LiveSloFile(LiveFile[Definitions]):
@@ -233,11 +256,11 @@ class LiveSloFile(LiveFile[Definitions]):
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
         held: dict[str, str] = {}
-        super().__init__(path, lambda path: read_slo_file(path, env, held), lambda found: found.included)
+        super().__init__(path, lambda path: read_slo_file(path, env, held), lambda definitions: definitions.included)
 
-    def accepted(self, found: Definitions) -> None:
-        log.info("alerts: %s has %d SLOs and %d channels", self.path, len(found.slos), len(found.channels))
-        for line in found.warnings:
+    def accepted(self, content: Definitions) -> None:
+        log.info("alerts: %s has %d SLOs and %d channels", self.path, len(content.slos), len(content.channels))
+        for line in content.warnings:
             log.warning("alerts: %s", line)
 
     def refused(self) -> None:

@@ -89,46 +89,46 @@ def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: statisti
 def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:
     who, reason = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
     with store.transaction() as connection:
-        found = require_incident(connection, name)
-        if found.ending == "accepted":
-            return found
-        _require_acceptable(found)
-        for each in [found, *_related_incidents(connection, found)]:
-            _save_accepted_level(connection, each.finding, each.cause, now)
-            _close_accepted(connection, each, who, f"{who}: {reason}" if reason else who, now.timestamp())
+        record = require_incident(connection, name)
+        if record.ending == "accepted":
+            return record
+        _require_acceptable(record)
+        for related in [record, *_related_incidents(connection, record)]:
+            _save_accepted_level(connection, related.finding, related.cause, now)
+            _close_accepted(connection, related, who, f"{who}: {reason}" if reason else who, now.timestamp())
         return require_incident(connection, name)
 
 
-def _require_acceptable(found: IncidentRecord) -> None:
-    finding = found.finding
-    if found.resolved_at is not None:
-        msg = f"{found.id} was resolved at {formatting.moment_of(found.resolved_at)}; it cannot be accepted"
+def _require_acceptable(record: IncidentRecord) -> None:
+    finding = record.finding
+    if record.resolved_at is not None:
+        msg = f"{record.id} was resolved at {formatting.moment_of(record.resolved_at)}; it cannot be accepted"
         raise IncidentError(msg)
     silence = f"silence it (`stagelens alerts silence --service {finding.service} --slo {finding.name} --for 8h`)"
     if finding.burn is not None:
         msg = (
-            f"{found.id} belongs to the objective {finding.name}, which has no baseline; "
+            f"{record.id} belongs to the objective {finding.name}, which has no baseline; "
             f"change the objective or threshold in the SLO file, or {silence}"
         )
         raise IncidentError(msg)
     if finding.absence is not None:
-        msg = f"{found.id} reports missing traffic; only latency regressions can be accepted; {silence}"
+        msg = f"{record.id} reports missing traffic; only latency regressions can be accepted; {silence}"
         raise IncidentError(msg)
 
 
-def _related_incidents(connection: Connection, found: IncidentRecord) -> Iterator[IncidentRecord]:
-    if found.finding.name == "drift":
+def _related_incidents(connection: Connection, record: IncidentRecord) -> Iterator[IncidentRecord]:
+    if record.finding.name == "drift":
         # A sudden rise at the same time has another cause.
         return
-    whole = not set(found.finding.where) - {"environment"}
+    whole = not set(record.finding.where) - {"environment"}
     for other in find_open_incidents(connection):
         if (
-            other.id == found.id
+            other.id == record.id
             or other.finding.shift is None
-            or _deployment(other.finding) != _deployment(found.finding)
+            or _deployment(other.finding) != _deployment(record.finding)
         ):
             continue
-        if whole or group_lead(other.muted) == found.id:
+        if whole or group_lead(other.muted) == record.id:
             yield other
 
 
@@ -147,13 +147,13 @@ def _save_accepted_level(connection: Connection, finding: Finding, cause: str, n
     series.save_accepted(connection, cause, accepted)
 
 
-def _close_accepted(connection: Connection, found: IncidentRecord, who: str, note: str, at: float) -> None:
-    taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
-    notifies = found.heard == "open"
-    ended = close_incident(replace(taken, heard="over" if notifies else found.heard), "accepted", at).record
+def _close_accepted(connection: Connection, record: IncidentRecord, who: str, note: str, at: float) -> None:
+    acknowledged = replace(record, acked_at=at, acked_by=who, sequence=record.sequence + 1)
+    notifies = record.heard == "open"
+    ended = close_incident(replace(acknowledged, heard="over" if notifies else record.heard), "accepted", at).record
     write_update(
         connection,
         IncidentUpdate(ended, "accepted", notifies=notifies, note=note),
-        notified_channels(connection, found.id),
+        notified_channels(connection, record.id),
         at,
     )

@@ -54,12 +54,12 @@ class ServiceVersions:
 
     def advance(
         self,
-        found: Mapping[Group, MinuteHistograms],
+        minutes: Mapping[Group, MinuteHistograms],
         seen: Mapping[str, int],
         span: tuple[int, int],
         loaded: Mapping[str, AlarmState],
     ) -> None:
-        self._count(found, seen, span)
+        self._count(minutes, seen, span)
         versions = versions_to_compare(self.serving(), seen)
         if versions is None:
             self.pair = None
@@ -71,17 +71,17 @@ class ServiceVersions:
         self._score_pair(self.pair, span)
 
     def serving(self) -> set[str]:
-        return {version for version, each in self._recent.items() if is_serving(self.watching, each.requests)}
+        return {version for version, recent in self._recent.items() if is_serving(self.watching, recent.requests)}
 
-    def _count(self, found: Mapping[Group, MinuteHistograms], seen: Mapping[str, int], span: tuple[int, int]) -> None:
+    def _count(self, minutes: Mapping[Group, MinuteHistograms], seen: Mapping[str, int], span: tuple[int, int]) -> None:
         for version in seen:
-            counts = found.get(version_group(self.whole, version))
+            counts = minutes.get(version_group(self.whole, version))
             before = self._recent.get(version)
             if counts is None and before is None:
                 continue
             counted = count_minutes(self.rows, counts, *span)
             self._recent[version] = append_minutes(before, counted, longest_window(self.policy))
-        self._recent = {version: each for version, each in self._recent.items() if each.requests.any()}
+        self._recent = {version: recent for version, recent in self._recent.items() if recent.requests.any()}
 
     def _score_pair(self, pair: VersionPair, span: tuple[int, int]) -> None:
         policy = self.policy
@@ -89,7 +89,9 @@ class ServiceVersions:
         old, new = self._recent[pair.old], self._recent[pair.new]
         start = max(old.start, new.start, pair.since)
         for at in range(max(span[0], pair.progress.at) + 1, span[1] + 1):
-            sides = [minutes_before(each, at, min(longest_window(policy), at - start)) for each in (old, new)]
+            sides = [
+                minutes_before(histograms, at, min(longest_window(policy), at - start)) for histograms in (old, new)
+            ]
             if at <= start or not all(len(side) and side.requests[-1] for side in sides):
                 pair.progress = replace(pair.progress, at=at)
                 continue

@@ -55,8 +55,8 @@ class DriftRule:
         hour = now.replace(minute=0, second=0, microsecond=0)
         if self._listed != hour:
             groups = self._store.read.groups(now - 2 * _DAY)
-            whole = (each for each in groups if not each.dimension)
-            self._groups = {make_cause("drift", each.service, environment=each.environment): each for each in whole}
+            whole = (group for group in groups if not group.dimension)
+            self._groups = {make_cause("drift", group.service, environment=group.environment): group for group in whole}
             self._listed = hour
         today = int((now - default_watch_policy().delay).timestamp()) // 60 // DAY
         watched = {cause: group for cause, group in self._groups.items() if settings.watches(group.service)}
@@ -81,8 +81,8 @@ class DriftRule:
         else:
             drift, has_data = find_drift(self._policy, days), True
             finding = None if drift is None else self._finding(group, drift, days, url)
-        found = self._verdicts[cause] = Verdict(cause, finding, has_data=has_data, excuse=excuse)
-        return self._unless_accepted(found, today)
+        verdict = self._verdicts[cause] = Verdict(cause, finding, has_data=has_data, excuse=excuse)
+        return self._unless_accepted(verdict, today)
 
     def _unless_accepted(self, verdict: Verdict, today: int) -> Verdict:
         if verdict.finding is None:
@@ -125,7 +125,9 @@ class DriftRule:
                 int(days.between(*last).total.sum()),
                 60.0 * DAY * WEEK,
                 drift.z,
-                mix=self._traffic_change(group, drift, days, [select_minutes(group, *each) for each in (first, last)]),
+                mix=self._traffic_change(
+                    group, drift, days, [select_minutes(group, *interval) for interval in (first, last)]
+                ),
                 weeks=self._policy.weeks,
             ),
             **findings.explain_slower(
@@ -141,11 +143,11 @@ class DriftRule:
         first, last = (int(days.total[part].sum()) / WEEK / DAY for part in (slice(WEEK), slice(-WEEK, None)))
         load = f"{formatting.count(last)} requests per minute, before {formatting.count(first)}"
         changed = abs(last / first - 1) >= self._policy.load
-        shifts = traffic_shifts(confounders, *(findings.requests_by_dimension(read, [each], group) for each in sides))
-        mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
+        shifts = traffic_shifts(confounders, *(findings.requests_by_dimension(read, [side], group) for side in sides))
+        mix = next((shift.dimension for shift in shifts if shift.dimension in ("route", "model")), "")
         mixed = findings.quantile_on_common_mix(read, drift.at, mix, sides[:1], sides[1:]) if mix else None
         ratio = mixed[1] / mixed[0] if mixed and mixed[0] > 0 else None
-        return "; ".join(each for each in (load if changed else "", findings.describe_shifts(shifts, ratio)) if each)
+        return "; ".join(text for text in (load if changed else "", findings.describe_shifts(shifts, ratio)) if text)
 
 
 def _trend(days: StageSeconds, at: float) -> Trend:

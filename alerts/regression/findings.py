@@ -61,38 +61,41 @@ def same_hours_before(group: Group, start: int, end: int, began: int, days: int,
 
 def merged_latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
     whole = Histogram()
-    for each in selections:
-        whole.merge(read.latency(each))
+    for selection in selections:
+        whole.merge(read.latency(selection))
     return whole
 
 
 def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, float]:
-    counted = [read.spent(each, SPENT_STEP) for each in selections]
-    requests = max(sum(int(each.total.sum()) for each in counted), 1)
-    found: dict[str, float] = {}
-    for each in counted:
-        for stage, seconds in zip(each.stages, each.seconds.sum(axis=(1, 2)).tolist(), strict=True):
-            found[stage] = found.get(stage, 0.0) + seconds / requests
-    return found
+    counted = [read.spent(selection, SPENT_STEP) for selection in selections]
+    requests = max(sum(int(spent.total.sum()) for spent in counted), 1)
+    means: dict[str, float] = {}
+    for spent_times in counted:
+        for stage, seconds in zip(spent_times.stages, spent_times.seconds.sum(axis=(1, 2)).tolist(), strict=True):
+            means[stage] = means.get(stage, 0.0) + seconds / requests
+    return means
 
 
 def requests_by_dimension(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:
-    found: dict[str, dict[str, float]] = {}
+    requests: dict[str, dict[str, float]] = {}
     for selection in selections:
         for name, values in read.dimensions(selection).items():
             if name in _DIMENSIONS and name != group.dimension:
                 for value, n in values.items():
-                    mine = found.setdefault(name, {})
+                    mine = requests.setdefault(name, {})
                     mine[value] = mine.get(value, 0) + n
-    return found
+    return requests
 
 
 def quantile_on_common_mix(
     read: Reader, at: float, dimension: str, before: Sequence[Selection], after: Sequence[Selection]
 ) -> tuple[float, float] | None:
-    values = {value for each in before for value in read.dimensions(each).get(dimension, {})}
+    values = {value for selection in before for value in read.dimensions(selection).get(dimension, {})}
     sides = [
-        {value: merged_latency(read, [_filter_by(each, dimension, value) for each in side]) for value in values}
+        {
+            value: merged_latency(read, [_filter_by(selection, dimension, value) for selection in side])
+            for value in values
+        }
         for side in (before, after)
     ]
     return on_common_mix(sides[0], sides[1], at)
@@ -133,21 +136,21 @@ def explain_slower(
     dashboard_url: str,
 ) -> dict[str, Any]:
     """Return the fields of a finding about requests slower than usual: the cause, what they called, and the slowest ones."""
-    about, own = slo.select(minute_start(times[0]), minute_start(times[2])), evidence.reader_of(read, slo)
-    change = explain_regression(own, replace(about, start=minute_start(times[1])), usual_seconds, growth)
-    found = evidence.bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
+    about, reader = slo.select(minute_start(times[0]), minute_start(times[2])), evidence.reader_of(read, slo)
+    change = explain_regression(reader, replace(about, start=minute_start(times[1])), usual_seconds, growth)
+    requests = evidence.bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
     usual, counted = (
         formatting.latency(usual_seconds),
-        [formatting.count(each) for each in (change.bad, change.requests)],
+        [formatting.count(number) for number in (change.bad, change.requests)],
     )
     none = f"No retained request is slower than the usual {usual}: {' of '.join(counted)} are, and none was sampled."
     return {
         "cause": change.kind,
         "failures": change.failures,
         "growth": change.growth,
-        "exemplars": tuple(evidence.exemplar_of(row, dashboard_url) for row in found.to_dict("records")),
-        "no_exemplars": "" if len(found) else none,
-        "called": evidence.called_text(own, evidence.slow_selection(about, change), change.growth),
+        "exemplars": tuple(evidence.exemplar_of(row, dashboard_url) for row in requests.to_dict("records")),
+        "no_exemplars": "" if len(requests) else none,
+        "called": evidence.called_text(reader, evidence.slow_selection(about, change), change.growth),
     }
 
 
@@ -199,7 +202,7 @@ def describe_regression(
     now = select_minutes(watched.group, start, at)
     suspects = _suspects(context, watched, row, then, now)
     verdict = _verdict(context, watched, (row, cell), (then, now))
-    found = _finding(
+    finding = _finding(
         context,
         watched.group,
         verdict,
@@ -209,18 +212,18 @@ def describe_regression(
         version=release_at_onset(context.watching, releases, between),
         between=between,
     )
-    if found is None or found.shift is None or not (watched.has_lasted and is_explained_by_hosts(context, watched)):
-        return found
-    return replace(found, shift=replace(found.shift, slow_hosts=True))
+    if finding is None or finding.shift is None or not (watched.has_lasted and is_explained_by_hosts(context, watched)):
+        return finding
+    return replace(finding, shift=replace(finding.shift, slow_hosts=True))
 
 
 def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) -> bool:
-    found = _growth(context, watched)
-    if found is None:
+    growth = _growth(context, watched)
+    if growth is None:
         return False
-    row, (began, start, at) = found
+    row, (began, start, at) = growth
     then = _reference_hours(context, watched, (began, start, at))
-    before = [context.read.attributes(each, _TRAFFIC_STEPS) for each in then]
+    before = [context.read.attributes(selection, _TRAFFIC_STEPS) for selection in then]
     now = context.read.attributes(select_minutes(watched.group, start, at), _TRAFFIC_STEPS)
     quantile = _TRAFFIC_AT if row.at == MEAN else min(float(row.at), _TRAFFIC_AT)
     pooled = pooled_attribute(watched.learnt.reference.strata, now, context.policy.confounders.share)
@@ -237,18 +240,18 @@ def pooled_attribute(strata: Strata | None, now: AttributeCounts, share: float) 
 
 def is_explained_by_hosts(context: RegressionContext, watched: WatchedSeries) -> bool:
     """Return whether other services on the same hosts got slower like a firing series, see `analysis.regression.hosts`."""
-    found = _growth(context, watched)
-    if found is None:
+    growth = _growth(context, watched)
+    if growth is None:
         return False
-    _, (began, _, at) = found
+    _, (began, _, at) = growth
     first = began - whole_minutes(context.watching.blamed)
-    own = context.read.replica_counts(select_minutes(watched.group, first, at), _HOST_STEPS)
+    replicas = context.read.replica_counts(select_minutes(watched.group, first, at), _HOST_STEPS)
     others = [
-        context.read.replica_counts(select_minutes(each, first, at), _HOST_STEPS)
-        for each in (context.services if own.replicas else ())
-        if each.service != watched.group.service
+        context.read.replica_counts(select_minutes(service, first, at), _HOST_STEPS)
+        for service in (context.services if replicas.replicas else ())
+        if service.service != watched.group.service
     ]
-    return share_explained_by_hosts(own, others, 60 * began) >= context.watching.by_hosts
+    return share_explained_by_hosts(replicas, others, 60 * began) >= context.watching.by_hosts
 
 
 def _growth(context: RegressionContext, watched: WatchedSeries) -> tuple[Row, tuple[int, int, int]] | None:
@@ -324,7 +327,7 @@ def _verdict(
         requests_by_dimension(context.read, then, group),
         requests_by_dimension(context.read, [now], group),
     )
-    mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
+    mix = next((shift.dimension for shift in shifts if shift.dimension in ("route", "model")), "")
     mixed = quantile_on_common_mix(context.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
     shifts = (*shifts, load) if load else shifts
     return make_verdict(row, cell, before, after, shifts=shifts, mixed=mixed)
@@ -352,7 +355,9 @@ def _finding(
         return None
     quantile = _SHOWN_AT if slower.at == MEAN else float(slower.at)
     about = pseudo_slo(group, quantile)
-    growth = tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0)
+    growth = tuple(
+        StageGrowth(suspect.stage, suspect.seconds, suspect.share) for suspect in suspects if suspect.seconds > 0
+    )
     slow = select_minutes(group, times[1], times[2])
     usual = f"with version {against} at the same time" if against else "in the same hours of previous days"
     explained = explain_slower(

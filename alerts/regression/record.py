@@ -57,9 +57,9 @@ class AlertCounts:
 
 
 def count_alerts(alerts: Iterable[PastAlert]) -> AlertCounts:
-    found = list(alerts)
-    right, wrong = (sum(each.outcome == outcome for each in found) for outcome in ("right", "wrong"))
-    return AlertCounts(len(found), sum(each.accepted for each in found), right, wrong)
+    listed = list(alerts)
+    right, wrong = (sum(alert.outcome == outcome for alert in listed) for outcome in ("right", "wrong"))
+    return AlertCounts(len(listed), sum(alert.accepted for alert in listed), right, wrong)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class AlertRecord:
 
     @cached_property
     def by_service(self) -> Mapping[_Deployment, Sequence[PastAlert]]:
-        found: dict[_Deployment, list[PastAlert]] = {}
-        for each in self.alerts:
-            found.setdefault((each.service, each.environment), []).append(each)
-        return found
+        alerts_by_service: dict[_Deployment, list[PastAlert]] = {}
+        for alert in self.alerts:
+            alerts_by_service.setdefault((alert.service, alert.environment), []).append(alert)
+        return alerts_by_service
 
     def strictness(self, service: str, environment: str) -> float:
         """Return the factor on the scores that an alert of the service requires; 1 within the budget.
@@ -96,11 +96,11 @@ class AlertRecord:
     def _fleet_steps(self) -> float:
         budget, counted = self.policy.budget, list[PastAlert]()
         last: dict[_Deployment, float] = {}
-        for each in self.alerts:
-            where = each.service, each.environment
-            if each.outcome == "wrong" and each.at >= last.get(where, 0.0) + budget.service.total_seconds():
-                counted.append(each)
-                last[where] = each.at
+        for alert in self.alerts:
+            where = alert.service, alert.environment
+            if alert.outcome == "wrong" and alert.at >= last.get(where, 0.0) + budget.service.total_seconds():
+                counted.append(alert)
+                last[where] = alert.at
         weekly = budget.fleet * self.services
         burst = max(budget.burst, weekly)
         level = _bucket_level(counted, weekly, burst * (1 + _most_steps(budget)), self.at)
@@ -124,10 +124,10 @@ def _most_steps(budget: AlertBudget) -> float:
 
 def _bucket_level(alerts: Iterable[PastAlert], weekly: float, most: float, at: float) -> float:
     level, last = 0.0, 0.0
-    for each in alerts:
-        if each.outcome == "wrong":
-            level = min(_leaked(level, weekly, each.at - last) + 1, most)
-            last = each.at
+    for alert in alerts:
+        if alert.outcome == "wrong":
+            level = min(_leaked(level, weekly, alert.at - last) + 1, most)
+            last = alert.at
     return _leaked(level, weekly, at - last)
 
 
@@ -137,19 +137,19 @@ def _leaked(level: float, weekly: float, seconds: float) -> float:
 
 def read_record(store: Store, policy: RecordPolicy, settings: WatchedServices, now: datetime) -> AlertRecord:
     with store.engine.connect() as connection:
-        found = find_incidents_of(connection, REGRESSION_KINDS, (now - policy.over).timestamp())
-        silences = list_silences(connection, now, over=True) if found else []
+        records = find_incidents_of(connection, REGRESSION_KINDS, (now - policy.over).timestamp())
+        silences = list_silences(connection, now, over=True) if records else []
     groups = store.read.groups(now - _KNOWN)
     services = {whole_service(group) for group in groups if settings.watches(group.service)}
-    last_seen = _last_seen(store.read, found)
+    last_seen = _last_seen(store.read, records)
     alerts: dict[tuple[str, str, str], PastAlert] = {}
-    for each in found:
+    for record in records:
         # No channel was notified of an incident during an earlier silence or a maintenance window.
-        if each.heard or group_lead(each.muted):
-            outcome = _outcome(each, silences, last_seen, policy, now.timestamp())
-            service, environment = _deployment(each)
-            alert = PastAlert(service, environment, each.opened_at, outcome, each.ending == "accepted")
-            key = service, environment, each.story or each.id
+        if record.heard or group_lead(record.muted):
+            outcome = _outcome(record, silences, last_seen, policy, now.timestamp())
+            service, environment = _deployment(record)
+            alert = PastAlert(service, environment, record.opened_at, outcome, record.ending == "accepted")
+            key = service, environment, record.story or record.id
             alerts[key] = _merged(alerts[key], alert) if key in alerts else alert
     return AlertRecord(policy, now.timestamp(), len(services), tuple(alerts.values()))
 
@@ -194,10 +194,10 @@ def _version(record: IncidentRecord) -> str:
     return record.finding.where.get("version", record.finding.version)
 
 
-def _last_seen(read: Reader, found: Sequence[IncidentRecord]) -> dict[tuple[str, str, str], float]:
-    """Return the time of the last request of each service, environment and version in *found*, in Unix seconds."""
+def _last_seen(read: Reader, records: Sequence[IncidentRecord]) -> dict[tuple[str, str, str], float]:
+    """Return the time of the last request of each service, environment and version in *records*, in Unix seconds."""
     seen: dict[tuple[str, str, str], float] = {}
-    for environment in {_deployment(each)[1] for each in found if _version(each)}:
+    for environment in {_deployment(record)[1] for record in records if _version(record)}:
         rows = read.releases(environment or None)
         for service, version, last in zip(rows["service"], rows["version"], rows["last_seen"], strict=True):
             seen[str(service), environment, str(version)] = last.timestamp()

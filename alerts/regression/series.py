@@ -118,10 +118,12 @@ class WatchedSeries:
         self.learnt, self.recent = learnt, recent
         self.scorer = scoring.TailScorer(self.policy, learnt.reference)
 
-    def advance(self, found: Mapping[Group, MinuteHistograms], start: int, end: int, released: frozenset[int]) -> None:
+    def advance(
+        self, minutes: Mapping[Group, MinuteHistograms], start: int, end: int, released: frozenset[int]
+    ) -> None:
         length = longest_window(self.policy)
-        reference, own = self.learnt.reference, found.get(self.group)
-        counts = None if own is None else pooled(self.group, reference.strata, own, found.get)
+        reference, histograms = self.learnt.reference, minutes.get(self.group)
+        counts = None if histograms is None else pooled(self.group, reference.strata, histograms, minutes.get)
         recent = append_minutes(self.recent, count_minutes(reference.rows, counts, start, end), length)
         rules = scoring.AlarmRules.of_series(self.policy, self.strictness)
         for at in range(max(start, self.progress.at) + 1, end + 1):
@@ -159,20 +161,20 @@ def select_minutes(group: Group, start: int, end: int) -> Selection:
 
 
 def pooled(
-    group: Group, strata: Strata | None, own: MinuteHistograms, part: Callable[[Group], MinuteHistograms | None]
+    group: Group, strata: Strata | None, histograms: MinuteHistograms, part: Callable[[Group], MinuteHistograms | None]
 ) -> MinuteHistograms:
     if strata is None:
-        return own
+        return histograms
     groups = {value: replace(group, dimension=strata.dimension, value=value) for value in strata.shifts}
-    parts = {value: counts for value, each in groups.items() if (counts := part(each)) is not None}
-    return pool(strata, own, parts)
+    parts = {value: counts for value, group in groups.items() if (counts := part(group)) is not None}
+    return pool(strata, histograms, parts)
 
 
 def read_pooled(read: Reader, group: Group, strata: Strata | None, start: int, end: int) -> MinuteHistograms:
     """Return the requests of *group* in [start, end), in minutes since the epoch, pooled over *strata*."""
 
-    def minutes(each: Group) -> MinuteHistograms:
-        return read.minutes(select_minutes(each, start, end))
+    def minutes(member: Group) -> MinuteHistograms:
+        return read.minutes(select_minutes(member, start, end))
 
     return pooled(group, strata, minutes(group), minutes)
 
@@ -191,9 +193,9 @@ def learn_group(
         return None
     if strata is not None:
         reference = replace(reference, strata=strata, version_rows=rows_of(policy, *scoring.total_histograms([raw])))
-    known = list(_spent(read, group, start, at))
+    stage_spans = list(_spent(read, group, start, at))
     recent = count_beyond(reference.rows, read_pooled(read, group, strata, at - longest_window(policy), at))
-    return LearntBaseline(at, reference, learn_stage_baseline(policy, known)), recent
+    return LearntBaseline(at, reference, learn_stage_baseline(policy, stage_spans)), recent
 
 
 def _sums(
@@ -202,13 +204,15 @@ def _sums(
     whole = select_minutes(group, start, end)
     sums = read.sums(whole)
     values = {} if group.dimension else read.dimensions(whole)
-    dimension: Dimension | None = next((each for each in DIMENSIONS if len(values.get(each, {})) > 1), None)
+    dimension: Dimension | None = next(
+        (dimension for dimension in DIMENSIONS if len(values.get(dimension, {})) > 1), None
+    )
     if dimension is None:
         return None, sums, sums
     requests = values[dimension]
     largest = sorted(requests, key=lambda value: (-requests[value], value))[:MAX_STRATA]
     groups = {value: replace(group, dimension=dimension, value=value) for value in largest}
-    parts = {value: read.sums(select_minutes(each, start, end)) for value, each in groups.items()}
+    parts = {value: read.sums(select_minutes(group, start, end)) for value, group in groups.items()}
     strata = learn_strata(dimension, sums, parts, policy.stage_key.followers)
     return strata, sums, sums if strata is None else pool(strata, sums, parts)
 
@@ -254,12 +258,12 @@ def last_evaluated_minute(connection: Connection) -> int | None:
 
 def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
     """Return all learnt baselines by cause; those of another version of Stagelens are left out and learnt again."""
-    found: dict[str, LearntBaseline] = {}
+    baselines: dict[str, LearntBaseline] = {}
     for row in connection.execute(select(tail_references)):
         with suppress(ValueError):
             reference = scoring.Reference.from_json(row.reference)
-            found[row.cause] = LearntBaseline(row.learnt_at, reference, StageBaseline.from_json(row.habits))
-    return found
+            baselines[row.cause] = LearntBaseline(row.learnt_at, reference, StageBaseline.from_json(row.habits))
+    return baselines
 
 
 def load_progress(connection: Connection) -> dict[str, scoring.AlarmState]:
@@ -278,17 +282,17 @@ def save_accepted(connection: Connection, cause: str, accepted: AcceptedLevel) -
 
 def save_learnt(connection: Connection, cause: str, learnt: LearntBaseline) -> None:
     values = {"learnt_at": learnt.at, "reference": learnt.reference.to_json(), "habits": learnt.habits.to_json()}
-    known = connection.execute(update(tail_references).where(tail_references.c.cause == cause).values(**values))
-    if not known.rowcount:
+    updated = connection.execute(update(tail_references).where(tail_references.c.cause == cause).values(**values))
+    if not updated.rowcount:
         connection.execute(insert(tail_references).values(cause=cause, **values))
 
 
 def save_progress(connection: Connection, standing: Mapping[str, scoring.AlarmState], at: int) -> None:
     """Write the alarm states at minute *at*, except where another process has stored newer ones."""
     table = tail_progress
-    known = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}
-    rows = [{"cause": cause, "at": at, "progress": each.to_json()} for cause, each in standing.items()]
-    ours = [row for row in rows if known.get(str(row["cause"]), at) <= at]
+    evaluated_at = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}
+    rows = [{"cause": cause, "at": at, "progress": progress.to_json()} for cause, progress in standing.items()]
+    ours = [row for row in rows if evaluated_at.get(str(row["cause"]), at) <= at]
     if ours:
         connection.execute(delete(table).where(table.c.cause.in_([row["cause"] for row in ours])))
         connection.execute(insert(table), ours)

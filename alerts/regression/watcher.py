@@ -97,10 +97,10 @@ class RegressionSearch:
             return
         self._tried[group] = last
         span = self._known_from(group), last
-        found = learn_group(self._store.read, self._policy, self._watching.busy, group, span)
-        if found is None:
+        learning = learn_group(self._store.read, self._policy, self._watching.busy, group, span)
+        if learning is None:
             return
-        learnt, recent = found
+        learnt, recent = learning
         cause = cause_of_group(group)
         with self._store.transaction() as connection:
             series.save_learnt(connection, cause, learnt)
@@ -112,7 +112,7 @@ class RegressionSearch:
 
     def unsettled(self) -> list[WatchedSeries]:
         """Return the series whose baseline is older than an accepted level; their state is unknown."""
-        return [each for each in self.series.values() if self.is_unsettled(each)]
+        return [series for series in self.series.values() if self.is_unsettled(series)]
 
     def is_unsettled(self, watched: WatchedSeries) -> bool:
         accepted = self._accepted_of(watched.group)
@@ -135,11 +135,11 @@ class RegressionSearch:
         return pair.key in self._accepted
 
     def versions(self) -> dict[Group, dict[str, int]]:
-        found: dict[Group, dict[str, int]] = {}
+        versions: dict[Group, dict[str, int]] = {}
         for group, first in self._groups.items():
             if group.dimension == "version":
-                found.setdefault(whole_service(group), {})[group.value] = first
-        return found
+                versions.setdefault(whole_service(group), {})[group.value] = first
+        return versions
 
     def _load(self, last: int) -> None:
         with self._store.transaction() as connection:
@@ -153,7 +153,7 @@ class RegressionSearch:
             if cause in learnt and group.dimension != "version":
                 progress = _skip_missed(self._standing.get(cause, AlarmState(at=last)), earliest)
                 self.series[cause] = self._watched(group, learnt[cause], progress)
-        evaluated = [each.progress.at for each in self.series.values()]
+        evaluated = [series.progress.at for series in self.series.values()]
         self.read_until = min(evaluated) - longest_window(self._policy) if evaluated else last
 
     def _watched(self, group: Group, learnt: series.LearntBaseline, progress: AlarmState) -> WatchedSeries:
@@ -161,28 +161,28 @@ class RegressionSearch:
         return WatchedSeries(group, self._policy, learnt, progress, normal_from=accepted.since if accepted else 0)
 
     def _known(self, last: int) -> dict[Group, int]:
-        found = self._store.read.groups(minute_start(last - _KNOWN_MINUTES))
-        self.services = tuple(dict.fromkeys(whole_service(group) for group in found))
+        groups = self._store.read.groups(minute_start(last - _KNOWN_MINUTES))
+        self.services = tuple(dict.fromkeys(whole_service(group) for group in groups))
         return {
             group: int(first.timestamp()) // 60
-            for group, first in found.items()
+            for group, first in groups.items()
             if self._regressions.watches(group.service)
         }
 
     def _stretch(self, start: int, end: int) -> list[Exception]:
         self._groups = self._known(end)
-        found = self._store.read.all_minutes(minute_start(start), minute_start(end))
+        minutes = self._store.read.all_minutes(minute_start(start), minute_start(end))
         versions = self.versions()
-        self.series = {cause: each for cause, each in self.series.items() if each.group in self._groups}
-        self.canaries = {whole: each for whole, each in self.canaries.items() if whole in versions}
+        self.series = {cause: series for cause, series in self.series.items() if series.group in self._groups}
+        self.canaries = {whole: canary for whole, canary in self.canaries.items() if whole in versions}
         broken: list[Exception] = []
-        for each in self.series.values():
-            seen = versions.get(whole_service(each.group), {})
-            each.strictness = self.record.strictness(each.group.service, each.group.environment)
+        for watched in self.series.values():
+            seen = versions.get(whole_service(watched.group), {})
+            watched.strictness = self.record.strictness(watched.group.service, watched.group.environment)
             try:
-                each.advance(found, start, end, frozenset(sorted(seen.values())[1:]))
-                if seen and not each.group.dimension:
-                    self._canaries_of(each).advance(found, seen, (start, end), self._standing)
+                watched.advance(minutes, start, end, frozenset(sorted(seen.values())[1:]))
+                if seen and not watched.group.dimension:
+                    self._canaries_of(watched).advance(minutes, seen, (start, end), self._standing)
             except Exception as error:  # noqa: BLE001 - raised after all other series are evaluated
                 broken.append(error)
         return broken
@@ -190,14 +190,14 @@ class RegressionSearch:
     def _canaries_of(self, whole: WatchedSeries) -> ServiceVersions:
         reference = whole.learnt.reference
         rows = reference.version_rows or reference.rows
-        made = ServiceVersions(whole.group, rows, self._policy, self._watching)
-        found = self.canaries.setdefault(whole.group, made)
-        found.strictness = whole.strictness
-        return found
+        created = ServiceVersions(whole.group, rows, self._policy, self._watching)
+        canaries = self.canaries.setdefault(whole.group, created)
+        canaries.strictness = whole.strictness
+        return canaries
 
     def _write(self, last: int) -> None:
-        pairs = [each.pair for each in self.canaries.values() if each.pair is not None]
-        standing = {cause: each.progress for cause, each in self.series.items()}
+        pairs = [canary.pair for canary in self.canaries.values() if canary.pair is not None]
+        standing = {cause: series.progress for cause, series in self.series.items()}
         standing.update({pair.key: pair.progress for pair in pairs})
         with self._store.transaction() as connection:
             series.save_progress(connection, standing, last)
@@ -209,11 +209,11 @@ class RegressionSearch:
         waiting: dict[Group, int] = {}
         for group in self._groups:
             cause = cause_of_group(group)
-            known = self.series.get(cause)
-            learnt_at = known.learnt.at if known else 0
+            series = self.series.get(cause)
+            learnt_at = series.learnt.at if series else 0
             due = last - max(learnt_at, self._tried.get(group, 0)) >= span.renew
             enough = last - self._known_from(group) >= span.least
-            fires = known is not None and (cause in firing or known.progress.fired_at is not None)
+            fires = series is not None and (cause in firing or series.progress.fired_at is not None)
             if due and enough and not fires and group.dimension != "version":
                 waiting[group] = learnt_at
         return min(
@@ -228,8 +228,8 @@ class RegressionSearch:
 
     def _accepted_of(self, group: Group) -> AcceptedLevel | None:
         causes = (cause_of_group(group), cause_of_group(whole_service(group)))
-        found = [self._accepted[cause] for cause in causes if cause in self._accepted]
-        return max(found, key=lambda each: each.at, default=None)
+        accepted = [self._accepted[cause] for cause in causes if cause in self._accepted]
+        return max(accepted, key=lambda acceptance: acceptance.at, default=None)
 
 
 def _skip_missed(progress: AlarmState, earliest: int) -> AlarmState:
@@ -255,7 +255,7 @@ class RegressionRule:
         yield SEARCH_CAUSE, partial(search.advance, definitions.regressions, last, now)
         ready = search.read_until == last
         if ready:
-            yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
+            yield from ((SEARCH_CAUSE, partial(search.settle, series, last)) for series in search.unsettled())
             yield SEARCH_CAUSE, partial(search.learn, last, before)
         context = RegressionContext(
             self._read, self._policy, self._watching, definitions.dashboard_url, search.record, search.services
@@ -272,9 +272,9 @@ class RegressionRule:
         for cause, watched in self.search.series.items():
             excuse = planned_maintenance(definitions, watched.group, now)
             yield cause, partial(self._say, context, watched, before.get(cause), excuse)
-        for each in self.search.canaries.values():
-            excuse = planned_maintenance(definitions, each.whole, now)
-            yield each.cause, partial(self._say_canary, context, each, before.get(each.cause), excuse)
+        for canary in self.search.canaries.values():
+            excuse = planned_maintenance(definitions, canary.whole, now)
+            yield canary.cause, partial(self._say_canary, context, canary, before.get(canary.cause), excuse)
 
     def _say(
         self, context: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
@@ -307,16 +307,16 @@ class RegressionRule:
         return bool(version and serving) and version not in serving
 
     def _say_canary(
-        self, context: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
+        self, context: RegressionContext, versions: ServiceVersions, before: Finding | None, excuse: str
     ) -> Verdict | None:
-        pair, whole = each.pair, self.search.series.get(cause_of_group(each.whole))
+        pair, whole = versions.pair, self.search.series.get(cause_of_group(versions.whole))
         if whole is not None and not whole.requests(whole_minutes(self._watching.silence)):
-            return Verdict(each.cause, None, has_data=False)
+            return Verdict(versions.cause, None, has_data=False)
         if pair is None or pair.progress.fired_at is None or self.search.is_accepted(pair):
-            return Verdict(each.cause, None)
+            return Verdict(versions.cause, None)
         if whole is not None and not _is_same_pair(before, pair.old, pair.new):
-            before = describe_canary(context, pair, each.rows, whole.learnt.habits)
-        return None if before is None else Verdict(each.cause, before, excuse=excuse)
+            before = describe_canary(context, pair, versions.rows, whole.learnt.habits)
+        return None if before is None else Verdict(versions.cause, before, excuse=excuse)
 
 
 def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:
@@ -329,4 +329,4 @@ def planned_maintenance(definitions: Definitions, group: Group, now: datetime) -
     """Return the maintenance window in progress for the service and environment of *group* as text; "" if none."""
     slos = (slo for slo in definitions.slos if slo.service == group.service)
     here = (slo.maintenance for slo in slos if slo.environment in (None, group.environment))
-    return next((why for each in here if (why := maintenance_reason(each, now))), "")
+    return next((why for group in here if (why := maintenance_reason(group, now))), "")

@@ -50,26 +50,26 @@ class _Kind(Section):
 
 
 def read_channel(
-    document: Document, place: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
+    document: Document, location: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> ChannelEntry | None:
     """Parse one channel entry, and add its errors to the document's problems; None if it is invalid.
 
     The argument *held* contains earlier secrets of files, as in `Secret`.
     """
-    selected = read_section(_Kind, document, place, item)
+    selected = read_section(_Kind, document, location, item)
     if selected is None:
         return None
     kind = KINDS[selected.kind]
     section = next((kind.variants[key] for key in kind.variants if item.get(key) is not None), kind.section)
-    found = read_section(section, document, place, item, {"env": env, "held": held})
-    if found is None:
+    channel_section = read_section(section, document, location, item, {"env": env, "held": held})
+    if channel_section is None:
         return None
-    name, secrets = found.name or selected.kind, found.secrets()
+    name, secrets = channel_section.name or selected.kind, channel_section.secrets()
     files = tuple(secret.file for secret in secrets if secret.file)
     lacking = [secret.lacking for secret in secrets if secret.lacking]
     if lacking:
         return ChannelEntry(name, selected.kind, None, lacking[-1], secret_files=files)
     signing = next((secret.value for secret in secrets if isinstance(secret, SigningSecret)), "")
-    built = found.build(name)
+    built = channel_section.build(name)
     channel, heartbeat = (None, built) if isinstance(built, HeartbeatReceiver) else (built, None)
     return ChannelEntry(name, selected.kind, channel, "", heartbeat, signing, files)

@@ -72,12 +72,12 @@ def alert_payload(message: Message, now: float) -> dict[str, Any]:
 def _annotations(message: Message) -> dict[str, str]:
     finding = message.finding
     lines = [impact_text(finding), *(f"{name}: {value}" for name, value in message_facts(message))]
-    lines += [f"Also: {each}" for each in message.also]
+    lines += [f"Also: {incident_title}" for incident_title in message.also]
     lines += [f"{shape} {about}" for shape, about in sparkline_of(message)]
     lines += [f"{what} {link}".strip() for what, link in slow_requests(finding)]
     annotations = {
         "summary": line(headline(message), MAX_ANNOTATION_CHARS),
-        "description": "\n".join(line(each, MAX_ANNOTATION_CHARS) for each in [*lines, *small_print(message)]),
+        "description": "\n".join(line(text, MAX_ANNOTATION_CHARS) for text in [*lines, *small_print(message)]),
         "cause": line(cause_text(message), MAX_ANNOTATION_CHARS),
         "incident": message.incident,
         "version": finding.version,

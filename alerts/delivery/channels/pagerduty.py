@@ -253,7 +253,7 @@ def _details(message: Message) -> dict[str, Any]:
     if message.also:
         details["also"] = list(message.also)
     if finding.exemplars:
-        details[message_text.exemplars_title([each.failed for each in finding.exemplars]).lower()] = [
+        details[message_text.exemplars_title([exemplar.failed for exemplar in finding.exemplars]).lower()] = [
             f"{what} {link}".strip() for what, link in message_text.slow_requests(finding)
         ]
     if finding.version:

@@ -98,13 +98,13 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "absence": finding.absence and dataclasses.asdict(finding.absence),
         "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
         "failures": finding.failures and dataclasses.asdict(finding.failures),
-        "functions": [_function(each) for each in finding.functions],
-        "overruns": [dataclasses.asdict(each) for each in finding.overruns],
+        "functions": [_function(function_time) for function_time in finding.functions],
+        "overruns": [dataclasses.asdict(overrun) for overrun in finding.overruns],
         "replica": finding.replica,
         "record": finding.record,
-        "shared": [dataclasses.asdict(each) for each in finding.shared],
+        "shared": [dataclasses.asdict(attribute) for attribute in finding.shared],
         "also": list(message.also),
-        "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],
+        "exemplars": [dataclasses.asdict(exemplar) for exemplar in finding.exemplars],
         "no_exemplars": finding.no_exemplars,
     } | ({"called": finding.called} if finding.called else {})
 

@@ -49,15 +49,15 @@ def mail_text(message: Message) -> str:
     ]
     parts.append([f"{shape}  {_line(about)}" for shape, about in message_text.sparkline_of(message)])
     if message.also:
-        parts.append(["Also:", *(f"  {_line(each)}" for each in message.also)])
+        parts.append(["Also:", *(f"  {_line(incident_title)}" for incident_title in message.also)])
     if finding.growth and not message.resolved:
         rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in message_text.stage_table(finding)]
         parts.append([f"Stages that grew ({_line(message_text.comparison_basis(finding))}):", *rows])
     if not message.resolved and (shown := message_text.slow_requests(finding)):
         rows = [f"  {_line(what)} {link}".rstrip() for what, link in shown]
-        parts.append([f"{message_text.exemplars_title([each.failed for each in finding.exemplars])}:", *rows])
+        parts.append([f"{message_text.exemplars_title([exemplar.failed for exemplar in finding.exemplars])}:", *rows])
     parts.append([f"{name}: {href}" for name, href in _links(message)])
-    parts.append([*(_line(each) for each in message_text.small_print(message)), f"Incident {_line(message.incident)}"])
+    parts.append([*(_line(note) for note in message_text.small_print(message)), f"Incident {_line(message.incident)}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -69,7 +69,7 @@ def mail_html(message: Message, chart: str = "") -> str:
         title=message_text.title(message),
         paragraphs=_cause_and_impact(message),
         facts=message_text.message_facts(message),
-        also=[(each, "") for each in message.also],
+        also=[(incident_title, "") for incident_title in message.also],
         chart=chart,
         chart_in_words=message_text.chart_in_words(finding) if chart else "",
         chart_width=WIDTH,
@@ -77,7 +77,7 @@ def mail_html(message: Message, chart: str = "") -> str:
         basis=message_text.comparison_basis(finding),
         stages=_stages_with_percent(finding) if is_open else [],
         requests=message_text.slow_requests(finding) if is_open else [],
-        requests_title=message_text.exemplars_title([each.failed for each in finding.exemplars]),
+        requests_title=message_text.exemplars_title([exemplar.failed for exemplar in finding.exemplars]),
         links=_links(message),
         small_print=[*message_text.small_print(message), f"Incident {message.incident}"],
     )
@@ -162,17 +162,17 @@ class CheckedSmtp(smtplib.SMTP):
         egress_policy = EgressPolicy.from_env(os.environ)
         egress_policy.check(host, [host])
         try:
-            found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         except UnicodeError as error:
             msg = f"{host} is not a host name"
             raise OSError(msg) from error
-        egress_policy.check(host, found)
-        for address in found[:-1]:
+        egress_policy.check(host, addresses)
+        for address in addresses[:-1]:
             try:
                 return socket.create_connection((address, port), timeout)
             except OSError:
                 continue
-        return socket.create_connection((found[-1], port), timeout)
+        return socket.create_connection((addresses[-1], port), timeout)
 
 
 class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
@@ -336,10 +336,10 @@ def is_address(text: str) -> bool:
     """
     bare = text.rpartition("<")[2].rstrip("> ")
     try:
-        found = Address(addr_spec=bare)
+        address = Address(addr_spec=bare)
     except (ValueError, IndexError):
         return False
-    return bool(found.username and found.domain) and text.isprintable()
+    return bool(address.username and address.domain) and text.isprintable()
 
 
 # Error responses of the mail server, and their fixes.
@@ -367,7 +367,9 @@ class _Section(ChannelSection):
     @field_validator("to", "sender")
     @classmethod
     def _are_addresses(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        wrong = [repr(each) for each in ((value,) if isinstance(value, str) else value) if not is_address(each)]
+        wrong = [
+            repr(address) for address in ((value,) if isinstance(value, str) else value) if not is_address(address)
+        ]
         if wrong:
             reject(f"has {', '.join(wrong)}; write a mail address, such as oncall@example.com")
         return value

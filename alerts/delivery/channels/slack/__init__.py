@@ -1,14 +1,14 @@
 """Channels for Slack: an incoming webhook (`SlackWebhook`) or a bot token (`SlackBot`).
 
 The webhook posts one message per transition, as blocks, with the headline as the notification. A webhook cannot detect whether
-Slack already has a message. A lost page is worse than a duplicate, so a message with an unknown outcome (the process died, or no
+Slack already has a message. A lost posted is worse than a duplicate, so a message with an unknown outcome (the process died, or no
 response arrived) is sent again with the same block ids and a note that it may be a repeat.
 
 The bot maintains one message per incident that shows the current state, with the transitions in a thread. Before the bot sends a
 message with an unknown outcome again, it searches the channel for the key in the message's metadata. A duplicate remains
 possible only if Slack processes the first request after the search. A bot without permission to read the channel
 (`channels:history`, for private ones `groups:history`) adds a note that the message may be a repeat. The chart (`files:write`) is
-added after Slack accepted the message, so that no page waits for an image, and each accepted message uploads at most one chart.
+added after Slack accepted the message, so that no posted waits for an image, and each accepted message uploads at most one chart.
 """
 
 from __future__ import annotations
@@ -127,40 +127,40 @@ class SlackBot:
         parent = message.reference
         if not parent and (message.repeat or message.sequence > 1):
             try:
-                found = self._sought(message)
+                posted = self._sought(message)
             except SlackError as refused:
                 if refused.word not in _NO_READ_ACCESS:
                     raise
             else:
                 message = replace(message, repeat=False)
-                if found is not None and found.key == message.key:
-                    return self._illustrated(found.reference, message)
-                parent = found.reference if found is not None else ""
+                if posted is not None and posted.key == message.key:
+                    return self._illustrated(posted.reference, message)
+                parent = posted.reference if posted is not None else ""
         return self._follow(parent, message) if parent else self._begin(message)
 
     def _begin(self, message: Message) -> str:
         return self._illustrated(self._post(message, self._blocks(message)), message)
 
     def _follow(self, parent: str, message: Message) -> str:
-        place, known = _MessageRef.of(parent), replace(message, repeat=False)
+        reference, update = _MessageRef.of(parent), replace(message, repeat=False)
         # First with the current chart, then without it, in case Slack no longer has the file.
-        shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
+        shown = [self._blocks(update, file) for file in dict.fromkeys((reference.file, ""))]
         try:
-            self._say("chat.update", message, *shown, channel=place.channel, ts=place.stamp)
+            self._say("chat.update", message, *shown, channel=reference.channel, ts=reference.stamp)
         except SlackError as refused:
             if refused.word not in _GONE:
                 raise
             return self._begin(message)
-        replied = self._replied(place, message) if message.repeat else False
+        replied = self._replied(reference, message) if message.repeat else False
         if not replied:
             # The note about a repeat is needed only if the thread could not be read.
             turn = replace(message, repeat=replied is None)
-            self._post(turn, reply_blocks(turn), thread_ts=place.stamp)
-        return self._illustrated(parent, known)
+            self._post(turn, reply_blocks(turn), thread_ts=reference.stamp)
+        return self._illustrated(parent, update)
 
     def _illustrated(self, reference: str, message: Message) -> str:
-        place = _MessageRef.of(reference)
-        png = None if place.file and message.transition == "acknowledged" else message_chart(message)
+        parent = _MessageRef.of(reference)
+        png = None if parent.file and message.transition == "acknowledged" else message_chart(message)
         if png is None or not reference:
             return reference
         file = self.pictures.put(
@@ -170,13 +170,13 @@ class SlackBot:
             ),
             lambda file: self._call(
                 "chat.update",
-                channel=place.channel,
-                ts=place.stamp,
+                channel=parent.channel,
+                ts=parent.stamp,
                 text=notification_text(message),
                 blocks=self._blocks(message, file),
             ),
         )
-        return str(replace(place, file=file or place.file))
+        return str(replace(parent, file=file or parent.file))
 
     def _blocks(self, message: Message, file: str = "") -> list[dict[str, Any]]:
         return incident_blocks(message, buttons=self.buttons, file=file)
@@ -202,18 +202,18 @@ class SlackBot:
         oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
         return next(
             (
-                found
-                for found in self._pages("conversations.history", channel=self.channel, oldest=oldest)
-                if found.incident == message.incident and not found.is_reply
+                posted
+                for posted in self._pages("conversations.history", channel=self.channel, oldest=oldest)
+                if posted.incident == message.incident and not posted.is_reply
             ),
             None,
         )
 
-    def _replied(self, place: _MessageRef, message: Message) -> bool | None:
+    def _replied(self, reference: _MessageRef, message: Message) -> bool | None:
         try:
             return any(
-                found.key == message.key and found.is_reply
-                for found in self._pages("conversations.replies", channel=place.channel, ts=place.stamp)
+                posted.key == message.key and posted.is_reply
+                for posted in self._pages("conversations.replies", channel=reference.channel, ts=reference.stamp)
             )
         except SlackError as refused:
             if refused.word not in _NO_READ_ACCESS:
@@ -248,12 +248,12 @@ class _OwnMessage:
 
 
 def _own_messages(response: dict[str, Any], channel: str) -> Iterator[_OwnMessage]:
-    for each in response.get("messages") or ():
-        metadata = each.get("metadata") or {}
+    for posted in response.get("messages") or ():
+        metadata = posted.get("metadata") or {}
         if metadata.get("event_type") != EVENT_TYPE:
             continue
-        payload, stamp = metadata.get("event_payload") or {}, str(each.get("ts", ""))
-        is_reply = str(each.get("thread_ts", stamp)) != stamp
+        payload, stamp = metadata.get("event_payload") or {}, str(posted.get("ts", ""))
+        is_reply = str(posted.get("thread_ts", stamp)) != stamp
         yield _OwnMessage(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)
 
 

@@ -79,16 +79,16 @@ def plain_text(message: Message) -> str:
 
 
 def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
-    found = [
+    blocks = [
         block
         for block in _all_blocks(message, buttons=buttons, file=file if message_text.sparkline_of(message) else "")
         if block
     ]
     for part in _DROP_ORDER:
-        if len(encode_json(found)) <= MAX_BLOCKS_BYTES:
+        if len(encode_json(blocks)) <= MAX_BLOCKS_BYTES:
             break
-        found = [block for block in found if block["block_id"] != _block_id(message, part)]
-    return found
+        blocks = [block for block in blocks if block["block_id"] != _block_id(message, part)]
+    return blocks
 
 
 def reply_blocks(message: Message) -> list[dict[str, Any]]:
@@ -113,7 +113,11 @@ def _all_blocks(message: Message, *, buttons: bool, file: str) -> list[dict[str,
         _section(message, "cause", _cause_and_impact(message, bars=not file), MAX_STORY_CHARS),
         _block(message, "chart", "image", slack_file={"id": file}, alt_text=shown) if file else {},
         _block(message, "numbers", "section", fields=_fields(message)),
-        _section(message, "also", "\n".join(["Also:", *(f"• {escape_mrkdwn(each)}" for each in also)]) if also else ""),
+        _section(
+            message,
+            "also",
+            "\n".join(["Also:", *(f"• {escape_mrkdwn(incident_title)}" for incident_title in also)]) if also else "",
+        ),
         _section(message, "stages", _stage_table(message)),
         _section(message, "examples", _examples(message)),
         _buttons(message) if buttons else _section(message, "links", _links(message)),
@@ -157,7 +161,7 @@ def _examples(message: Message) -> str:
         f"• <{escape_entities(link)}|{escape_mrkdwn(what)}>" if link else f"• {escape_mrkdwn(what)}"
         for what, link in message_text.slow_requests(message.finding)
     ]
-    title = message_text.exemplars_title([each.failed for each in message.finding.exemplars])
+    title = message_text.exemplars_title([exemplar.failed for exemplar in message.finding.exemplars])
     return "\n".join([f"{title}:", *rows]) if rows else ""
 
 
@@ -204,13 +208,13 @@ def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
 
 
 def _context(message: Message) -> list[dict[str, str]]:
-    lines = [escape_mrkdwn(each) for each in message_text.small_print(message)]
+    lines = [escape_mrkdwn(note) for note in message_text.small_print(message)]
     # Slack shows the time in the reader's time zone; other clients show the text after the bar.
     at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{formatting.moment_of(message.opened_at)}>"
     lines.append(f"Incident {escape_mrkdwn(message.incident)}, opened {at}")
     if message.repeat:
         lines.append(_REPEAT_NOTE)
-    return [_mrkdwn(each, MAX_FIELD_CHARS) for each in lines]
+    return [_mrkdwn(line, MAX_FIELD_CHARS) for line in lines]
 
 
 def _impact(message: Message) -> str:
