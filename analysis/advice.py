@@ -74,11 +74,11 @@ class Family:
 @cache
 def families() -> tuple[Family, ...]:
     entries: list[dict[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return tuple(_family(**each) for each in entries)
+    return tuple(_family(**entry) for entry in entries)
 
 
 def _family(*, stages: list[str], options: list[dict[str, Any]], **rest: Any) -> Family:
-    return Family(stages=tuple(stages), options=tuple(Option(**each) for each in options), **rest)
+    return Family(stages=tuple(stages), options=tuple(Option(**option) for option in options), **rest)
 
 
 def family_of(stage: str) -> Family | None:
@@ -87,8 +87,8 @@ def family_of(stage: str) -> Family | None:
     >>> family_of("queue").key, family_of("my_rerank").key
     ('batching', 'cpu')
     """
-    own = stage not in BY_KEY
-    return next((each for each in families() if stage in each.stages or (own and each.own_stages)), None)
+    is_custom = stage not in BY_KEY
+    return next((family for family in families() if stage in family.stages or (is_custom and family.own_stages)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ class StageFinding:
     def more(self) -> float | None:
         """Additional time of slow requests if the stage is slow for some requests only, else None [seconds]."""
         median, tail = self.facts.median(self.stage), self.facts.tail(self.stage)
-        known = median > _NOISE * (self.facts.measures.p50 or 0.0)
-        return tail - median if known and tail >= _UNEVEN * median else None
+        is_significant = median > _NOISE * (self.facts.measures.p50 or 0.0)
+        return tail - median if is_significant and tail >= _UNEVEN * median else None
 
     @property
     def _is_rare(self) -> bool:
@@ -180,12 +180,12 @@ class StageFinding:
         facts = self.facts
         if rank == "cost":
             return cost_by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
-        whole, own = (
+        whole, gap_seconds = (
             (facts.measures.p50, facts.median(self.stage))
             if rank == "p50"
             else (facts.measures.p99, facts.tail(self.stage))
         )
-        return own / whole if whole else 0.0
+        return gap_seconds / whole if whole else 0.0
 
     def expected(self, rank: str) -> float:
         """Return the sort weight: for a tail the share that the stage adds in it, else `weight`."""
@@ -196,7 +196,7 @@ class StageFinding:
 
 
 def replica_advice(slow: ReplicaOutlier) -> str:
-    differs = {each.measure for each in slow.hardware}
+    differs = {difference.measure for difference in slow.hardware}
     name = slow.name
     if measures.GPU_HOT in differs:
         return f"Cool the GPU of {name}, or move it to another machine"
@@ -219,19 +219,19 @@ def findings(facts: Facts, rank: str) -> list[StageFinding]:
     if not has_enough_samples(facts.measures.requests, quantile_of(rank)):
         return []
     stages = {*facts.measures.median_stages, *facts.measures.tail_stages, *facts.means} - {OTHER}
-    found = [made for stage in stages if (made := _finding(facts, stage)) is not None]
-    worth = [each for each in found if each.weight(rank) >= MIN_GAIN]
-    return sorted(worth, key=lambda each: (-each.expected(rank), -each.weight(rank), each.key))
+    candidates = [stage_finding for stage in stages if (stage_finding := _finding(facts, stage)) is not None]
+    worth = [finding for finding in candidates if finding.weight(rank) >= MIN_GAIN]
+    return sorted(worth, key=lambda finding: (-finding.expected(rank), -finding.weight(rank), finding.key))
 
 
 def largest_findings(services: Iterable[Facts], rank: str) -> list[StageFinding]:
     """Return the largest finding of each service if its gain is at least `WORTH`, largest first."""
     tops = [top for facts in services for top in findings(facts, rank)[:1] if top.expected(rank) >= WORTH]
-    return sorted(tops, key=lambda each: (-each.expected(rank), each.facts.service))
+    return sorted(tops, key=lambda finding: (-finding.expected(rank), finding.facts.service))
 
 
 def _finding(facts: Facts, stage: str) -> StageFinding | None:
-    pace = next(each for each in families() if each.key == "pace") if facts.metric == "TPOT" else None
+    pace = next(family for family in families() if family.key == "pace") if facts.metric == "TPOT" else None
     family = pace or family_of(stage)
     if family is None or (stage in UNEXPLAINED and not _has_gap(facts)):
         return None
@@ -251,9 +251,9 @@ def slow_alone(seconds: Mapping[str, float | None]) -> tuple[str, str] | None:
     >>> slow_alone({"1.0": 0.1, "2.0": 0.25, "3.0": None}), slow_alone({"1.0": 0.1, "2.0": 0.15})
     (('2.0', '1.0'), None)
     """
-    known = sorted((each, value) for value, each in seconds.items() if each is not None)
-    if len(known) > 1 and known[-1][0] >= _ALONE * known[-2][0]:
-        return known[-1][1], known[-2][1]
+    by_seconds = sorted((stage_seconds, value) for value, stage_seconds in seconds.items() if stage_seconds is not None)
+    if len(by_seconds) > 1 and by_seconds[-1][0] >= _ALONE * by_seconds[-2][0]:
+        return by_seconds[-1][1], by_seconds[-2][1]
     return None
 
 
@@ -274,8 +274,8 @@ class ReachableLatency:
         facts, stage, median = finding.facts, finding.stage, finding.facts.median(finding.stage)
         at_median = quantile == _MEDIAN
         before = (facts.measures.p50 if at_median else facts.measures.p99) or 0.0
-        own = median if at_median else facts.tail(stage)
-        lowest = max(before - own, 0.0), before - max(own - median, 0.0)
+        removed = median if at_median else facts.tail(stage)
+        lowest = max(before - removed, 0.0), before - max(removed - median, 0.0)
         without = min(max(without, lowest[0]), before)
         name = facts.name("p50" if at_median else "p99")
         return cls(name, before, min(max(usual, lowest[1], without), before), without)
@@ -336,7 +336,7 @@ class Advice:
         return rank != "cost" and self.reach is not None and self.reach.is_uneven
 
 
-def worthwhile(found: Iterable[Advice], rank: str) -> list[Advice]:
+def worthwhile(advice: Iterable[Advice], rank: str) -> list[Advice]:
     """Return advice with a gain of at least `MIN_GAIN`: first on stages that are slow for some requests only, then the largest gain."""
-    worth = (each for each in found if each.ceiling(rank) >= MIN_GAIN)
-    return sorted(worth, key=lambda each: (not each.is_uneven(rank), -each.gain(rank)))
+    worth = (option for option in advice if option.ceiling(rank) >= MIN_GAIN)
+    return sorted(worth, key=lambda option: (not option.is_uneven(rank), -option.gain(rank)))

@@ -177,11 +177,13 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     """
     wanted = 0.99 if isinstance(slow, SlowRequests) else slow
     tables = [
-        each for key, values in counts.requests.items() if values and (each := _Table.of(key, values)).counts.any()
+        value_table
+        for key, values in counts.requests.items()
+        if values and (value_table := _Table.of(key, values)).counts.any()
     ]
     whole = max(
-        (each.counts.sum(axis=0) for each in tables),
-        key=lambda each: int(each.sum()),
+        (table.counts.sum(axis=0) for table in tables),
+        key=lambda step_counts: int(step_counts.sum()),
         default=np.zeros((0, 0), np.int64),
     )
     total = int(whole.sum())
@@ -190,14 +192,16 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     percentile = highest_percentile(total, wanted)
     is_selection = isinstance(slow, SlowRequests)
     cut = _selected(counts, whole, slow) if isinstance(slow, SlowRequests) else _tail(whole, percentile)
-    tables = [each for each in tables if len(each.values) > 1]
-    found = _of_attributes(tables, cut)
-    period = None if is_selection else _period(whole, found[0].outside if found else whole, cut, counts.starts)
+    tables = [table for table in tables if len(table.values) > 1]
+    candidates = _of_attributes(tables, cut)
+    period = (
+        None if is_selection else _period(whole, candidates[0].outside if candidates else whole, cut, counts.starts)
+    )
     if period is not None:
-        found = sorted([*found, _as_version(period, tables)], key=lambda each: -each.score)
-    causes = _describe(found, cut, counts, percentile)
-    named = {each.key for each in causes}
-    looked = tuple(attribute(each.key).label for each in tables if each.key not in named)
+        candidates = sorted([*candidates, _as_version(period, tables)], key=lambda candidate: -candidate.score)
+    causes = _describe(candidates, cut, counts, percentile)
+    named = {cause.key for cause in causes}
+    looked = tuple(attribute(table.key).label for table in tables if table.key not in named)
     threshold = bucket_bounds(int(counts.index[cut.buckets.start]), counts.scale)[0]
     now_ms = _quantile_ms(whole.sum(axis=0), percentile, counts)
     sentence = _sentence(causes, len(looked), percentile, now_ms, is_selection=is_selection)
@@ -206,9 +210,10 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
 
 def highest_percentile(requests: int, wanted: float) -> float:
     """Return *wanted*, or the highest lower percentile with enough slow requests to compare."""
-    lower = [each for each in QUANTILES if each < wanted]
+    lower = [quantile for quantile in QUANTILES if quantile < wanted]
     return next(
-        (each for each in (wanted, *lower) if requests * (1 - each) >= _MIN_SLOW - 1e-9), lower[-1] if lower else wanted
+        (quantile for quantile in (wanted, *lower) if requests * (1 - quantile) >= _MIN_SLOW - 1e-9),
+        lower[-1] if lower else wanted,
     )
 
 
@@ -224,17 +229,17 @@ class _Table:
     @classmethod
     def of(cls, key: str, values: Mapping[str, Ints]) -> _Table:
         is_number = attribute(key).is_number
-        bands = sorted((each for each in values if is_number and each.isdecimal()), key=int)
-        texts = sorted(each for each in values if each not in bands)
+        bands = sorted((value for value in values if is_number and value.isdecimal()), key=int)
+        texts = sorted(value for value in values if value not in bands)
         order = (*bands, *texts)
-        return cls(key, order, len(bands), np.stack([values[each] for each in order]))
+        return cls(key, order, len(bands), np.stack([values[value] for value in order]))
 
     def members(self) -> NDArray[np.bool_]:
         """Return the sets of values to test, shape (sets, values): each text, and all ranges from the first or to the last band."""
-        own = np.eye(len(self.values), dtype=bool)
-        upwards = np.triu(own | True)[1 : self.bands] & (np.arange(len(self.values)) < self.bands)
-        downwards = np.tril(own | True)[: max(self.bands - 1, 0)]
-        return np.concatenate([own[self.bands :], upwards, downwards])
+        single_values = np.eye(len(self.values), dtype=bool)
+        upwards = np.triu(single_values | True)[1 : self.bands] & (np.arange(len(self.values)) < self.bands)
+        downwards = np.tril(single_values | True)[: max(self.bands - 1, 0)]
+        return np.concatenate([single_values[self.bands :], upwards, downwards])
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +251,9 @@ class _Cut:
     is_pooled: bool = False
 
     def slow(self, counts: Ints) -> Ints:
-        found = np.zeros(counts.shape[:-1], np.int64)
-        found[..., self.steps] = counts[..., self.steps, self.buckets].sum(axis=-1)
-        return found
+        slow_counts = np.zeros(counts.shape[:-1], np.int64)
+        slow_counts[..., self.steps] = counts[..., self.steps, self.buckets].sum(axis=-1)
+        return slow_counts
 
 
 def _tail(whole: Ints, percentile: float) -> _Cut:
@@ -260,7 +265,7 @@ def _tail(whole: Ints, percentile: float) -> _Cut:
 def _selected(counts: AttributeCounts, whole: Ints, slow: SlowRequests) -> _Cut:
     ends = np.append(counts.starts[1:], np.inf)
     steps = _slice((counts.starts < slow.end) & (ends > slow.start))
-    middles = np.array([bucket_middle(int(each), counts.scale) for each in counts.index])
+    middles = np.array([bucket_middle(int(bucket), counts.scale) for bucket in counts.index])
     buckets = _slice((middles >= slow.low) & (middles < slow.high))
     inside = whole[steps]
     return _Cut(steps, buckets, is_pooled=bool(2 * inside[:, buckets].sum() > inside.sum()))
@@ -348,24 +353,28 @@ class _Found:
 
 def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> list[_Found]:
     """Return the values and ranges that mark slow requests, strongest first; of numbers, only the best range."""
-    steps = max((_filled_steps(each.counts.sum(axis=(0, 2))[cut.steps]) for each in tables), default=0)
-    tested = [(each, each.members()) for each in tables]
+    steps = max((_filled_steps(table.counts.sum(axis=(0, 2))[cut.steps]) for table in tables), default=0)
+    tested = [(table, table.members()) for table in tables]
     scored = [
-        (each, members, score_sets(members, each.counts.sum(axis=-1), cut.slow(each.counts), is_pooled=cut.is_pooled))
-        for each, members in tested
+        (
+            table,
+            members,
+            score_sets(members, table.counts.sum(axis=-1), cut.slow(table.counts), is_pooled=cut.is_pooled),
+        )
+        for table, members in tested
     ]
     tests = sum(int(scores.is_testable.sum()) for _, _, scores in scored)
-    found: list[_Found] = []
+    candidates: list[_Found] = []
     for table, members, scores in scored:
         holds = scores.is_testable & scores.is_large(steps) & (tests * np.exp(-scores.score) <= ALPHA)
-        order = [int(place) for place in np.argsort(-scores.score, kind="stable") if holds[place]]
-        found += (
-            _found(table, members[place], scores, place, tests) for place in (order[:1] if table.bands else order)
+        order = [int(index) for index in np.argsort(-scores.score, kind="stable") if holds[index]]
+        candidates += (
+            _found(table, members[index], scores, index, tests) for index in (order[:1] if table.bands else order)
         )
-    return sorted(found, key=lambda each: -each.score)
+    return sorted(candidates, key=lambda candidate: -candidate.score)
 
 
-def _found(table: _Table, chosen: NDArray[np.bool_], scores: SetScores, place: int, tests: int) -> _Found:
+def _found(table: _Table, chosen: NDArray[np.bool_], scores: SetScores, index: int, tests: int) -> _Found:
     values = tuple(value for value, is_in in zip(table.values, chosen, strict=True) if is_in)
     missing = table.counts[table.values.index("")].sum() / table.counts.sum() if "" in table.values else 0.0
     return _Found(
@@ -374,9 +383,9 @@ def _found(table: _Table, chosen: NDArray[np.bool_], scores: SetScores, place: i
         _value_text(table, values),
         table.counts[chosen].sum(axis=0),
         table.counts[~chosen].sum(axis=0),
-        float(scores.explained[place]),
-        min(1.0, tests * math.exp(-float(scores.score[place]))),
-        float(scores.score[place]),
+        float(scores.explained[index]),
+        min(1.0, tests * math.exp(-float(scores.score[index]))),
+        float(scores.score[index]),
         float(missing),
     )
 
@@ -385,11 +394,11 @@ def _period(whole: Ints, rest: Ints, cut: _Cut, starts: Ints) -> _Found | None:
     filled = np.flatnonzero(whole.sum(axis=-1))
     width = -(-(int(filled[-1]) + 1 - int(filled[0])) // _MAX_STEPS)
     at = np.arange(int(filled[0]), int(filled[-1]) + 1, width)
-    n, k = (np.add.reduceat(each, at).astype(np.float64) for each in (rest.sum(axis=-1), cut.slow(rest)))
+    n, k = (np.add.reduceat(step_counts, at).astype(np.float64) for step_counts in (rest.sum(axis=-1), cut.slow(rest)))
     first, last = np.triu_indices(len(at) + 1, max(_MIN_STEPS, len(at) // _PERIODS))
     if not len(first):
         return None
-    inside_n, inside_k = (each[last] - each[first] for each in (np.append(0.0, n.cumsum()), np.append(0.0, k.cumsum())))
+    inside_n, inside_k = (sums[last] - sums[first] for sums in (np.append(0.0, n.cumsum()), np.append(0.0, k.cumsum())))
     share, share_slow = inside_n / n.sum(), inside_k / k.sum()
     score = np.where((share_slow > share) & (share <= 1 / 2), k.sum() * _divergence(share_slow, share), 0.0)
     best = int(score.argmax())
@@ -438,26 +447,26 @@ def _time(starts: Ints, step: int) -> int:
 
 
 def _describe(
-    found: Sequence[_Found], cut: _Cut, counts: AttributeCounts, percentile: float
+    candidates: Sequence[_Found], cut: _Cut, counts: AttributeCounts, percentile: float
 ) -> tuple[SharedCause, ...]:
     causes: list[SharedCause] = []
     distinct: list[tuple[_Found, str]] = []
-    for each in found:
-        same_as = next((label for other, label in distinct if _is_same(each, other, cut)), "")
-        causes.append(_cause(each, cut, counts, percentile, same_as))
+    for candidate in candidates:
+        same_as = next((label for other, label in distinct if _is_same(candidate, other, cut)), "")
+        causes.append(_cause(candidate, cut, counts, percentile, same_as))
         if not same_as:
-            distinct.append((each, causes[-1].label))
-    return tuple(sorted(causes, key=lambda each: bool(each.same_as)))
+            distinct.append((candidate, causes[-1].label))
+    return tuple(sorted(causes, key=lambda cause: bool(cause.same_as)))
 
 
-def _is_same(found: _Found, stronger: _Found, cut: _Cut) -> bool:
-    """Return whether *found* marks no slow requests beyond those of *stronger*.
+def _is_same(candidate: _Found, stronger: _Found, cut: _Cut) -> bool:
+    """Return whether *candidate* marks no slow requests beyond those of *stronger*.
 
     Requests are not counted by two attributes at once, but a step of s slow requests has a covariance of s (p_both - p p_stronger).
     """
-    if WHEN in (found.key, stronger.key):
+    if WHEN in (candidate.key, stronger.key):
         return False
-    k, other, outside = (cut.slow(each) for each in (found.inside, stronger.inside, stronger.outside))
+    k, other, outside = (cut.slow(counts) for counts in (candidate.inside, stronger.inside, stronger.outside))
     of_step = other + outside
     weight = 1 / (1 + _CORRELATION * np.maximum(of_step - 1, 0))
     total = (weight * of_step).sum()
@@ -466,26 +475,26 @@ def _is_same(found: _Found, stronger: _Found, cut: _Cut) -> bool:
     # Share among the slow requests outside, against the share among all requests.
     both = min(max(both, p + p_stronger - 1, 0.0), p, p_stronger)
     beyond = (p - both) / max(1 - p_stronger, 1e-9)
-    return bool(beyond < MIN_RATIO * found.inside.sum() / (found.inside.sum() + found.outside.sum()))
+    return bool(beyond < MIN_RATIO * candidate.inside.sum() / (candidate.inside.sum() + candidate.outside.sum()))
 
 
-def _cause(found: _Found, cut: _Cut, counts: AttributeCounts, percentile: float, same_as: str) -> SharedCause:
-    inside, outside = found.inside.sum(axis=0), found.outside.sum(axis=0)
-    slow, slow_outside = (int(cut.slow(each).sum()) for each in (found.inside, found.outside))
+def _cause(candidate: _Found, cut: _Cut, counts: AttributeCounts, percentile: float, same_as: str) -> SharedCause:
+    inside, outside = candidate.inside.sum(axis=0), candidate.outside.sum(axis=0)
+    slow, slow_outside = (int(cut.slow(side_counts).sum()) for side_counts in (candidate.inside, candidate.outside))
     return SharedCause(
-        key=found.key,
-        values=found.values,
-        value=found.value,
+        key=candidate.key,
+        values=candidate.values,
+        value=candidate.value,
         requests=int(inside.sum()),
         slow=slow,
         share_all=int(inside.sum()) / int(inside.sum() + outside.sum()),
         share_slow=slow / (slow + slow_outside),
-        explained=found.explained,
-        p_value=found.p_value,
-        score=found.score,
+        explained=candidate.explained,
+        p_value=candidate.p_value,
+        score=candidate.score,
         with_ms=_quantile_ms(inside, percentile, counts),
         without_ms=_quantile_ms(outside, percentile, counts),
-        missing=found.missing,
+        missing=candidate.missing,
         same_as=same_as,
     )
 
@@ -514,7 +523,7 @@ def _value_text(table: _Table, values: Sequence[str]) -> str:
 
 def _period_text(begin: int, end: int, window: int) -> str:
     style = "%H:%M" if window <= 86_400 else "%-d %b %H:%M"  # noqa: PLR2004 - seconds of a day
-    start, stop = (datetime.fromtimestamp(each, UTC).strftime(style) for each in (begin, end))
+    start, stop = (datetime.fromtimestamp(moment, UTC).strftime(style) for moment in (begin, end))
     return f"{start} to {stop} UTC"
 
 

@@ -25,7 +25,7 @@ _STEPS_A_NINE = 40
 def _percentiles() -> tuple[float, ...]:
     """Return the grid of percentiles, evenly spaced in nines (-log10(1 - quantile)), with the named ones added."""
     even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
-    short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
+    short = [round(float(quantile), 3 if quantile < 0.99 else 4) for quantile in even]  # noqa: PLR2004 - p97.8 and p99.44
     return tuple(sorted({*short, *NAMED_PERCENTILES}))
 
 
@@ -35,7 +35,7 @@ PERCENTILES = _percentiles()
 def percentile_grid(requests: int) -> tuple[float, ...]:
     """Return those of `PERCENTILES` that have at least ten of *requests* above them."""
     return (
-        tuple(each for each in PERCENTILES if has_enough_samples(requests, each))
+        tuple(percentile for percentile in PERCENTILES if has_enough_samples(requests, percentile))
         if has_enough_samples(requests, 0.0)
         else ()
     )
@@ -75,8 +75,8 @@ class RankWindow:
         last = held[..., -1:]
         rank = np.clip((self.rank + shift * self.error)[..., None], 0.5, np.maximum(last - 0.5, 0.5))
         reach = np.maximum(_MIN_REACH, _REACH_ERRORS * self.error)[..., None]
-        found = _triangle((held - rank) / reach) - _triangle((held - counts - rank) / reach)
-        return found / np.maximum(found.sum(axis=-1, keepdims=True), 1e-300)
+        weights = _triangle((held - rank) / reach) - _triangle((held - counts - rank) / reach)
+        return weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
 
 
 def _triangle(x: Floats) -> Floats:

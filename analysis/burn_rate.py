@@ -235,10 +235,10 @@ def find_onset(buckets: Iterable[Counted], objective: float, threshold: float, o
 
     *buckets* are time steps with requests, in order; those with a burn rate of *threshold* are bad.
     """
-    known = _last_stretch(list(buckets), objective, threshold)
-    if not known:
+    stretch = _last_stretch(list(buckets), objective, threshold)
+    if not stretch:
         return Onset(otherwise, otherwise, otherwise)
-    total, bad = (np.array(column, float) for column in tuple(zip(*known, strict=True))[1:])
+    total, bad = (np.array(column, float) for column in tuple(zip(*stretch, strict=True))[1:])
     # Split k: the problem started with step k; k is 0 if the problem covers all steps.
     total_after, bad_after = np.cumsum(total[::-1])[::-1], np.cumsum(bad[::-1])[::-1]
     total_before, bad_before = total_after[0] - total_after, bad_after[0] - bad_after
@@ -246,11 +246,13 @@ def find_onset(buckets: Iterable[Counted], objective: float, threshold: float, o
     likelihood[bad_after * total_before < bad_before * total_after] = -np.inf
     best = int(np.argmax(likelihood))
     # A split fits two shares, and the best of many splits may fit by chance: hence the Bayesian information criterion.
-    if likelihood[best] - likelihood[0] < math.log(len(known)):
+    if likelihood[best] - likelihood[0] < math.log(len(stretch)):
         best = 0
     near = np.flatnonzero(likelihood >= likelihood[best] - _LOG_LIKELIHOOD)
     # The onset may be within the first bad step, or late in the preceding step.
-    return Onset(known[best][0], known[min(best, int(near[0]))][0] - _STEP, known[max(best, int(near[-1]))][0] + _STEP)
+    return Onset(
+        stretch[best][0], stretch[min(best, int(near[0]))][0] - _STEP, stretch[max(best, int(near[-1]))][0] + _STEP
+    )
 
 
 def _last_stretch(buckets: Sequence[Counted], objective: float, threshold: float) -> Sequence[Counted]:

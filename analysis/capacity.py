@@ -115,14 +115,14 @@ def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
     if low <= 0 or high < MIN_RATE_RANGE * low:
         return Refusal(f"the rate hardly changed: the highest is {high / max(low, 1e-12):.2f} times the lowest, a curve needs {MIN_RATE_RANGE:g} times")  # fmt: skip
     once = np.ones((1, len(rate)))
-    found, error, constant = _best_fit(rate, latency, once)
+    fit, error, constant = _best_fit(rate, latency, once)
     n = len(rate)
     if (constant[0] - error[0]) / 2 < _MIN_F * max(error[0], 1e-30) / (n - _PARAMETERS):
         return Refusal("not enough load variation: latency does not grow with the rate")
     random = np.random.default_rng(n)
     drawn = random.multinomial(n, np.full(n, 1 / n), size=_RESAMPLED).astype(float)
     draws, _, _ = _best_fit(rate, latency, drawn)
-    base, growth, saturation = (float(each) for each in found[0])
+    base, growth, saturation = (float(parameter) for parameter in fit[0])
     return Curve(base, growth, saturation, sqrt(error[0] / n), high, draws)
 
 
@@ -130,8 +130,8 @@ def capacity_at(curve: Curve, rate: Floats, latency: Floats, threshold: float) -
     """Return the request rate at which latency stays within *threshold* seconds, at least the highest at which most steps were."""
     served = _highest_rate_within(rate, latency, threshold)
     low, high = curve.interval(threshold)
-    found = max(curve.crossing(threshold), served)
-    return Capacity(found, min(low, found), max(high, found), served, found > SEEN_TIMES * curve.highest_rate)
+    limit = max(curve.crossing(threshold), served)
+    return Capacity(limit, min(low, limit), max(high, limit), served, limit > SEEN_TIMES * curve.highest_rate)
 
 
 def _highest_rate_within(rate: Floats, latency: Floats, threshold: float) -> float:
@@ -149,14 +149,14 @@ def _best_fit(rate: Floats, latency: Floats, repeats: Floats) -> tuple[Floats, F
     saturations = _SATURATIONS * rate.max()
     load = rate[:, None] / saturations
     waiting = load / (1 - load)
-    found, expected = _closest_fit(waiting, latency, repeats / np.median(latency) ** 2)
+    fit, expected = _closest_fit(waiting, latency, repeats / np.median(latency) ** 2)
     for _ in range(_REWEIGHTED):
-        found, expected = _closest_fit(waiting, latency, repeats / expected**2)
+        fit, expected = _closest_fit(waiting, latency, repeats / expected**2)
     weight = repeats / expected**2
     mean = (weight * latency).sum(axis=1) / weight.sum(axis=1)
     constant = (weight * (latency - mean[:, None]) ** 2).sum(axis=1)
     left = (weight * (latency - expected) ** 2).sum(axis=1)
-    base, growth, chosen = found
+    base, growth, chosen = fit
     return np.column_stack([base, growth, saturations[chosen.astype(int)]]), left, constant
 
 
@@ -175,8 +175,8 @@ def _least_squares(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats
     *x* has the shape (n, curves), *weight* (draws, n). If the optimum of one parameter is negative, it is 0 and the other is fitted.
     """
     # Not `@`: for tables this small, starting BLAS threads takes longer than they save.
-    s, sy, syy = (np.einsum("dn,n->d", weight, each)[:, None] for each in (np.ones_like(y), y, y**2))
-    sx, sxx, sxy = (np.einsum("dn,nk->dk", weight, each) for each in (x, x**2, x * y[:, None]))
+    s, sy, syy = (np.einsum("dn,n->d", weight, power)[:, None] for power in (np.ones_like(y), y, y**2))
+    sx, sxx, sxy = (np.einsum("dn,nk->dk", weight, power) for power in (x, x**2, x * y[:, None]))
     b = (s * sxy - sx * sy) / np.maximum(s * sxx - sx**2, 1e-300)
     a = (sy - b * sx) / s
     b = np.where(a < 0, sxy / sxx, np.maximum(b, 0))

@@ -128,9 +128,9 @@ def errors_along(
     a: Histogram, b: Histogram, quantiles: Sequence[float], *, a_quantile: float | None = None
 ) -> list[float]:
     """Return the `error` of the comparison at each of *quantiles*; between every sixth and the named ones, interpolated."""
-    known = [each for place, each in enumerate(quantiles) if place % 6 == 0 or each in NAMED_PERCENTILES]
-    errors = [min(compare_quantile(a, b, each, a_quantile=a_quantile).error, UNKNOWN_ERROR) for each in known]
-    return np.interp(quantiles, known, errors).tolist() if known else []
+    sampled = [quantile for index, quantile in enumerate(quantiles) if index % 6 == 0 or quantile in NAMED_PERCENTILES]
+    errors = [min(compare_quantile(a, b, quantile, a_quantile=a_quantile).error, UNKNOWN_ERROR) for quantile in sampled]
+    return np.interp(quantiles, sampled, errors).tolist() if sampled else []
 
 
 def counts_differ(a: float, b: float, a_seconds: float, b_seconds: float) -> bool:
@@ -148,8 +148,8 @@ def compare_means(a: Histogram, b: Histogram) -> Estimate | None:
 
 def mean_latency(histogram: Histogram) -> float | None:
     """Return the mean latency in seconds, from bucket middles; None without requests."""
-    found = _Side.at_mean(histogram)
-    return found.value if found else None
+    side = _Side.at_mean(histogram)
+    return side.value if side else None
 
 
 def requests_needed(quantile: float) -> int:
@@ -174,12 +174,12 @@ class _Side:
 
     @classmethod
     def at_quantile(cls, latencies: Histogram, quantile: float, confidence: float) -> _Side | None:
-        found, bucket = confidence_interval(latencies, quantile, confidence), latencies.quantile(quantile)
-        if found is None or bucket is None:
+        interval, bucket = confidence_interval(latencies, quantile, confidence), latencies.quantile(quantile)
+        if interval is None or bucket is None:
             return None
-        low, high = max(bucket.low, found.low), min(bucket.high, found.high)
+        low, high = max(bucket.low, interval.low), min(bucket.high, interval.high)
         has_low = ranks(latencies.count, quantile, confidence)[0] >= 1
-        return cls(found.value, low, high, low - found.low if has_low else math.inf, found.high - high)
+        return cls(interval.value, low, high, low - interval.low if has_low else math.inf, interval.high - high)
 
     @classmethod
     def at_mean(cls, latencies: Histogram) -> _Side | None:

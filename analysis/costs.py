@@ -54,15 +54,15 @@ class Prices:
         return f"{len(self.entries)} price{'s' * (len(self.entries) != 1)}"
 
     def of(self, service: str, environment: str | None) -> tuple[Price, ...]:
-        own = self._by_service.get(service, ())
-        return tuple(each for each in own if environment is None or each.environment in (None, environment))
+        prices = self._by_service.get(service, ())
+        return tuple(price for price in prices if environment is None or price.environment in (None, environment))
 
     @cached_property
     def _by_service(self) -> dict[str, tuple[Price, ...]]:
-        found: dict[str, tuple[Price, ...]] = {}
-        for each in self.entries:
-            found[each.service] = (*found.get(each.service, ()), each)
-        return found
+        by_service: dict[str, tuple[Price, ...]] = {}
+        for price in self.entries:
+            by_service[price.service] = (*by_service.get(price.service, ()), price)
+        return by_service
 
 
 class Costs:
@@ -76,9 +76,9 @@ class Costs:
 
     def of_reader(self, shows: Callable[[str, str], bool]) -> Costs:
         """Return the prices for which *shows* accepts the service and the environment; "" for a price of all environments."""
-        made = copy(self)
-        made._shows = shows  # noqa: SLF001 - of the copy
-        return made
+        copied = copy(self)
+        copied._shows = shows  # noqa: SLF001 - of the copy
+        return copied
 
     @property
     def prices(self) -> Prices | None:
@@ -96,19 +96,19 @@ class Costs:
         With *named*, only prices that name the environment count: a price of all environments is not that of each of them.
         """
         priced = self._of(service, environment)
-        found = [each.per_hour for each in priced if not named or each.environment is not None]
-        return sum(found) if found else None
+        amounts = [price.per_hour for price in priced if not named or price.environment is not None]
+        return sum(amounts) if amounts else None
 
     def replicas(self, service: str, environment: str | None = None) -> int | None:
         """Return the number of replicas that the price of *service* covers; None if the file does not state it."""
-        found = [each.replicas for each in self._of(service, environment)]
-        known = [each for each in found if each is not None]
-        return sum(known) if found and len(known) == len(found) else None
+        counts = [price.replicas for price in self._of(service, environment)]
+        given = [count for count in counts if count is not None]
+        return sum(given) if counts and len(given) == len(counts) else None
 
     def _of(self, service: str, environment: str | None) -> list[Price]:
         prices = self.prices
-        found = prices.of(service, environment) if prices else ()
-        return [each for each in found if self._shows(service, each.environment or "")]
+        service_prices = prices.of(service, environment) if prices else ()
+        return [price for price in service_prices if self._shows(service, price.environment or "")]
 
 
 def cost_of_request(per_hour: float, seconds: float, requests: float) -> float | None:
@@ -137,8 +137,8 @@ def cost_by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
 
 def read_prices(path: Path) -> Prices:
     """Read the price file at *path*; FileError if it is invalid."""
-    found = read_file(path, "a file of prices", _EXAMPLE, _PriceFile)
-    return Prices(found.currency, tuple(each.price for each in found.prices))
+    file = read_file(path, "a file of prices", _EXAMPLE, _PriceFile)
+    return Prices(file.currency, tuple(entry.price for entry in file.prices))
 
 
 class _PriceSection(Section):
@@ -232,8 +232,8 @@ class Waste:
         >>> Waste("ocr", seconds=7200.0, per_hour=12.0, replicas=4, load_seconds=1200.0).load_cost
         1.0
         """
-        known = self.per_hour is not None and self.replicas
-        return (self.per_hour or 0.0) / (self.replicas or 1) * self.load_seconds / HOUR_SECONDS if known else None
+        has_cost = self.per_hour is not None and self.replicas
+        return (self.per_hour or 0.0) / (self.replicas or 1) * self.load_seconds / HOUR_SECONDS if has_cost else None
 
     def paid(self, kind: WasteKind) -> float:
         """Return the cost of the waste of *kind*; 0 if it is unknown [currency]."""
@@ -246,24 +246,26 @@ class Waste:
         return idle if kind == "idle" else (others[kind], 0.0)
 
 
-def most_wasteful(found: Iterable[Waste], kind: WasteKind) -> list[Waste]:
+def most_wasteful(wastes: Iterable[Waste], kind: WasteKind) -> list[Waste]:
     """Return the services that waste something of *kind*, in descending order."""
-    return sorted((each for each in found if any(each.amount(kind))), key=lambda each: each.amount(kind), reverse=True)
+    return sorted(
+        (waste for waste in wastes if any(waste.amount(kind))), key=lambda waste: waste.amount(kind), reverse=True
+    )
 
 
-def largest_waste(found: Iterable[Waste]) -> tuple[WasteKind, Waste] | None:
+def largest_waste(wastes: Iterable[Waste]) -> tuple[WasteKind, Waste] | None:
     """Return the largest waste in money; without any in money, the longest one of requests or processes; None without waste.
 
     >>> waste = [Waste("ocr", 3600.0, queue_seconds=90.0), Waste("chat", 3600.0, per_hour=2.0, busy=0.5)]
     >>> [(kind, each.service) for kind, each in filter(None, (largest_waste(waste), largest_waste(waste[:1])))]
     [('idle', 'chat'), ('queue', 'ocr')]
     """
-    every = list(found)
-    paid: list[tuple[WasteKind, Waste]] = [(kind, each) for each in every for kind in _IN_MONEY]
+    every = list(wastes)
+    paid: list[tuple[WasteKind, Waste]] = [(kind, waste) for waste in every for kind in _IN_MONEY]
     dearest = max(paid, key=lambda pair: pair[1].paid(pair[0]), default=None)
     if dearest is not None and dearest[1].paid(dearest[0]) > 0:
         return dearest
-    spent: list[tuple[WasteKind, Waste]] = [(kind, each) for each in every for kind in _IN_SECONDS]
+    spent: list[tuple[WasteKind, Waste]] = [(kind, waste) for waste in every for kind in _IN_SECONDS]
     longest = max(spent, key=lambda pair: pair[1].amount(pair[0]), default=None)
     return longest if longest is not None and any(longest[1].amount(longest[0])) else None
 

@@ -97,54 +97,58 @@ class PlacedRequest:
 
     @property
     def called(self) -> list[PlacedRequest]:
-        return sorted((each for call in self.calls for each in call.called), key=lambda each: each.start)
+        return sorted((request for call in self.calls for request in call.called), key=lambda request: request.start)
 
     def everything(self) -> Iterator[PlacedRequest]:
         yield self
-        for each in self.called:
-            yield from each.everything()
+        for request in self.called:
+            yield from request.everything()
 
     def stage_before(self, now: int) -> Interval:
         """Return the stage, or "#" and the position of the span of a call, that the request is in just before *now*."""
         if not self._segments:
             self._segments = self._own_segments()
-        at = bisect_left(self._segments, now, key=lambda each: each[2])
+        at = bisect_left(self._segments, now, key=lambda segment: segment[2])
         return self._segments[min(at, len(self._segments) - 1)]
 
     def call_of(self, key: str) -> tuple[PlacedCall, int, int] | None:
         """Return the call with the span at position *key* ("#3"), and start and end of that span; None for a stage."""
         if not key.startswith("#"):
             return None
-        place = int(key[1:])
-        span = self.request.spans[place]
+        index = int(key[1:])
+        span = self.request.spans[index]
         start = self.start + int(span["start_ns"])
-        call = next(each for each in self.calls if place in each.spans)
+        call = next(call for call in self.calls if index in call.spans)
         return call, start, start + int(span["duration_ns"])
 
     def _own_segments(self) -> list[Interval]:
-        of_calls = {place for call in self.calls if call.called for place in call.spans}
+        of_calls = {index for call in self.calls if call.called for index in call.spans}
         intervals: list[Interval] = []
-        for place, span in enumerate(self.request.spans):
+        for index, span in enumerate(self.request.spans):
             start = self.start + int(span["start_ns"])
-            stage = f"#{place}" if place in of_calls else str(span["stage"])
+            stage = f"#{index}" if index in of_calls else str(span["stage"])
             if stage and not served_by(span):
                 intervals.append((stage, start, start + int(span["duration_ns"])))
-        found = segments(intervals, self.start, self.end)
+        own_segments = segments(intervals, self.start, self.end)
         # The stage of a root span has no interval: it is the rest of the request.
-        rest = _stage_of_rest(self.request, found)
-        return [(rest if stage == OVERHEAD else stage, start, end) for stage, start, end in found]
+        rest = _stage_of_rest(self.request, own_segments)
+        return [(rest if stage == OVERHEAD else stage, start, end) for stage, start, end in own_segments]
 
 
-def _stage_of_rest(request: TracedRequest, found: Sequence[Interval]) -> str:
+def _stage_of_rest(request: TracedRequest, intervals: Sequence[Interval]) -> str:
     covered: Counter[str] = Counter()
-    for stage, start, end in found:
+    for stage, start, end in intervals:
         covered[stage] += end - start
     if request.stages.get(OVERHEAD):
         return OVERHEAD
     missing = {stage: spent - covered[stage] for stage, spent in request.stages.items()}
     # Stages of calls were replaced by the requests that they called.
-    own = {stage: spent for stage, spent in missing.items() if stage not in (NETWORK, DEPENDENCY)}
-    return max(own, key=lambda stage: own[stage]) if own and max(own.values()) > 0 else OVERHEAD
+    stage_times = {stage: spent for stage, spent in missing.items() if stage not in (NETWORK, DEPENDENCY)}
+    return (
+        max(stage_times, key=lambda stage: stage_times[stage])
+        if stage_times and max(stage_times.values()) > 0
+        else OVERHEAD
+    )
 
 
 def served_by(span: Mapping[str, Any]) -> str:
@@ -157,49 +161,51 @@ def place_requests(requests: Iterable[TracedRequest]) -> list[PlacedRequest]:
 
     A request whose caller is not retained is in the only call that encloses it in time and has no other request.
     """
-    known = sorted(requests, key=lambda each: (each.start, -each.duration, each.span_id))[:MAX_REQUESTS_A_TRACE]
-    placed = [PlacedRequest(each, _calls(each)) for each in [*known, *_unretained(known)]]
+    retained = sorted(requests, key=lambda request: (request.start, -request.duration, request.span_id))[
+        :MAX_REQUESTS_A_TRACE
+    ]
+    placed = [PlacedRequest(request, _calls(request)) for request in [*retained, *_unretained(retained)]]
     # Longer requests first: a call that fits both of two is that of the longer one.
-    order = sorted(placed, key=lambda each: -each.request.duration)
-    by_id = {each.request.span_id: each for each in placed if each.request.span_id}
-    by_call = {call.span_id: (each, call) for each in placed for call in each.calls if call.span_id}
-    for each in order:
-        caller = by_id.get(each.request.parent_id)
-        exact = by_call.get(each.request.parent_id)
+    order = sorted(placed, key=lambda node: -node.request.duration)
+    by_id = {node.request.span_id: node for node in placed if node.request.span_id}
+    by_call = {call.span_id: (node, call) for node in placed for call in node.calls if call.span_id}
+    for node in order:
+        caller = by_id.get(node.request.parent_id)
+        exact = by_call.get(node.request.parent_id)
         owner, chosen = exact or (caller, None)
-        if owner is None or _is_below(owner, each):
+        if owner is None or _is_below(owner, node):
             continue
-        chosen = chosen or _call_for(owner, each.request)
+        chosen = chosen or _call_for(owner, node.request)
         if chosen is not None:
-            _put(each, owner, chosen)
-    for each in order:
-        if each.caller is None and each.request.parent_id and each.request.parent_id not in by_id | by_call:
+            _put(node, owner, chosen)
+    for node in order:
+        if node.caller is None and node.request.parent_id and node.request.parent_id not in by_id | by_call:
             enclosing = [
                 (other, call)
                 for other in placed
-                if other is not each and not _is_below(other, each)
+                if other is not node and not _is_below(other, node)
                 for call in other.calls
-                if not call.called and call.start <= each.request.start and each.request.end <= call.read
+                if not call.called and call.start <= node.request.start and node.request.end <= call.read
             ]
             if len(enclosing) == 1:
-                _put(each, *enclosing[0])
-                each.is_direct = False
-    roots = [each for each in placed if each.caller is None]
+                _put(node, *enclosing[0])
+                node.is_direct = False
+    roots = [node for node in placed if node.caller is None]
     for root in roots:
         _set_offsets(root)
-    return sorted(roots, key=lambda each: each.start)
+    return sorted(roots, key=lambda root: root.start)
 
 
-def _unretained(known: Sequence[TracedRequest]) -> list[TracedRequest]:
-    retained = {(each.service, each.duration) for each in known}
-    found: list[TracedRequest] = []
-    for each in known:
-        for span in each.spans:
+def _unretained(retained_requests: Sequence[TracedRequest]) -> list[TracedRequest]:
+    retained = {(request.service, request.duration) for request in retained_requests}
+    unretained: list[TracedRequest] = []
+    for request in retained_requests:
+        for span in request.spans:
             service, duration = served_by(span), int(span["duration_ns"])
             if service and (service, duration) not in retained:
-                start = each.start + int(span["start_ns"])
-                found.append(TracedRequest(service, "", each.span_id, start, duration, {UNTIMED: duration}))
-    return found[:MAX_REQUESTS_A_TRACE]
+                start = request.start + int(span["start_ns"])
+                unretained.append(TracedRequest(service, "", request.span_id, start, duration, {UNTIMED: duration}))
+    return unretained[:MAX_REQUESTS_A_TRACE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,29 +217,29 @@ class DependencySplit:
 
 
 def split_dependency(requests: Iterable[PlacedRequest]) -> DependencySplit:
-    found = [spent for each in requests if (spent := _dependency_times(each)).total()]
-    whole: Counter[str] = sum(found, Counter())
-    return DependencySplit(len(found), tuple((name, spent / whole.total()) for name, spent in whole.most_common()))
+    times = [spent for request in requests if (spent := _dependency_times(request)).total()]
+    whole: Counter[str] = sum(times, Counter())
+    return DependencySplit(len(times), tuple((name, spent / whole.total()) for name, spent in whole.most_common()))
 
 
 def _dependency_times(placed: PlacedRequest) -> Counter[str]:
     """Return the exclusive time of *placed* in `dependency` by what it called [nanoseconds]."""
-    called = {place: _called_name(placed, call) for call in placed.calls for place in call.spans}
+    called = {index: _called_name(placed, call) for call in placed.calls for index in call.spans}
     intervals = [
         (
-            f"#{called.get(place, '')}" if span["stage"] == DEPENDENCY else str(span["stage"]),
+            f"#{called.get(index, '')}" if span["stage"] == DEPENDENCY else str(span["stage"]),
             start,
             start + int(span["duration_ns"]),
         )
-        for place, span in enumerate(placed.request.spans)
+        for index, span in enumerate(placed.request.spans)
         if span["stage"] and not served_by(span)
         for start in (int(span["start_ns"]),)
     ]
-    found: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     for stage, start, end in segments(intervals, 0, placed.request.duration):
         if stage.startswith("#"):
-            found[stage[1:]] += end - start
-    return found
+            times[stage[1:]] += end - start
+    return times
 
 
 def _called_name(placed: PlacedRequest, call: PlacedCall) -> str:
@@ -249,25 +255,25 @@ def _called_name(placed: PlacedRequest, call: PlacedCall) -> str:
 def _calls(request: TracedRequest) -> list[PlacedCall]:
     calls: list[PlacedCall] = []
     bodies: list[tuple[int, PlacedCall]] = []
-    for place, span in sorted(enumerate(request.spans), key=lambda each: int(each[1]["start_ns"])):
+    for index, span in sorted(enumerate(request.spans), key=lambda indexed_span: int(indexed_span[1]["start_ns"])):
         span_id = str(span.get("id", ""))
         if not (span_id or span["stage"] == DEPENDENCY) or served_by(span):
             continue
         start = request.start + int(span["start_ns"])
         end = start + int(span["duration_ns"])
-        call = PlacedCall(start, end, end, span_id, [place])
+        call = PlacedCall(start, end, end, span_id, [index])
         if (span.get("attributes") or {}).get(PART) == _BODY:
-            bodies.append((place, call))
+            bodies.append((index, call))
         else:
             calls.append(call)
-    for place, body in bodies:
+    for index, body in bodies:
         # A body belongs to the call that reads it, else to the call whose headers came last before it.
-        around = [each for each in calls if each.start <= body.start and body.end <= each.end]
-        before = [each for each in calls if each.end <= body.start]
+        around = [call for call in calls if call.start <= body.start and body.end <= call.end]
+        before = [call for call in calls if call.end <= body.start]
         if around or before:
-            call = min(around, key=lambda each: each.end) if around else max(before, key=lambda each: each.end)
+            call = min(around, key=lambda call: call.end) if around else max(before, key=lambda call: call.end)
             call.read = max(call.read, body.end)
-            call.spans.append(place)
+            call.spans.append(index)
         else:
             calls.append(body)
     return calls
@@ -281,17 +287,17 @@ def _is_below(one: PlacedRequest | None, other: PlacedRequest) -> bool:
 
 def _call_for(caller: PlacedRequest, request: TracedRequest) -> PlacedCall | None:
     """Return the call of *caller* that *request* served; None if no call or several calls are possible."""
-    around = [each for each in caller.calls if each.start <= request.start and request.end <= each.read]
+    around = [call for call in caller.calls if call.start <= request.start and request.end <= call.read]
     if around:
         # The tightest call, and one of its own rather than that of another request.
-        return min(around, key=lambda each: (len(each.called), each.read - each.start))
-    long_enough = [each for each in caller.calls if each.read - each.start >= request.duration]
-    touched = [each for each in long_enough if each.start < request.end and request.start < each.read]
+        return min(around, key=lambda call: (len(call.called), call.read - call.start))
+    long_enough = [call for call in caller.calls if call.read - call.start >= request.duration]
+    touched = [call for call in long_enough if call.start < request.end and request.start < call.read]
     for some in (touched, long_enough):
         if len(some) == 1:
             return some[0]
     # The caller did not wait for the end of the request.
-    begun = [each for each in caller.calls if each.start <= request.start < each.read]
+    begun = [call for call in caller.calls if call.start <= request.start < call.read]
     return begun[0] if len(begun) == 1 and not long_enough else None
 
 
@@ -310,9 +316,9 @@ def _put(placed: PlacedRequest, caller: PlacedRequest, call: PlacedCall) -> None
 
 
 def _set_offsets(placed: PlacedRequest) -> None:
-    for each in placed.called:
-        each.offset = placed.offset + each.moved
-        _set_offsets(each)
+    for request in placed.called:
+        request.offset = placed.offset + request.moved
+        _set_offsets(request)
 
 
 class PathPiece(NamedTuple):
@@ -328,56 +334,56 @@ class PathPiece(NamedTuple):
 
 def critical_path(root: PlacedRequest) -> list[PathPiece]:
     """Return the consecutive pieces of the critical path of *root*, which add up to its wall time exactly."""
-    found: list[PathPiece] = []
-    _walk(root, (root.service,), root.start, root.end, found)
-    return found[::-1]
+    pieces: list[PathPiece] = []
+    _walk(root, (root.service,), root.start, root.end, pieces)
+    return pieces[::-1]
 
 
-def _walk(placed: PlacedRequest, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]) -> None:
+def _walk(placed: PlacedRequest, services: tuple[str, ...], low: int, high: int, pieces: list[PathPiece]) -> None:
     now = high
     while now > low:
         stage, start, _ = placed.stage_before(now)
         called = placed.call_of(stage)
         if called is None:
             start = max(start, low)
-            found.append(PathPiece(services, placed.request, stage, start, now))
+            pieces.append(PathPiece(services, placed.request, stage, start, now))
         elif called[2] > now and now != high:
             # Another call or stage ended later, and this call was still open when that one started.
             start = max(start, low)
-            found.append(PathPiece(services, placed.request, DEPENDENCY, start, now, called[0]))
+            pieces.append(PathPiece(services, placed.request, DEPENDENCY, start, now, called[0]))
         else:
             start = max(called[1], low)
-            _walk_call(placed, called[0], services, start, now, found)
+            _walk_call(placed, called[0], services, start, now, pieces)
         now = start
 
 
 def _walk_call(  # noqa: PLR0917 - the request, its call, and a stretch of it
-    placed: PlacedRequest, call: PlacedCall, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]
+    placed: PlacedRequest, call: PlacedCall, services: tuple[str, ...], low: int, high: int, pieces: list[PathPiece]
 ) -> None:
     now = high
-    for each in sorted(call.called, key=lambda each: each.end, reverse=True):
-        start, end = max(each.start, low), min(each.end, now)
+    for request in sorted(call.called, key=lambda request: request.end, reverse=True):
+        start, end = max(request.start, low), min(request.end, now)
         if start < end:
-            _walk_wait(placed, call, services, end, now, found)
-            _walk(each, (*services, each.service), start, end, found)
+            _walk_wait(placed, call, services, end, now, pieces)
+            _walk(request, (*services, request.service), start, end, pieces)
             now = start
-    _walk_wait(placed, call, services, low, now, found)
+    _walk_wait(placed, call, services, low, now, pieces)
 
 
 def _walk_wait(  # noqa: PLR0917 - as above
-    placed: PlacedRequest, call: PlacedCall, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]
+    placed: PlacedRequest, call: PlacedCall, services: tuple[str, ...], low: int, high: int, pieces: list[PathPiece]
 ) -> None:
     """Append the own stages of *placed* during the part of *call* in which no called request ran."""
     # With a service between the two that is not retained, more than the network.
-    waiting = NETWORK if all(each.is_direct for each in call.called) else DEPENDENCY
+    waiting = NETWORK if all(request.is_direct for request in call.called) else DEPENDENCY
     now = high
     while now > low:
         stage, start, _ = placed.stage_before(now)
         start = max(start, low)
         if stage.startswith("#"):
-            found.append(PathPiece(services, placed.request, waiting, start, now, call))
+            pieces.append(PathPiece(services, placed.request, waiting, start, now, call))
         else:
-            found.append(PathPiece(services, placed.request, stage, start, now))
+            pieces.append(PathPiece(services, placed.request, stage, start, now))
         now = start
 
 
@@ -400,17 +406,17 @@ def path_shares(paths: Sequence[Sequence[PathPiece]]) -> list[PathShare]:
     whole = spent.total() or 1
     return [
         PathShare(service, stage, amount / 1e9 / len(paths), amount / whole)
-        for (service, stage), amount in sorted(spent.items(), key=lambda each: (-each[1], each[0]))
+        for (service, stage), amount in sorted(spent.items(), key=lambda entry: (-entry[1], entry[0]))
     ]
 
 
-def missing_services(root: PlacedRequest, known: Mapping[str, Iterable[str]]) -> list[str]:
+def missing_services(root: PlacedRequest, called_services: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the services whose part of the trace is not retained: known only from the caller, or from other traces."""
-    found: set[str] = set()
-    for each in root.everything():
-        called = {other.service for other in each.called}
-        if not each.request.span_id:
-            found.add(each.service)
-        elif any(not call.called for call in each.calls):
-            found.update(set(known.get(each.service, ())) - called)
-    return sorted(found)
+    missing: set[str] = set()
+    for node in root.everything():
+        called = {other.service for other in node.called}
+        if not node.request.span_id:
+            missing.add(node.service)
+        elif any(not call.called for call in node.calls):
+            missing.update(set(called_services.get(node.service, ())) - called)
+    return sorted(missing)

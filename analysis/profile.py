@@ -213,7 +213,7 @@ def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[Func
         return []
     here = _times_of(tail)
     usual = _times_of(median) if median and median.is_sufficient else None
-    found = [
+    function_times = [
         FunctionTime(
             stage=key[0],
             module=key[1],
@@ -232,7 +232,14 @@ def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[Func
         for key, times in here.items()
     ]
     return sorted(
-        found, key=lambda each: (-each.tail_self_ms, -each.tail_total_ms, each.stage, each.module, each.function)
+        function_times,
+        key=lambda function_time: (
+            -function_time.tail_self_ms,
+            -function_time.tail_total_ms,
+            function_time.stage,
+            function_time.module,
+            function_time.function,
+        ),
     )
 
 
@@ -244,8 +251,8 @@ def flame_graph(stage: str, tail: ProfileBand, median: ProfileBand | None = None
     root = CodeNode(stage)
     for column, band in bands:
         for key, seconds in band.stacks.items():
-            own, frames = split_stack_key(key)
-            if own == stage:
+            stack_stage, frames = split_stack_key(key)
+            if stack_stage == stage:
                 _add_to_tree(root, column, frames, seconds * 1e3)
     if len(bands) > 1:
         _fill_median(root)
@@ -258,44 +265,53 @@ def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGro
     if not (before.is_sufficient and after.is_sufficient):
         return []
     by_stage: dict[str, list[FunctionTime]] = defaultdict(list)
-    for each in functions(after, before):
-        by_stage[each.stage].append(each)
-    found = [each for stage, times in by_stage.items() for each in _growth_in_stage(times, before, after, stage)]
-    return sorted((each for each in found if each.growth_ms > 0), key=lambda each: -each.growth_ms)
+    for function_time in functions(after, before):
+        by_stage[function_time.stage].append(function_time)
+    growths = [growth for stage, times in by_stage.items() for growth in _growth_in_stage(times, before, after, stage)]
+    return sorted((growth for growth in growths if growth.growth_ms > 0), key=lambda growth: -growth.growth_ms)
 
 
 def _growth_in_stage(
     times: Sequence[FunctionTime], before: ProfileBand, after: ProfileBand, stage: str
 ) -> Iterator[FunctionGrowth]:
     growth_ms = (after.stages.get(stage, 0.0) - before.stages.get(stage, 0.0)) * 1e3
-    parts = [(each, each.growth_ms or 0.0, each.total_growth_ms or 0.0) for each in times]
+    parts = [
+        (function_time, function_time.growth_ms or 0.0, function_time.total_growth_ms or 0.0) for function_time in times
+    ]
     cause = _cause(parts, growth_ms) if growth_ms >= _MIN_GROWTH_MS else None
-    for each in times:
-        is_cause = cause is not None and cause[0] is each
-        then, now = each.median_self_ms, each.tail_self_ms
-        if is_cause and cause and cause[1] == each.total_growth_ms:
-            then, now = each.median_total_ms, each.tail_total_ms
-        code = {name: getattr(each, name) for name in ("module", "function", "file", "line", "is_library")}
-        yield FunctionGrowth(stage, each.title, then or 0.0, now, growth_ms, is_cause, **code)
+    for function_time in times:
+        is_cause = cause is not None and cause[0] is function_time
+        then, now = function_time.median_self_ms, function_time.tail_self_ms
+        if is_cause and cause and cause[1] == function_time.total_growth_ms:
+            then, now = function_time.median_total_ms, function_time.tail_total_ms
+        code = {name: getattr(function_time, name) for name in ("module", "function", "file", "line", "is_library")}
+        yield FunctionGrowth(stage, function_time.title, then or 0.0, now, growth_ms, is_cause, **code)
 
 
-def main_function(found: Sequence[FunctionTime], whole_ms: float) -> tuple[FunctionTime, float] | None:
+def main_function(function_times: Sequence[FunctionTime], whole_ms: float) -> tuple[FunctionTime, float] | None:
     """Return the function that explains *whole_ms* milliseconds of the tail, and its share of them; None if none does.
 
     It is the innermost one that has at least 80 % with the functions that it calls; else one whose own time is at least half.
     """
-    cause = _cause([(each, each.tail_self_ms, each.tail_total_ms) for each in found], whole_ms)
+    cause = _cause(
+        [(function_time, function_time.tail_self_ms, function_time.tail_total_ms) for function_time in function_times],
+        whole_ms,
+    )
     return (cause[0], cause[1] / whole_ms) if cause else None
 
 
-def _cause(found: Sequence[tuple[FunctionTime, float, float]], whole_ms: float) -> tuple[FunctionTime, float] | None:
+def _cause(
+    candidates: Sequence[tuple[FunctionTime, float, float]], whole_ms: float
+) -> tuple[FunctionTime, float] | None:
     """Return the function that explains *whole_ms*, and its milliseconds, from functions with their own and total milliseconds."""
-    named = [(each, own) for each, own, _ in found if own >= _NAMED_SHARE * whole_ms > 0]
+    named = [
+        (function_time, self_ms) for function_time, self_ms, _ in candidates if self_ms >= _NAMED_SHARE * whole_ms > 0
+    ]
     # The outermost one always has all of the time.
     held = [
-        (each, total)
-        for each, own, total in found
-        if total >= _HOLDS_SHARE * whole_ms > 0 and (each.depth or own >= _HOLDS_SHARE * whole_ms)
+        (function_time, total)
+        for function_time, self_ms, total in candidates
+        if total >= _HOLDS_SHARE * whole_ms > 0 and (function_time.depth or self_ms >= _HOLDS_SHARE * whole_ms)
     ]
     if held:
         return max(held, key=lambda pair: (pair[0].depth, -pair[1]))
@@ -304,12 +320,12 @@ def _cause(found: Sequence[tuple[FunctionTime, float, float]], whole_ms: float) 
 
 def profile_of_request(text: str) -> dict[str, int]:
     """Return the microseconds by key of stage and stack from the attribute `core.names.PROFILE`, without invalid lines."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in text.splitlines():
         count, _, key = line.partition(" ")
         if key and count.isascii() and count.isdigit() and len(count) <= _MAX_DIGITS:
-            found[key] = found.get(key, 0) + int(count)
-    return found
+            counts[key] = counts.get(key, 0) + int(count)
+    return counts
 
 
 # Microseconds of more than a year.
@@ -330,7 +346,7 @@ _FunctionKey = tuple[str, str, str, str]
 
 
 def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
-    found: dict[_FunctionKey, _Times] = {}
+    by_function: dict[_FunctionKey, _Times] = {}
     for key, seconds in band.stacks.items():
         stage, frames = split_stack_key(key)
         shown = [frame for frame in frames if not is_library(frame)]
@@ -339,7 +355,7 @@ def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
         # The last frame of a recursive function is its innermost call; the function counts once.
         once = {(stage, frame.module, frame.function, frame.file): frame for frame in shown}
         for depth, (name, frame) in enumerate(once.items()):
-            times = found.setdefault(name, _Times(library))
+            times = by_function.setdefault(name, _Times(library))
             times.total += seconds
             times.depth = max(times.depth, depth)
             if frame is shown[-1]:
@@ -349,7 +365,7 @@ def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
                     times.waits[called[-1].function] += seconds
             # A function that only calls others has the line of its call.
             times.lines[frame.line] += seconds if frame is shown[-1] else seconds * 1e-6
-    return found
+    return by_function
 
 
 def _add_to_tree(root: CodeNode, column: str, frames: Sequence[CodeFrame], ms: float) -> None:
@@ -357,7 +373,10 @@ def _add_to_tree(root: CodeNode, column: str, frames: Sequence[CodeFrame], ms: f
     _add(node, column, ms)
     for frame in frames:
         name = f"{frame.module}:{frame.function}" if frame.module else frame.function
-        child = next((each for each in node.children if (each.name, each.place) == (name, frame.place)), None)
+        child = next(
+            (candidate for candidate in node.children if (candidate.name, candidate.place) == (name, frame.place)),
+            None,
+        )
         if child is None:
             child = CodeNode(name, frame.place)
             node.children.append(child)
@@ -376,14 +395,14 @@ def _fill_median(node: CodeNode) -> None:
 
 
 def _sort_tree(node: CodeNode) -> None:
-    node.children.sort(key=lambda each: (-each.tail_ms, each.name, each.place))
+    node.children.sort(key=lambda child: (-child.tail_ms, child.name, child.place))
     for child in node.children:
         _sort_tree(child)
 
 
-def _title(function: str, place: str) -> str:
+def _title(function: str, location: str) -> str:
     short = function.rpartition("<locals>.")[2] or function
-    return f"{short} ({place})" if place else short
+    return f"{short} ({location})" if location else short
 
 
 def _signed_ms(ms: float) -> str:

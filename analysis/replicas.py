@@ -124,24 +124,28 @@ class ReplicaLatency:
 
 def stratified(tables: Sequence[ReplicaTable]) -> ReplicaTable:
     """Return the tables of several routes, models or versions as one, in which each is compared with itself only."""
-    scale = min(each.scale for each in tables)
-    buckets = [each.index >> (each.scale - scale) for each in tables]
+    scale = min(table.scale for table in tables)
+    buckets = [table.index >> (table.scale - scale) for table in tables]
     index = np.unique(np.concatenate(buckets))
-    starts = np.concatenate([each.starts for each in tables])
+    starts = np.concatenate([table.starts for table in tables])
     order = np.argsort(starts, kind="stable")
     replicas: list[ReplicaCounts] = []
-    for place in dict.fromkeys(replica.place for each in tables for replica in each.replicas):
-        own = [next((each for each in table.replicas if each.place == place), None) for table in tables]
+    for instance in dict.fromkeys(replica.place for table in tables for replica in table.replicas):
+        of_tables = [
+            next((replica for replica in table.replicas if replica.place == instance), None) for table in tables
+        ]
         requests = np.zeros((len(starts), len(index)), np.int64)
         stages: dict[str, Ints] = {}
         first = 0
-        for table, found, bucket in zip(tables, own, buckets, strict=True):
+        for table, of_table, bucket in zip(tables, of_tables, buckets, strict=True):
             rows = slice(first, first := first + len(table.starts))
-            if found is not None:
-                np.add.at(requests[rows].T, np.searchsorted(index, bucket), found.requests.T)
-                for stage, spent in found.stages.items():
+            if of_table is not None:
+                np.add.at(requests[rows].T, np.searchsorted(index, bucket), of_table.requests.T)
+                for stage, spent in of_table.stages.items():
                     stages.setdefault(stage, np.zeros(len(starts), np.int64))[rows] = spent
-        replicas.append(ReplicaCounts(place, requests[order], {stage: spent[order] for stage, spent in stages.items()}))
+        replicas.append(
+            ReplicaCounts(instance, requests[order], {stage: spent[order] for stage, spent in stages.items()})
+        )
     return ReplicaTable(scale, index, starts[order], replicas)
 
 
@@ -151,14 +155,14 @@ def replica_names(places: Iterable[str]) -> dict[str, str]:
     >>> replica_names(["a:1", "b:1", "b:2", "10.0.0.1:80:10.0.0.1:80"])
     {'a:1': 'a', 'b:1': 'b:1', 'b:2': 'b:2', '10.0.0.1:80:10.0.0.1:80': '10.0.0.1:80'}
     """
-    known = list(places)
-    hosts = [host_of(each) for each in known]
-    found: dict[str, str] = {}
-    for place, host in zip(known, hosts, strict=True):
+    instances = list(places)
+    hosts = [host_of(instance) for instance in instances]
+    labels: dict[str, str] = {}
+    for instance, host in zip(instances, hosts, strict=True):
         # A service instance without host and process is both.
-        first, second = place[: len(place) // 2], place[len(place) // 2 + 1 :]
-        found[place] = first if first == second else host if hosts.count(host) == 1 else place
-    return found
+        first, second = instance[: len(instance) // 2], instance[len(instance) // 2 + 1 :]
+        labels[instance] = first if first == second else host if hosts.count(host) == 1 else instance
+    return labels
 
 
 def find_outlier(table: ReplicaTable, hardware: pd.DataFrame | None = None) -> ReplicaOutlier | None:
@@ -177,19 +181,19 @@ def latencies(table: ReplicaTable) -> list[ReplicaLatency]:
     if units is None:
         return []
     names, whole = replica_names(units.places), units.counts.sum(axis=0)
-    found = [_latency(units, names, at, whole) for at in range(len(units.places)) if units.counts[at].any()]
-    return sorted(found, key=lambda each: (-(each.ratio or 0.0), -each.requests))
+    replica_latencies = [_latency(units, names, at, whole) for at in range(len(units.places)) if units.counts[at].any()]
+    return sorted(replica_latencies, key=lambda latency: (-(latency.ratio or 0.0), -latency.requests))
 
 
 def _latency(units: _Units, names: Mapping[str, str], at: int, whole: Ints) -> ReplicaLatency:
-    own = units.counts[at]
-    total, (expected, _) = own.sum(axis=0), _weighted(own, whole - own)
+    counts = units.counts[at]
+    total, (expected, _) = counts.sum(axis=0), _weighted(counts, whole - counts)
     p50, p99 = (_value(total, units, quantile) for quantile in (0.5, 0.99))
     usual = None if expected is None else _value(expected, units, 0.5)
-    medians = [2.0 ** _level(each, units, 0.5) if each.any() else math.nan for each in own]
-    place = units.places[at]
+    medians = [2.0 ** _level(step_counts, units, 0.5) if step_counts.any() else math.nan for step_counts in counts]
+    instance = units.places[at]
     ratio = p50 / usual if p50 and usual else None
-    return ReplicaLatency(place, names[place], int(total.sum()), p50, p99, ratio, np.array(medians))
+    return ReplicaLatency(instance, names[instance], int(total.sum()), p50, p99, ratio, np.array(medians))
 
 
 def _value(counts: NDArray[np.number], units: _Units, quantile: float) -> float | None:
@@ -221,14 +225,14 @@ class _Slow:
 def _units(table: ReplicaTable, *, by_host: bool) -> _Units | None:
     if not table.replicas or not len(table.index):
         return None
-    places = [each.place for each in table.replicas]
-    counts = np.stack([each.requests for each in table.replicas])
+    places = [replica.place for replica in table.replicas]
+    counts = np.stack([replica.requests for replica in table.replicas])
     if by_host:
-        hosts = [host_of(each) for each in places]
+        hosts = [host_of(instance) for instance in places]
         names = list(dict.fromkeys(hosts))
         if len(names) in (1, len(places)):
             return None
-        counts = np.stack([counts[[each == name for each in hosts]].sum(axis=0) for name in names])
+        counts = np.stack([counts[[host == name for host in hosts]].sum(axis=0) for name in names])
         places = names
     return _Units(places, counts, table.scale, table.index, table.starts)
 
@@ -236,21 +240,21 @@ def _units(table: ReplicaTable, *, by_host: bool) -> _Units | None:
 def _slowest(units: _Units) -> _Slow | None:
     _, step = np.unique(units.starts, return_inverse=True)
     ranges = list(_ranges(int(step.max()) + 1))
-    candidates = [at for at, place in enumerate(units.places) if OTHER_PLACES not in place]
+    candidates = [at for at, instance in enumerate(units.places) if OTHER_PLACES not in instance]
     looks = len(candidates) * len(ranges) * len(QUANTILES)
     confidence = 1 - (1 - CONFIDENCE) / max(looks, 1)
     gaps = {first: _gaps(units.counts[:, step >= first], units.index) for first in ranges}
-    found = [_first_slow(units, step, at, gaps, confidence) for at in candidates]
-    return max((each for each in found if each), key=lambda each: each.evidence, default=None)
+    outliers = [_first_slow(units, step, at, gaps, confidence) for at in candidates]
+    return max((outlier for outlier in outliers if outlier), key=lambda outlier: outlier.evidence, default=None)
 
 
 def _first_slow(units: _Units, step: Ints, at: int, gaps: Mapping[int, Ints], confidence: float) -> _Slow | None:
     """Return the unit *at* if it is slower, at the lowest percentile and over the longest time range at which it is."""
-    for place, quantile in enumerate(QUANTILES):
+    for row, quantile in enumerate(QUANTILES):
         for first, buckets in gaps.items():
-            gap = int(buckets[place, at])
-            if gap and (found := _slow_since(_Look(units, step, at, gap, quantile, first), confidence)):
-                return found
+            gap = int(buckets[row, at])
+            if gap and (outlier := _slow_since(_Look(units, step, at, gap, quantile, first), confidence)):
+                return outlier
     return None
 
 
@@ -272,16 +276,18 @@ def _gaps(counts: Ints, index: Ints) -> Ints:
     others = n.sum(axis=0) - n
     weights = np.where(others > 0, n / np.maximum(others, 1), 0.0)
     expected = weights @ counts.sum(axis=0) - np.einsum("vt,vtk->vk", weights, counts)
-    own = np.einsum("vt,vtk->vk", (others > 0).astype(float), counts)
-    found: list[Ints] = []
+    reweighted = np.einsum("vt,vtk->vk", (others > 0).astype(float), counts)
+    gaps: list[Ints] = []
     for quantile in QUANTILES:
         usual, mine = (
-            (np.cumsum(each, axis=1) < quantile * each.sum(axis=1, keepdims=True) - 1e-6).sum(axis=1)
-            for each in (expected, own)
+            (np.cumsum(counts_of_side, axis=1) < quantile * counts_of_side.sum(axis=1, keepdims=True) - 1e-6).sum(
+                axis=1
+            )
+            for counts_of_side in (expected, reweighted)
         )
         # In neighbouring buckets, both may have the same latency.
-        found.append(np.where((index[mine] >= index[usual] + 2) & (expected.sum(axis=1) > 0), usual + 1, 0))
-    return np.stack(found)
+        gaps.append(np.where((index[mine] >= index[usual] + 2) & (expected.sum(axis=1) > 0), usual + 1, 0))
+    return np.stack(gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,30 +314,30 @@ class _Look:
 
 
 def _slow_since(look: _Look, confidence: float) -> _Slow | None:
-    own, others, units = look.own, look.others, look.units
+    own_counts, others, units = look.own, look.others, look.units
     usual = _shares(look.above(others), others.sum(axis=1))
-    onset = _onset(look, own, usual)
+    onset = _onset(look, own_counts, usual)
     if onset is None:
         return None
     since = look.step >= onset
     spread = _dispersion(units.counts[:, since], look.at, look.threshold)
-    expected, effective = _weighted(own[since], others[since])
+    expected, effective = _weighted(own_counts[since], others[since])
     if expected is None:
         return None
     a = _histogram(expected, units, effective / spread / expected.sum())
-    b = _histogram(own[since].sum(axis=0), units, 1 / spread)
+    b = _histogram(own_counts[since].sum(axis=0), units, 1 / spread)
     is_slower = compare_quantile(a, b, look.quantile, confidence).kind == "regression"
     if not is_slower or not _stands_out(units, look.at, since, look.quantile):
         return None
-    n = own[since].sum(axis=1)
+    n = own_counts[since].sum(axis=1)
     variance = spread * float((n * usual[since] * (1 - usual[since])).sum())
-    more = float(look.above(own[since]).sum()) - float((n * usual[since]).sum())
+    more = float(look.above(own_counts[since]).sum()) - float((n * usual[since]).sum())
     return _Slow(look.at, look.quantile, int(units.starts[since][0]), more / math.sqrt(variance))
 
 
-def _onset(look: _Look, own: Ints, usual: Floats) -> int | None:
+def _onset(look: _Look, own_counts: Ints, usual: Floats) -> int | None:
     """Return the first step since which the unit is slow; None if it is not slow until now, or in one step only."""
-    above, n = look.above(own), own.sum(axis=1)
+    above, n = look.above(own_counts), own_counts.sum(axis=1)
     gains = _gains(above, n, usual, look.step >= look.first)
     if gains is None:
         return None
@@ -345,9 +351,9 @@ def _onset(look: _Look, own: Ints, usual: Floats) -> int | None:
     return int(active[0]) if by_step[recent].sum() > 0 and left >= _MIN_GAIN else None
 
 
-def _weighted(own: Ints, others: Ints) -> tuple[Floats | None, float]:
-    """Return the others' requests as if they came when those of *own* came, and the number of requests they are worth; shape (k,)."""
-    n, whole = own.sum(axis=1).astype(float), others.sum(axis=1).astype(float)
+def _weighted(own_counts: Ints, others: Ints) -> tuple[Floats | None, float]:
+    """Return the others' requests as if they came when those of *own_counts* came, and the number of requests they are worth; shape (k,)."""
+    n, whole = own_counts.sum(axis=1).astype(float), others.sum(axis=1).astype(float)
     both = (n > 0) & (whole > 0)
     if not both.any():
         return None, 0.0
@@ -416,66 +422,68 @@ def _stands_out(units: _Units, at: int, rows: NDArray[np.bool_], quantile: float
     counts = units.counts[:, rows].sum(axis=1)
     needed = max(_MIN_LEVEL_REQUESTS, 1 / (1 - quantile))
     levels = [
-        _level(each, units, quantile) for place, each in enumerate(counts) if place != at and each.sum() >= needed
+        _level(replica_counts, units, quantile)
+        for index, replica_counts in enumerate(counts)
+        if index != at and replica_counts.sum() >= needed
     ]
     if not levels:
         return False
-    own, median = _level(counts[at], units, quantile), float(np.median(levels))
+    own_level, median = _level(counts[at], units, quantile), float(np.median(levels))
     spread = _MAD * float(np.median(np.abs(np.array(levels) - median)))
-    as_slow = sum(each >= (own + median) / 2 for each in levels)
-    return own - median > _MIN_DISTANCE * spread and as_slow <= round(_ALSO_SLOW * len(levels))
+    as_slow = sum(level >= (own_level + median) / 2 for level in levels)
+    return own_level - median > _MIN_DISTANCE * spread and as_slow <= round(_ALSO_SLOW * len(levels))
 
 
 def _are_all_slow(table: ReplicaTable, hosts: _Units, slow: _Slow) -> bool:
     """Return whether most processes of a slow host are slow, rather than one that the host is not to blame for."""
     rows, host = table.starts >= slow.onset, hosts.places[slow.at]
     levels: dict[bool, list[float]] = {True: [], False: []}
-    for each in table.replicas:
-        counts = each.requests[rows].sum(axis=0)
+    for replica in table.replicas:
+        counts = replica.requests[rows].sum(axis=0)
         if counts.sum() >= _MIN_LEVEL_REQUESTS:
-            levels[host_of(each.place) == host].append(_level(counts, hosts, slow.quantile))
+            levels[host_of(replica.place) == host].append(_level(counts, hosts, slow.quantile))
     inside, outside = levels[True], levels[False]
     if not inside or not outside:
         return False
     middle = (max(inside) + float(np.median(outside))) / 2
-    return sum(each < middle for each in inside) <= (len(inside) - 1) // 2
+    return sum(level < middle for level in inside) <= (len(inside) - 1) // 2
 
 
 def _described(table: ReplicaTable, units: _Units, slow: _Slow, hardware: pd.DataFrame | None) -> ReplicaOutlier:
-    place, rows = units.places[slow.at], units.starts >= slow.onset
-    own = units.counts[slow.at]
-    others = units.counts.sum(axis=0) - own
-    expected, _ = _weighted(own[rows], others[rows])
-    mine = own[rows].sum(axis=0)
+    instance, rows = units.places[slow.at], units.starts >= slow.onset
+    own_counts = units.counts[slow.at]
+    others = units.counts.sum(axis=0) - own_counts
+    expected, _ = _weighted(own_counts[rows], others[rows])
+    mine = own_counts[rows].sum(axis=0)
     usual = mine if expected is None else expected
     return ReplicaOutlier(
-        place,
-        replica_names(units.places)[place],
-        sum(each != place for each in units.places if OTHER_PLACES not in each),
+        instance,
+        replica_names(units.places)[instance],
+        sum(other != instance for other in units.places if OTHER_PLACES not in other),
         slow.quantile,
         2.0 ** _level(mine, units, slow.quantile),
         2.0 ** _level(usual, units, slow.quantile),
         int(mine.sum()),
         slow.onset,
-        bool(own[~rows].sum()),
-        _growth(table, place, rows),
-        hardware_differences(hardware, place, units.places, slow.onset) if hardware is not None else (),
+        bool(own_counts[~rows].sum()),
+        _growth(table, instance, rows),
+        hardware_differences(hardware, instance, units.places, slow.onset) if hardware is not None else (),
     )
 
 
-def _growth(table: ReplicaTable, place: str, rows: NDArray[np.bool_]) -> tuple[StageGrowth, ...]:
+def _growth(table: ReplicaTable, instance: str, rows: NDArray[np.bool_]) -> tuple[StageGrowth, ...]:
     inside, outside = (
-        [each for each in table.replicas if (place in (each.place, host_of(each.place))) == is_own]
+        [replica for replica in table.replicas if (instance in (replica.place, host_of(replica.place))) == is_own]
         for is_own in (True, False)
     )
-    n = sum((each.requests[rows].sum(axis=1) for each in inside), np.zeros(int(rows.sum())))
-    whole = sum((each.requests[rows].sum(axis=1) for each in outside), np.zeros(int(rows.sum())))
+    n = sum((replica.requests[rows].sum(axis=1) for replica in inside), np.zeros(int(rows.sum())))
+    whole = sum((replica.requests[rows].sum(axis=1) for replica in outside), np.zeros(int(rows.sum())))
     both = (n > 0) & (whole > 0)
     weights, requests = n[both] / whole[both], max(float(n[both].sum()), 1.0)
-    stages = dict.fromkeys(stage for each in table.replicas for stage in each.stages)
+    stages = dict.fromkeys(stage for replica in table.replicas for stage in replica.stages)
 
     def spent(replicas: Iterable[ReplicaCounts], stage: str) -> Floats:
-        times = (each.stages[stage][rows][both].astype(float) for each in replicas if stage in each.stages)
+        times = (replica.stages[stage][rows][both].astype(float) for replica in replicas if stage in replica.stages)
         return sum(times, np.zeros(len(weights)))
 
     return growth_of(
@@ -503,42 +511,44 @@ _EXPLAINING: Mapping[Measure, float] = {
 
 
 def hardware_differences(
-    frame: pd.DataFrame, place: str, places: Sequence[str], since: int
+    frame: pd.DataFrame, instance: str, places: Sequence[str], since: int
 ) -> tuple[HardwareDifference, ...]:
-    """Return the measures at *place*, in a result of `Reader.hardware`, that differ much from the others *since* a time in Unix seconds.
+    """Return the measures at *instance*, in a result of `Reader.hardware`, that differ much from the others *since* a time in Unix seconds.
 
     Machines and GPUs that several of *places* share explain none of them and are left out.
     """
     recent = frame[frame["at"] >= pd.Timestamp(since, unit="s", tz="UTC")]
-    found: list[HardwareDifference] = []
-    idle = _pair(recent, measures.GPU, place, places)
+    differences: list[HardwareDifference] = []
+    idle = _pair(recent, measures.GPU, instance, places)
     for measure, least in _EXPLAINING.items():
-        pair = _pair(recent, measure, place, places)
+        pair = _pair(recent, measure, instance, places)
         if pair is None:
             continue
-        own, others = pair
-        change = own - others if measure.unit == "1" else own / others - 1 if others > 0 else 0.0
+        own_value, others = pair
+        change = own_value - others if measure.unit == "1" else own_value / others - 1 if others > 0 else 0.0
         is_idler = measure is measures.GPU_CLOCK and idle is not None and idle[0] < idle[1] + _LESS / 2
         if (change <= least if least < 0 else change >= least) and not is_idler:
-            found.append(HardwareDifference(measure, own, others))
-    return tuple(found)
+            differences.append(HardwareDifference(measure, own_value, others))
+    return tuple(differences)
 
 
-def _pair(frame: pd.DataFrame, measure: Measure, place: str, places: Sequence[str]) -> tuple[float, float] | None:
-    """Return the mean of *measure* at *place*, and the median of its means at the other places; None if one is unknown."""
+def _pair(
+    frame: pd.DataFrame, measure: Measure, own_instance: str, places: Sequence[str]
+) -> tuple[float, float] | None:
+    """Return the mean of *measure* at *own_instance*, and the median of its means at the other instances; None if one is unknown."""
     rows = frame[frame["measure"] == measure.key]
     means = {str(where): float(value) for where, value in rows.groupby("place")["mean"].mean().items()}
-    values = {each: _mean_at(means, measure, each, places) for each in places}
-    own = values.pop(place)
-    known = [each for each in values.values() if each is not None]
-    return (own, float(np.median(known))) if own is not None and known else None
+    values = {instance: _mean_at(means, measure, instance, places) for instance in places}
+    own_value = values.pop(own_instance)
+    measured = [value for value in values.values() if value is not None]
+    return (own_value, float(np.median(measured))) if own_value is not None and measured else None
 
 
-def _mean_at(means: Mapping[str, float], measure: Measure, place: str, places: Sequence[str]) -> float | None:
-    host = host_of(place)
-    if measure.of != "process" and sum(host_of(each) == host for each in places) > 1:
+def _mean_at(means: Mapping[str, float], measure: Measure, instance: str, places: Sequence[str]) -> float | None:
+    host = host_of(instance)
+    if measure.of != "process" and sum(host_of(other) == host for other in places) > 1:
         return None
     # A place without a process is a host: the mean of its processes.
-    exact = measure.of == "process" and ":" in place
-    inside = [value for where, value in means.items() if (where == place if exact else host_of(where) == host)]
+    exact = measure.of == "process" and ":" in instance
+    inside = [value for where, value in means.items() if (where == instance if exact else host_of(where) == host)]
     return sum(inside) / len(inside) if inside else None

@@ -40,16 +40,16 @@ class Situation:
     @property
     def kind(self) -> Kind:
         """The first fact that stands out."""
-        found = self.latency
+        latency = self.latency
         by_order: dict[Kind, bool] = {
             "no_data": self.is_silent,
             "failures": self._fails,
             "release": self.release is not None,
-            "first_token": _growth(self.first_token) > _growth(found),
-            "latency": _growth(found) > 0,
+            "first_token": _growth(self.first_token) > _growth(latency),
+            "latency": _growth(latency) > 0,
             "burning": self.is_burning,
             "replica": self.has_slow_replica,
-            "faster": found is not None and found.kind == "improvement" and (found.ratio or 1.0) <= 1 / MATERIAL,
+            "faster": latency is not None and latency.kind == "improvement" and (latency.ratio or 1.0) <= 1 / MATERIAL,
             "none": True,
         }
         return next(kind for kind, holds in by_order.items() if holds)
@@ -61,6 +61,6 @@ class Situation:
         return self.failure_ratio >= (_MORE_FAILURES if is_more or self.are_failures_cause else _MANY_FAILURES)
 
 
-def _growth(found: QuantileComparison | None) -> float:
-    is_slower = found is not None and found.kind == "regression" and (found.ratio or 0.0) >= MATERIAL
-    return (found.ratio or 0.0) if found is not None and is_slower else 0.0
+def _growth(comparison: QuantileComparison | None) -> float:
+    is_slower = comparison is not None and comparison.kind == "regression" and (comparison.ratio or 0.0) >= MATERIAL
+    return (comparison.ratio or 0.0) if comparison is not None and is_slower else 0.0

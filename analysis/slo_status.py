@@ -12,7 +12,7 @@ from .policies import MinimumBadRequests, Severity
 
 # By urgency: unknown states before healthy ones, and states that need no action last.
 SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_data"]
-URGENCY: dict[SloState, int] = {state: place for place, state in enumerate(get_args(SloState))}
+URGENCY: dict[SloState, int] = {state: index for index, state in enumerate(get_args(SloState))}
 # Finest time bucket of the store, and therefore the minimum time for which a service has data.
 _BUCKET = timedelta(seconds=10)
 # A service is silent after this time without requests, if at least this many were expected meanwhile.
@@ -108,7 +108,7 @@ def rule_status(
     objective: float,
     guard: MinimumBadRequests,
 ) -> RuleStatus:
-    long, short = (known_burn_rate(counts[each], objective) for each in (tier.long, tier.short))
+    long, short = (known_burn_rate(counts[window], objective) for window in (tier.long, tier.short))
     return RuleStatus(tier, long, short, tier in firing, is_pending(tier, counts, objective, guard))
 
 

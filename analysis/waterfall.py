@@ -22,7 +22,7 @@ def wall_seconds(duration_ns: int) -> float:
 
 
 def spans_by_start(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(spans, key=lambda each: int(each["start_ns"]))
+    return sorted(spans, key=lambda span: int(span["start_ns"]))
 
 
 def unexplained_ns(spans: Iterable[Mapping[str, Any]], stages_ns: Mapping[str, int]) -> dict[str, int]:
@@ -31,14 +31,14 @@ def unexplained_ns(spans: Iterable[Mapping[str, Any]], stages_ns: Mapping[str, i
     >>> unexplained_ns([{"stage": "forward"}], {"forward": 5, "handler": 2, "overhead": 0})
     {'handler': 2}
     """
-    shown = {each["stage"] for each in spans}
+    shown = {span["stage"] for span in spans}
     return {stage: stages_ns[stage] for stage in UNEXPLAINED if stages_ns.get(stage) and stage not in shown}
 
 
 def position_of(span: Mapping[str, Any], whole: float) -> tuple[float, float]:
     """Return left edge and width of *span* in percent of *whole* seconds, clipped to 0-100 % against clock errors."""
     start, end = (float(span["start_ns"]), float(span["start_ns"]) + float(span["duration_ns"]))
-    left, right = (min(max(each / NS / whole * 100, 0.0), 100.0) for each in (start, end))
+    left, right = (min(max(moment / NS / whole * 100, 0.0), 100.0) for moment in (start, end))
     return left, right - left
 
 
@@ -62,7 +62,7 @@ def lane_of(span: Mapping[str, Any], device: str) -> str:
 def busy_ns(spans: Sequence[Mapping[str, Any]]) -> int:
     """Return the time [ns] during which at least one of *spans* was running."""
     total, reached = 0, 0
-    for span in sorted(spans, key=lambda each: int(each["start_ns"])):
+    for span in sorted(spans, key=lambda span: int(span["start_ns"])):
         start = max(int(span["start_ns"]), reached)
         end = int(span["start_ns"]) + int(span["duration_ns"])
         total += max(end - start, 0)

@@ -89,8 +89,8 @@ def explain_violations(
 def explain_regression(
     read: Reader, selection: Selection, usual_seconds: float, growth: tuple[StageGrowth, ...]
 ) -> Explanation:
-    every, failed = (read.latency(each) for each in (selection, replace(selection, status=STATUS_ERROR)))
-    bad = [each.count_above(usual_seconds).value if each.count else 0.0 for each in (every, failed)]
+    every, failed = (read.latency(side) for side in (selection, replace(selection, status=STATUS_ERROR)))
+    bad = [latency.count_above(usual_seconds).value if latency.count else 0.0 for latency in (every, failed)]
     return _decide(read, selection, (every.count, bad[0], bad[1]), lambda: growth)
 
 
@@ -129,7 +129,7 @@ def _failures(read: Reader, selection: Selection, counts: tuple[float, float, fl
 
 def _most_frequent(counts: Mapping[str, int], of: int | None = None) -> FailureShare | None:
     of = sum(counts.values()) if of is None else of
-    value = max(counts, key=lambda each: counts[each], default="")
+    value = max(counts, key=lambda name: counts[name], default="")
     return FailureShare(value, counts[value], of) if value and counts[value] >= MIN_SHARE * of else None
 
 

@@ -49,11 +49,11 @@ def compare_versions(
     difference = _Difference(policy.canary, rows, tested, old, new)
     starts = sorted({cold, max(len(old) - policy.canary.recent, cold)}) if len(old) > cold else []
     required = math.log(2 * max(len(tested), 1) / policy.canary.error)
-    found = [score for start in starts for score in difference.scores(start, required)]
-    one = max((each for each in found if not each.shared), key=lambda each: each.cell.score, default=None)
-    some = max(found, key=lambda each: each.cell.score, default=None)
-    stages = sorted({stage for score in found for stage in score.moved})
-    moved = {stage: max(score.moved.get(stage, 0.0) for score in found) for stage in stages}
+    scores = [score for start in starts for score in difference.scores(start, required)]
+    one = max((score for score in scores if not score.shared), key=lambda score: score.cell.score, default=None)
+    some = max(scores, key=lambda score: score.cell.score, default=None)
+    stages = sorted({stage for score in scores for stage in score.moved})
+    moved = {stage: max(score.moved.get(stage, 0.0) for score in scores) for stage in stages}
     return TailScore((one and one.cell, some and some.cell), moved)
 
 
@@ -94,10 +94,10 @@ class _Difference:
         evidence = log_evidence(excess / dispersion, variance / dispersion, self._policy.mixture) / required
         sure = plain / np.sqrt(np.maximum(plain_variance * dispersion, LEAST_VARIANCE))
         whole = [number for number, row in enumerate(self._rows) if row.stage == END_TO_END]
-        slower = [each for each in whole if growth[each] >= self._small[each] and sure[each] >= self._policy.sure]
+        slower = [index for index in whole if growth[index] >= self._small[index] and sure[index] >= self._policy.sure]
         if not slower:
             return [
-                _CanaryScore(WindowScore(self._numbers[each], 0.0, 0.0, 0.0), {}, shared=False) for each in whole[:1]
+                _CanaryScore(WindowScore(self._numbers[index], 0.0, 0.0, 0.0), {}, shared=False) for index in whole[:1]
             ]
         grown: dict[str, float] = {}
         moved: dict[str, float] = {}
@@ -143,7 +143,7 @@ def log_evidence(excess: Floats, variance: Floats, mixture: float) -> Floats:
     *excess* is that of the count over its mean under the null hypothesis, *mixture* the standard deviation of the growth in log odds.
     """
     wide = 1 + mixture**2 * variance
-    upper = [math.erfc(-each) / 2 for each in (excess * mixture / np.sqrt(2 * wide)).tolist()]
+    upper = [math.erfc(-exponent) / 2 for exponent in (excess * mixture / np.sqrt(2 * wide)).tolist()]
     chance = np.log(np.maximum(upper, 1e-300))
     return np.log(2) - np.log(wide) / 2 + (excess * mixture) ** 2 / (2 * wide) + chance
 
@@ -177,5 +177,5 @@ def versions_to_compare(serving: set[str], first_seen: Mapping[str, int]) -> tup
     >>> versions_to_compare({"1", "2", "3"}, {"1": 0, "2": 90, "3": 60}), versions_to_compare({"1"}, {"1": 0})
     (('3', '2'), None)
     """
-    found = sorted(serving & set(first_seen), key=lambda version: (first_seen[version], version))[-2:]
-    return (found[0], found[1]) if len(found) > 1 else None
+    newest = sorted(serving & set(first_seen), key=lambda version: (first_seen[version], version))[-2:]
+    return (newest[0], newest[1]) if len(newest) > 1 else None

@@ -54,15 +54,15 @@ class Drift:
 
 def find_drift(policy: DriftPolicy, days: StageSeconds) -> Drift | None:
     """Return the most certain slow growth in *days*, the consecutive days of all weeks of *policy*; None without one."""
-    found = [each for at in policy.at if (each := _drift_at(policy, at, _day_logs(days, at))) is not None]
-    return max(found, key=lambda each: each.low, default=None)
+    drifts = [day_drift for at in policy.at if (day_drift := _drift_at(policy, at, _day_logs(days, at))) is not None]
+    return max(drifts, key=lambda drift: drift.low, default=None)
 
 
 def weekly_latency(days: StageSeconds, at: float) -> float | None:
     """Return quantile *at* of the last week of *days* in seconds; None with too few requests."""
     week = _day_logs(days, at)[-WEEK:]
-    known = np.isfinite(week)
-    return float(np.exp(week[known].mean())) if known.sum() >= LEAST_DAYS else None
+    has_data = np.isfinite(week)
+    return float(np.exp(week[has_data].mean())) if has_data.sum() >= LEAST_DAYS else None
 
 
 def daily_latency(days: StageSeconds, at: float) -> tuple[float | None, ...]:
@@ -76,7 +76,8 @@ def stage_growth(first: StageSeconds, last: StageSeconds, at: float) -> tuple[St
     For the median, it is the growth in all requests.
     """
     stages: Sequence[str] = tuple(sorted({*first.stages, *last.stages}))
-    before, after = (mean_stage_seconds(at if at > 0.5 else 0.0, each, stages) for each in (first, last))  # noqa: PLR2004
+    quantile = at if at > 0.5 else 0.0  # noqa: PLR2004 - the median
+    before, after = (mean_stage_seconds(quantile, side, stages) for side in (first, last))
     if before is None or after is None:
         return ()
     return growth_of(dict(zip(stages, (after - before).tolist(), strict=True)))
@@ -103,10 +104,10 @@ def _drift_at(policy: DriftPolicy, at: float, logs: Floats) -> Drift | None:
 
 def _day_logs(days: StageSeconds, at: float) -> Floats:
     """Return the log of quantile *at* of each day, interpolated within its bucket; nan with too few requests."""
-    found = np.full(len(days.total), np.nan)
+    logs = np.full(len(days.total), np.nan)
     for day, counts in enumerate(days.total):
         n = int(counts.sum())
         if n and has_enough_samples(n, at):
             edge = np.interp(at * n, np.cumsum(counts), days.index + 1)
-            found[day] = edge * math.log(2) / BUCKETS_A_DOUBLING
-    return found
+            logs[day] = edge * math.log(2) / BUCKETS_A_DOUBLING
+    return logs

@@ -24,19 +24,19 @@ _SURE, _MIN_GROWTH = 2.5, 0.03
 _MIN_STEPS = 5
 
 
-def share_explained_by_hosts(own: ReplicaTable, others: Sequence[ReplicaTable], onset: float) -> float:
-    """Return the share of the growth of the work of *own* since *onset* that other services on its hosts explain, in [0, 1]."""
+def share_explained_by_hosts(replica_table: ReplicaTable, others: Sequence[ReplicaTable], onset: float) -> float:
+    """Return the share of the growth of the work of *replica_table* since *onset* that other services on its hosts explain, in [0, 1]."""
     grown = explained = 0.0
-    for host in sorted({host_of(each.place) for each in own.replicas}):
-        requests, stages = _on_host(own, host)
-        is_after = own.starts >= onset
+    for host in sorted({host_of(replica.place) for replica in replica_table.replicas}):
+        requests, stages = _on_host(replica_table, host)
+        is_after = replica_table.starts >= onset
         before, after = ~is_after & (requests > 0), is_after & (requests > 0)
         if not before.any() or not after.any():
             continue
         work = sum(stages.values(), np.zeros(len(requests)))
         usual = work[before].sum() / requests[before].sum()
         more = usual * math.expm1(_sure_growth(requests, work, before, after)) * requests[after].sum()
-        growths = [each for table in others if (each := _common_growth(table, host, onset)) is not None]
+        growths = [growth for table in others if (growth := _common_growth(table, host, onset)) is not None]
         by_host = usual * math.expm1(median(growths)) * requests[after].sum() if growths else 0.0
         grown += more
         explained += min(by_host, more)
@@ -47,18 +47,18 @@ def _on_host(table: ReplicaTable, host: str) -> tuple[Floats, dict[str, Floats]]
     """Return the requests of *table* on *host*, and the time in each stage in which it works, by step."""
     requests = np.zeros(len(table.starts))
     stages: dict[str, Floats] = {}
-    for each in table.replicas:
-        if host_of(each.place) == host:
-            requests += each.requests.sum(axis=1)
-            for stage, spent in each.stages.items():
+    for replica in table.replicas:
+        if host_of(replica.place) == host:
+            requests += replica.requests.sum(axis=1)
+            for stage, spent in replica.stages.items():
                 if _is_work(stage):
                     stages[stage] = stages.get(stage, np.zeros(len(spent))) + spent
     return requests, stages
 
 
 def _is_work(stage: str) -> bool:
-    known = BY_KEY.get(stage)
-    return stage not in (OVERHEAD, UNTIMED) and not (known and known.waiting)
+    definition = BY_KEY.get(stage)
+    return stage not in (OVERHEAD, UNTIMED) and not (definition and definition.waiting)
 
 
 def _common_growth(table: ReplicaTable, host: str, onset: float) -> float | None:

@@ -141,8 +141,8 @@ def learn_reference_by_day(
 
     *days* returns the days, oldest first, one at a time to limit memory use: for the counts, and without *sums* for the thresholds.
     """
-    total, own = total_histograms(days() if sums is None else [sums])
-    rows = statistic.rows_of(policy, total, own)
+    total, by_stage = total_histograms(days() if sums is None else [sums])
+    rows = statistic.rows_of(policy, total, by_stage)
     joined: statistic.TailCounts | None = None
     for day in days():
         counted = statistic.count_beyond(rows, day)
@@ -153,12 +153,12 @@ def learn_reference_by_day(
 def total_histograms(days: Iterable[statistic.MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
     """Return the histogram of the end-to-end latency and the histograms of all stages, summed over *days*."""
     total: Histogram = Histogram()
-    own: dict[str, Histogram] = {}
+    by_stage: dict[str, Histogram] = {}
     for day in days:
         total.merge(_histogram(day, day.total))
         for stage, counts in zip(day.stages, day.own, strict=True):
-            own.setdefault(stage, Histogram()).merge(_histogram(day, counts))
-    return total, {stage: histogram for stage, histogram in own.items() if histogram.count}
+            by_stage.setdefault(stage, Histogram()).merge(_histogram(day, counts))
+    return total, {stage: histogram for stage, histogram in by_stage.items() if histogram.count}
 
 
 def _histogram(day: statistic.MinuteHistograms, counts: np.ndarray) -> Histogram:
@@ -228,7 +228,7 @@ class TailScorer:
     def score(self, recent: statistic.TailCounts) -> TailScore:
         sums = statistic.PrefixSums(recent)
         cells = tuple(
-            max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)
+            max(windows, key=lambda cell: cell.score, default=None) for windows in self._whole.cells(sums, best=True)
         )
         asked = max((cell.score for cell in cells if cell), default=0.0) >= self._asks_stages
         crowded = self._crowded(recent.requests)
@@ -242,26 +242,26 @@ class TailScorer:
         return np.convolve(requests[-self._longest :], np.ones(LOAD_MINUTES), "valid") / LOAD_MINUTES > self._peak
 
     def _moved(self, sums: statistic.PrefixSums, *, was_crowded: bool) -> tuple[dict[str, float], bool]:
-        found: dict[str, WindowScore] = {}
+        largest: dict[str, WindowScore] = {}
         for cells in self._stages.cells(sums, best=False):
             for cell in cells:
                 stage = self._rows[cell.row].stage
-                found[stage] = max(found.get(stage, cell), cell, key=lambda each: each.score)
-        waits = {stage: found.pop(stage) for stage in self._waits.stages if stage in found}
-        moved = {stage: max(cell.score, 0.0) for stage, cell in found.items()}
+                largest[stage] = max(largest.get(stage, cell), cell, key=lambda window: window.score)
+        waits = {stage: largest.pop(stage) for stage in self._waits.stages if stage in largest}
+        moved = {stage: max(cell.score, 0.0) for stage, cell in largest.items()}
         # Requests of a crowd wait for each other.
         if not was_crowded and max(moved.values(), default=0.0) < self._alike.least:
             moved |= {stage: max(self._waits.part * cell.score, 0.0) for stage, cell in waits.items()}
-        return moved, self._is_shared(list(found.values()))
+        return moved, self._is_shared(list(largest.values()))
 
     def _is_shared(self, cells: Sequence[WindowScore]) -> bool:
-        first = max(cells, key=lambda each: each.score, default=None)
+        first = max(cells, key=lambda cell: cell.score, default=None)
         if first is None or first.score < self._alike.least:
             return False
-        return any(self._is_alike(first, each) for each in cells if each is not first)
+        return any(self._is_alike(first, cell) for cell in cells if cell is not first)
 
     def _is_alike(self, first: WindowScore, other: WindowScore) -> bool:
-        growth = [each.excess / self._rows[each.row].sensitivity for each in (first, other)]
+        growth = [compared.excess / self._rows[compared.row].sensitivity for compared in (first, other)]
         return other.score >= self._alike.score * min(first.score, 1) and growth[1] >= self._alike.growth * growth[0]
 
 
@@ -408,10 +408,10 @@ def advance_alarm(
     went_on = replace(
         progress,
         at=at,
-        runs=_count_minutes(progress.runs, [each and not is_shared for each in over]),
-        slow=_count_minutes(progress.slow, [each and not is_shared for each in slowly]),
+        runs=_count_minutes(progress.runs, [is_over and not is_shared for is_over in over]),
+        slow=_count_minutes(progress.slow, [is_over and not is_shared for is_over in slowly]),
         released=_count_minutes(
-            progress.released, [each and new and not is_shared for each, new in zip(soon, since, strict=True)]
+            progress.released, [is_over and new and not is_shared for is_over, new in zip(soon, since, strict=True)]
         ),
         calm=progress.calm + 1 if tail_score.score < fire.calm else 0,
         quiet=progress.quiet + 1 if tail_score.score < fire.quiet else 0,
@@ -446,15 +446,15 @@ def _windows_above(
     is_one_stage = tail_score.key >= 1 and not is_shared
     eased = rules.ease.needed(0.0 if is_shared else tail_score.key)
     single = rules.ease.one_stage if is_one_stage else 1.0
-    found: list[bool] = []
+    is_above: list[bool] = []
     for window, score in zip(rules.windows, tail_score.scores, strict=True):
         needed = part * rules.strictness * (single if window.alone or window.only_released else eased)
         allowed = not window.only_released or (is_one_stage and window.length <= fresh <= rules.fire.soon)
-        found.append(allowed and score >= needed)
-    return found
+        is_above.append(allowed and score >= needed)
+    return is_above
 
 
 def _count_minutes(before: tuple[int, ...], over: Sequence[bool]) -> tuple[int, ...]:
     """Return the number of consecutive minutes; counts from another number of windows start anew."""
-    known = before if len(before) == len(over) else (0,) * len(over)
-    return tuple(run + 1 if each else 0 for run, each in zip(known, over, strict=True))
+    runs = before if len(before) == len(over) else (0,) * len(over)
+    return tuple(run + 1 if is_over else 0 for run, is_over in zip(runs, over, strict=True))

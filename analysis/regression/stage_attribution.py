@@ -54,7 +54,7 @@ class Suspect:
 def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> StageBaseline:
     blame = policy.blame
     stages = tuple(sorted({stage for day in days for stage in day.stages}))
-    found: list[Floats] = []
+    daily_means: list[Floats] = []
     hours: list[int] = []
     for day in days:
         per_block = max(blame.block // day.step, 1)
@@ -62,9 +62,9 @@ def learn_stage_baseline(policy: TailPolicy, days: Sequence[StageSeconds]) -> St
             start = day.start + first * day.step
             means = mean_stage_seconds(blame.band, day.between(start, start + per_block * day.step), stages)
             if means is not None:
-                found.append(means)
+                daily_means.append(means)
                 hours.append(start // 60 % HOURS)
-    values = np.array(found).reshape(len(found), len(stages))
+    values = np.array(daily_means).reshape(len(daily_means), len(stages))
     usual = _by_hour(values, np.array(hours, int))
     around = values - usual[np.array(hours, int)]
     spread = _spread(around) if len(values) else np.zeros(len(stages))
@@ -103,20 +103,20 @@ def rank_growth(
     """Return the stages by their growth *grown* [seconds], most suspect first."""
     whole = sum(grown.values())
     spread = dict(zip(habits.stages, habits.spread, strict=True))
-    found = [
+    suspects = [
         Suspect(stage, delta, delta / whole if whole else 0.0, delta / max(spread.get(stage, 0.0), LEAST_SPREAD))
         for stage, delta in grown.items()
     ]
-    guilt = _blame_seconds(policy, found, moved)
-    return tuple(sorted(found, key=lambda one: (-guilt[one.stage], -one.seconds)))
+    guilt = _blame_seconds(policy, suspects, moved)
+    return tuple(sorted(suspects, key=lambda one: (-guilt[one.stage], -one.seconds)))
 
 
-def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
+def _blame_seconds(policy: TailPolicy, suspects: Sequence[Suspect], moved: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds attributed to each stage: its growth weighted by the confidence that the stage moved.
 
     Growth of stages that follow others is attributed to the most suspect other stage, as far as that certainly moved.
     """
-    guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in found}
+    guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in suspects}
     followers = policy.stage_key.followers & set(guilt)
     leader = max(sorted(set(guilt) - followers), key=lambda stage: guilt[stage], default="")
     credit = min(max(moved.get(leader, 0.0), 0.0), 1.0) ** 4
@@ -129,8 +129,8 @@ def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[
 
 def _confidence(policy: TailPolicy, one: Suspect, moved: Mapping[str, float]) -> float:
     """Return the confidence in [0, 1] that a stage moved, from its score, or from its baseline if there is no score."""
-    own = moved.get(one.stage)
-    sure = one.z / policy.blame.sure if own is None else own
+    moved_score = moved.get(one.stage)
+    sure = one.z / policy.blame.sure if moved_score is None else moved_score
     return min(max(sure, 0.0), 1.0) ** 2
 
 

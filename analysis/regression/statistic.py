@@ -134,19 +134,19 @@ class TailCounts:
         return TailCounts(self.start + first, self.requests[first:], self.n[:, first:], self.beyond[:, first:])
 
 
-def rows_of(policy: TailPolicy, total: Histogram, own: dict[str, Histogram]) -> tuple[Row, ...]:
+def rows_of(policy: TailPolicy, total: Histogram, by_stage: dict[str, Histogram]) -> tuple[Row, ...]:
     """Return the rows for the histograms of the reference, end-to-end latency first."""
     rows = [_row(END_TO_END, at, total) for at in policy.at]
     key = policy.stage_key
-    for stage in sorted(own):
+    for stage in sorted(by_stage):
         if stage not in key.left_out:
-            rows += [_row(stage, at, own[stage]) for at in key.quantiles(stage)]
+            rows += [_row(stage, at, by_stage[stage]) for at in key.quantiles(stage)]
     return tuple(row for row in rows if row is not None)
 
 
 def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
     """Count the requests of *minutes* beyond the threshold of each of *rows*."""
-    whole, own = _from_above(minutes.total), _from_above(minutes.own)
+    whole, stage_counts = _from_above(minutes.total), _from_above(minutes.own)
     width = len(minutes.index)
     firsts = np.searchsorted(minutes.index, [row.edge for row in rows], side="right").tolist()
     n = np.zeros((len(rows), len(minutes)))
@@ -154,7 +154,7 @@ def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
     for number, (row, first) in enumerate(zip(rows, firsts, strict=True)):
         if row.stage and row.stage not in minutes.stages:
             continue
-        counts = own[minutes.stages.index(row.stage)] if row.stage else whole
+        counts = stage_counts[minutes.stages.index(row.stage)] if row.stage else whole
         n[number] = counts[:, width]
         if row.at == MEAN:
             beyond[number] = minutes.total @ bucket_middles(np.minimum(minutes.index, row.edge)) / row.unit
@@ -190,7 +190,7 @@ def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | No
     index = np.array(sorted(histogram.buckets))
     if not len(index):
         return None
-    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
+    amount = np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
     share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
     usable = share > 0
     if not usable.any():
@@ -203,9 +203,9 @@ def _mean_row(stage: str, histogram: Histogram) -> Row | None:
     index = np.array(sorted(histogram.buckets))
     if not len(index):
         return None
-    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
-    place = np.searchsorted(histogram.zero + np.cumsum(amount), MOST * histogram.count)
-    edge = int(index[min(int(place), len(index) - 1)])
+    amount = np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
+    position = np.searchsorted(histogram.zero + np.cumsum(amount), MOST * histogram.count)
+    edge = int(index[min(int(position), len(index) - 1)])
     seconds = bucket_middles(np.minimum(index, edge))
     unit = float(amount @ seconds**2 / (amount @ seconds))
     return _with_sensitivity(
@@ -223,7 +223,7 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
     if row.at == MEAN or not growth:
         return float(np.log1p(growth))
     index = np.array(sorted(histogram.buckets))
-    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
+    amount = np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
     share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
     moved = row.edge - BUCKETS_A_DOUBLING * np.log2(1 + growth)
     return float(np.log(np.interp(moved, index, share, left=1.0) / np.interp(row.edge, index, share)))
@@ -307,15 +307,15 @@ def fit_model(
     logs = np.log(np.maximum(requests, 1) / FIT_BLOCK)
     low, middle, peak, high = np.quantile(logs[busy], (0.01, 0.5, PEAK, 0.99)) if busy.any() else np.zeros(4)
     bounds = (float(low) - load, float(middle), float(high) + load)
-    known = model_features(bounds, requests, lengths, counts.start + ends)
+    features = model_features(bounds, requests, lengths, counts.start + ends)
     if not rhythm:
-        known[:, 3:] = 0
+        features[:, 3:] = 0
     starts = (counts.start + ends - lengths)[busy]
-    night = _find_night(known[busy], n[0][busy], beyond[0][busy], rows[0], starts) if week else 0
+    night = _find_night(features[busy], n[0][busy], beyond[0][busy], rows[0], starts) if week else 0
     days = (starts - night) // DAY
-    weights, weekdays = np.zeros((len(rows), known.shape[1])), np.zeros((len(rows), WEEK))
+    weights, weekdays = np.zeros((len(rows), features.shape[1])), np.zeros((len(rows), WEEK))
     for r, row in enumerate(rows):
-        observed = known[busy], n[r][busy], beyond[r][busy], row
+        observed = features[busy], n[r][busy], beyond[r][busy], row
         if week:
             weekdays[r] = _fit_weekdays(*observed, days)
         weights[r] = _fit_row(*observed, weekdays[r][_weekdays(days)])[0]
@@ -344,11 +344,11 @@ def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints
     """
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
-    known = model_features(asked.load, requests, lengths, sums.start + ends)
-    normal = asked.usual_excess(known, sums.start + ends - lengths)
+    features = model_features(asked.load, requests, lengths, sums.start + ends)
+    normal = asked.usual_excess(features, sums.start + ends - lengths)
     difference = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST)) - normal
-    place = np.searchsorted(asked.blocks, lengths)
-    scatter = np.where(known[:, 1] >= asked.peak, asked.strained[:, place], asked.scatter[:, place])
+    position = np.searchsorted(asked.blocks, lengths)
+    scatter = np.where(features[:, 1] >= asked.peak, asked.strained[:, position], asked.scatter[:, position])
     return difference / np.sqrt(scatter**2 + 1 / (expected * np.exp(normal) + HALF_REQUEST)), difference, expected
 
 
@@ -370,40 +370,42 @@ def sliding_statistic(
     return trimmed_mean(window, values[:, back])
 
 
-def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row, usual: Floats | float = 0.0) -> tuple[Floats, ...]:
-    """Return the weights of the features *known*, and the residuals and weights of the blocks; *usual* is subtracted."""
+def _fit_row(features: Floats, n: Floats, beyond: Floats, row: Row, usual: Floats | float = 0.0) -> tuple[Floats, ...]:
+    """Return the weights of the features *features*, and the residuals and weights of the blocks; *usual* is subtracted."""
     expected = n * row.expected
     wanted = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST)) - usual
     sure = 1 / (FIRST_SCATTER**2 + 1 / (expected + HALF_REQUEST))
     weight = sure
-    found: Floats = np.zeros(known.shape[1])
+    coefficients: Floats = np.zeros(features.shape[1])
     for _ in range(FIT_ROUNDS):
-        weighted = known * weight[:, None]
-        found = np.asarray(np.linalg.lstsq(known.T @ weighted, weighted.T @ wanted, rcond=1e-9)[0], np.float64)
-        left = (wanted - known @ found) * np.sqrt(sure)
+        weighted = features * weight[:, None]
+        coefficients = np.asarray(
+            np.linalg.lstsq(features.T @ weighted, weighted.T @ wanted, rcond=1e-9)[0], np.float64
+        )
+        left = (wanted - features @ coefficients) * np.sqrt(sure)
         spread = 1.4826 * np.median(np.abs(left)) + 1e-9
         weight = sure * np.minimum(1, HUBER * spread / np.maximum(np.abs(left), 1e-9))
-    return found, wanted - known @ found, weight
+    return coefficients, wanted - features @ coefficients, weight
 
 
-def _fit_weekdays(known: Floats, n: Floats, beyond: Floats, row: Row, days: Ints) -> Floats:
+def _fit_weekdays(features: Floats, n: Floats, beyond: Floats, row: Row, days: Ints) -> Floats:
     """Return the effect of each weekday, shrunk to zero by as much as days of the same weekday differ; shape (7,).
 
     Two days of a weekday cannot tell a weekday from a slow day, so these are random effects: each is multiplied by its share of the
     variance that is due to weekdays, or by zero if chance explains them (C. N. Morris, JASA 78 (1983), 47-55).
     """
-    found, left, weight = _fit_row(np.hstack((known, np.eye(WEEK)[_weekdays(days)])), n, beyond, row)
-    each, day, blocks = np.unique(days, return_inverse=True, return_counts=True)
+    coefficients, left, weight = _fit_row(np.hstack((features, np.eye(WEEK)[_weekdays(days)])), n, beyond, row)
+    distinct_days, day, blocks = np.unique(days, return_inverse=True, return_counts=True)
     rest = np.bincount(day, left * weight) / np.bincount(day, weight)
     usable = blocks >= LEAST_BLOCKS
-    of_day = _weekdays(each[usable])
+    of_day = _weekdays(distinct_days[usable])
     times = np.bincount(of_day, minlength=WEEK)
     repeated = int(np.maximum(times - 1, 0).sum())
     if repeated < WEEK // 2 or (times > 0).sum() <= WEEK // 2:
         return np.zeros(WEEK)
     means = np.bincount(of_day, rest[usable], WEEK) / np.maximum(times, 1)
     within = float(((rest[usable] - means[of_day]) ** 2).sum()) / repeated / np.maximum(times, 1)
-    effects = np.where(times > 0, found[-WEEK:], 0.0)
+    effects = np.where(times > 0, coefficients[-WEEK:], 0.0)
     effects[times > 0] -= effects[times > 0].mean()
     whole, chance = float(np.var(effects[times > 0], ddof=1)), float(within[times > 0].mean())
     if whole < LEAST_F * chance:
@@ -411,12 +413,12 @@ def _fit_weekdays(known: Floats, n: Floats, beyond: Floats, row: Row, days: Ints
     return effects * (whole - chance) / np.maximum(whole - chance + within, 1e-12)
 
 
-def _find_night(known: Floats, n: Floats, beyond: Floats, row: Row, starts: Ints) -> int:
+def _find_night(features: Floats, n: Floats, beyond: Floats, row: Row, starts: Ints) -> int:
     """Return the minute of the day (UTC), a full hour, from which on weekdays explain the blocks at *starts* best."""
     error: dict[int, float] = {}
     for night in range(0, DAY, 60):
         of_week = np.eye(WEEK)[_weekdays((starts - night) // DAY)]
-        _, left, weight = _fit_row(np.hstack((known, of_week)), n, beyond, row)
+        _, left, weight = _fit_row(np.hstack((features, of_week)), n, beyond, row)
         error[night] = float((np.abs(left) * np.sqrt(weight)).sum())
     return min(error, key=lambda night: error[night])
 

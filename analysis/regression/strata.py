@@ -46,7 +46,7 @@ def learn_strata(
         value: {stage: at - usual[stage] for stage, at in _quantiles(part, left_out).items() if stage in usual}
         for value, part in large.items()
     }
-    whole_shifts = [each.get(END_TO_END, 0) for each in shifts.values()]
+    whole_shifts = [stage_shifts.get(END_TO_END, 0) for stage_shifts in shifts.values()]
     if len(shifts) < 2 or max(whole_shifts) - min(whole_shifts) < _MIN_SHIFT:  # noqa: PLR2004 - one is the whole
         return None
     return Strata(dimension, shifts)
@@ -62,29 +62,31 @@ def pool(strata: Strata, whole: MinuteHistograms, parts: Mapping[str, MinuteHist
     reached = [part.index[[0, -1]] - by for part, shift in moved for by in (0, *shift.values())]
     ends = np.concatenate([whole.index[[0, -1]], *reached])
     first, last = int(ends.min()), int(ends.max())
-    total, own = (np.zeros((*counts.shape[:-1], last - first + 1), np.int64) for counts in (whole.total, whole.own))
-    total[..., whole.index - first], own[..., whole.index - first] = whole.total, whole.own
+    total, stage_counts = (
+        np.zeros((*counts.shape[:-1], last - first + 1), np.int64) for counts in (whole.total, whole.own)
+    )
+    total[..., whole.index - first], stage_counts[..., whole.index - first] = whole.total, whole.own
     for part, shift in moved:
         _move(total, part.total, part.index - first, shift.get(END_TO_END, 0))
         for stage, counts in zip(part.stages, part.own, strict=True):
             if stage in whole.stages and stage in shift:
-                _move(own[whole.stages.index(stage)], counts, part.index - first, shift[stage])
+                _move(stage_counts[whole.stages.index(stage)], counts, part.index - first, shift[stage])
     index = np.arange(first, last + 1)
-    return MinuteHistograms(whole.start, index, np.maximum(total, 0), whole.stages, np.maximum(own, 0))
+    return MinuteHistograms(whole.start, index, np.maximum(total, 0), whole.stages, np.maximum(stage_counts, 0))
 
 
-def _move(found: Ints, counts: NDArray[np.int64], place: Ints, shift: int) -> None:
-    found[..., place] -= counts
-    found[..., place - shift] += counts
+def _move(target: Ints, counts: NDArray[np.int64], positions: Ints, shift: int) -> None:
+    target[..., positions] -= counts
+    target[..., positions - shift] += counts
 
 
 def _quantiles(minutes: MinuteHistograms, left_out: Collection[str]) -> dict[str, int]:
     by_stage = {END_TO_END: minutes.total} | {
         stage: counts for stage, counts in zip(minutes.stages, minutes.own, strict=True) if stage not in left_out
     }
-    found: dict[str, int] = {}
+    quantiles: dict[str, int] = {}
     for stage, counts in by_stage.items():
         sums = counts.sum(axis=0, dtype=np.int64).cumsum()
         if len(sums) and sums[-1]:
-            found[stage] = int(minutes.index[np.searchsorted(sums, _COMMON * sums[-1])])
-    return found
+            quantiles[stage] = int(minutes.index[np.searchsorted(sums, _COMMON * sums[-1])])
+    return quantiles

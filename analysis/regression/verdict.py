@@ -62,10 +62,14 @@ def make_verdict(
 def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None, float | None, Estimate | None]:
     if at == MEAN:
         return mean_latency(before), mean_latency(after), compare_means(before, after)
-    found = compare_quantile(before, after, float(at))
-    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
-        return found.a_value, found.b_value, None
-    return found.a_value, found.b_value, Estimate(found.ratio, found.ratio_low, found.ratio_high)
+    comparison = compare_quantile(before, after, float(at))
+    if comparison.ratio is None or comparison.ratio_low is None or comparison.ratio_high is None:
+        return comparison.a_value, comparison.b_value, None
+    return (
+        comparison.a_value,
+        comparison.b_value,
+        Estimate(comparison.ratio, comparison.ratio_low, comparison.ratio_high),
+    )
 
 
 def strongest_window(tail_score: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
@@ -96,7 +100,9 @@ def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: 
     if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
         return ""
     version, first = max(releases.items(), key=lambda item: item[1])
-    before, after = (each / timedelta(minutes=1) for each in (watching.released_before, watching.released_after))
+    before, after = (
+        tolerance / timedelta(minutes=1) for tolerance in (watching.released_before, watching.released_after)
+    )
     return version if is_near_onset(first, began, before, after) else ""
 
 
@@ -120,8 +126,8 @@ class TrafficShift:
 
 def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[TrafficShift, ...]:
     """Return the significant changes of the mix, one per dimension, each for the value that changed most."""
-    found = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
-    return tuple(shift for shift in found if shift is not None)
+    shifts = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
+    return tuple(shift for shift in shifts if shift is not None)
 
 
 def share_explained_by_traffic(
@@ -133,11 +139,11 @@ def share_explained_by_traffic(
     share of *after* (direct standardization). A value with too few requests before is expected to have the latency of all. The batch
     size adds its share to that of the others, which depend on each other; *pooled* attributes (`strata`) explain nothing.
     """
-    found = {key: _share_explained_by(key, before, after, quantile) for key in _TRAFFIC if key != pooled}
-    batch = found.pop(_BATCH)
-    key = max(found, key=lambda each: found[each])
-    share = max(found[key], 0.0) + max(batch, 0.0)
-    return (share, key if found[key] >= batch else _BATCH) if share else (0.0, "")
+    shares = {key: _share_explained_by(key, before, after, quantile) for key in _TRAFFIC if key != pooled}
+    batch = shares.pop(_BATCH)
+    key = max(shares, key=lambda cause: shares[cause])
+    share = max(shares[key], 0.0) + max(batch, 0.0)
+    return (share, key if shares[key] >= batch else _BATCH) if share else (0.0, "")
 
 
 def _share_explained_by(key: str, before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float) -> float:
@@ -152,27 +158,27 @@ def _share_explained_by(key: str, before: Sequence[AttributeCounts], after: Attr
         for bucket, count in like.items():
             expected[bucket] = expected.get(bucket, 0.0) + count * counts.total() / like.total()
     reached = sum(now.values(), Counter[int]())
-    first, middle, last = (_bucket_of_quantile(each, quantile) for each in (everything, expected, reached))
+    first, middle, last = (_bucket_of_quantile(counts, quantile) for counts in (everything, expected, reached))
     return (middle - first) / (last - first) if last > first else 0.0
 
 
 def _requests_by_value(tables: Sequence[AttributeCounts], key: str) -> dict[str, Counter[int]]:
-    found: dict[str, Counter[int]] = {}
+    by_value: dict[str, Counter[int]] = {}
     for table in tables:
         for value, counts in table.requests.get(key, {}).items():
             amounts = counts.sum(axis=0).tolist()
             buckets = {index: count for index, count in zip(table.index.tolist(), amounts, strict=True) if count}
-            found.setdefault(value, Counter()).update(buckets)
-    return {value: counts for value, counts in found.items() if counts}
+            by_value.setdefault(value, Counter()).update(buckets)
+    return {value: counts for value, counts in by_value.items() if counts}
 
 
 def _bucket_of_quantile(counts: Mapping[int, float], quantile: float) -> float:
     """Return the position of *quantile* in buckets, which are equally wide in the logarithm of the latency."""
     index = sorted(counts)
-    sums = np.cumsum([counts[each] for each in index])
-    place = int(np.searchsorted(sums, quantile * sums[-1]))
-    below = sums[place - 1] if place else 0.0
-    return index[place] + (quantile * float(sums[-1]) - float(below)) / counts[index[place]]
+    sums = np.cumsum([counts[bucket] for bucket in index])
+    position = int(np.searchsorted(sums, quantile * sums[-1]))
+    below = sums[position - 1] if position else 0.0
+    return index[position] + (quantile * float(sums[-1]) - float(below)) / counts[index[position]]
 
 
 def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:
@@ -210,7 +216,7 @@ def _largest_shift(
     shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
     grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
     # With two values, one grows by as much as the other shrinks: the growing value is reported.
-    value = max(grown, key=lambda each: (abs(grown[each]), grown[each]))
+    value = max(grown, key=lambda candidate: (abs(grown[candidate]), grown[candidate]))
     a, b = shares[value]
     both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
     noise = policy.errors * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
@@ -227,9 +233,11 @@ def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], qua
         for index, count in histogram.buckets.items():
             amounts[index] = amounts.get(index, 0.0) + count * weights[group]
     index = np.array(sorted(amounts), np.int64)
-    sums: Floats = zero + np.cumsum([amounts[each] for each in index.tolist()])
+    sums: Floats = zero + np.cumsum([amounts[bucket] for bucket in index.tolist()])
     whole = float(sums[-1]) if len(sums) else zero
-    place = int(np.searchsorted(sums, quantile * whole * (1 - 1e-12)))
+    position = int(np.searchsorted(sums, quantile * whole * (1 - 1e-12)))
     return (
-        0.0 if quantile * whole <= zero or not len(index) else float(bucket_middles(index)[min(place, len(index) - 1)])
+        0.0
+        if quantile * whole <= zero or not len(index)
+        else float(bucket_middles(index)[min(position, len(index) - 1)])
     )
