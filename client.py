@@ -343,8 +343,8 @@ class Client:
         """Return the objectives with their status: state, error budget left, burn rates; periods in seconds."""
         answer = self.get("query/slo", service=service, name=name)
         rows = [
-            {**each["slo"], **{key: value for key, value in each.items() if key != "slo"}}
-            for each in answer["objectives"]
+            {**objective["slo"], **{key: value for key, value in objective.items() if key != "slo"}}
+            for objective in answer["objectives"]
         ]
         names = list(dict.fromkeys(key for row in rows for key in row))
         columns = [{"name": name} for name in names]
@@ -374,11 +374,11 @@ class Client:
         (resource,) = answer["resourceSpans"]
         spans = resource["scopeSpans"][0]["spans"]
         first = int(spans[0]["startTimeUnixNano"])
-        rows = [_span(each, first) for each in spans]
-        made = pd.DataFrame(rows)
-        made["at"] = pd.to_datetime(made["at"], utc=True)
-        made.attrs = {"resource": _attributes(resource["resource"]), "profile": answer.get("profile", [])}
-        return made
+        rows = [_span(span, first) for span in spans]
+        frame = pd.DataFrame(rows)
+        frame["at"] = pd.to_datetime(frame["at"], utc=True)
+        frame.attrs = {"resource": _attributes(resource["resource"]), "profile": answer.get("profile", [])}
+        return frame
 
     def view(
         self, path: str, *, chart: str | None = None, table: str | None = None, **window: Unpack[WindowArguments]
@@ -405,7 +405,7 @@ class Client:
         query |= {_PARAMETERS[key]: value for key, value in window.items() if value is not None}
         answer = self.get("view", **query)
         if "head" in answer:
-            answer["columns"] = [{"name": each} for each in answer.pop("head")]
+            answer["columns"] = [{"name": name} for name in answer.pop("head")]
         return _frame(answer)
 
     def add_event(
@@ -497,7 +497,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if key == "percentiles" and not isinstance(value, str):
-        return ",".join(_percentile(each) for each in (value if isinstance(value, Sequence) else [value]))
+        return ",".join(_percentile(number) for number in (value if isinstance(value, Sequence) else [value]))
     if isinstance(value, Mapping):
         return ",".join(
             f"{quote(k, safe='')}:{quote(v, safe='')}" if v else quote(k, safe="") for k, v in value.items()
@@ -515,11 +515,11 @@ def _percentile(ratio: float) -> str:
 def _frame(answer: Mapping[str, Any]) -> pd.DataFrame:
     """Return the table of a response, with all its other fields in `attrs`."""
     columns, rows = answer["columns"], answer["rows"]
-    values = {place: _series(each, [row[place] for row in rows]) for place, each in enumerate(columns)}
-    made = pd.DataFrame(values)
-    made.columns = [_name(each) for each in columns]
-    made.attrs = {key: value for key, value in answer.items() if key not in ("columns", "rows")}
-    return made
+    values = {index: _series(column, [row[index] for row in rows]) for index, column in enumerate(columns)}
+    frame = pd.DataFrame(values)
+    frame.columns = [_name(column) for column in columns]
+    frame.attrs = {key: value for key, value in answer.items() if key not in ("columns", "rows")}
+    return frame
 
 
 def _name(column: Mapping[str, str]) -> str:
@@ -528,11 +528,11 @@ def _name(column: Mapping[str, str]) -> str:
 
 
 def _series(column: Mapping[str, str], values: list[Any]) -> pd.Series:
-    known = [each for each in values if each is not None]
-    is_time = all(isinstance(each, str) and _TIME.fullmatch(each) for each in known)
-    if is_time and (known or _TIME_COLUMN.fullmatch(column["name"])):
+    present = [value for value in values if value is not None]
+    is_time = all(isinstance(value, str) and _TIME.fullmatch(value) for value in present)
+    if is_time and (present or _TIME_COLUMN.fullmatch(column["name"])):
         return pd.Series(pd.to_datetime(values, utc=True, format="ISO8601")).astype("datetime64[us, UTC]")
-    if "unit" in column and all(isinstance(each, (int, float)) for each in known):
+    if "unit" in column and all(isinstance(value, (int, float)) for value in present):
         return pd.Series(values, dtype="float64")
     return pd.Series(values)
 
@@ -553,8 +553,8 @@ def _span(span: Mapping[str, Any], first: int) -> dict[str, Any]:
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of an OTLP resource or span by key."""
-    found: dict[str, Any] = {}
-    for each in holder["attributes"]:
-        ((kind, value),) = each["value"].items()
-        found[each["key"]] = int(value) if kind == "intValue" else value
-    return found
+    attributes: dict[str, Any] = {}
+    for attribute in holder["attributes"]:
+        ((kind, value),) = attribute["value"].items()
+        attributes[attribute["key"]] = int(value) if kind == "intValue" else value
+    return attributes

@@ -55,10 +55,10 @@ def sides_from_files(paths: Sequence[Path], selection: Selection) -> Generator[t
         stack.callback(store.close)
         sides: list[Side] = []
         for name, path in zip("ab", paths, strict=True):
-            found = import_file(path, store, TimeWindow(0, sys.maxsize), keep=_NO_TRACES, environment=name)
-            for each in found.broken:
-                print(f"stagelens: {path}: skipped: {each}", file=sys.stderr)
-            service = _choose_service(list(found.services), selection.service, str(path))
+            imported = import_file(path, store, TimeWindow(0, sys.maxsize), keep=_NO_TRACES, environment=name)
+            for problem in imported.broken:
+                print(f"stagelens: {path}: skipped: {problem}", file=sys.stderr)
+            service = _choose_service(list(imported.services), selection.service, str(path))
             sides.append(Side(str(path), replace(selection, service=service, environment=name)))
         yield store.read, *_require_requests(store.read, sides)
 
@@ -71,13 +71,13 @@ def sides_from_versions(
     Versions that served one after the other are each compared over their own last *window*.
     """
     service = _choose_store_service(read, selection)
-    known = read.releases(environment=selection.environment)
-    of_service = known[known["service"] == service]
+    releases = read.releases(environment=selection.environment)
+    of_service = releases[releases["service"] == service]
     lives: list[ServingPeriod] = []
     for version in versions:
         seen = of_service[of_service["version"] == version]
         if seen.empty:
-            there = ", ".join(str(each) for each in of_service["version"]) or "none"
+            there = ", ".join(str(version) for version in of_service["version"]) or "none"
             msg = f"{service} has no version {version!r}; known versions: {there}"
             raise ConfigError(msg)
         first, last = seen["first_seen"].min().to_pydatetime(), seen["last_seen"].max().to_pydatetime()
@@ -93,7 +93,7 @@ def sides_from_versions(
         return [side(version, life) for version, life in zip(versions, (first, second), strict=True)]
 
     def fewest(first: ServingPeriod, second: ServingPeriod) -> int:
-        return min(read.latency(each.selection).count for each in sides(first, second))
+        return min(read.latency(side.selection).count for side in sides(first, second))
 
     times = version_times(lives[0], lives[1], fewest)
     return _require_requests(read, sides(times.a, times.b))
@@ -128,27 +128,27 @@ def _parse_window(text: str) -> tuple[datetime, datetime]:
 
 
 def _choose_store_service(read: Reader, selection: Selection) -> str:
-    known = [
-        str(each)
-        for each in read.services(selection.start, selection.end, environment=selection.environment)["service"]
+    services = [
+        str(service)
+        for service in read.services(selection.start, selection.end, environment=selection.environment)["service"]
     ]
-    return _choose_service(known, selection.service, "the store")
+    return _choose_service(services, selection.service, "the store")
 
 
-def _choose_service(known: Sequence[str], name: str | None, where: str) -> str:
-    if name in known:
+def _choose_service(services: Sequence[str], name: str | None, where: str) -> str:
+    if name in services:
         return name or ""
-    there = ", ".join(known)
-    if not known:
+    there = ", ".join(services)
+    if not services:
         msg = f"{where} contains no request"
         raise NoRequestsError(msg)
     if name is not None:
         msg = f"{where} has no service {name!r}; known services: {there}"
         raise ConfigError(msg)
-    if len(known) > 1:
+    if len(services) > 1:
         msg = f"{where} has several services ({there}); choose one with --service"
         raise ConfigError(msg)
-    return known[0]
+    return services[0]
 
 
 def _require_requests(read: Reader, sides: Sequence[Side]) -> tuple[Side, Side]:
@@ -217,7 +217,7 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
 
 
 def _compare(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    thresholds = [each for text in options.fail_on for each in read_thresholds(text)]
+    thresholds = [threshold for text in options.fail_on for threshold in read_thresholds(text)]
     quantile = None if options.percentile is None else _percentile(options.percentile)
     outputs: list[tuple[str, str | None, Callable[[RunComparison], str]]] = [
         ("--markdown", options.markdown, markdown),
@@ -228,13 +228,13 @@ def _compare(options: argparse.Namespace, environment: Mapping[str, str]) -> int
         if target and target != _STDOUT:
             check_writable(Path(target), option)
     with _open_sides(options, environment) as (read, a, b):
-        found = compare_sides(read, a, b, quantile, thresholds, options.min_requests, strict=options.strict)
-    _check_stages(thresholds, found)
+        comparison = compare_sides(read, a, b, quantile, thresholds, options.min_requests, strict=options.strict)
+    _check_stages(thresholds, comparison)
     for _, target, text in outputs:
-        _write(target, text(found))
+        _write(target, text(comparison))
     if not any(target == _STDOUT for _, target, _ in outputs):
-        print_comparison(found, Console())
-    return _EXIT_CODES[found.outcome]
+        print_comparison(comparison, Console())
+    return _EXIT_CODES[comparison.outcome]
 
 
 @contextmanager
@@ -248,8 +248,8 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         if options.environment:
             msg = "--environment applies to stores only; files are compared as a whole"
             raise ConfigError(msg)
-        with sides_from_files(options.files, selection) as found:
-            yield found
+        with sides_from_files(options.files, selection) as opened_sides:
+            yield opened_sides
         return
     window = parse_duration(options.window, "--window")
     with closing(open_existing(CollectorConfig.from_env(environment))) as store:
@@ -262,11 +262,11 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         yield read, *sides
 
 
-def _check_stages(thresholds: Sequence[Threshold], found: RunComparison) -> None:
-    seen = {each.stage for each in found.stages}
-    for each in thresholds:
-        if each.stage and each.stage not in seen and each.stage not in BY_KEY:
-            msg = f"--fail-on {each.text!r}: no request has the stage {each.stage!r}; known stages: {', '.join(sorted(seen))}"
+def _check_stages(thresholds: Sequence[Threshold], comparison: RunComparison) -> None:
+    seen = {change.stage for change in comparison.stages}
+    for threshold in thresholds:
+        if threshold.stage and threshold.stage not in seen and threshold.stage not in BY_KEY:
+            msg = f"--fail-on {threshold.text!r}: no request has the stage {threshold.stage!r}; known stages: {', '.join(sorted(seen))}"
             raise ConfigError(msg)
 
 

@@ -52,11 +52,11 @@ def styled(text: str, style: str = "") -> Text:
 
 
 def plain_table(first: str, *numbers: str) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    made.add_column(first, overflow="ellipsis")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(first, overflow="ellipsis")
     for name in numbers:
-        made.add_column(name, justify="right", no_wrap=True)
-    return made
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def stage_colour(stage: str) -> str:
@@ -80,16 +80,16 @@ TOKENS_HEAD = ("Tokens", *LATENCY_HEAD[1:])
 _OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few requests"}
 
 
-def latency_row(found: QuantileComparison) -> tuple[str, ...]:
-    return (percentile(found.quantile), *_difference_cells(found))
+def latency_row(comparison: QuantileComparison) -> tuple[str, ...]:
+    return (percentile(comparison.quantile), *_difference_cells(comparison))
 
 
 def token_rows(comparison: RunComparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
     return [
-        ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(found)), found)
-        for measure, each in comparison.token_times.items()
+        ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(comparison_at)), comparison_at)
+        for measure, times in comparison.token_times.items()
         for quantile in QUANTILES
-        if (found := each.at(quantile))
+        if (comparison_at := times.at(quantile))
     ]
 
 
@@ -98,26 +98,26 @@ def stage_head(comparison: RunComparison) -> tuple[str, ...]:
     return (f"Stages in {at}", "A", "B", "B - A", "of the change", f"{at} of the stage: B - A", "99 % interval")
 
 
-def stage_row(comparison: RunComparison, found: StageChange) -> tuple[str, ...]:
+def stage_row(comparison: RunComparison, change: StageChange) -> tuple[str, ...]:
     """Return the cells of one stage; the share of the change is omitted if the latency is the same."""
-    more = found.b_seconds - found.a_seconds
+    more = change.b_seconds - change.a_seconds
     return (
-        label(found.stage),
-        *(duration(each) for each in (found.a_seconds, found.b_seconds)),
+        label(change.stage),
+        *(duration(seconds) for seconds in (change.a_seconds, change.b_seconds)),
         duration(more, sign=True),
-        percent(round(found.share, 2) or 0.0) if comparison.has_changed else UNKNOWN,
-        duration(found.own.difference, sign=True),
-        interval_text(found.own),
+        percent(round(change.share, 2) or 0.0) if comparison.has_changed else UNKNOWN,
+        duration(change.own.difference, sign=True),
+        interval_text(change.own),
     )
 
 
-def interval_text(found: QuantileComparison) -> str:
-    low, high = (duration(each, sign=True) for each in (found.low, found.high))
-    if math.isinf(found.low) and math.isinf(found.high):
-        return f"needs {whole(requests_needed(found.quantile))} requests"
-    if math.isinf(found.high):
+def interval_text(comparison: QuantileComparison) -> str:
+    low, high = (duration(seconds, sign=True) for seconds in (comparison.low, comparison.high))
+    if math.isinf(comparison.low) and math.isinf(comparison.high):
+        return f"needs {whole(requests_needed(comparison.quantile))} requests"
+    if math.isinf(comparison.high):
         return f"{low} or more"
-    return f"{high} or less" if math.isinf(found.low) else f"{low} and {high}"
+    return f"{high} or less" if math.isinf(comparison.low) else f"{low} and {high}"
 
 
 def verdict(comparison: RunComparison) -> str:
@@ -126,7 +126,9 @@ def verdict(comparison: RunComparison) -> str:
     if at.kind == "not_enough":
         return f"Too few requests to compare {where}: both sides need at least {whole(samples_needed(comparison.quantile))}."
     if at.kind == "same":
-        exceeded = ", ".join(_exceeded_text(each) for each in comparison.threshold_results if each.outcome == "failed")
+        exceeded = ", ".join(
+            _exceeded_text(result) for result in comparison.threshold_results if result.outcome == "failed"
+        )
         name = f"No difference of {MIN_CHANGE:.0%} or more" if at.is_certain else "No significant difference"
         return f"{name} at {where}{exceeded and f', but over the limit: {exceeded}'}."
     word = "slower" if at.kind == "regression" else "faster"
@@ -142,33 +144,33 @@ def verdict(comparison: RunComparison) -> str:
     return f"B is {word} at {where} by {size}{why}{code}."
 
 
-def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
-    difference = found.difference
+def threshold_cells(result: ThresholdResult) -> tuple[str, str, str]:
+    difference = result.difference
     if isinstance(difference, FailureDifference):
         why = _failure_text(difference)
-        if found.outcome == "passed" and difference.difference > found.threshold.limit:
+        if result.outcome == "passed" and difference.difference > result.threshold.limit:
             why += ": not significant"
-        return found.threshold.text, _OUTCOMES[found.outcome], why
+        return result.threshold.text, _OUTCOMES[result.outcome], why
     if difference is None:
         return (
-            found.threshold.text,
-            _OUTCOMES[found.outcome],
-            f"the two sides have no {found.threshold.subject} in common",
+            result.threshold.text,
+            _OUTCOMES[result.outcome],
+            f"the two sides have no {result.threshold.subject} in common",
         )
     measured = f"{duration(difference.difference, sign=True)}, {signed_change(difference.growth)}"
-    why = f"{found.threshold.subject} {measured}, between {interval_text(difference)}"
-    if found.outcome == "unknown":
+    why = f"{result.threshold.subject} {measured}, between {interval_text(difference)}"
+    if result.outcome == "unknown":
         needed = whole(requests_needed(difference.quantile))
-        why = f"{found.threshold.subject} {measured}: both sides need {needed} requests"
-    elif found.outcome == "passed" and difference.difference > found.threshold.allowed(difference.a_value or 0.0):
+        why = f"{result.threshold.subject} {measured}: both sides need {needed} requests"
+    elif result.outcome == "passed" and difference.difference > result.threshold.allowed(difference.a_value or 0.0):
         why += ": not significant"
-    return found.threshold.text, _OUTCOMES[found.outcome], why
+    return result.threshold.text, _OUTCOMES[result.outcome], why
 
 
-def _exceeded_text(found: ThresholdResult) -> str:
-    if not isinstance(found.difference, QuantileComparison):
-        return found.threshold.subject
-    return f"{found.threshold.subject} ({duration(found.difference.difference, sign=True)})"
+def _exceeded_text(result: ThresholdResult) -> str:
+    if not isinstance(result.difference, QuantileComparison):
+        return result.threshold.subject
+    return f"{result.threshold.subject} ({duration(result.difference.difference, sign=True)})"
 
 
 def warnings(comparison: RunComparison) -> Sequence[str]:
@@ -178,7 +180,7 @@ def warnings(comparison: RunComparison) -> Sequence[str]:
         for dimension, value, a, b in comparison.mixes
         if not (lines and dimension == "status")
     ]
-    lines += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
+    lines += [_excluded_text(times) for times in comparison.token_times.values() if any(times.excluded)]
     if comparison.too_few:
         wanted = whole(comparison.min_requests)
         lines.append(f"One side has fewer than {wanted} requests: no threshold is evaluated.")
@@ -200,25 +202,27 @@ def _utc_text(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _failure_text(found: FailureDifference) -> str:
-    shares = (percent(share, 2) for share in (found.a, found.b))
-    return "{} of A, {} of B: {:+.2f} to {:+.2f} percentage points".format(*shares, found.low * 100, found.high * 100)
+def _failure_text(difference: FailureDifference) -> str:
+    shares = (percent(share, 2) for share in (difference.a, difference.b))
+    return "{} of A, {} of B: {:+.2f} to {:+.2f} percentage points".format(
+        *shares, difference.low * 100, difference.high * 100
+    )
 
 
-def _excluded_text(found: TokenTimes) -> str:
-    of_a, of_b = (several(each, "request") for each in found.excluded)
+def _excluded_text(times: TokenTimes) -> str:
+    of_a, of_b = (several(count, "request") for count in times.excluded)
     compared = (
-        f"is compared only for requests measured {DEFINITIONS.get(found.definition, found.definition)}"
-        if found.definition
+        f"is compared only for requests measured {DEFINITIONS.get(times.definition, times.definition)}"
+        if times.definition
         else "is not compared"
     )
-    return f"{found.measure.upper()} {compared}: {of_a} of A and {of_b} of B have another definition."
+    return f"{times.measure.upper()} {compared}: {of_a} of A and {of_b} of B have another definition."
 
 
-def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
-    times = (duration(each) for each in (found.a_value, found.b_value))
-    shown = UNKNOWN if found.growth is None else signed_change(found.growth)
-    return (*times, duration(found.difference, sign=True), shown, interval_text(found))
+def _difference_cells(comparison: QuantileComparison) -> tuple[str, ...]:
+    times = (duration(seconds) for seconds in (comparison.a_value, comparison.b_value))
+    shown = UNKNOWN if comparison.growth is None else signed_change(comparison.growth)
+    return (*times, duration(comparison.difference, sign=True), shown, interval_text(comparison))
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
@@ -238,7 +242,12 @@ def print_comparison(comparison: RunComparison, out: Console) -> None:
     for warning in warnings(comparison):
         out.print(styled(warning, "yellow"), highlight=False)
     out.print()
-    out.print(_difference_table(LATENCY_HEAD, ((latency_row(each), each) for each in comparison.latency)))
+    out.print(
+        _difference_table(
+            LATENCY_HEAD,
+            ((latency_row(quantile_comparison), quantile_comparison) for quantile_comparison in comparison.latency),
+        )
+    )
     out.print()
     tokens = _difference_table(TOKENS_HEAD, token_rows(comparison))
     if tokens.rows:
@@ -247,28 +256,28 @@ def print_comparison(comparison: RunComparison, out: Console) -> None:
     for columns in _ONE_TABLE if out.width >= _MIN_COLUMNS else _TWO_TABLES:
         out.print(_stage_table(comparison, columns))
         out.print()
-    for each in comparison.threshold_results:
-        limit, outcome, why = threshold_cells(each)
+    for result in comparison.threshold_results:
+        limit, outcome, why = threshold_cells(result)
         out.print(
-            Text.assemble(styled(f"{outcome:<12}", _OUTCOME_STYLES[each.outcome]), f"{limit}  ", styled(why, "dim")),
+            Text.assemble(styled(f"{outcome:<12}", _OUTCOME_STYLES[result.outcome]), f"{limit}  ", styled(why, "dim")),
             highlight=False,
         )
 
 
 def _stage_table(comparison: RunComparison, columns: slice) -> Table:
     head = stage_head(comparison)
-    made = plain_table(head[0], *head[columns])
-    for each in comparison.stages:
-        name = Text.assemble(styled(f"{FULL} ", stage_colour(each.stage)), label(each.stage))
-        made.add_row(name, *stage_row(comparison, each)[columns])
-    return made
+    table = plain_table(head[0], *head[columns])
+    for change in comparison.stages:
+        name = Text.assemble(styled(f"{FULL} ", stage_colour(change.stage)), label(change.stage))
+        table.add_row(name, *stage_row(comparison, change)[columns])
+    return table
 
 
 def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileComparison]]) -> Table:
-    made = plain_table(*head)
-    for cells, found in rows:
-        made.add_row(*cells, style="" if found.is_certain else "dim")
-    return made
+    table = plain_table(*head)
+    for cells, comparison in rows:
+        table.add_row(*cells, style="" if comparison.is_certain else "dim")
+    return table
 
 
 _SUITE = "stagelens compare"
@@ -278,21 +287,21 @@ def markdown(comparison: RunComparison) -> str:
     sides = zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True)
     lines = [f"### {verdict(comparison)}", ""]
     lines += [f"- **{name}** {_escape_cell(side.name)}: {_escape_cell(count)}" for name, side, count in sides]
-    lines += [f"- {_escape_cell(each)}" for each in warnings(comparison)]
+    lines += [f"- {_escape_cell(warning)}" for warning in warnings(comparison)]
     if comparison.threshold_results:
         lines += _markdown_rows(
-            ("Threshold", "Outcome", "Measured"), (threshold_cells(each) for each in comparison.threshold_results)
+            ("Threshold", "Outcome", "Measured"), (threshold_cells(result) for result in comparison.threshold_results)
         )
     lines += _markdown_rows(LATENCY_HEAD, map(latency_row, comparison.latency))
     rows = [row for row, _ in token_rows(comparison)]
     lines += _markdown_rows(TOKENS_HEAD, rows) if rows else []
-    lines += _markdown_rows(stage_head(comparison), (stage_row(comparison, each) for each in comparison.stages))
+    lines += _markdown_rows(stage_head(comparison), (stage_row(comparison, change) for change in comparison.stages))
     return "\n".join(lines)
 
 
 def _markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    made = ["", *(f"| {' | '.join(map(_escape_cell, row))} |" for row in (head, *rows))]
-    return [*made[:2], "|" + "---|" + "---:|" * (len(head) - 1), *made[2:]]
+    lines = ["", *(f"| {' | '.join(map(_escape_cell, row))} |" for row in (head, *rows))]
+    return [*lines[:2], "|" + "---|" + "---:|" * (len(head) - 1), *lines[2:]]
 
 
 def _escape_cell(text: str) -> str:
@@ -301,7 +310,7 @@ def _escape_cell(text: str) -> str:
 
 def junit_text(comparison: RunComparison) -> str:
     """Return *comparison* as JUnit XML: one test case for each threshold, or a single one without thresholds."""
-    cases = [_test_case(each, too_few=comparison.too_few) for each in comparison.threshold_results]
+    cases = [_test_case(result, too_few=comparison.too_few) for result in comparison.threshold_results]
     if not cases:
         cases = [ET.Element("testcase", classname=_SUITE, name="comparison")]
         if comparison.too_few:
@@ -317,98 +326,98 @@ def junit_text(comparison: RunComparison) -> str:
 _COUNTED = (("failures", "failure"), ("errors", "error"))
 
 
-def _test_case(found: ThresholdResult, *, too_few: bool) -> ET.Element:
-    limit, outcome, why = threshold_cells(found)
+def _test_case(result: ThresholdResult, *, too_few: bool) -> ET.Element:
+    limit, outcome, why = threshold_cells(result)
     case = ET.Element("testcase", classname=_SUITE, name=_xml_text(limit))
-    if too_few or found.outcome == "unknown":
+    if too_few or result.outcome == "unknown":
         ET.SubElement(case, "error", message="too few requests").text = _xml_text(why)
-    elif found.outcome == "failed":
+    elif result.outcome == "failed":
         ET.SubElement(case, "failure", message=_xml_text(f"{outcome}: {why}")).text = _xml_text(why)
     return case
 
 
 def _xml_text(text: str) -> str:
-    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+    return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
 
 
 def json_text(comparison: RunComparison) -> str:
     """Return all numbers of *comparison* as JSON; times in seconds, null for unknown values."""
-    made: dict[str, Any] = {
+    document: dict[str, Any] = {
         "a": _side_json(comparison.a),
         "b": _side_json(comparison.b),
         "outcome": comparison.outcome,
         "verdict": verdict(comparison),
         "warnings": warnings(comparison),
         "confidence": CONFIDENCE,
-        "latency": [_difference_json(each) for each in comparison.latency],
+        "latency": [_difference_json(quantile_comparison) for quantile_comparison in comparison.latency],
         "failures": _difference_json(comparison.failures),
-        "tokens": {measure: _tokens_json(each) for measure, each in comparison.token_times.items()},
+        "tokens": {measure: _tokens_json(times) for measure, times in comparison.token_times.items()},
         "stages_at": percentile(comparison.quantile),
         "blamed": comparison.largest_change.stage if comparison.largest_change else None,
         "functions": [
             {
-                "stage": each.stage,
-                "function": each.title,
-                "a_seconds": each.before_ms / 1e3,
-                "b_seconds": each.after_ms / 1e3,
-                "share": each.share,
+                "stage": function.stage,
+                "function": function.title,
+                "a_seconds": function.before_ms / 1e3,
+                "b_seconds": function.after_ms / 1e3,
+                "share": function.share,
             }
-            for each in comparison.functions
+            for function in comparison.functions
         ],
         "stages": [
             {
-                "stage": each.stage,
-                "label": label(each.stage),
-                "a_seconds": each.a_seconds,
-                "b_seconds": each.b_seconds,
-                "share_of_change": each.share,
-                "own": _difference_json(each.own),
+                "stage": change.stage,
+                "label": label(change.stage),
+                "a_seconds": change.a_seconds,
+                "b_seconds": change.b_seconds,
+                "share_of_change": change.share,
+                "own": _difference_json(change.own),
             }
-            for each in comparison.stages
+            for change in comparison.stages
         ],
         "thresholds": [
             {
-                "threshold": each.threshold.text,
-                "outcome": each.outcome,
-                "measured": _difference_json(each.difference) if each.difference else None,
+                "threshold": result.threshold.text,
+                "outcome": result.outcome,
+                "measured": _difference_json(result.difference) if result.difference else None,
             }
-            for each in comparison.threshold_results
+            for result in comparison.threshold_results
         ],
     }
-    return json.dumps(made, indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": side.name, "service": side.selection.service, "requests": side.requests}
+    document: dict[str, Any] = {"name": side.name, "service": side.selection.service, "requests": side.requests}
     if side.has_window:
-        made |= {"from": side.selection.start.isoformat(), "to": side.selection.end.isoformat()}
-    return made
+        document |= {"from": side.selection.start.isoformat(), "to": side.selection.end.isoformat()}
+    return document
 
 
-def _tokens_json(found: TokenTimes) -> dict[str, Any]:
+def _tokens_json(times: TokenTimes) -> dict[str, Any]:
     return {
-        "definition": found.definition or None,
-        "a_requests": found.a.count,
-        "b_requests": found.b.count,
-        "latency": [_difference_json(each) for quantile in QUANTILES if (each := found.at(quantile))],
+        "definition": times.definition or None,
+        "a_requests": times.a.count,
+        "b_requests": times.b.count,
+        "latency": [_difference_json(comparison) for quantile in QUANTILES if (comparison := times.at(quantile))],
     }
 
 
-def _difference_json(found: QuantileComparison | FailureDifference) -> dict[str, Any]:
-    if isinstance(found, FailureDifference):
-        shares = {"a_share": found.a, "b_share": found.b, "difference": found.difference}
-        return {**shares, "low": found.low, "high": found.high}
+def _difference_json(comparison: QuantileComparison | FailureDifference) -> dict[str, Any]:
+    if isinstance(comparison, FailureDifference):
+        shares = {"a_share": comparison.a, "b_share": comparison.b, "difference": comparison.difference}
+        return {**shares, "low": comparison.low, "high": comparison.high}
     return {
-        "percentile": percentile(found.quantile),
-        "verdict": found.kind,
-        "a_seconds": found.a_value,
-        "b_seconds": found.b_value,
-        "difference_seconds": found.difference,
-        "low_seconds": _finite(found.low),
-        "high_seconds": _finite(found.high),
-        "ratio": found.ratio,
-        "ratio_low": found.ratio_low,
-        "ratio_high": _finite(found.ratio_high),
+        "percentile": percentile(comparison.quantile),
+        "verdict": comparison.kind,
+        "a_seconds": comparison.a_value,
+        "b_seconds": comparison.b_value,
+        "difference_seconds": comparison.difference,
+        "low_seconds": _finite(comparison.low),
+        "high_seconds": _finite(comparison.high),
+        "ratio": comparison.ratio,
+        "ratio_low": comparison.ratio_low,
+        "ratio_high": _finite(comparison.ratio_high),
     }
 
 

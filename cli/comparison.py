@@ -72,27 +72,27 @@ def read_thresholds(text: str) -> list[Threshold]:
     >>> [each.subject for each in read_thresholds("p99:+10%,stage:queue:+5ms,stage:forward:p50:+1%,ttft:p90:+5ms")]
     ['p99', 'queue p99', 'forward p50', 'TTFT p90']
     """
-    found = [_threshold(part.strip()) for part in text.split(",") if part.strip()]
-    if not found:
+    thresholds = [_threshold(part.strip()) for part in text.split(",") if part.strip()]
+    if not thresholds:
         raise _threshold_error(text, "it is empty")
-    return found
+    return thresholds
 
 
 def read_percentile(text: str) -> float:
     """Return the quantile, between 0 and 1, of a percentile such as `p99.9`."""
-    found = _PERCENTILE.fullmatch(text.strip())
-    if found is None or not 0 < float(found[1]) < 100:  # noqa: PLR2004 - per cent
+    match = _PERCENTILE.fullmatch(text.strip())
+    if match is None or not 0 < float(match[1]) < 100:  # noqa: PLR2004 - per cent
         msg = f"{text!r} is not a percentile between p0 and p100"
         raise ConfigError(msg)
-    if float(found[1]) < 1:
-        msg = f"{text!r} is below p1, but percentiles are in percent: write p{float(found[1]) * 100:.6g}"
+    if float(match[1]) < 1:
+        msg = f"{text!r} is below p1, but percentiles are in percent: write p{float(match[1]) * 100:.6g}"
         raise ConfigError(msg)
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
 def _threshold(text: str) -> Threshold:
     *about, limit = text.split(":")
-    if [each.strip() for each in about] == [_ERRORS]:
+    if [part.strip() for part in about] == [_ERRORS]:
         return _error_threshold(text, limit)
     stage = measure = ""
     if about[:1] == ["stage"]:
@@ -103,19 +103,19 @@ def _threshold(text: str) -> Threshold:
         measure, about = about[0].strip(), about[1:]
     if len(about) > 1 or not (about or stage or measure):
         raise _threshold_error(text, f"{':'.join(about)!r} is not a percentile" if about else "it has no measure")
-    found = _LIMIT.fullmatch(limit.strip())
-    if found is None:
+    match = _LIMIT.fullmatch(limit.strip())
+    if match is None:
         raise _threshold_error(text, f"{limit!r} is not a limit such as +10%, +500us, +5ms or +1s")
-    number, unit = float(found[1]), found[2]
+    number, unit = float(match[1]), match[2]
     limit_seconds = number / 100 if unit == "%" else number * _SECONDS[unit]
     return Threshold(text, stage, measure, _quantile(text, about), limit_seconds, unit == "%")
 
 
 def _error_threshold(text: str, limit: str) -> Threshold:
-    found = _LIMIT.fullmatch(limit.strip())
-    if found is None or found[2] != "%":
+    match = _LIMIT.fullmatch(limit.strip())
+    if match is None or match[2] != "%":
         raise _threshold_error(text, f"{limit!r} is not a share of requests such as +1%")
-    return Threshold(text, "", _ERRORS, _DEFAULT_QUANTILE, float(found[1]) / 100, is_relative=False)
+    return Threshold(text, "", _ERRORS, _DEFAULT_QUANTILE, float(match[1]) / 100, is_relative=False)
 
 
 def _quantile(text: str, about: list[str]) -> float:
@@ -132,15 +132,17 @@ def _threshold_error(text: str, why: str) -> ConfigError:
 Outcome: TypeAlias = Literal["passed", "failed", "unknown"]
 
 
-def evaluate_threshold(threshold: Threshold, found: QuantileComparison | FailureDifference, *, strict: bool) -> Outcome:
-    """Return whether *found* exceeds *threshold*; with *strict*, whether the estimate alone does, however few the requests."""
-    before = found.a if isinstance(found, FailureDifference) else found.a_value or 0.0
-    beyond = found.difference > threshold.allowed(before)
+def evaluate_threshold(
+    threshold: Threshold, comparison: QuantileComparison | FailureDifference, *, strict: bool
+) -> Outcome:
+    """Return whether *comparison* exceeds *threshold*; with *strict*, whether the estimate alone does, however few the requests."""
+    before = comparison.a if isinstance(comparison, FailureDifference) else comparison.a_value or 0.0
+    beyond = comparison.difference > threshold.allowed(before)
     if strict:
         return "failed" if beyond else "passed"
-    if math.isinf(found.low):
+    if math.isinf(comparison.low):
         return "unknown"
-    return "failed" if beyond and found.low > 0 else "passed"
+    return "failed" if beyond and comparison.low > 0 else "passed"
 
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -186,16 +188,23 @@ class RunComparison:
 
     @property
     def at(self) -> QuantileComparison:
-        return next(each for each in self.latency if each.quantile == self.quantile)
+        return next(comparison for comparison in self.latency if comparison.quantile == self.quantile)
 
     @property
     def largest_change(self) -> StageChange | None:
-        return max(self.stages, key=lambda each: each.share, default=None) if self.has_changed else None
+        return max(self.stages, key=lambda change: change.share, default=None) if self.has_changed else None
 
     @property
     def blamed_function(self) -> FunctionGrowth | None:
         change = self.largest_change if self.at.kind == "regression" else None
-        return next((each for each in self.functions if change and each.stage == change.stage and each.is_cause), None)
+        return next(
+            (
+                function
+                for function in self.functions
+                if change and function.stage == change.stage and function.is_cause
+            ),
+            None,
+        )
 
     @property
     def has_changed(self) -> bool:
@@ -207,10 +216,10 @@ class RunComparison:
 
     @property
     def outcome(self) -> Outcome:
-        found = {each.outcome for each in self.threshold_results}
-        if "failed" in found and not self.too_few:
+        outcomes = {result.outcome for result in self.threshold_results}
+        if "failed" in outcomes and not self.too_few:
             return "failed"
-        return "unknown" if self.too_few or "unknown" in found else "passed"
+        return "unknown" if self.too_few or "unknown" in outcomes else "passed"
 
 
 def compare_sides(  # noqa: PLR0917 - two sides and their options
@@ -226,25 +235,29 @@ def compare_sides(  # noqa: PLR0917 - two sides and their options
     """Compare *a* with *b*, which have requests in *read*; without *quantile* stages at the highest of p50, p90 and p99."""
     sides = _Distributions(read, a.selection, b.selection)
     count = min(sides.a.count, sides.b.count)
-    at = quantile or next((each for each in (0.99, 0.9) if has_enough_samples(count, each)), 0.5)
-    wanted = sorted({*QUANTILES, at, *(each.quantile for each in thresholds if each.is_of_requests)})
+    at = quantile or next((quantile for quantile in (0.99, 0.9) if has_enough_samples(count, quantile)), 0.5)
+    wanted = sorted({*QUANTILES, at, *(threshold.quantile for threshold in thresholds if threshold.is_of_requests)})
     changes = read.compare(a.selection, b.selection, at).to_dict("records")
     stages = [
         StageChange(row["stage"], row["a_seconds"], row["b_seconds"], row["share"], sides.of_stage(row["stage"], at))
         for row in changes
     ]
     results: list[ThresholdResult] = []
-    for each in thresholds:
-        found = sides.measured(each)
+    for threshold in thresholds:
+        comparison = sides.measured(threshold)
         results.append(
-            ThresholdResult(each, evaluate_threshold(each, found, strict=strict) if found else "unknown", found)
+            ThresholdResult(
+                threshold,
+                evaluate_threshold(threshold, comparison, strict=strict) if comparison else "unknown",
+                comparison,
+            )
         )
     mixed = read.mix(a.selection, b.selection).to_dict("records")
     mixes = [(row["dimension"], row["value"], row["a_share"], row["b_share"]) for row in mixed if row["changed"]]
     return RunComparison(
         replace(a, requests=sides.a.count),
         replace(b, requests=sides.b.count),
-        [compare_quantile(sides.a, sides.b, each) for each in wanted],
+        [compare_quantile(sides.a, sides.b, quantile) for quantile in wanted],
         at,
         stages,
         sides.failures,
@@ -275,8 +288,8 @@ class _Distributions:
         if threshold.stage:
             return self.of_stage(threshold.stage, threshold.quantile)
         if threshold.measure:
-            found = self.token_times.get(threshold.measure)
-            return found.at(threshold.quantile) if found else None
+            times = self.token_times.get(threshold.measure)
+            return times.at(threshold.quantile) if times else None
         return compare_quantile(self.a, self.b, threshold.quantile)
 
     def of_stage(self, stage: str, quantile: float) -> QuantileComparison:
@@ -287,8 +300,12 @@ class _Distributions:
         return compare_quantile(before, after, quantile)
 
 
-def _with_absent_requests(found: Histogram | None, requests: int) -> Histogram:
-    return replace(found, zero=found.zero + max(requests - found.count, 0)) if found else Histogram(zero=requests)
+def _with_absent_requests(histogram: Histogram | None, requests: int) -> Histogram:
+    return (
+        replace(histogram, zero=histogram.zero + max(requests - histogram.count, 0))
+        if histogram
+        else Histogram(zero=requests)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +323,16 @@ class TokenTimes:
 
 
 def token_times(read: Reader, a: Selection, b: Selection) -> dict[str, TokenTimes]:
-    found = ((name, read.streams(a, metric), read.streams(b, metric)) for name, metric in MEASURES.items())
-    return {name: _common_times(name, of_a, of_b) for name, of_a, of_b in found if of_a or of_b}
+    histograms = ((name, read.streams(a, metric), read.streams(b, metric)) for name, metric in MEASURES.items())
+    return {name: _common_times(name, of_a, of_b) for name, of_a, of_b in histograms if of_a or of_b}
 
 
 def _common_times(measure: str, a: Mapping[str, Histogram], b: Mapping[str, Histogram]) -> TokenTimes:
-    common = {each: min(a[each].count, b[each].count) for each in a.keys() & b.keys()}
-    chosen = max(common, key=lambda each: (common[each], each), default="")
+    common = {definition: min(a[definition].count, b[definition].count) for definition in a.keys() & b.keys()}
+    chosen = max(common, key=lambda definition: (common[definition], definition), default="")
     of_a, of_b = a.get(chosen, Histogram()), b.get(chosen, Histogram())
     excluded = (
-        sum(each.count for each in a.values()) - of_a.count,
-        sum(each.count for each in b.values()) - of_b.count,
+        sum(histogram.count for histogram in a.values()) - of_a.count,
+        sum(histogram.count for histogram in b.values()) - of_b.count,
     )
     return TokenTimes(measure, chosen, of_a, of_b, excluded)

@@ -23,11 +23,11 @@ def temporary_folder(purpose: str) -> Generator[Path]:
     """
     prefix = f"stagelens-{purpose}-"
     try:
-        made = TemporaryDirectory(prefix=prefix)
+        folder = TemporaryDirectory(prefix=prefix)
     except OSError as error:
         msg = f"no directory for temporary files: {error}; set TMPDIR to a directory with free space"
         raise StagelensError(msg) from error
-    with made as name, _open_folder(Path(name)) as held:
+    with folder as name, _open_folder(Path(name)) as held:
         path = Path(name)
         with contextlib.suppress(OSError):  # a file system without locks, where abandoned folders are not removed
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -86,5 +86,5 @@ def open_atomic(path: Path) -> Generator[IO[str]]:
 
 
 def _temporary_name(path: Path) -> Path:
-    place = path.resolve()
-    return place.with_name(f".{place.name}.{os.getpid()}")
+    resolved = path.resolve()
+    return resolved.with_name(f".{resolved.name}.{os.getpid()}")

@@ -65,12 +65,12 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def server(tools: Tools, *, write: bool) -> MCPServer:
-    made = MCPServer("stagelens", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    mcp_server = MCPServer("stagelens", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     for tool in tools.reading():
-        made.add_tool(tool, annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
+        mcp_server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
     for tool in tools.writing() if write else ():
-        made.add_tool(tool, annotations=ToolAnnotations(read_only_hint=False), structured_output=False)
-    return made
+        mcp_server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=False), structured_output=False)
+    return mcp_server
 
 
 def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
@@ -88,8 +88,8 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
     asked = Tools(lambda headers: Client(url, _token(headers or {}), _TIMEOUT_SECONDS))
     # The library compares the beginning of `Origin` and `Host` only.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    made = server(asked, write=write)
-    app = made.streamable_http_app(stateless_http=True, json_response=True, transport_security=unchecked)
+    mcp = server(asked, write=write)
+    app = mcp.streamable_http_app(stateless_http=True, json_response=True, transport_security=unchecked)
     stopped = stop_on_signals()
     listening = open_listener(host, port, "MCP server", _PORT_FIX)
     print(
@@ -115,16 +115,16 @@ def _for_own_pages(application: ASGIApp, *, is_private: bool) -> ASGIApp:
         headers = Headers(raw=scope.get("headers", []))
         host, origins = ",".join(headers.getlist("host")), headers.getlist("origin")
         _, name, port = parse_authority(host)
-        own, schemes = [host], ["http", "https"]
+        hosts, schemes = [host], ["http", "https"]
         if is_private:  # without a proxy that ends TLS
-            own, schemes = (
-                [host_and_port(each, port or 80) for each in (name, "localhost", "127.0.0.1", "::1")],
+            hosts, schemes = (
+                [host_and_port(host_name, port or 80) for host_name in (name, "localhost", "127.0.0.1", "::1")],
                 ["http"],
             )
         refused = None
         if scope["type"] == "http" and not (is_loopback(name) if is_private else name):
             refused = PlainTextResponse("The Host header of this request does not name this server.\n", 421)
-        elif not all(any(is_same_origin(origin, each, schemes) for each in own) for origin in origins):
+        elif not all(any(is_same_origin(origin, own_host, schemes) for own_host in hosts) for origin in origins):
             refused = PlainTextResponse("This request came from a page of another site.\n", 403)
         await (refused or application)(scope, receive, send)
 

@@ -31,22 +31,27 @@ _COLUMN_SECONDS = re.compile(r"(?:(.+)_)?seconds")
 Row: TypeAlias = dict[str, Any]
 
 
-def breakdown_text(service: str, percentile: float, found: Row) -> str:
+def breakdown_text(service: str, percentile: float, response: Row) -> str:
     """Return the stages at the median and at *percentile*, from `query/breakdown` with both."""
-    median, tail = rows_of(found)
+    median, tail = rows_of(response)
     spent = {key: (median[key] or 0, tail[key] or 0) for key in tail if key not in _NO_STAGES}
     name, whole = f"p{percentile:g}", tail["value_seconds"]
-    head = f"{service}, {found['from']} to {found['to']}, {found['requests']} requests: p50 {milliseconds(median['value_seconds'])} ms"
+    head = f"{service}, {response['from']} to {response['to']}, {response['requests']} requests: p50 {milliseconds(median['value_seconds'])} ms"
     if not whole:
         return f"{head}; too few requests for {name}."
     rows = [
-        {"stage": stage_name(key), "p50_ms": usual * 1e3, f"{name}_ms": own * 1e3, "share": own / whole}
-        for key, (usual, own) in sorted(spent.items(), key=lambda item: -item[1][1])
-        if usual or own
+        {
+            "stage": stage_name(key),
+            "p50_ms": usual * 1e3,
+            f"{name}_ms": tail_seconds * 1e3,
+            "share": tail_seconds / whole,
+        }
+        for key, (usual, tail_seconds) in sorted(spent.items(), key=lambda item: -item[1][1])
+        if usual or tail_seconds
     ]
     tail_text = f", {name} {milliseconds(whole)} ms" if percentile > _MEDIAN else ""
     lines = [f"{head}{tail_text}. The stages add up to the latency:", *csv_lines(rows)]
-    if not has_enough_samples(found["requests"], percentile / 100):
+    if not has_enough_samples(response["requests"], percentile / 100):
         lines.append(f"Too few requests for {name}: fewer than ten are above it, so it is uncertain.")
     unexplained = sum(spent.get(stage, (0, 0))[1] for stage in (OVERHEAD, HANDLER)) / whole
     if unexplained >= LARGE_UNEXPLAINED:
@@ -54,14 +59,14 @@ def breakdown_text(service: str, percentile: float, found: Row) -> str:
     return "\n".join(lines)
 
 
-def shared_text(found: Row) -> list[str]:
+def shared_text(response: Row) -> list[str]:
     rows = [
         {key: row[key] for key in ("attribute", "value", "share_all", "share_slow", "lift", "explained_share")}
-        for row in rows_of(found)[:MOST_ROWS]
+        for row in rows_of(response)[:MOST_ROWS]
     ]
-    which = f"the slowest {found['slow_requests']} of {found['requests']} requests, about p{found['percentile'] * 100:g} and slower"
-    why = f"; {found['reason']}" if found["reason"] else ""
-    head = f"What slow requests share ({which}{why}): {one_line(found['summary'])}"
+    which = f"the slowest {response['slow_requests']} of {response['requests']} requests, about p{response['percentile'] * 100:g} and slower"
+    why = f"; {response['reason']}" if response["reason"] else ""
+    head = f"What slow requests share ({which}{why}): {one_line(response['summary'])}"
     return [_table(head, rows)] if rows else []
 
 
@@ -86,59 +91,64 @@ def functions_text(rows: Sequence[Row], percentile: float) -> list[str]:
     return [_table("Functions that slow requests are in:", shown)] if shown else []
 
 
-def elsewhere_text(service: str, found: Row) -> list[str]:
-    rows = rows_of(found)
+def elsewhere_text(service: str, response: Row) -> list[str]:
+    rows = rows_of(response)
     if all(row["service"] == service for row in rows):
         return []
-    head = f"Critical path of {found['traces']} slow requests across services:"
+    head = f"Critical path of {response['traces']} slow requests across services:"
     return [_table(head, _with_stage_names(rows[:MOST_ROWS]))]
 
 
 def stalls_text(rows: Sequence[Row]) -> list[str]:
-    spent = {key: each for row in rows for key, each in row.items() if key not in _NO_STAGES and each}
-    found = ", ".join(f"{key} {milliseconds(each)} ms" for key, each in largest(spent).items())
-    return [f"Stalls (cause:stage): {found}"] if found else []
+    spent = {key: seconds for row in rows for key, seconds in row.items() if key not in _NO_STAGES and seconds}
+    stalls = ", ".join(f"{key} {milliseconds(seconds)} ms" for key, seconds in largest(spent).items())
+    return [f"Stalls (cause:stage): {stalls}"] if stalls else []
 
 
-def release_text(found: Row | None) -> list[str]:
+def release_text(release: Row | None) -> list[str]:
     """Return the comparison with the version before, from `query/compare`; nothing unless the latency has changed."""
-    if found is None or found["verdict"]["kind"] not in ("regression", "improvement"):
+    if release is None or release["verdict"]["kind"] not in ("regression", "improvement"):
         return []
-    return ["\n\n".join(comparison_text(found))]
+    return ["\n\n".join(comparison_text(release))]
 
 
-def comparison_text(found: Row) -> list[str]:
+def comparison_text(response: Row) -> list[str]:
     """Return verdict and stages of two sides, then the functions that grew, from `query/compare`."""
-    a, b, verdict = found["a"], found["b"], found["verdict"]
+    a, b, verdict = response["a"], response["b"], response["verdict"]
     ratio = ""
     if verdict.get("ratio"):
         ratio = f", ratio {verdict['ratio']:.3g} (99 %: {cell(verdict['ratio_low'])} to {cell(verdict['ratio_high'])})"
-    name = f"p{found['percentile'] * 100:g}"
+    name = f"p{response['percentile'] * 100:g}"
     head = (
         f"{b['name']} ({b['from']} to {b['to']}, {verdict['b_n']} requests) against {a['name']} ({a['from']} to {a['to']}, "
         f"{verdict['a_n']} requests): {verdict['kind']} at {name}{ratio}."
     )
-    parts = [_table(head, _with_stage_names(rows_of(found)[:MOST_ROWS]))]
-    if found["functions"]:
-        parts.append(_table("Functions that grew:", _with_stage_names(found["functions"][:MOST_ROWS])))
+    parts = [_table(head, _with_stage_names(rows_of(response)[:MOST_ROWS]))]
+    if response["functions"]:
+        parts.append(_table("Functions that grew:", _with_stage_names(response["functions"][:MOST_ROWS])))
     return parts
 
 
-def incident_text(found: Row) -> str:
+def incident_text(incident: Row) -> str:
     facts = ("id", "service", "state", "severity", "kind", "since", "opened_at", "resolved_at", "version", "cause_kind")
     facts += ("cause", "silent_since", "impact")
-    lines = [one_line(found["headline"]), "; ".join(f"{key} {cell(found[key])}" for key in facts if found[key])]
-    lines += csv_lines(_with_stage_names(found["stages"]))
-    lines += [found[key] for key in ("called", "replica") if found[key]]
-    if found["functions"]:
-        lines += ["Functions that grew:", *csv_lines(found["functions"])]
-    if found["shared"]:
-        lines += ["What slow requests share:", *csv_lines(found["shared"])]
-    lines += ["Bad requests:", *csv_lines(found["exemplars"])] if found["exemplars"] else [found["no_exemplars"]]
-    for each in found["transitions"]:
-        text = f": {one_line(each['headline'])}" if each["event"] == "note" else ""
-        lines.append(f"{each['at']} {each['event']} {each['note']}".rstrip() + text)
-    return "\n".join([*lines, found["link"], f"Next: why_slow(service={found['service']!r})"])
+    lines = [
+        one_line(incident["headline"]),
+        "; ".join(f"{key} {cell(incident[key])}" for key in facts if incident[key]),
+    ]
+    lines += csv_lines(_with_stage_names(incident["stages"]))
+    lines += [incident[key] for key in ("called", "replica") if incident[key]]
+    if incident["functions"]:
+        lines += ["Functions that grew:", *csv_lines(incident["functions"])]
+    if incident["shared"]:
+        lines += ["What slow requests share:", *csv_lines(incident["shared"])]
+    lines += (
+        ["Bad requests:", *csv_lines(incident["exemplars"])] if incident["exemplars"] else [incident["no_exemplars"]]
+    )
+    for transition in incident["transitions"]:
+        text = f": {one_line(transition['headline'])}" if transition["event"] == "note" else ""
+        lines.append(f"{transition['at']} {transition['event']} {transition['note']}".rstrip() + text)
+    return "\n".join([*lines, incident["link"], f"Next: why_slow(service={incident['service']!r})"])
 
 
 def _table(head: str, rows: Sequence[Row]) -> str:
@@ -149,9 +159,9 @@ def _with_stage_names(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "stage": stage_name(row["stage"])} for row in rows]
 
 
-def rows_of(found: Row) -> list[Row]:
-    names = [each["name"] for each in found["columns"]]
-    return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+def rows_of(response: Row) -> list[Row]:
+    names = [column["name"] for column in response["columns"]]
+    return [dict(zip(names, row, strict=True)) for row in response["rows"]]
 
 
 def largest(values: Mapping[str, float], most: int = MOST_ROWS) -> dict[str, float]:
@@ -165,7 +175,7 @@ def stage_name(key: str | None) -> str:
 
 def stage_key(name: str) -> str:
     """Return the key of the stage with this name in an answer; a name of the user's own stage is its key."""
-    return next((each.key for each in STAGES if name.lower() == each.label.lower()), name)
+    return next((stage.key for stage in STAGES if name.lower() == stage.label.lower()), name)
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -184,7 +194,7 @@ def csv_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     writer.writerow([_COLUMN_SECONDS.sub(lambda match: f"{match[1] or 'time'}_ms", key) for key in used])
     for row in rows:
         cells = (row[key] * scale[key] if isinstance(row[key], float) else row[key] for key in used)
-        writer.writerow([cell(each) for each in cells])
+        writer.writerow([cell(content) for content in cells])
     return out.getvalue().splitlines()
 
 
@@ -195,7 +205,7 @@ def cell(value: object) -> str:
         # Shares near 1 are truncated: 0.99996 is not 1.
         return f"{float(truncated_percent(value, 0.999999)) / 100:.6g}" if 0.9 < value < 1 else f"{value:.4g}"  # noqa: PLR2004
     if isinstance(value, Mapping):
-        return "; ".join(f"{key} {cell(each)}" for key, each in value.items())
+        return "; ".join(f"{key} {cell(nested)}" for key, nested in value.items())
     if isinstance(value, list):
         return "; ".join(map(cell, value))
     return one_line(str(value))

@@ -85,8 +85,8 @@ class Tools:
     ) -> str:
         """List the services with state, request rate, p50, p99, slowest stage and SLO, the most urgent one first."""
         with self._asking(ctx) as ask:
-            found = ask("query/fleet", _window(window, environment))
-        rows = rows_of(found)
+            fleet = ask("query/fleet", _window(window, environment))
+        rows = rows_of(fleet)
         if not rows:
             return f"No service had a request in the window {window}. Try a longer window, such as 7d, or call doctor."
         shown = [{**row, "slowest_stage": stage_name(row["slowest_stage"])} for row in rows]
@@ -122,7 +122,7 @@ class Tools:
                 compared = {key: scope[key] for key in scope if key != "version"}
                 answer += release_text(_if_known(ask, "query/compare", compared))
             opened = rows_of(ask("query/incidents", {"service": service, "state": "open"}))
-        answer += [f"Open incident {each['id']}: {each['headline']}" for each in opened[:MOST_ROWS]]
+        answer += [f"Open incident {incident['id']}: {incident['headline']}" for incident in opened[:MOST_ROWS]]
         answer.append(f"Next: slow_requests(service={service!r}) for examples, advice(service={service!r}) for fixes.")
         return cut_text("\n\n".join(answer))
 
@@ -140,8 +140,8 @@ class Tools:
         """Compare two versions or periods of a service, stage by stage, with a statistical verdict."""
         wanted = {"service": service, "a": a, "b": b, "p": "" if percentile is None else f"{percentile:g}"}
         with self._asking(ctx) as ask:
-            found = ask("query/compare", wanted | _window(window, environment))
-        return cut_text("\n\n".join(comparison_text(found)))
+            comparison = ask("query/compare", wanted | _window(window, environment))
+        return cut_text("\n\n".join(comparison_text(comparison)))
 
     def slow_requests(
         self,
@@ -163,7 +163,7 @@ class Tools:
         wanted = {"service": service, "version": version, "route": route, "dom": stage_key(stage), "min": minimum}
         wanted |= {"err": "" if failed is None else str(int(failed)), "at": attributes, "n": str(page)}
         with self._asking(ctx) as ask:
-            found = ask("query/traces", wanted | _window(window, environment))
+            response = ask("query/traces", wanted | _window(window, environment))
         rows = [
             {
                 **{key: row[key] for key in ("trace_id", "version", "route", "duration_seconds", "status", "because")},
@@ -171,14 +171,18 @@ class Tools:
                 "stages_ms": {stage_name(key): value * 1e3 for key, value in largest(row["stages"], 3).items()},
                 "attributes": row["attributes"],
             }
-            for row in rows_of(found)
+            for row in rows_of(response)
         ]
-        values = {key: largest(each) for key, each in found["values"].items() if len(each) > 1}
-        counts = "; ".join(f"{key}: {cell(each)}" for key, each in values.items())
-        head = f"{found['matching']} of {found['retained']} retained requests match. By value: {counts or 'all alike'}"
+        values = {
+            key: largest(counts_by_value)
+            for key, counts_by_value in response["values"].items()
+            if len(counts_by_value) > 1
+        }
+        counts = "; ".join(f"{key}: {cell(value_counts)}" for key, value_counts in values.items())
+        head = f"{response['matching']} of {response['retained']} retained requests match. By value: {counts or 'all alike'}"
         if not rows:
             return f"{head}. Widen the filters or the window."
-        pages = -(-found["matching"] // _API_PAGE)
+        pages = -(-response["matching"] // _API_PAGE)
         more = [f"Page {page} of {pages}: page={page + 1} has the next, or filter."] if page < pages else []
         return cut_text("\n".join([f"{head}. trace(trace_id) shows one with its spans.", *more, *csv_lines(rows)]))
 
@@ -187,8 +191,8 @@ class Tools:
     ) -> str:
         """Show one retained request: its attributes and its spans with start and length."""
         with self._asking(ctx) as ask:
-            found = ask(f"traces/{_id(trace_id)}", {})
-        spans = found["resourceSpans"][0]["scopeSpans"][0]["spans"]
+            trace = ask(f"traces/{_id(trace_id)}", {})
+        spans = trace["resourceSpans"][0]["scopeSpans"][0]["spans"]
         start = int(spans[0]["startTimeUnixNano"])
         rows = [
             {
@@ -196,17 +200,17 @@ class Tools:
                 "start_ms": (int(span["startTimeUnixNano"]) - start) / 1e6,
                 "duration_ms": (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e6,
                 "attributes": {
-                    each["key"]: next(iter(each["value"].values()))
-                    for each in span["attributes"]
-                    if not each["key"].startswith(_OWN)
+                    attribute["key"]: next(iter(attribute["value"].values()))
+                    for attribute in span["attributes"]
+                    if not attribute["key"].startswith(_OWN)
                 },
             }
             for span in spans
         ]
         code = [
-            f"{milliseconds(each['seconds'])} ms in {label(each['stage'])}: "
-            + " > ".join(f"{frame['function']} ({frame['file']}:{frame['line']})" for frame in each["frames"])
-            for each in found.get("profile", [])[:MOST_ROWS]
+            f"{milliseconds(function['seconds'])} ms in {label(function['stage'])}: "
+            + " > ".join(f"{frame['function']} ({frame['file']}:{frame['line']})" for frame in function["frames"])
+            for function in trace.get("profile", [])[:MOST_ROWS]
         ]
         return cut_text("\n".join([f"Request of {datetime.fromtimestamp(start / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}", *csv_lines(rows), *code]))  # fmt: skip
 
@@ -222,10 +226,10 @@ class Tools:
         """List incidents, pages and open ones first, or show one with its evidence and history."""
         with self._asking(ctx) as ask:
             wanted = {"id": incident_id} if incident_id else {"state": state, "service": service}
-            found = ask("query/incidents", wanted)
+            response = ask("query/incidents", wanted)
         if incident_id:
-            return cut_text(incident_text(found["incident"]))
-        rows = rows_of(found)
+            return cut_text(incident_text(response["incident"]))
+        rows = rows_of(response)
         if not rows:
             return f"There are no {'' if state == 'all' else f'{state} '}incidents. why_slow(service) explains latency without one."
         return paged(f"{len(rows)} incidents; incidents(incident_id=…) shows one completely.", csv_lines(rows), page)
@@ -239,18 +243,18 @@ class Tools:
     ) -> str:
         """List the objectives with attained share, error budget and burn rates, the worst first."""
         with self._asking(ctx) as ask:
-            found = ask("query/slo", {"service": service})["objectives"]
-        if not found:
+            objectives = ask("query/slo", {"service": service})["objectives"]
+        if not objectives:
             return "No objective is set. The operator adds objectives to the SLO file; list_services shows latencies."
         rows = [
             {
-                **{key: each["slo"][key] for key in ("name", "service", "objective")},
-                "threshold_seconds": each["slo"]["threshold"],
-                **{key: each[key] for key in ("state", "attained", "budget_left", "burn_1h", "burn_5m")},
-                "exhausted_in_hours": None if each["exhausted_in"] is None else each["exhausted_in"] / 3600,
-                "data_hours": each["covered"] / 3600,
+                **{key: objective["slo"][key] for key in ("name", "service", "objective")},
+                "threshold_seconds": objective["slo"]["threshold"],
+                **{key: objective[key] for key in ("state", "attained", "budget_left", "burn_1h", "burn_5m")},
+                "exhausted_in_hours": None if objective["exhausted_in"] is None else objective["exhausted_in"] / 3600,
+                "data_hours": objective["covered"] / 3600,
             }
-            for each in found
+            for objective in objectives
         ]
         head = "A burn rate of 1 spends exactly the budget in the window of the objective. The attained share is over data_hours, the budget left of the whole window at the same traffic."
         return paged(head, csv_lines(rows), page)
@@ -266,13 +270,13 @@ class Tools:
     ) -> str:
         """Estimate the request rate up to which a service keeps its objective, and how many more requests it can take."""
         with self._asking(ctx) as ask:
-            found = ask("query/capacity", {"service": service, "version": version, **_window(window, environment)})
-        steps = rows_of(found)
-        rates, own = [each["requests_per_second"] for each in steps], found["capacity"]
-        lines = [one_line(found["summary"])]
-        if own:
+            response = ask("query/capacity", {"service": service, "version": version, **_window(window, environment)})
+        steps = rows_of(response)
+        rates, limit = [step["requests_per_second"] for step in steps], response["capacity"]
+        lines = [one_line(response["summary"])]
+        if limit:
             lines.append(
-                f"Capacity {own['rate']:.4g}/s (95 %: {own['low']:.4g} to {own['high']:.4g}/s); now {cell(found['requests_per_second'])}/s."
+                f"Capacity {limit['rate']:.4g}/s (95 %: {limit['low']:.4g} to {limit['high']:.4g}/s); now {cell(response['requests_per_second'])}/s."
             )
         if rates:
             lines.append(f"Measured: {len(rates)} steps from {min(rates):.4g} to {max(rates):.4g} requests/s.")
@@ -322,8 +326,11 @@ class Tools:
         else:
             lines.append(f"The last data arrived at {state['last_received'] or 'no time yet'}.")
             problems = [row for row in rows_of(state) if row["problem"]]
-            lines += [f"Collector {each['collector']}: {each['problem']}. Fix: {each['fix']}." for each in problems]
-            lines += [f"SLO file: {each}" for each in state["slo_file_problems"]]
+            lines += [
+                f"Collector {problem['collector']}: {problem['problem']}. Fix: {problem['fix']}."
+                for problem in problems
+            ]
+            lines += [f"SLO file: {text}" for text in state["slo_file_problems"]]
             if not problems and not state["slo_file_problems"]:
                 lines.append("Collectors and SLO file have no problems.")
         return cut_text("\n".join(one_line(line) for line in lines))
@@ -344,8 +351,8 @@ class Tools:
     ) -> str:
         """Mute the notifications of a service for some time; incidents are still recorded."""
         with self._asking(ctx, "post") as post:
-            made = post("silences", {"service": service, "for": duration, "comment": comment})
-        return f"Silence {made['id']} mutes {service} for {duration}."
+            created = post("silences", {"service": service, "for": duration, "comment": comment})
+        return f"Silence {created['id']} mutes {service} for {duration}."
 
     @contextmanager
     def _asking(self, ctx: _Caller, verb: str = "get") -> Generator[Callable[[str, Mapping[str, str]], Row]]:
@@ -355,7 +362,9 @@ class Tools:
                 if verb == "post":
                     yield client.post
                 else:
-                    yield lambda path, given: client.get(path, **{key: each for key, each in given.items() if each})
+                    yield lambda path, given: client.get(
+                        path, **{key: parameter for key, parameter in given.items() if parameter}
+                    )
         except ApiError as error:
             raise ToolError(_next_step(error)) from error
 

@@ -31,11 +31,11 @@ def command_with(extra: str, words: Sequence[str], env: Mapping[str, str], prefi
 def _requirement(extra: str) -> str:
     named = f"{_NAME}[{extra}]"
     try:
-        found = distribution(_NAME)
+        package = distribution(_NAME)
     except PackageNotFoundError:
         return named
-    origin = found.read_text("direct_url.json")
-    return f"{named} @ {json.loads(origin)['url']}" if origin else f"{named}=={found.version}"
+    origin = package.read_text("direct_url.json")
+    return f"{named} @ {json.loads(origin)['url']}" if origin else f"{named}=={package.version}"
 
 
 def rerun_with(extra: str, words: Sequence[str]) -> None:

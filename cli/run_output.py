@@ -47,24 +47,26 @@ _WATERFALL_COLUMNS = 32
 _MAX_INTERVALS = 12
 
 
-def waterfall_table(found: KeptTrace) -> Table:
-    wall = wall_seconds(found.duration_ns)
-    longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
-    made = plain_table("The slowest request", "time")
-    made.add_column(_ellipsized(styled(_request_name(found), "dim")))
-    for each in spans_by_start(found.spans):
-        if id(each) in longest:
-            made.add_row(
-                styled(span_name(each)),
-                styled(duration(each["duration_ns"] / NS)),
-                _ellipsized(_interval_bar(each, wall)),
+def waterfall_table(trace: KeptTrace) -> Table:
+    wall = wall_seconds(trace.duration_ns)
+    longest = {
+        id(span) for span in nlargest(_MAX_INTERVALS, trace.spans, key=lambda stage_span: stage_span["duration_ns"])
+    }
+    table = plain_table("The slowest request", "time")
+    table.add_column(_ellipsized(styled(_request_name(trace), "dim")))
+    for stage_span in spans_by_start(trace.spans):
+        if id(stage_span) in longest:
+            table.add_row(
+                styled(span_name(stage_span)),
+                styled(duration(stage_span["duration_ns"] / NS)),
+                _ellipsized(_interval_bar(stage_span, wall)),
             )
-    if len(found.spans) > len(longest):
-        made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
-    for stage, spent in unexplained_ns(found.spans, found.stages_ns).items():
-        made.add_row(styled(label(stage)), styled(duration(spent / NS)), styled("between the stages", "dim"))
-    made.add_row(styled("Total", "bold"), styled(duration(wall), "bold"))
-    return made
+    if len(trace.spans) > len(longest):
+        table.add_row(styled(f"{several(len(trace.spans) - len(longest), 'shorter interval')}", "dim"))
+    for stage, spent in unexplained_ns(trace.spans, trace.stages_ns).items():
+        table.add_row(styled(label(stage)), styled(duration(spent / NS)), styled("between the stages", "dim"))
+    table.add_row(styled("Total", "bold"), styled(duration(wall), "bold"))
+    return table
 
 
 def _ellipsized(text: Text) -> Text:
@@ -72,14 +74,14 @@ def _ellipsized(text: Text) -> Text:
     return text
 
 
-def _request_name(found: KeptTrace) -> str:
-    request = " ".join(str(part) for part in (found.attributes.get(METHOD), found.series.route) if part)
-    failed = "failed" if found.series.status == STATUS_ERROR else ""
-    return "  ".join(part for part in (request, failed, found.trace_id[:8]) if part)
+def _request_name(trace: KeptTrace) -> str:
+    request = " ".join(str(part) for part in (trace.attributes.get(METHOD), trace.series.route) if part)
+    failed = "failed" if trace.series.status == STATUS_ERROR else ""
+    return "  ".join(part for part in (request, failed, trace.trace_id[:8]) if part)
 
 
 def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
-    left, width = (each / 100 * _WATERFALL_COLUMNS for each in position_of(span, wall))
+    left, width = (percent / 100 * _WATERFALL_COLUMNS for percent in position_of(span, wall))
     start = min(round(left), _WATERFALL_COLUMNS - 1)
     bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
     note = span_note(span)
@@ -143,10 +145,10 @@ def summarize_run(read: Reader) -> RunSummary:
     window, dropped = run_window(read), read.state().dropped
     if window is None:
         return RunSummary([], dropped)
-    found = read.services(*window).sort_values("requests", ascending=False)
+    by_requests = read.services(*window).sort_values("requests", ascending=False)
     # Probes do not extend the window.
     probes = read.fleet_counts(Selection(window[0], window[1] + timedelta(days=1)), PROBE_DURATION).values()
-    services = [_service_summary(read, Selection(*window, service=name)) for name in found["service"]]
+    services = [_service_summary(read, Selection(*window, service=name)) for name in by_requests["service"]]
     return RunSummary(services, dropped, sum(sum(by_key.values()) for by_key in probes))
 
 
@@ -173,7 +175,7 @@ def _slow_functions(read: Reader, about: Selection, tail: StageTimes | None) -> 
         return []
     median, slow = bands
     least = slow.latency * 1e3 * _MIN_SHARE
-    return [each for each in functions(slow, median) if each.tail_self_ms >= least][:_MAX_FUNCTIONS]
+    return [function for function in functions(slow, median) if function.tail_self_ms >= least][:_MAX_FUNCTIONS]
 
 
 def _request_stats(read: Reader, name: str, about: Selection) -> RequestStats:
@@ -184,7 +186,7 @@ def _request_stats(read: Reader, name: str, about: Selection) -> RequestStats:
         name,
         n,
         errors,
-        [confidence_interval(latency, each) if has_enough_samples(n, each) else None for each in QUANTILES],
+        [confidence_interval(latency, quantile) if has_enough_samples(n, quantile) else None for quantile in QUANTILES],
     )
 
 
@@ -193,8 +195,8 @@ def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTi
         mean = read.breakdown_over_time(about, None, about.end - about.start)
         return StageTimes(None, stages_at(mean.drop(columns="at"), 0)), None
     tail = highest_quantile(requests)
-    found = breakdown(read, about, (0.5, tail or 0.5))
-    return StageTimes(0.5, found.stages(0.5)), StageTimes(tail, found.stages(tail)) if tail else None
+    stages = breakdown(read, about, (0.5, tail or 0.5))
+    return StageTimes(0.5, stages.stages(0.5)), StageTimes(tail, stages.stages(tail)) if tail else None
 
 
 # Maximum line length; longer lines are hard to read. [columns]
@@ -210,20 +212,20 @@ outermost call of a library that runs models.
  - Did the command end by SIGKILL or os._exit? Then its counts were not sent."""
 
 
-def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
+def print_summary(summary: RunSummary, run: Run, console: Console | None = None) -> None:
     out = console or Console(stderr=True)
     out.width = min(out.width, _MAX_COLUMNS)
-    for part in _summary_parts(found, run):
+    for part in _summary_parts(summary, run):
         out.print()
         out.print(part, highlight=False)
 
 
-def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
+def _summary_parts(summary: RunSummary, run: Run) -> Iterator[RenderableType]:
     length = run.end - run.start
     ran = span(length) if length >= timedelta(minutes=1) else duration(length.total_seconds())
-    if not found.services:
+    if not summary.services:
         yield Text.assemble(styled(f"No request was recorded in {ran}.", "bold"), _NO_REQUESTS_HELP)
-    for service in found.services:
+    for service in summary.services:
         yield _service_heading(service.whole, ran)
         yield _latency_table(service)
         yield _stage_time_table(service.typical, service.tail)
@@ -232,11 +234,11 @@ def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
             yield from _stage_options(service.functions)
         if service.slowest is not None:
             yield waterfall_table(service.slowest)
-    if found.probes:
-        text = f"{several(found.probes, 'health probe')} not included; STAGELENS_PROBES=none counts them as requests."
+    if summary.probes:
+        text = f"{several(summary.probes, 'health probe')} not included; STAGELENS_PROBES=none counts them as requests."
         yield styled(text)
-    if found.dropped:
-        yield styled(f"{several(found.dropped, 'request')} could not be counted and are not included.", "bold red")
+    if summary.dropped:
+        yield styled(f"{several(summary.dropped, 'request')} could not be counted and are not included.", "bold red")
 
 
 def _service_heading(line: RequestStats, ran: str) -> Text:
@@ -246,66 +248,68 @@ def _service_heading(line: RequestStats, ran: str) -> Text:
 
 
 def _latency_table(service: ServiceSummary) -> Table:
-    made = plain_table("Latency", "n", "errors", *map(percentile, QUANTILES))
+    table = plain_table("Latency", "n", "errors", *map(percentile, QUANTILES))
     for line in (service.whole, *service.routes):
-        made.add_row(
+        table.add_row(
             Text.assemble("all\n", ("95 % CI", "dim")) if line is service.whole else styled(line.name),
             styled(whole(line.requests)),
             styled(whole(line.errors), "red" if line.errors else ""),
-            *(_latency_cell(*each) for each in zip(QUANTILES, line.quantiles, strict=True)),
+            *(_latency_cell(*quantile_estimate) for quantile_estimate in zip(QUANTILES, line.quantiles, strict=True)),
         )
     if service.more_routes:
-        made.add_row(styled(f"and {several(service.more_routes, 'route')} more", "dim"))
-    return made
+        table.add_row(styled(f"and {several(service.more_routes, 'route')} more", "dim"))
+    return table
 
 
-def _latency_cell(quantile: float, found: Estimate | None) -> Text:
-    if found is None:
+def _latency_cell(quantile: float, estimate: Estimate | None) -> Text:
+    if estimate is None:
         return Text.assemble("\u2013\n", styled(f"needs {whole(samples_needed(quantile))}", "dim"))
-    between = interval(found.low, found.high) if math.isfinite(found.high) else f"from {duration(found.low)}"
-    return Text.assemble(styled(duration(found.value), "bold"), "\n", styled(between, "dim"))
+    between = (
+        interval(estimate.low, estimate.high) if math.isfinite(estimate.high) else f"from {duration(estimate.low)}"
+    )
+    return Text.assemble(styled(duration(estimate.value), "bold"), "\n", styled(between, "dim"))
 
 
 def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
     if tail is None:
-        made = plain_table("Where the time goes", typical.name)
-        made.add_column()
+        table = plain_table("Where the time goes", typical.name)
+        table.add_column()
     else:
-        made = plain_table("Where the time goes", typical.name, tail.name, "more")
-        made.add_column(styled(f"{FULL} as in {typical.name}  {SHADED} more in {tail.name}", "dim"))
+        table = plain_table("Where the time goes", typical.name, tail.name, "more")
+        table.add_column(styled(f"{FULL} as in {typical.name}  {SHADED} more in {tail.name}", "dim"))
     there = tail or typical
     longest = max(*typical.stages.values(), *there.stages.values(), 1e-9)
     for stage in ordered({*typical.stages, *there.stages}):
         before, now = typical.stages.get(stage, 0.0), there.stages.get(stage, 0.0)
         more = [duration(now), duration(now - before, sign=True)] if tail else []
-        made.add_row(
+        table.add_row(
             styled(label(stage)),
             *map(styled, (duration(before), *more)),
             _stage_bar(stage, before / longest, now / longest),
         )
     more = [duration(there.seconds), duration(there.seconds - typical.seconds, sign=True)] if tail else []
     blame = [styled(blame_text(typical, tail))] if tail else []
-    made.add_row("Total", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
-    return made
+    table.add_row("Total", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
+    return table
 
 
-def _function_table(tail: StageTimes, found: Sequence[FunctionTime]) -> Table:
-    made = plain_table(f"Your code at {tail.name}", percentile(0.5), tail.name, "more")
-    made.add_column(styled("stage", "dim"))
-    for each in found:
-        usual, more = each.median_self_ms, each.growth_ms
-        made.add_row(
-            styled(each.title),
+def _function_table(tail: StageTimes, function_times: Sequence[FunctionTime]) -> Table:
+    table = plain_table(f"Your code at {tail.name}", percentile(0.5), tail.name, "more")
+    table.add_column(styled("stage", "dim"))
+    for function_time in function_times:
+        usual, more = function_time.median_self_ms, function_time.growth_ms
+        table.add_row(
+            styled(function_time.title),
             styled("\u2013" if usual is None else duration(usual / 1e3)),
-            styled(duration(each.tail_self_ms / 1e3), "bold"),
+            styled(duration(function_time.tail_self_ms / 1e3), "bold"),
             styled("" if more is None else duration(more / 1e3, sign=True)),
-            styled(label(each.stage)),
+            styled(label(function_time.stage)),
         )
-    return made
+    return table
 
 
-def _stage_options(found: Sequence[FunctionTime]) -> Iterator[Text]:
-    option = next((each.stage_option for each in found if each.stage_option), "")
+def _stage_options(function_times: Sequence[FunctionTime]) -> Iterator[Text]:
+    option = next((function_time.stage_option for function_time in function_times if function_time.stage_option), "")
     if option:
         yield Text.assemble("To measure it exactly:  ", (f"stagelens run {option}", "bold"))
 
@@ -322,7 +326,7 @@ def blame_text(typical: StageTimes, tail: StageTimes) -> str:
     'Queue, 100\u202f% of the increase'
     """
     more = {stage: seconds - typical.stages.get(stage, 0.0) for stage, seconds in tail.stages.items()}
-    stage = max(more, key=lambda each: more[each])
+    stage = max(more, key=lambda stage_key: more[stage_key])
     added = tail.seconds - typical.seconds
     return (
         f"{label(stage)}, {portion(more[stage] / added)} of the increase"
@@ -340,17 +344,17 @@ _MAX_NAME_CHARS = 60
 
 def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -> bool:
     """Write the outputs of the finished *run*; return whether all requested ones were written."""
-    made = True
+    succeeded = True
     for trouble in here.finish():
-        made = _report_failure(f"some requests of the run were not counted: {trouble}")
-    found = summarize_run(here.store.read)
+        succeeded = _report_failure(f"some requests of the run were not counted: {trouble}")
+    summary = summarize_run(here.store.read)
     # Without counted requests the summary would suggest instrumentation, although the failed store is the cause.
-    if made or found.services:
-        made &= _run_step(lambda: print_summary(found, run))
+    if succeeded or summary.services:
+        succeeded &= _run_step(lambda: print_summary(summary, run))
     for path, write in ((outputs.report, write_page), (outputs.save, save_run)):
         if path is not None:
-            made &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")
-    return made
+            succeeded &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")
+    return succeeded
 
 
 def write_page(store: Store, path: Path, run: Run) -> None:

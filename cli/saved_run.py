@@ -57,9 +57,9 @@ class Run:
 
 def save_run(store: Store, path: Path, run: Run) -> None:
     about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
-    with open_export(store) as found, open_atomic(path) as file:
+    with open_export(store) as export, open_atomic(path) as file:
         file.write(f'{{"{KEY}": {json.dumps(about)}')
-        for key, entries in (("resourceMetrics", _metrics(found)), ("resourceSpans", _spans(found))):
+        for key, entries in (("resourceMetrics", _metrics(export)), ("resourceSpans", _spans(export))):
             file.write(f',\n"{key}": [')
             for number, entry in enumerate(entries):
                 file.write(",\n" if number else "\n")
@@ -68,24 +68,25 @@ def save_run(store: Store, path: Path, run: Run) -> None:
         file.write("}\n")
 
 
-def _metrics(found: StoreExport) -> Iterator[Json]:
-    for counted in found.counted():
-        wanted = [each for each in counted if each.metric in names.METRICS]
-        for resource, own in groupby(
-            sorted(wanted, key=lambda each: (_resource(each.series), each.metric)), lambda each: _resource(each.series)
+def _metrics(export: StoreExport) -> Iterator[Json]:
+    for counted in export.counted():
+        wanted = [series for series in counted if series.metric in names.METRICS]
+        for resource, of_resource in groupby(
+            sorted(wanted, key=lambda entry: (_resource(entry.series), entry.metric)),
+            lambda entry: _resource(entry.series),
         ):
-            points = list(own)
+            points = list(of_resource)
             for start in range(0, len(points), POINTS_AN_ENTRY):
                 yield _entry("Metrics", resource, list(_histograms(points[start : start + POINTS_AN_ENTRY])))
-    dropped = found.dropped()
+    dropped = export.dropped()
     if dropped:
         data = {"aggregationTemporality": _DELTA, "isMonotonic": True, "dataPoints": [{"asInt": str(dropped)}]}
         yield _entry("Metrics", (), [{"name": names.REQUESTS_DROPPED, "unit": "{request}", "sum": data}])
 
 
 def _histograms(points: Iterable[ExportedHistogram]) -> Iterator[Json]:
-    for metric, own in groupby(points, lambda each: each.metric):
-        data = {"aggregationTemporality": _DELTA, "dataPoints": [_point(each) for each in own]}
+    for metric, of_metric in groupby(points, lambda point: point.metric):
+        data = {"aggregationTemporality": _DELTA, "dataPoints": [_point(point) for point in of_metric]}
         yield {"name": metric, "unit": names.UNITS.get(metric, "s"), "exponentialHistogram": data}
 
 
@@ -102,9 +103,9 @@ def _point(counted: ExportedHistogram) -> Json:
     }
 
 
-def _spans(found: StoreExport) -> Iterator[Json]:
+def _spans(export: StoreExport) -> Iterator[Json]:
     held: defaultdict[tuple[tuple[str, str], ...], list[Json]] = defaultdict(list)
-    for trace in found.traces():
+    for trace in export.traces():
         resource = _resource(trace.series)
         spans = held[resource]
         spans += _trace(trace)

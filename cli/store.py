@@ -47,7 +47,7 @@ def migrate(parser: argparse.ArgumentParser) -> None:
 
 
 def import_(parser: argparse.ArgumentParser) -> None:
-    formats = "\n".join(f"  {each.title}" for each in FORMATS)
+    formats = "\n".join(f"  {file_format.title}" for file_format in FORMATS)
     parser.description = (
         "Import the requests of files. A file that is imported again is not counted again. gzip is supported."
     )

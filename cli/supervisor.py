@@ -106,9 +106,9 @@ class Child:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _ended(self) -> int | None:
-        while (found := _reap_child()) is not None and found[0]:
-            if found[0] == self.pid:
-                return os.waitstatus_to_exitcode(found[1])
+        while (reaped := _reap_child()) is not None and reaped[0]:
+            if reaped[0] == self.pid:
+                return os.waitstatus_to_exitcode(reaped[1])
         return None
 
 
@@ -154,10 +154,10 @@ def _wait_for_signal() -> tuple[int, bool]:
 
 
 def _has_children() -> bool:
-    found = _reap_child()
-    while found is not None and found[0]:
-        found = _reap_child()
-    return found is not None
+    reaped = _reap_child()
+    while reaped is not None and reaped[0]:
+        reaped = _reap_child()
+    return reaped is not None
 
 
 def _reap_child() -> tuple[int, int] | None:
@@ -195,8 +195,8 @@ def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
     child = Child(lambda endpoint: become(command, child_environment(endpoint, env)))
     with ExitStack() as stack:
         here = _start_collector(stack, child, outputs)
-        code, made = _run_child(child, command, here, outputs)
-    return exit_like(code) or (0 if made or not outputs.requested else 1)
+        code, succeeded = _run_child(child, command, here, outputs)
+    return exit_like(code) or (0 if succeeded or not outputs.requested else 1)
 
 
 def _start_collector(stack: ExitStack, child: Child, outputs: RunOutputs) -> TemporaryCollector | None:
@@ -238,11 +238,13 @@ def _run_child(
 
 def child_environment(endpoint: str, env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the child: *env* with all telemetry sent to *endpoint*."""
-    own = {**env, PID_VARIABLE: str(os.getpid())}
+    child_env = {**env, PID_VARIABLE: str(os.getpid())}
     if not endpoint:
-        return own
+        return child_env
     here = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-    return {name: value for name, value in apply_config_file(own).items() if name not in _OVERRIDDEN_VARIABLES} | here
+    return {
+        name: value for name, value in apply_config_file(child_env).items() if name not in _OVERRIDDEN_VARIABLES
+    } | here
 
 
 def _open_closed_streams() -> None:
