@@ -138,10 +138,10 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
 
 
 class _File(LiveFile[CollectorFile]):
-    def accepted(self, found: CollectorFile) -> None:
-        counts = len(found.access.tokens), len(found.rules), len(found.scrape)
+    def accepted(self, content: CollectorFile) -> None:
+        counts = len(content.access.tokens), len(content.rules), len(content.scrape)
         _log.info("%s is in effect: %d tokens, %d rules, %d targets", self.path, *counts)
-        for line in found.warnings:
+        for line in content.warnings:
             _log.warning("%s", line)
 
 

@@ -36,7 +36,7 @@ def parse_authority(text: str) -> tuple[str, str, str]:
     >>> parse_authority("http://LOCALHOST:8700"), parse_authority("[::1]"), parse_authority("http://localhost:1@evil")
     (('http', 'localhost', '8700'), ('', '::1', ''), ('', '', ''))
     """
-    scheme, host, port = found.groups("") if (found := _AUTHORITY.fullmatch(text.lower())) else ("", "", "")
+    scheme, host, port = match.groups("") if (match := _AUTHORITY.fullmatch(text.lower())) else ("", "", "")
     return scheme, host.strip("[]"), port
 
 
@@ -88,7 +88,7 @@ def path_segment(name: str) -> str:
     >>> path_segment("ocr api"), path_segment("team/vision"), path_segment(".."), path_segment("~a")
     ('ocr%20api', 'team~2Fvision', '~2E.', '~7Ea')
     """
-    return quote(_UNSAFE.sub(lambda found: f"~{ord(found[0]):02X}", name), safe="")
+    return quote(_UNSAFE.sub(lambda match: f"~{ord(match[0]):02X}", name), safe="")
 
 
 def name_of_segment(segment: str) -> str:
@@ -97,4 +97,4 @@ def name_of_segment(segment: str) -> str:
     >>> name_of_segment("team~2Fvision"), name_of_segment("team%2Fvision")
     ('team/vision', 'team/vision')
     """
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), unquote(segment))
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), unquote(segment))

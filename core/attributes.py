@@ -67,7 +67,7 @@ DIMENSIONS = (
     Attribute("status", "status"),
     Attribute("cold", "cold start"),
 )
-BY_KEY = MappingProxyType({each.key: each for each in (*COUNTED, *DIMENSIONS)})
+BY_KEY = MappingProxyType({attribute.key: attribute for attribute in (*COUNTED, *DIMENSIONS)})
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 

@@ -54,9 +54,9 @@ def split_stack_key(key: str) -> tuple[str, tuple[CodeFrame, ...]]:
 
 
 def _frame(text: str) -> CodeFrame:
-    code, _, place = text.partition("@")
+    code, _, position = text.partition("@")
     module, _, function = code.partition(":")
-    file, _, line = place.rpartition(":")
+    file, _, line = position.rpartition(":")
     is_number = line.isascii() and line.isdigit() and len(line) <= _MAX_DIGITS
     return CodeFrame(module if function else "", function or code, file, int(line) if is_number else 0)
 

@@ -26,7 +26,7 @@ SHARED = {"shared": True}
 
 @cache
 def _columns(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
-    return tuple((each.name, "shared" in each.metadata) for each in fields(kind))
+    return tuple((field.name, "shared" in field.metadata) for field in fields(kind))
 
 
 class Columnar:
@@ -177,9 +177,9 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
     width = np.maximum(high - low + 1, 0)
     ends = np.cumsum(width)
     base = ends - width - low
-    found, amount = _sum_cells(np.repeat(base[group], lengths) + index, buckets.amount, int(width.sum()))
-    offsets = np.searchsorted(found, offsets_of(width))
-    return Buckets(offsets, found - np.repeat(base, np.diff(offsets)), amount)
+    cells, amount = _sum_cells(np.repeat(base[group], lengths) + index, buckets.amount, int(width.sum()))
+    offsets = np.searchsorted(cells, offsets_of(width))
+    return Buckets(offsets, cells - np.repeat(base, np.diff(offsets)), amount)
 
 
 def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
@@ -189,8 +189,8 @@ def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
         n_cells = len(used)
     total = np.zeros(n_cells, np.int64)
     np.add.at(total, cell, amount)
-    found = np.flatnonzero(total)
-    return found if used is None else used[found], total[found]
+    nonzero = np.flatnonzero(total)
+    return nonzero if used is None else used[nonzero], total[nonzero]
 
 
 # Limit of the counts of a row and of a result, so that sums fit into a signed 64-bit integer.
@@ -221,8 +221,8 @@ class HistogramArrays(Columnar):
         numbers = zip(self.scale.tolist(), self.zero.tolist(), self.sum.tolist(), strict=True)
         for (scale, zero, total), (low, high) in zip(numbers, pairwise(self.buckets.offsets.tolist()), strict=True):
             histogram = Histogram(scale, zero=zero, sum=total)
-            for place, count in zip(index[low:high], amount[low:high], strict=True):
-                histogram.buckets[place] = histogram.buckets.get(place, 0) + count
+            for bucket, count in zip(index[low:high], amount[low:high], strict=True):
+                histogram.buckets[bucket] = histogram.buckets.get(bucket, 0) + count
             yield histogram
 
     @property

@@ -170,10 +170,10 @@ class EgressPolicy:
         name = host.rstrip(".").lower()
         if name in _METADATA_NAMES and "metadata" not in self.kinds:
             return "a name of a cloud's metadata service"
-        found = _address(address or host)
-        if found is None or any(found in network for network in self.networks):
+        ip_address = _address(address or host)
+        if ip_address is None or any(ip_address in network for network in self.networks):
             return ""
-        kind = kind_of(found)
+        kind = kind_of(ip_address)
         if kind in self.kinds or (kind != "metadata" and self._has(name)):
             return ""
         return _KIND_TEXT[kind]
@@ -192,7 +192,9 @@ class EgressPolicy:
             raise EgressDeniedError(msg)
 
     def _has(self, name: str) -> bool:
-        return any(name == each or (each.startswith("*.") and name.endswith(each[1:])) for each in self.names)
+        return any(
+            name == pattern or (pattern.startswith("*.") and name.endswith(pattern[1:])) for pattern in self.names
+        )
 
 
 def kind_of(address: Address) -> Kind:
@@ -202,7 +204,7 @@ def kind_of(address: Address) -> Kind:
     # Linux takes 0.0.0.0 for the machine itself.
     if address.is_loopback or address.is_unspecified:
         return "loopback"
-    is_public = address.is_global and not address.is_multicast and not any(address in each for each in _PRIVATE)
+    is_public = address.is_global and not address.is_multicast and not any(address in network for network in _PRIVATE)
     return "public" if is_public else "private"
 
 
@@ -253,15 +255,15 @@ class CheckedTransport(httpx.AsyncBaseTransport):
             self._egress_policy.check_by_proxy(host)
             return await self._inner.handle_async_request(request)
         try:
-            found = await addresses_of(request.url, self._egress_policy)
+            addresses = await addresses_of(request.url, self._egress_policy)
         except OSError as error:
             raise httpx.ConnectError(str(error), request=request) from error
-        for address in found[:-1]:
+        for address in addresses[:-1]:
             try:
                 return await self._inner.handle_async_request(_at(address, request))
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 continue
-        return await self._inner.handle_async_request(_at(found[-1], request))
+        return await self._inner.handle_async_request(_at(addresses[-1], request))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -273,9 +275,9 @@ async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]
         addresses = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(str(error)) from error
-    found = list(dict.fromkeys(str(each[4][0]) for each in addresses))
-    egress_policy.check(url.host, found)
-    return found
+    texts = list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
+    egress_policy.check(url.host, texts)
+    return texts
 
 
 def port_of(url: httpx.URL) -> int:

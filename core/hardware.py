@@ -91,7 +91,8 @@ MEASURES = (
     TORCH_RESERVED,
 )
 BY_METRIC = {
-    name: tuple(each for each in MEASURES if each.metric == name) for name in {each.metric for each in MEASURES}
+    name: tuple(measure for measure in MEASURES if measure.metric == name)
+    for name in {measure.metric for measure in MEASURES}
 }
 
 
@@ -107,10 +108,12 @@ def means(readings: Iterable[Reading]) -> list[Reading]:
     >>> [each.value for each in means([Reading(GPU, 0.5, "gpu0"), Reading(GPU, 1.0, "gpu0"), Reading(GPU, 0.1, "gpu1")])]
     [0.75, 0.1]
     """
-    found: dict[tuple[Measure, str], list[float]] = {}
+    values_by_device: dict[tuple[Measure, str], list[float]] = {}
     for measure, value, device in readings:
-        found.setdefault((measure, device), []).append(value)
-    return [Reading(measure, sum(values) / len(values), device) for (measure, device), values in found.items()]
+        values_by_device.setdefault((measure, device), []).append(value)
+    return [
+        Reading(measure, sum(values) / len(values), device) for (measure, device), values in values_by_device.items()
+    ]
 
 
 def place(of: Of, host: str, process: str, device: str) -> str:

@@ -335,8 +335,8 @@ def has_enough_samples(count: int, quantile: float) -> bool:
 
 def value_at(histogram: Histogram, quantile: float) -> float | None:
     """Return the value at *quantile*; None with too few requests, see `has_enough_samples`."""
-    found = histogram.quantile(quantile) if has_enough_samples(histogram.count, quantile) else None
-    return found.value if found else None
+    estimate = histogram.quantile(quantile) if has_enough_samples(histogram.count, quantile) else None
+    return estimate.value if estimate else None
 
 
 def samples_needed(quantile: float) -> int:
@@ -378,8 +378,8 @@ def ranks(count: int, quantile: float, confidence: float = CONFIDENCE) -> tuple[
     reach = math.ceil(_REACH * (math.sqrt(variance) + 1))
     below, above = max(math.floor(middle) - reach, 0), min(math.ceil(middle) + reach, count)
     chances = [_chance(number, count, quantile) for number in range(below, above + 1)]
-    first = next((place for place, sum_ in enumerate(accumulate(chances)) if sum_ > missed), 0)
-    last = next((place for place, sum_ in enumerate(accumulate(reversed(chances))) if sum_ > missed), 0)
+    first = next((index for index, sum_ in enumerate(accumulate(chances)) if sum_ > missed), 0)
+    last = next((index for index, sum_ in enumerate(accumulate(reversed(chances))) if sum_ > missed), 0)
     return below + first, above - last + 1
 
 

@@ -85,9 +85,9 @@ def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> C
 def secrets_of(env: Mapping[str, str]) -> list[str]:
     """Return the secret texts of *env*: values of variables named as secrets, and passwords in URLs."""
     named = [text for name, text in env.items() if _SECRET.search(name.upper()) and not _PLACE.search(name.upper())]
-    within = [found[2] for text in env.values() for found in _LOGIN.finditer(text)]
-    found = {text.strip() for text in (*named, *within, *map(unquote, within))}
-    return sorted((text for text in found if len(text) >= _MIN_SECRET_CHARS), key=len, reverse=True)
+    within = [match[2] for text in env.values() for match in _LOGIN.finditer(text)]
+    secrets = {text.strip() for text in (*named, *within, *map(unquote, within))}
+    return sorted((text for text in secrets if len(text) >= _MIN_SECRET_CHARS), key=len, reverse=True)
 
 
 def _one_of(env: Mapping[str, str], key: str, otherwise: str, allowed: Mapping[str, int] | tuple[str, ...]) -> str:
@@ -108,7 +108,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         # Secrets are replaced first, because a secret with several lines cannot be found after indentation.
         text = self._clean(super().format(record))
-        text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+        text = _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
         return _UNINDENTED.sub("\n  ", text)
 
     def _clean(self, text: str) -> str:

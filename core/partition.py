@@ -28,7 +28,7 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
     {'overhead': 1, 'preprocess': 3, 'tokenize': 3, 'forward': 3}
     """
     # Most requests have only consecutive and nested intervals, recorded in the order of their end, which need no sweep.
-    own: dict[str, int] = {OVERHEAD: 0}
+    exclusive: dict[str, int] = {OVERHEAD: 0}
     outermost: list[tuple[int, int]] = []
     now = t0
     for stage, start, end in intervals:
@@ -48,10 +48,10 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
             if outermost and outermost[-1][1] > start:
                 return _swept(intervals, t0, t1)
         outermost.append((start, end))
-        own[stage] = own.get(stage, 0) + spent
+        exclusive[stage] = exclusive.get(stage, 0) + spent
         now = end
-    own[OVERHEAD] += t1 - t0 - sum(own.values())
-    return own
+    exclusive[OVERHEAD] += t1 - t0 - sum(exclusive.values())
+    return exclusive
 
 
 def segments(intervals: Iterable[Interval], t0: int, t1: int) -> list[Interval]:
@@ -60,24 +60,24 @@ def segments(intervals: Iterable[Interval], t0: int, t1: int) -> list[Interval]:
     >>> segments([("preprocess", 0, 6), ("tokenize", 2, 5)], 0, 7)
     [('preprocess', 0, 2), ('tokenize', 2, 5), ('preprocess', 5, 6), ('overhead', 6, 7)]
     """
-    found: list[Interval] = []
+    pieces: list[Interval] = []
     active: list[tuple[int, str]] = []
     now = t0
     for start, minus_end, _, stage in _in_sweep_order(intervals, t0, t1):
-        now = _advance(found, active, now, start)
+        now = _advance(pieces, active, now, start)
         active.append((-minus_end, stage))
-    _advance(found, active, now, t1)
-    return found
+    _advance(pieces, active, now, t1)
+    return pieces
 
 
 def _swept(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, int]:
-    own = {OVERHEAD: 0}
+    exclusive = {OVERHEAD: 0}
     for stage, start, end in intervals:
         if start <= end and start <= t1 and end >= t0:
-            own[stage] = 0
+            exclusive[stage] = 0
     for stage, start, end in segments(intervals, t0, t1):
-        own[stage] += end - start
-    return own
+        exclusive[stage] += end - start
+    return exclusive
 
 
 def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tuple[int, int, int, str]]:
@@ -91,18 +91,18 @@ def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tup
     )
 
 
-def _advance(found: list[Interval], active: list[tuple[int, str]], now: int, until: int) -> int:
+def _advance(intervals: list[Interval], active: list[tuple[int, str]], now: int, until: int) -> int:
     """Assign the time from *now* to *until* to the active stages, innermost first, and drop the stages that end in it."""
     while active:
         end, stage = active[-1]
         if end > until:
             if until > now:
-                found.append((stage, now, until))
+                intervals.append((stage, now, until))
             return until
         active.pop()
         if end > now:
-            found.append((stage, now, end))
+            intervals.append((stage, now, end))
             now = end
     if until > now:
-        found.append((OVERHEAD, now, until))
+        intervals.append((OVERHEAD, now, until))
     return until

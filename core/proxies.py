@@ -44,13 +44,13 @@ def _is_direct(host: str, port: int | None, no_proxy: str) -> bool:
 
 
 def _networks(no_proxy: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for entry in no_proxy.split(","):
         try:
-            found.append(ipaddress.ip_network(entry.strip().strip("[]"), strict=False))
+            networks.append(ipaddress.ip_network(entry.strip().strip("[]"), strict=False))
         except ValueError:
             continue
-    return found
+    return networks
 
 
 def through_proxy(url: str) -> str:

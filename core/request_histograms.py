@@ -19,7 +19,7 @@ from .histogram import BUCKETS_A_DOUBLING, SCALE, Histogram, bucket_index
 from .stages import OTHER, OVERHEAD, position
 
 # Attributes that the user does not know of.
-AUTOMATIC = frozenset(each.key for each in COUNTED) - {CALLER.key, REPLICA.key}
+AUTOMATIC = frozenset(attribute.key for attribute in COUNTED) - {CALLER.key, REPLICA.key}
 _ATTRIBUTE_BUCKETS = 2**ATTRIBUTE_SCALE
 # Maximum number of attribute values of all series between two exports; further ones are counted as `__other__`.
 MAX_CELLS = 5000
@@ -48,14 +48,14 @@ class RequestHistograms:
     def requests(self) -> int:
         return sum(histogram.count for histogram in self._requests.values())
 
-    def add(self, own: Mapping[str, int], duration: int) -> None:
+    def add(self, exclusive: Mapping[str, int], duration: int) -> None:
         """Count a request of *duration* nanoseconds, to which its exclusive times by stage add up (`overhead` included)."""
         # Written out: calls of `Histogram.count_one` and `_add_up` would take as long as the rest.
         seconds = duration / 1e9
         bucket = bucket_index(seconds) if duration else 0
         spent = self._spent[bucket] if duration else {}
         stages = self._stages
-        for stage, part in own.items():
+        for stage, part in exclusive.items():
             spent[stage] = spent.get(stage, 0) + part
             counted = stages[stage]
             if not part:
@@ -65,28 +65,28 @@ class RequestHistograms:
             counted.sum += value
             index = ceil(log2(value) * BUCKETS_A_DOUBLING) - 1
             counted.buckets[index] = counted.buckets.get(index, 0) + 1
-        counted = self._requests[dominant_stage(own)]
+        counted = self._requests[dominant_stage(exclusive)]
         counted.sum += seconds
         if duration:
             counted.buckets[bucket] = counted.buckets.get(bucket, 0) + 1
         else:
             counted.zero += 1
 
-    def add_stalls(self, found: Mapping[str, int], duration: int) -> None:
+    def add_stalls(self, stalls: Mapping[str, int], duration: int) -> None:
         """Count the stalled nanoseconds of a request by key of `stages.stall_key`; its *duration* is above zero."""
-        _add_up(self._held_up[bucket_index(duration / 1e9)], found)
+        _add_up(self._held_up[bucket_index(duration / 1e9)], stalls)
 
-    def add_profile(self, found: Mapping[str, int], duration: int) -> None:
+    def add_profile(self, samples: Mapping[str, int], duration: int) -> None:
         """Count the nanoseconds by key of `code_stack.stack_key`; those of a stage add up to its exclusive time."""
-        _add_up(self._profile[bucket_index(duration / 1e9)], found)
+        _add_up(self._profile[bucket_index(duration / 1e9)], samples)
 
     def add_open(self, age: int, seen: int) -> None:
         """Count a request that has not ended: its *age* (above zero), and the time for which that is seen; in nanoseconds."""
         _add_up(self._open[bucket_index(age / 1e9)], {"": seen})
 
-    def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
+    def add_first_token(self, exclusive: Mapping[str, int], duration: int, definition: str) -> None:
         self.add_stream(names.FIRST_TOKEN, definition, duration / 1e9)
-        _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
+        _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], exclusive)
 
     def add_stream(self, metric: str, key: str, value: float) -> None:
         """Count *value* (>= 0) of a metric whose points have *key* instead of a stage; see `names.METRICS`."""
@@ -123,14 +123,14 @@ class RequestHistograms:
                 yield metric, stage, Histogram(buckets=buckets)
 
 
-def dominant_stage(own: Mapping[str, int]) -> str:
+def dominant_stage(exclusive: Mapping[str, int]) -> str:
     """Return the stage with the most time of a request; `overhead` if most of the time belongs to no stage.
 
     >>> dominant_stage({"overhead": 9, "forward": 2, "queue": 2}), dominant_stage({"overhead": 2, "forward": 2, "queue": 2})
     ('overhead', 'forward')
     """
     most, longest = -1, OVERHEAD
-    for stage, spent in own.items():
+    for stage, spent in exclusive.items():
         # Of equal stages the one charted first is dominant, so that the order of recording has no influence.
         if spent > most or (spent == most and position(stage) < position(longest)):
             most, longest = spent, stage
@@ -179,11 +179,11 @@ class AttributeLimits:
         self.cells = 0
 
     def value(self, key: str, value: str) -> str:
-        known = self._values[key]
-        if value not in known:
-            if len(known) >= MAX_VALUES:
+        values = self._values[key]
+        if value not in values:
+            if len(values) >= MAX_VALUES:
                 return OTHER
-            known.add(value)
+            values.add(value)
         return value
 
 

@@ -62,9 +62,9 @@ def label(key: str) -> str:
     >>> label("rerank")
     'rerank'
     """
-    known = BY_KEY.get(key)
-    if known is not None:
-        return known.label
+    stage = BY_KEY.get(key)
+    if stage is not None:
+        return stage.label
     return "Other" if key == OTHER else key
 
 

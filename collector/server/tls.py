@@ -69,7 +69,7 @@ class _TlsFiles(LiveFile[T]):
             raise ConfigError("\n".join(self.errors))
         return self.current
 
-    def accepted(self, found: T) -> None:  # noqa: ARG002 - named as in the base class
+    def accepted(self, content: T) -> None:  # noqa: ARG002 - named as in the base class
         _log.info("%s is in use", self.path)
 
     def refused(self) -> None:

@@ -123,10 +123,10 @@ def as_text(value: object) -> str:
 
 def as_texts(value: object) -> tuple[str, ...]:
     """Return *value*, a text or a list of texts, as texts."""
-    found = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(each, str | int | float) and str(each).strip() for each in found):
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(entry, str | int | float) and str(entry).strip() for entry in entries):
         reject_value("write texts")
-    return tuple(str(each).strip() for each in found)
+    return tuple(str(entry).strip() for entry in entries)
 
 
 def _address(value: object) -> str:
@@ -176,9 +176,9 @@ def _size(value: object) -> int:
 
 def _moment(value: object) -> datetime:
     try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
-        if found.tzinfo is not None:
-            return found.astimezone(UTC)
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         reject_value("write a time with a zone", why=", which is not a time with a zone")
     reject_value("write a time with a zone", why=", which has no zone")

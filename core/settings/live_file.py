@@ -24,10 +24,10 @@ class FileError(ConfigError):
     """A file is invalid; the text has one line for each problem."""
 
     def __init__(self, path: Path, problems: Sequence[Problem]) -> None:
-        def place(problem: Problem) -> tuple[bool, str, int]:
+        def sort_key(problem: Problem) -> tuple[bool, str, int]:
             return problem.path is not None, str(problem.path), problem.line
 
-        self.problems = tuple(sorted(problems, key=place))
+        self.problems = tuple(sorted(problems, key=sort_key))
         self.files = tuple({problem.path: None for problem in self.problems if problem.path is not None})
         super().__init__("\n".join(spell_problem(path, problem) for problem in self.problems))
 
@@ -51,18 +51,18 @@ def read_file(path: Path, kind: str, example: str, section: type[S]) -> S:
     document = read_document(path, kind)
     if document.value is None and not document.problems:
         document.problems.append(Problem(1, f"the file is empty; write, for example:\n{example}"))
-    found = None if document.value is None else read_section(section, document, (), document.value)
-    if found is None or document.problems:
+    section_value = None if document.value is None else read_section(section, document, (), document.value)
+    if section_value is None or document.problems:
         raise FileError(path, document.problems)
-    return found
+    return section_value
 
 
 def _text(path: Path, kind: str) -> str:
     try:
         with path.open("rb") as file:
-            found = file.read(MAX_BYTES + 1)
-        if len(found) <= MAX_BYTES:
-            return found.decode().removeprefix("\ufeff")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) <= MAX_BYTES:
+            return content.decode().removeprefix("\ufeff")
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}; give the path of {kind}"
         raise ConfigError(msg) from error
@@ -102,9 +102,9 @@ class LiveFile(Generic[T]):
                 files = (self.path, *self._take(self.path, now))
                 self._stamps = {path: before[path] if path in before else stamp_of(path) for path in files}
 
-    def accepted(self, found: T) -> None:
+    def accepted(self, content: T) -> None:
         """Log the new content in force; called after a valid version was read."""
-        log.info("%s: %s", self.path, found)
+        log.info("%s: %s", self.path, content)
 
     def refused(self) -> None:
         for line in self.errors:
@@ -114,20 +114,20 @@ class LiveFile(Generic[T]):
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:
         try:
-            found = self._read(path)
+            content = self._read(path)
         except ConfigError as error:
             self.errors = tuple(str(error).splitlines())
             self.refused()
             return (*self._stamps, *(error.files if isinstance(error, FileError) else ()))
-        self.current, self.errors, self.changed_at = found, (), now
-        self.accepted(found)
-        return self._included(found)
+        self.current, self.errors, self.changed_at = content, (), now
+        self.accepted(content)
+        return self._included(content)
 
 
 def stamp_of(path: Path) -> tuple[int, ...] | None:
     """Return a stamp that changes whenever the file at *path* or its access rights change; None if there is no file."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino

@@ -86,7 +86,7 @@ class Section(BaseModel):
         try:
             section = handler(_without_empty(cls, value) if isinstance(value, dict) else value)
         except ValidationError as error:
-            errors = [_explained(*explain(cls, each)) for each in error.errors(include_url=False)]
+            errors = [_explained(*explain(cls, detail)) for detail in error.errors(include_url=False)]
         else:
             errors = [_explained(fault.loc, fault.text) for fault in section.faults() if not fault.is_warning]
             if not errors:
@@ -98,9 +98,9 @@ def _without_empty(model: type[Section], value: dict[Any, Any]) -> dict[str, Any
     """Return *value* without empty values, with the sources of each secret under its key."""
     given = {str(key): item for key, item in value.items()}
     for key, others in _sources(model).items():
-        found = {source: given.pop(source, None) for source in (key, *others)}
-        if any(item is not None for item in found.values()):
-            given[key] = found if others else found[key]
+        sources = {source: given.pop(source, None) for source in (key, *others)}
+        if any(item is not None for item in sources.values()):
+            given[key] = sources if others else sources[key]
     return given
 
 
@@ -108,23 +108,23 @@ S = TypeVar("S", bound=Section)
 
 
 def read_section(
-    model: type[S], document: Document, place: Place, value: Any, context: Mapping[str, Any] | None = None
+    model: type[S], document: Document, location: Place, value: Any, context: Mapping[str, Any] | None = None
 ) -> S | None:
-    """Validate *value*, which is at *place* of *document*, as a section; None if it is invalid."""
+    """Validate *value*, which is at *location* of *document*, as a section; None if it is invalid."""
     try:
         section = model.model_validate(value, context=context)
     except ValidationError as error:
-        for each in error.errors(include_url=False):
-            document.problems.append(_problem(document, (*place, *each["loc"]), each["msg"]))
+        for detail in error.errors(include_url=False):
+            document.problems.append(_problem(document, (*location, *detail["loc"]), detail["msg"]))
         return None
-    document.warnings += (_problem(document, at, text) for at, text in _warnings(section, place))
+    document.warnings += (_problem(document, at, text) for at, text in _warnings(section, location))
     return section
 
 
-def _problem(document: Document, place: Place, text: str) -> Problem:
+def _problem(document: Document, location: Place, text: str) -> Problem:
     # Without the position of a value that is written alone instead of in a list.
     written: Place = ()
-    for step in place:
+    for step in location:
         if isinstance(step, str) or (*written, step) in document.lines:
             written = (*written, step)
     # A secret may be at another key than its own.
@@ -133,19 +133,19 @@ def _problem(document: Document, place: Place, text: str) -> Problem:
     return Problem(line, f"{spell(written) or 'the file'} {text}")
 
 
-def _warnings(value: object, place: Place) -> Iterator[tuple[Place, str]]:
+def _warnings(value: object, location: Place) -> Iterator[tuple[Place, str]]:
     if isinstance(value, Section):
-        yield from (((*place, *fault.loc), fault.text) for fault in value.faults() if fault.is_warning)
+        yield from (((*location, *fault.loc), fault.text) for fault in value.faults() if fault.is_warning)
         for key, name in zip(_keys(type(value)), type(value).model_fields, strict=True):
-            yield from _warnings(getattr(value, name), (*place, key))
+            yield from _warnings(getattr(value, name), (*location, key))
     elif isinstance(value, Secret) and value.warning:
-        yield (*place[:-1], f"{place[-1]}_file"), value.warning
+        yield (*location[:-1], f"{location[-1]}_file"), value.warning
     elif isinstance(value, tuple | list):
         for position, item in enumerate(value):
-            yield from _warnings(item, (*place, position))
+            yield from _warnings(item, (*location, position))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _warnings(item, (*place, key))
+            yield from _warnings(item, (*location, key))
 
 
 class Settings(BaseModel):
@@ -164,7 +164,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            problems = [explain(cls, each) for each in error.errors(include_url=False)]
+            problems = [explain(cls, detail) for detail in error.errors(include_url=False)]
             raise ConfigError("\n".join(dict.fromkeys(f"{spell(at)} {text}" for at, text in problems))) from error
 
 
@@ -184,8 +184,8 @@ def explain(model: type[BaseModel], error: ErrorDetails) -> tuple[Place, str]:
             key += "_env" if _is_secret(field) else ""
             return (*at[:-1], key), f"is missing; add `{key}: {example}`"
         case "extra_forbidden":
-            known = [each for key, named in _sources(model).items() for each in (key, *named)]
-            return at, "is not known" + (meant(key, known) or f"; known keys are {', '.join(known)}")
+            keys = [known_key for key, named in _sources(model).items() for known_key in (key, *named)]
+            return at, "is not known" + (meant(key, keys) or f"; known keys are {', '.join(keys)}")
         case "string_too_long":
             return at, f"has {len(value)} characters; use at most {context['max_length']}"
         case "form":
@@ -201,8 +201,8 @@ def explain(model: type[BaseModel], error: ErrorDetails) -> tuple[Place, str]:
     return at, f"is {show(value)}{context.get('why', '')}; {text}"
 
 
-def _explained(place: Place, text: str) -> InitErrorDetails:
-    return InitErrorDetails(type=PydanticCustomError("explained", "{text}", {"text": text}), loc=place, input=None)
+def _explained(location: Place, text: str) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError("explained", "{text}", {"text": text}), loc=location, input=None)
 
 
 @cache
@@ -224,5 +224,5 @@ def _example(model: type[BaseModel], field: FieldInfo | None) -> str:
     """Return the example of *field*; without a field, one of the whole *model*."""
     if field is not None:
         return str(field.examples[0]) if field.examples else ""
-    first = ((key, each) for key, each in _keys(model).items() if each.examples)
-    return getattr(model, "example", "") or next((f"{key}: {_example(model, each)}" for key, each in first), "")
+    first = ((key, field) for key, field in _keys(model).items() if field.examples)
+    return getattr(model, "example", "") or next((f"{key}: {_example(model, field)}" for key, field in first), "")

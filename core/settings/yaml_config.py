@@ -46,10 +46,10 @@ class Document:
     problems: list[Problem] = field(default_factory=list[Problem])
     warnings: list[Problem] = field(default_factory=list[Problem])
 
-    def line(self, place: Place) -> int:
-        while place and place not in self.lines:
-            place = place[:-1]
-        return self.lines.get(place, 1)
+    def line(self, location: Place) -> int:
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
 
 
 def parse(text: str) -> Document:
@@ -63,7 +63,7 @@ def parse(text: str) -> Document:
 
 def parse_all(text: str) -> list[Document]:
     """Parse all YAML documents of *text*, at least one; errors are added to the `problems` of their document."""
-    made: list[Document] = []
+    documents: list[Document] = []
     document = Document(None)
     try:
         loader = _Loader(text)
@@ -73,29 +73,29 @@ def parse_all(text: str) -> list[Document]:
             roots.append(loader.get_node())
         for root in roots:
             document = Document(None)
-            made.append(document)
+            documents.append(document)
             _note(root, (), document)
             document.value = loader.construct_document(root)
     except yaml.YAMLError as error:
         document.problems.append(_syntax(error, text))
     except _TooManyError:
-        has_aliases = any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, _Loader))
+        has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader))
         why, fix = ("its aliases expand to", "plain lists and keys") if has_aliases else ("it has", "fewer entries")
         document.problems.append(Problem(1, f"{why} more than {MAX_PLACES:,} values; write {fix}"))
     except RecursionError:
         document.problems.append(Problem(1, "it is nested too deeply, or contains itself; write plain lists and keys"))
     except ValueError as error:  # a date that is none, such as 2026-99-99
         document.problems.append(Problem(1, f"a value is ambiguous: {error}; put quotes around it"))
-    return made or [document]
+    return documents or [document]
 
 
-def spell(place: Place) -> str:
-    """Return *place* in the notation of error messages.
+def spell(location: Place) -> str:
+    """Return *location* in the notation of error messages.
 
     >>> spell(("slos", 0, "objective"))
     'slos[0].objective'
     """
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
     return text.removeprefix(".")
 
 
@@ -105,36 +105,36 @@ class _TooManyError(Exception):
 
 def _check_size(text: str) -> None:
     """Reject a text with certainly too many values, in a fifth of the time that it takes to read them."""
-    nodes = (each for each in yaml.parse(text, _Loader) if isinstance(each, yaml.NodeEvent))
+    nodes = (node for node in yaml.parse(text, _Loader) if isinstance(node, yaml.NodeEvent))
     if len(text) > _LARGE and next(islice(nodes, 2 * MAX_PLACES, None), None):
         raise _TooManyError
 
 
-def _note(node: yaml.Node, place: Place, document: Document) -> None:
+def _note(node: yaml.Node, location: Place, document: Document) -> None:
     if len(document.lines) > MAX_PLACES:
         raise _TooManyError
-    document.lines.setdefault(place, node.start_mark.line + 1)
+    document.lines.setdefault(location, node.start_mark.line + 1)
     if node.tag.endswith(":int") and len(node.value) > _MAX_DIGITS:
-        text = f"{spell(place)} is a number with {len(node.value):,} digits; write at most {_MAX_DIGITS}"
+        text = f"{spell(location)} is a number with {len(node.value):,} digits; write at most {_MAX_DIGITS}"
         document.problems.append(Problem(node.start_mark.line + 1, text))
         node.tag, node.value = "tag:yaml.org,2002:int", "1"
     if isinstance(node, yaml.MappingNode):
-        _note_mapping(node, place, document)
+        _note_mapping(node, location, document)
     elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
-            _note(item, (*place, position), document)
+            _note(item, (*location, position), document)
 
 
-def _note_mapping(node: yaml.MappingNode, place: Place, document: Document) -> None:
+def _note_mapping(node: yaml.MappingNode, location: Place, document: Document) -> None:
     seen: dict[str, int] = {}
     for key, value in node.value:
         name, line = str(key.value), key.start_mark.line + 1
         if name in seen:
-            text = f"{spell((*place, name))} is written twice, first on line {seen[name]}; keep one"
+            text = f"{spell((*location, name))} is written twice, first on line {seen[name]}; keep one"
             document.problems.append(Problem(line, text))
         seen[name] = line
-        document.lines[*place, name] = line
-        _note(value, (*place, name), document)
+        document.lines[*location, name] = line
+        _note(value, (*location, name), document)
 
 
 def _syntax(error: yaml.YAMLError, text: str) -> Problem:

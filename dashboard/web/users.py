@@ -42,8 +42,8 @@ class Users(LiveFile[dict[str, str]]):
         self._one_by_one = Lock()
         _read_users(path)
 
-    def accepted(self, found: dict[str, str]) -> None:
-        log.info("%s has %d users", self.path, len(found))
+    def accepted(self, content: dict[str, str]) -> None:
+        log.info("%s has %d users", self.path, len(content))
 
     def line(self, name: str) -> str | None:
         """Return the stored secret of *name*, to which sessions are bound; None for an unknown name."""
