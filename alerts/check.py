@@ -18,7 +18,7 @@ from .evaluation.backtest import PastIncident, Preview, backtest
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions
 
-LOOK_BACK = timedelta(days=30)
+BACKTEST_WINDOW = timedelta(days=30)
 # Number of incidents shown, the worst first.
 _SHOWN = 5
 
@@ -40,13 +40,13 @@ def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iter
         fix = meant(slo.service, seen.services) or f"; known services: {', '.join(seen.services) or 'none yet'}"
         yield f"The store has no data of service {slo.service!r}{fix}"
         return
-    yield from _preview_lines(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
+    yield from _preview_lines(backtest(seen.read, slo, policy, now, BACKTEST_WINDOW), slo)
     yield from _definitions(seen.read, slo, now)
 
 
 def _preview_lines(preview: Preview, slo: Slo) -> Iterator[str]:
     if preview.seen_from is None:
-        yield f"The store has no matching data of {slo.service} in the last {formatting.duration(LOOK_BACK)}."
+        yield f"The store has no matching data of {slo.service} in the last {formatting.duration(BACKTEST_WINDOW)}."
         return
     since = max(preview.since, preview.seen_from)
     span = formatting.duration(preview.until - since)
@@ -95,7 +95,7 @@ def _format_time(at: datetime) -> str:
 def _definitions(read: Reader, slo: Slo, now: datetime) -> Iterator[str]:
     if slo.kind not in ("ttft", "tpot") or slo.definition is not None:
         return
-    definitions = read.first_token_breakdown(slo.select(now - LOOK_BACK, now), (0.5,)).attrs["definitions"]
+    definitions = read.first_token_breakdown(slo.select(now - BACKTEST_WINDOW, now), (0.5,)).attrs["definitions"]
     if len(definitions) > 1:
         yield f"First tokens have several definitions ({', '.join(sorted(definitions))}): select one with `definition`."
 
@@ -123,7 +123,7 @@ def summary(
         yield ""
         yield from _describe_slo(slo)
         if seen is not None:
-            note(f"  replaying the last {formatting.duration(LOOK_BACK)} …")
+            note(f"  replaying the last {formatting.duration(BACKTEST_WINDOW)} …")
             lines = list(preview(seen, slo, default_burn_rate_policy(), _now()))
             note("")
             yield from (f"  {line}" for line in lines)

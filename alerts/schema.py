@@ -51,7 +51,7 @@ transitions = Table(
     Column("note", Text, nullable=False, server_default=""),
 )
 
-# One row per transition and channel: waiting, sending (leased), sent, dead (given up), superseded (by a newer one).
+# One row per transition and channel: waiting, sending (leased), sent, dead (failed for good), superseded (by a newer one).
 outbox = Table(
     "outbox",
     metadata,

@@ -27,7 +27,7 @@ from . import evidence
 from .slo_status import Measurement, can_fire, measure_slo
 
 # Length of the search for the onset and its cause.
-_LOOK_BACK = timedelta(hours=6)
+_LOOKBACK = timedelta(hours=6)
 # Maximum age of the evidence of an open incident.
 _EVIDENCE_AGE = timedelta(minutes=5)
 # An onset within this time before or after the first request of a release is attributed to that release.
@@ -45,7 +45,7 @@ def describe_burn(
     began = trouble.at
     bad = slo.select(began, now)
     change = explain_violations(reader, bad, slo.indicator, began - evidence.CALM_BEFORE)
-    calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
+    calm = slo.select(trouble.earliest - _LOOKBACK, trouble.earliest)
     exemplars = evidence.exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
     slow = evidence.slow_selection(bad, change, slo.objective)
     # Without slow requests that matter, neither a slow replica nor what slow requests share is a cause.
@@ -107,7 +107,7 @@ def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[B
 
 
 def _onset(read: Reader, slo: Slo, tier: AlertTier, now: datetime) -> Onset:
-    reach = min(tier.long, _LOOK_BACK)
+    reach = min(tier.long, _LOOKBACK)
     buckets = evidence.counts_by_step(read, slo, now - reach, now, timedelta(minutes=1))
     # Half of the threshold, because the problem rarely covers the whole first minute.
     return find_onset(buckets, slo.objective, tier.burn / 2, otherwise=now - min(reach, tier.short))
@@ -121,7 +121,7 @@ def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> s
     """
     if slo.version is not None or slo.kind == "freshness":
         return ""
-    versions = read.versions(slo.select(began.earliest - _LOOK_BACK, now))
+    versions = read.versions(slo.select(began.earliest - _LOOKBACK, now))
     if len(versions) < 2:  # noqa: PLR2004 - an old one and a new one
         return ""
     newest, before = versions.iloc[-1], versions.iloc[-2]
@@ -130,7 +130,7 @@ def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> s
     between = began.earliest.timestamp(), began.latest.timestamp()
     if not newest["version"] or not is_near_onset(released.timestamp(), between, *margins):
         return ""
-    old = slo.select(released - _LOOK_BACK, released), slo.select(released, now)
+    old = slo.select(released - _LOOKBACK, released), slo.select(released, now)
     sides = [replace(selection, version=str(before["version"])) for selection in old]
     sides.append(replace(slo.select(released, now), version=str(newest["version"])))
     earlier, beside, new = (

@@ -91,7 +91,7 @@ def grouped_reason(lead: str, service: str) -> str:
 def group_lead(reason: str) -> str:
     """Return the id of the incident that is notified for the group, from the reason for muting; "" for other reasons.
 
-    >>> group_lead(grouped_reason("sl-1", "shop")), group_lead("told with sl-1"), group_lead("maintenance window")
+    >>> group_lead(grouped_reason("sl-1", "shop")), group_lead(_OLD_PREFIX + "sl-1"), group_lead("maintenance window")
     ('sl-1', 'sl-1', '')
     """
     match = _GROUPED.fullmatch(reason)

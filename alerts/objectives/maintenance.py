@@ -62,7 +62,7 @@ class WeeklyWindow:
     def _readings(self, day: date, time: timedelta) -> tuple[datetime, datetime]:
         """Return the earliest and the latest UTC time for the local *time* on *day*; they differ only at a clock change."""
         shown = datetime.combine(day, datetime.min.time()) + time
-        early, late = (shown.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        early, late = (shown.replace(tzinfo=self.zone, fold=occurrence).astimezone(UTC) for occurrence in (0, 1))
         return early, late
 
 

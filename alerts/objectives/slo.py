@@ -104,16 +104,16 @@ class Slo:
         >>> Slo("x", "shop", 0.99, timedelta(days=30), timedelta(milliseconds=250)).in_words()
         '99 % of requests to shop succeed within 250 ms, over 30 days'
         """
-        share, whose = percent(self.objective), ", ".join([self.service, *self._filters()])
+        share, subject = percent(self.objective), ", ".join([self.service, *self._filters()])
         limit = "" if self.threshold is None else _span(self.threshold)
         sentences = {
-            "latency": f"{share} of requests to {whose} succeed within {limit}",
-            "availability": f"{share} of requests to {whose} succeed",
-            "ttft": f"{share} of requests to {whose} have their first token within {limit}",
-            "tpot": f"{share} of requests to {whose} need at most {limit} per token after the first",
-            "stage": f"{share} of requests to {whose} spend at most {limit} in {self.stage}",
-            "coverage": f"stages cover {share} of the time of requests to {whose}",
-            "freshness": f"{share} of the time, the newest data of {whose} is at most {limit} old",
+            "latency": f"{share} of requests to {subject} succeed within {limit}",
+            "availability": f"{share} of requests to {subject} succeed",
+            "ttft": f"{share} of requests to {subject} have their first token within {limit}",
+            "tpot": f"{share} of requests to {subject} need at most {limit} per token after the first",
+            "stage": f"{share} of requests to {subject} spend at most {limit} in {self.stage}",
+            "coverage": f"stages cover {share} of the time of requests to {subject}",
+            "freshness": f"{share} of the time, the newest data of {subject} is at most {limit} old",
         }
         return f"{sentences[self.kind]}, over {duration(self.window)}"
 

@@ -108,13 +108,13 @@ class AlertRecord:
 
     def in_words(self, service: str, environment: str) -> str:
         """Return how many alerts of the service were right as a sentence; if too few are known, of all services; else ""."""
-        for alerts, whose in (
+        for alerts, scope in (
             (self.by_service.get((service, environment), ()), "this service"),
             (self.alerts, "all services"),
         ):
             counts = count_alerts(alerts)
             if counts.decided >= self.policy.shown:
-                return f"{counts.right} of the last {counts.decided} such alerts of {whose} were right."
+                return f"{counts.right} of the last {counts.decided} such alerts of {scope} were right."
         return ""
 
 

@@ -271,12 +271,12 @@ class RegressionRule:
     ) -> NamedEvaluations:
         for cause, watched in self.search.series.items():
             excuse = planned_maintenance(definitions, watched.group, now)
-            yield cause, partial(self._say, context, watched, before.get(cause), excuse)
+            yield cause, partial(self._evaluate_series, context, watched, before.get(cause), excuse)
         for canary in self.search.canaries.values():
             excuse = planned_maintenance(definitions, canary.whole, now)
-            yield canary.cause, partial(self._say_canary, context, canary, before.get(canary.cause), excuse)
+            yield canary.cause, partial(self._evaluate_canary, context, canary, before.get(canary.cause), excuse)
 
-    def _say(
+    def _evaluate_series(
         self, context: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
     ) -> Verdict | None:
         has_requests = watched.requests(whole_minutes(self._watching.silence)) > 0
@@ -306,7 +306,7 @@ class RegressionRule:
         serving = canaries.serving() if canaries else set[str]()
         return bool(version and serving) and version not in serving
 
-    def _say_canary(
+    def _evaluate_canary(
         self, context: RegressionContext, versions: ServiceVersions, before: Finding | None, excuse: str
     ) -> Verdict | None:
         pair, whole = versions.pair, self.search.series.get(cause_of_group(versions.whole))

@@ -286,7 +286,7 @@ def test_a_failing_evaluation_stops_the_heartbeat(
         raise ValueError(msg)
 
     monkeypatch.setattr(Evaluator, "tick", broken)
-    monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "START_GRACE_SECONDS", 0.0)
     alerts = Alerts(AlertsConfig(slo_file=beating, interval=timedelta(milliseconds=20)), store)
     alerts.start()
     alert_log.wait_for("no heartbeat to heartbeat: no evaluation succeeded recently")

@@ -28,9 +28,9 @@ EVALUATED_LEASE = "evaluated"
 # Heartbeat interval. [seconds]
 EVERY_SECONDS = 60.0
 # Check interval while alerts do not work. [seconds]
-LOOK_AGAIN_SECONDS = 2.0
+RECHECK_SECONDS = 2.0
 # Time after the start during which a missing first evaluation is not logged. [seconds]
-PATIENCE_SECONDS = 60.0
+START_GRACE_SECONDS = 60.0
 # Maximum age of an unsent page; an older one stops the heartbeat. [seconds]
 MAX_PAGE_WAIT_SECONDS = 120.0
 # Error responses of the receiver, and their fixes.
@@ -63,7 +63,7 @@ class HeartbeatPinger(AlertsThread):
         self._clock = clock
         self._every_seconds = every_seconds
         self._next_at = 0.0
-        self._patient_until = clock() + PATIENCE_SECONDS
+        self._grace_until = clock() + START_GRACE_SECONDS
         self._trouble = ""
 
     def step(self) -> float:
@@ -73,16 +73,16 @@ class HeartbeatPinger(AlertsThread):
             return self._next_at - now
         trouble = self._silent(now)
         if trouble:
-            if now >= self._patient_until:
-                self._say(trouble)
-            return LOOK_AGAIN_SECONDS
+            if now >= self._grace_until:
+                self._log_trouble(trouble)
+            return RECHECK_SECONDS
         self._next_at = now + self._every_seconds
         try:
             self._heartbeat.ping()
         except ChannelError as error:
-            self._say(str(error))
+            self._log_trouble(str(error))
         else:
-            self._say("")
+            self._log_trouble("")
         return self._every_seconds
 
     def _silent(self, now: float) -> str:
@@ -94,7 +94,7 @@ class HeartbeatPinger(AlertsThread):
             return "a page in the outbox cannot be delivered"
         return ""
 
-    def _say(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
             log.warning("alerts: no heartbeat to %s: %s", self._heartbeat.name, trouble)
         self._trouble = trouble

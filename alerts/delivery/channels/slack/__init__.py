@@ -87,7 +87,7 @@ _NO_READ_ACCESS = frozenset(
     }
 )
 # Search margin before the opening, for clock differences. [seconds]
-_LOOK_BACK_SECONDS = 120.0
+_SEARCH_MARGIN_SECONDS = 120.0
 _PAGE, _MAX_PAGES = 100, 5
 
 
@@ -127,7 +127,7 @@ class SlackBot:
         parent = message.reference
         if not parent and (message.repeat or message.sequence > 1):
             try:
-                posted = self._sought(message)
+                posted = self._find_message(message)
             except SlackError as refused:
                 if refused.word not in _NO_READ_ACCESS:
                     raise
@@ -146,7 +146,7 @@ class SlackBot:
         # First with the current chart, then without it, in case Slack no longer has the file.
         shown = [self._blocks(update, file) for file in dict.fromkeys((reference.file, ""))]
         try:
-            self._say("chat.update", message, *shown, channel=reference.channel, ts=reference.stamp)
+            self._send_blocks("chat.update", message, *shown, channel=reference.channel, ts=reference.stamp)
         except SlackError as refused:
             if refused.word not in _GONE:
                 raise
@@ -184,12 +184,14 @@ class SlackBot:
     def _post(self, message: Message, shown: list[dict[str, Any]], **where: str) -> str:
         payload = {"incident": message.incident, "key": message.key}
         metadata = {"event_type": EVENT_TYPE, "event_payload": payload}
-        response = self._say(
+        response = self._send_blocks(
             "chat.postMessage", message, shown, channel=self.channel, metadata=metadata, unfurl_links=False, **where
         )
         return f"{response.get('channel', self.channel)}:{response['ts']}" if response.get("ts") else ""
 
-    def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
+    def _send_blocks(
+        self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any
+    ) -> dict[str, Any]:
         for shown in ways:
             try:
                 return self._call(method, text=notification_text(message), blocks=shown, **arguments)
@@ -198,8 +200,8 @@ class SlackBot:
                     raise
         return self._call(method, text=plain_text(message), **arguments)
 
-    def _sought(self, message: Message) -> _OwnMessage | None:
-        oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
+    def _find_message(self, message: Message) -> _OwnMessage | None:
+        oldest = f"{message.opened_at - _SEARCH_MARGIN_SECONDS:.6f}"
         return next(
             (
                 posted

@@ -57,7 +57,7 @@ MAX_ALT_CHARS = 1000
 # (slackapi/python-slack-sdk#1521): waits between attempts. [seconds]
 WAITS_SECONDS = (1.0, 1.0, 2.0)
 # Time limit of one upload, because other messages wait for it. [seconds]
-PATIENCE_SECONDS = 10.0
+UPLOAD_TIMEOUT_SECONDS = 10.0
 # Time without uploads after an error. [seconds]
 REST_SECONDS = 600.0
 _NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
@@ -113,7 +113,7 @@ class ChartUploads:
             return ""
         try:
             file = upload()
-            self._show(file, show, began + PATIENCE_SECONDS)
+            self._show(file, show, began + UPLOAD_TIMEOUT_SECONDS)
         except ChannelError as trouble:
             self._rests_until = self._clock() + (trouble.retry_after_seconds or REST_SECONDS)
             if not self._is_troubled:

@@ -27,7 +27,7 @@ MAX_TEXT_CHARS = 4000
 # Undocumented: above 13.2 kB of blocks Slack responds msg_blocks_too_long (slackapi/bolt-js#2509).
 MAX_BLOCKS_BYTES = 10_000
 # Size limit of one section, so that the headline and the link fit into the message.
-MAX_STORY_CHARS = 1200
+MAX_CAUSE_CHARS = 1200
 MAX_ALSO = 5
 ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
 _REPEAT_NOTE = (
@@ -110,7 +110,7 @@ def _all_blocks(message: Message, *, buttons: bool, file: str) -> list[dict[str,
     shown = line(message_text.chart_in_words(message.finding), MAX_ALT_CHARS)
     return [
         _block(message, "headline", "header", text={"type": "plain_text", "text": heading, "emoji": True}),
-        _section(message, "cause", _cause_and_impact(message, bars=not file), MAX_STORY_CHARS),
+        _section(message, "cause", _cause_and_impact(message, bars=not file), MAX_CAUSE_CHARS),
         _block(message, "chart", "image", slack_file={"id": file}, alt_text=shown) if file else {},
         _block(message, "numbers", "section", fields=_fields(message)),
         _section(

@@ -12,8 +12,8 @@ import pytest
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channels.slack import SlackBot
 from stagelens.alerts.delivery.channels.slack.api import (
-    PATIENCE_SECONDS,
     REST_SECONDS,
+    UPLOAD_TIMEOUT_SECONDS,
     WAITS_SECONDS,
     ChartUploads,
     SlackError,
@@ -141,7 +141,7 @@ def test_a_file_still_processed_by_slack_is_retried(
 
 def test_a_slow_upload_times_out(watch: Watch) -> None:
     def upload() -> str:
-        watch.now += PATIENCE_SECONDS
+        watch.now += UPLOAD_TIMEOUT_SECONDS
         return "F000000000"
 
     def show(file: str) -> None:
