@@ -149,7 +149,7 @@ class SharedCauses:
     """Result of `find_causes`: *causes*, strongest first, then those that are the same requests as one of them.
 
     *percentile*, to a bucket, is *asked* or a lower one with enough slow requests; requests from *threshold* seconds on are slow.
-    *looked_at* has the labels of the attributes without a result; *sentence* is the first cause, or that there is none.
+    *compared* has the labels of the attributes without a result; *sentence* is the first cause, or that there is none.
     """
 
     asked: float
@@ -158,7 +158,7 @@ class SharedCauses:
     requests: int
     slow: int
     causes: tuple[SharedCause, ...]
-    looked_at: tuple[str, ...]
+    compared: tuple[str, ...]
     sentence: str
 
     @property
@@ -201,11 +201,11 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
         candidates = sorted([*candidates, _as_version(period, tables)], key=lambda candidate: -candidate.score)
     causes = _describe(candidates, cut, counts, percentile)
     named = {cause.key for cause in causes}
-    looked = tuple(attribute(table.key).label for table in tables if table.key not in named)
+    compared = tuple(attribute(table.key).label for table in tables if table.key not in named)
     threshold = bucket_bounds(int(counts.index[cut.buckets.start]), counts.scale)[0]
     now_ms = _quantile_ms(whole.sum(axis=0), percentile, counts)
-    sentence = _sentence(causes, len(looked), percentile, now_ms, is_selection=is_selection)
-    return SharedCauses(wanted, percentile, threshold, total, int(cut.slow(whole).sum()), causes, looked, sentence)
+    sentence = _sentence(causes, len(compared), percentile, now_ms, is_selection=is_selection)
+    return SharedCauses(wanted, percentile, threshold, total, int(cut.slow(whole).sum()), causes, compared, sentence)
 
 
 def highest_percentile(requests: int, wanted: float) -> float:

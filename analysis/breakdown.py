@@ -67,7 +67,7 @@ class RankWindow:
         """Return the weight of each bucket (..., k), in order of latency, in the mean over the requests around the percentile; adds up to 1.
 
         A request counts less the farther its rank is from the percentile: a triangle of three standard errors of the rank on both
-        sides, because within them the sample does not tell which request is at the percentile. In simulations of known requests
+        sides, because within them the sample does not show which request is at the percentile. In simulations of known requests
         (`tests/analysis/test_breakdown.py`), this has a smaller error than a number of requests, or a width in percentiles.
         *shift* is the distance from the percentile, in standard errors of its rank.
         """

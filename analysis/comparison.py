@@ -95,8 +95,8 @@ def compare_quantile(
     >>> fast, slow = Histogram(), Histogram()
     >>> fast.record(0.1, 1000), slow.record(0.2, 1000)
     (None, None)
-    >>> found = compare_quantile(fast, slow, 0.99)
-    >>> found.kind, round(found.ratio_low, 2)
+    >>> comparison = compare_quantile(fast, slow, 0.99)
+    >>> comparison.kind, round(comparison.ratio_low, 2)
     ('regression', 1.96)
     """
     before = _Side.at_quantile(a, quantile if a_quantile is None else a_quantile, confidence)
@@ -246,8 +246,8 @@ class FailureDifference:
 def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: int) -> FailureDifference:
     """Return the difference in failure rate between B and A; both sides need at least one request.
 
-    >>> found = compare_failures(48, 80, 56, 70)
-    >>> found.are_more
+    >>> failures = compare_failures(48, 80, 56, 70)
+    >>> failures.are_more
     True
     """
     (a, a_low, a_high), (b, b_low, b_high) = _wilson(a_failed, a_requests), _wilson(b_failed, b_requests)

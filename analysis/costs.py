@@ -257,7 +257,7 @@ def largest_waste(wastes: Iterable[Waste]) -> tuple[WasteKind, Waste] | None:
     """Return the largest waste in money; without any in money, the longest one of requests or processes; None without waste.
 
     >>> waste = [Waste("ocr", 3600.0, queue_seconds=90.0), Waste("chat", 3600.0, per_hour=2.0, busy=0.5)]
-    >>> [(kind, each.service) for kind, each in filter(None, (largest_waste(waste), largest_waste(waste[:1])))]
+    >>> [(kind, largest.service) for kind, largest in filter(None, (largest_waste(waste), largest_waste(waste[:1])))]
     [('idle', 'chat'), ('queue', 'ocr')]
     """
     every = list(wastes)

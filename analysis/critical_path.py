@@ -297,8 +297,8 @@ def _call_for(caller: PlacedRequest, request: TracedRequest) -> PlacedCall | Non
         if len(some) == 1:
             return some[0]
     # The caller did not wait for the end of the request.
-    begun = [call for call in caller.calls if call.start <= request.start < call.read]
-    return begun[0] if len(begun) == 1 and not long_enough else None
+    started = [call for call in caller.calls if call.start <= request.start < call.read]
+    return started[0] if len(started) == 1 and not long_enough else None
 
 
 def _put(placed: PlacedRequest, caller: PlacedRequest, call: PlacedCall) -> None:

@@ -50,7 +50,7 @@ class IncidentPolicy:
     fleet: Fleet
     no_data: NoData
     catch_up: CatchUp
-    kept: timedelta
+    retention: timedelta
 
 
 @cache

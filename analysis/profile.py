@@ -15,7 +15,7 @@ from itertools import takewhile
 from ..core.code_stack import CodeFrame, split_stack_key
 from ..core.stages import BY_KEY, OTHER, OVERHEAD
 
-# Number of sampled requests below which nothing is said: where five of five show the same function, it has more than half of the
+# Number of sampled requests below which no function is named: where five of five show the same function, it has more than half of the
 # time at a confidence of 97 % (sign test, 1 - 0.5^5). [requests]
 MIN_SAMPLED = 5
 # Share of a stage, or of its growth, that a function needs to be named as its cause: of its own time, or with its callees.

@@ -39,7 +39,7 @@ Floats: TypeAlias = NDArray[np.float64]
 # Replicas beyond the maximum of a service share this place.
 OTHER_PLACES = "__other__"
 QUANTILES = (0.5, 0.9, 0.99)
-# Minimum number of steps of a time range that is looked at; ranges are halved down to it.
+# Minimum number of steps of a compared time range; ranges are halved down to it.
 _MIN_STEPS = 3
 # Dispersion that is assumed of services before any data, and its weight. [steps of a replica]
 _PRIOR_DISPERSION, _PRIOR_WEIGHT = 2.0, 4.0
@@ -241,8 +241,8 @@ def _slowest(units: _Units) -> _Slow | None:
     _, step = np.unique(units.starts, return_inverse=True)
     ranges = list(_ranges(int(step.max()) + 1))
     candidates = [at for at, instance in enumerate(units.places) if OTHER_PLACES not in instance]
-    looks = len(candidates) * len(ranges) * len(QUANTILES)
-    confidence = 1 - (1 - CONFIDENCE) / max(looks, 1)
+    comparisons = len(candidates) * len(ranges) * len(QUANTILES)
+    confidence = 1 - (1 - CONFIDENCE) / max(comparisons, 1)
     gaps = {first: _gaps(units.counts[:, step >= first], units.index) for first in ranges}
     outliers = [_first_slow(units, step, at, gaps, confidence) for at in candidates]
     return max((outlier for outlier in outliers if outlier), key=lambda outlier: outlier.evidence, default=None)
@@ -253,13 +253,13 @@ def _first_slow(units: _Units, step: Ints, at: int, gaps: Mapping[int, Ints], co
     for row, quantile in enumerate(QUANTILES):
         for first, buckets in gaps.items():
             gap = int(buckets[row, at])
-            if gap and (outlier := _slow_since(_Look(units, step, at, gap, quantile, first), confidence)):
+            if gap and (outlier := _slow_since(_UnitComparison(units, step, at, gap, quantile, first), confidence)):
                 return outlier
     return None
 
 
 def _ranges(steps: int) -> Iterator[int]:
-    """Yield the first step of each time range that is looked at: all of the time, its last half, its last quarter and so on.
+    """Yield the first step of each compared time range: all of the time, its last half, its last quarter and so on.
 
     >>> list(_ranges(60))
     [0, 30, 45, 53, 57]
@@ -291,7 +291,7 @@ def _gaps(counts: Ints, index: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _UnitComparison:
     """One comparison: a unit, the first bucket of its slow requests, the percentile, and the first step of the time range."""
 
     units: _Units
@@ -313,37 +313,37 @@ class _Look:
         return counts[..., self.threshold :].sum(axis=-1)
 
 
-def _slow_since(look: _Look, confidence: float) -> _Slow | None:
-    own_counts, others, units = look.own, look.others, look.units
-    usual = _shares(look.above(others), others.sum(axis=1))
-    onset = _onset(look, own_counts, usual)
+def _slow_since(compared: _UnitComparison, confidence: float) -> _Slow | None:
+    own_counts, others, units = compared.own, compared.others, compared.units
+    usual = _shares(compared.above(others), others.sum(axis=1))
+    onset = _onset(compared, own_counts, usual)
     if onset is None:
         return None
-    since = look.step >= onset
-    spread = _dispersion(units.counts[:, since], look.at, look.threshold)
+    since = compared.step >= onset
+    spread = _dispersion(units.counts[:, since], compared.at, compared.threshold)
     expected, effective = _weighted(own_counts[since], others[since])
     if expected is None:
         return None
     a = _histogram(expected, units, effective / spread / expected.sum())
     b = _histogram(own_counts[since].sum(axis=0), units, 1 / spread)
-    is_slower = compare_quantile(a, b, look.quantile, confidence).kind == "regression"
-    if not is_slower or not _stands_out(units, look.at, since, look.quantile):
+    is_slower = compare_quantile(a, b, compared.quantile, confidence).kind == "regression"
+    if not is_slower or not _stands_out(units, compared.at, since, compared.quantile):
         return None
     n = own_counts[since].sum(axis=1)
     variance = spread * float((n * usual[since] * (1 - usual[since])).sum())
-    more = float(look.above(own_counts[since]).sum()) - float((n * usual[since]).sum())
-    return _Slow(look.at, look.quantile, int(units.starts[since][0]), more / math.sqrt(variance))
+    more = float(compared.above(own_counts[since]).sum()) - float((n * usual[since]).sum())
+    return _Slow(compared.at, compared.quantile, int(units.starts[since][0]), more / math.sqrt(variance))
 
 
-def _onset(look: _Look, own_counts: Ints, usual: Floats) -> int | None:
+def _onset(compared: _UnitComparison, own_counts: Ints, usual: Floats) -> int | None:
     """Return the first step since which the unit is slow; None if it is not slow until now, or in one step only."""
-    above, n = look.above(own_counts), own_counts.sum(axis=1)
-    gains = _gains(above, n, usual, look.step >= look.first)
+    above, n = compared.above(own_counts), own_counts.sum(axis=1)
+    gains = _gains(above, n, usual, compared.step >= compared.first)
     if gains is None:
         return None
-    by_step = np.bincount(look.step, gains)
+    by_step = np.bincount(compared.step, gains)
     start = int(np.argmax(np.cumsum(by_step[::-1])[::-1]))
-    active = np.unique(look.step[n > 0])
+    active = np.unique(compared.step[n > 0])
     active = active[active >= start]
     if not len(active):
         return None

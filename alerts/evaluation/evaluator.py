@@ -93,7 +93,7 @@ class Evaluator:
             if not lease.hold(connection, EVALUATION_LEASE, self._holder, at, self._lease_seconds):
                 return []
             # Not the time of the clock, which may jump.
-            oldest = store_time(connection, int(at)).proven - self._incident_policy.kept.total_seconds()
+            oldest = store_time(connection, int(at)).proven - self._incident_policy.retention.total_seconds()
             delete_old_incidents(connection, oldest)
             delete_old_silences(connection, oldest)
             open_now = {incident.cause: incident.finding for incident in find_open_incidents(connection)}

@@ -43,7 +43,7 @@ class WindowLimits:
 class Reference:
     """Learned reference of one series, from data *until* a minute since the epoch.
 
-    With *strata*, requests are pooled over routes or models; *version_rows* are rows for requests as they are, by which versions are
+    With *strata*, requests are pooled over routes or models; *version_rows* are rows for requests without pooling, by which versions are
     compared.
     """
 
@@ -102,13 +102,13 @@ class _ReferenceDays:
     policy: TailPolicy
     rows: tuple[statistic.Row, ...]
     model: statistic.ExpectationModel
-    kept: statistic.TailCounts
+    counts: statistic.TailCounts
     total: Histogram
 
     def limits(self, window: Window, chosen: list[int]) -> WindowLimits:
         if not chosen:
             return WindowLimits((), (), (), (), ())
-        values = statistic.sliding_statistic(window, self.model, self.rows, self.kept, chosen)
+        values = statistic.sliding_statistic(window, self.model, self.rows, self.counts, chosen)
         median, spread = np.median(values, axis=1), robust_spread(values)
         rare = np.quantile(values, self.policy.calibration.rare, axis=1)
         required = np.array([self._required(window, self.rows[number]) for number in chosen])

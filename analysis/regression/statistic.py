@@ -391,7 +391,7 @@ def _fit_row(features: Floats, n: Floats, beyond: Floats, row: Row, usual: Float
 def _fit_weekdays(features: Floats, n: Floats, beyond: Floats, row: Row, days: Ints) -> Floats:
     """Return the effect of each weekday, shrunk to zero by as much as days of the same weekday differ; shape (7,).
 
-    Two days of a weekday cannot tell a weekday from a slow day, so these are random effects: each is multiplied by its share of the
+    Two days of a weekday cannot distinguish a weekday from a slow day, so these are random effects: each is multiplied by its share of the
     variance that is due to weekdays, or by zero if chance explains them (C. N. Morris, JASA 78 (1983), 47-55).
     """
     coefficients, left, weight = _fit_row(np.hstack((features, np.eye(WEEK)[_weekdays(days)])), n, beyond, row)

@@ -23,7 +23,7 @@ DIMENSIONS: tuple[Dimension, ...] = ("route", "model")
 _COMMON = 0.75
 # Minimum share of the requests of a stratum, and minimum distance for which pooling is worth its cost. [buckets, 20 %]
 _MIN_SHARE, _MIN_SHIFT = 0.02, 8
-# Maximum number of strata, the largest ones; other requests are counted as they are.
+# Maximum number of strata, the largest ones; other requests are counted without a shift.
 MAX_STRATA = 16
 
 

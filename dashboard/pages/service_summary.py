@@ -273,9 +273,9 @@ def _cause(context: Context, found: SharedCauses) -> Sentence:
     if found.causes:
         href = requests_path(context, found.causes[0])
         return Sentence(found.sentence, href, "Its requests" if href else "")
-    if not found.looked_at:
+    if not found.compared:
         return Sentence("Which requests are slow is unknown: no attribute of them is recorded.")
-    return Sentence(f"No version, replica or attribute stands out; compared: {', '.join(found.looked_at)}.")
+    return Sentence(f"No version, replica or attribute stands out; compared: {', '.join(found.compared)}.")
 
 
 def _growth(context: Context, quantile: float) -> tuple[StageGrowth, ...]:

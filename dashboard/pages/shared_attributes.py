@@ -71,7 +71,7 @@ def _card(
     body: list[Node] = [html.P(found.sentence, className="lead")] if found.sentence else []
     if shown:
         body.append(_causes_table(context, shown, percentile(found.percentile), "Selected" if is_selection else "Slow"))
-    same = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else ""
+    same = f"No difference in {', '.join(found.compared)}." if shown and found.compared else ""
     foot = " ".join(filter(None, (same, uncounted))) or None
     share = percent(found.slow / (found.requests or 1), 1)
     sub = f"{'selected' if is_selection else f'the slowest {share}'}: {count(found.slow)} of {count(found.requests)}"

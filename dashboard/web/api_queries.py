@@ -156,7 +156,7 @@ def _shared(context: Context, given: Arguments) -> dict[str, Any]:
         "slow_requests": found.slow,
         "summary": found.sentence,
         **table_json(pd.DataFrame(rows, columns=_CAUSES)),
-        "no_difference_in": list(found.looked_at),
+        "no_difference_in": list(found.compared),
     }
 
 

@@ -69,7 +69,7 @@ def test_a_value_of_slow_requests_is_named(key: str, shares: dict[str, float], l
     found = find_causes(counts_of(latency, {key: of, "model": pick(rng, 6000, a=0.5, b=0.5)}))
 
     assert [each.label for each in found.causes] == [label]
-    assert found.looked_at == ("model",)
+    assert found.compared == ("model",)
     assert found.causes[0].same_as == ""
 
 
@@ -154,7 +154,7 @@ def test_a_release_is_named_instead_of_its_time() -> None:
     found = find_causes(counts_of(latency, {"tenant": pick(rng, 20_000, a=0.5, b=0.5), "version": version}, at))
 
     assert [each.label for each in found.causes] == ["version 2"]
-    assert "version" not in found.looked_at
+    assert "version" not in found.compared
 
 
 def test_a_cause_of_some_minutes_is_no_period() -> None:
@@ -197,7 +197,7 @@ def test_nothing_is_named_without_a_cause() -> None:
     values = {key: pick(rng, 20_000, a=0.1, b=0.9) for key in ("tenant", "model")}
     found = find_causes(counts_of(latency, {**values, "route": pick(rng, 20_000, a=1.0)}))
 
-    assert (found.causes, found.looked_at) == ((), ("tenant", "model"))
+    assert (found.causes, found.compared) == ((), ("tenant", "model"))
     assert found.sentence == "No attribute explains the slow requests."
 
 
