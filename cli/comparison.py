@@ -69,7 +69,7 @@ class Threshold:
 def read_thresholds(text: str) -> list[Threshold]:
     """Parse comma-separated thresholds.
 
-    >>> [each.subject for each in read_thresholds("p99:+10%,stage:queue:+5ms,stage:forward:p50:+1%,ttft:p90:+5ms")]
+    >>> [threshold.subject for threshold in read_thresholds("p99:+10%,stage:queue:+5ms,stage:forward:p50:+1%,ttft:p90:+5ms")]
     ['p99', 'queue p99', 'forward p50', 'TTFT p90']
     """
     thresholds = [_threshold(part.strip()) for part in text.split(",") if part.strip()]

@@ -25,7 +25,7 @@ from ..core.version import __version__
 from .mcp_tools import INSTRUCTIONS, Tools
 
 _TIMEOUT_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_STOP_CHECK_SECONDS = 0.5
 # Calls of tools have a few hundred bytes.
 _MAX_BODY_BYTES = 1024 * 1024
 _MAX_CONNECTIONS = 300
@@ -100,7 +100,7 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
     serving = HttpServer(_for_own_pages(app, is_private=is_loopback(host)), limits, max_body_bytes=_MAX_BODY_BYTES)
     serving.begin(listening)
     # With a timeout: another thread may receive the signal, and only this thread can handle it.
-    while not stopped.wait(_LOOK_SECONDS):
+    while not stopped.wait(_STOP_CHECK_SECONDS):
         pass
     serving.end()
 
