@@ -127,7 +127,7 @@ def _trace(trace: KeptTrace) -> Iterator[Json]:
             {
                 **_dimensions(trace.series),
                 **trace.attributes,
-                names.KEPT_BECAUSE: trace.because,
+                names.RETAINED_BECAUSE: trace.because,
                 **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in trace.stages_ns.items()},
             }
         ),

@@ -43,7 +43,7 @@ def parse_authority(text: str) -> tuple[str, str, str]:
 def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "https")) -> bool:
     """Return whether the header `Origin` has one of *schemes* and names the server of the header `Host`.
 
-    >>> [is_same_origin(each, "lens:443") for each in ("https://lens", "http://lens:443", "http://lens", "https://lens.evil")]
+    >>> [is_same_origin(origin, "lens:443") for origin in ("https://lens", "http://lens:443", "http://lens", "https://lens.evil")]
     [True, True, False, False]
     """
     scheme, *page = parse_authority(origin)

@@ -1,7 +1,7 @@
 """Call stacks of the tail profiler: names, files and line numbers of code, never arguments or values of variables.
 
 On the wire and in the store a stage and a stack form one key: the stage, then the frames from the outermost to the innermost,
-separated by semicolons (https://github.com/brendangregg/FlameGraph, "folded stacks").
+separated by semicolons (https://github.com/brendangregg/FlameGraph, `folded stacks`).
 """
 
 from __future__ import annotations

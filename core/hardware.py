@@ -105,7 +105,7 @@ class Reading(NamedTuple):
 def means(readings: Iterable[Reading]) -> list[Reading]:
     """Return the mean of the readings of each measure and device.
 
-    >>> [each.value for each in means([Reading(GPU, 0.5, "gpu0"), Reading(GPU, 1.0, "gpu0"), Reading(GPU, 0.1, "gpu1")])]
+    >>> [measured.value for measured in means([Reading(GPU, 0.5, "gpu0"), Reading(GPU, 1.0, "gpu0"), Reading(GPU, 0.1, "gpu1")])]
     [0.75, 0.1]
     """
     values_by_device: dict[tuple[Measure, str], list[float]] = {}

@@ -186,7 +186,7 @@ STATUS_CANCELLED = "cancelled"
 STATUSES = (STATUS_OK, STATUS_ERROR, STATUS_CANCELLED)
 
 # Attributes of the root span of a retained trace.
-KEPT_BECAUSE = "stagelens.kept.because"
+RETAINED_BECAUSE = "stagelens.kept.because"
 # Nanoseconds of the request's wall time that belong to the stage, one attribute each: stagelens.stage.<key>.
 STAGE_SELF_PREFIX = "stagelens.stage."
 # Timing method of the stage, unless a clock around the call: gpu, launch, reported, averaged or sampled.
@@ -219,7 +219,7 @@ INPUT_SHAPE = "inference.input.shape"
 
 SCOPE = "stagelens"
 # Scope of the same spans when they are exported by the user's own OpenTelemetry SDK.
-KEPT_SCOPE = "stagelens.kept"
+RETAINED_SCOPE = "stagelens.kept"
 # Marks a span of the user's own instrumentation: a Stagelens agent counts its request.
 COUNTED = "stagelens.counted"
 

@@ -37,7 +37,7 @@ _COLUMNS = {
     names.STATUS,
     names.COLD,
     names.DOMINANT,
-    names.KEPT_BECAUSE,
+    names.RETAINED_BECAUSE,
 }
 
 
@@ -125,7 +125,7 @@ class RetainedTraceReader:
             series=reader.series(root.attributes, error=root.error),
             started_ns=root.start_ns,
             duration_ns=root.end_ns - root.start_ns,
-            because=printable_text(root.attributes[names.KEPT_BECAUSE]),
+            because=printable_text(root.attributes[names.RETAINED_BECAUSE]),
             dominant=dominant_stage(stages_ns),
             stages_ns=stages_ns,
             spans=[_child_span(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
@@ -140,7 +140,7 @@ def _by_root(spans: list[RetainedSpan]) -> list[tuple[RetainedSpan, list[Retaine
     if len(by_id) < len(spans):
         raise RejectedError(Reason.IDS, "two spans have the same spanId")
     # Root id of each visited span; that of a root is its own id.
-    home = {span.span_id: span.span_id for span in spans if names.KEPT_BECAUSE in span.attributes}
+    home = {span.span_id: span.span_id for span in spans if names.RETAINED_BECAUSE in span.attributes}
     below: dict[str, list[RetainedSpan]] = {root: [] for root in home}
     for span in spans:
         if span.span_id not in below:
@@ -164,7 +164,7 @@ def _root_of(span: RetainedSpan, by_id: dict[str, RetainedSpan], home: dict[str,
     at = span.span_id
     while at not in home:
         if at in way or at not in by_id:
-            msg = f"span {span.span_id} has no root with {names.KEPT_BECAUSE}; send a trace in one export"
+            msg = f"span {span.span_id} has no root with {names.RETAINED_BECAUSE}; send a trace in one export"
             raise RejectedError(Reason.PARENT, msg)
         way[at] = None
         at = by_id[at].parent_id

@@ -145,7 +145,7 @@ def _parse(body: bytes, cache: RuleCache, correct: Correction | None) -> ParsedS
                 if scope.scope.name == names.SCOPE:
                     spans = [_retained_span(span) for chunk in _chunks(scope.spans) for span in chunk]
                     parsed.retained.append(ResourceSpans(resource, spans))
-                elif scope.scope.name != names.KEPT_SCOPE:
+                elif scope.scope.name != names.RETAINED_SCOPE:
                     origin = cache.place(scope.scope.name, resource)
                     for chunk in _chunks(scope.spans):
                         if (

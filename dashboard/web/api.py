@@ -263,7 +263,7 @@ def _root_span(found: KeptTrace) -> dict[str, Any]:
         **found.attributes,
         names.ROUTE: found.series.route,
         names.MODEL: found.series.model,
-        names.KEPT_BECAUSE: found.because,
+        names.RETAINED_BECAUSE: found.because,
         names.DOMINANT: found.dominant,
         **shares,
     }

@@ -101,7 +101,7 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
             }
         ),
         **_request_attributes(facts),
-        names.KEPT_BECAUSE: request.because,
+        names.RETAINED_BECAUSE: request.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stage_times.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in stage_timings(marks).items()},
         **_stall_attributes(by_stage(stalls.during(start, end), intervals, start, end)),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.names import KEPT_SCOPE
+from ...core.names import RETAINED_SCOPE
 from ..agent.spans import Span, Trace
 from ..instrumentor import log_failure
 
@@ -103,7 +103,7 @@ def _readable(provider: Any, trace_id: str, span: Span, anchor_ns: int) -> Any:
         attributes=span.attributes,
         kind=api.SpanKind.SERVER if span.kind == "server" else api.SpanKind.INTERNAL,
         # Not the scope of our own exports: a Stagelens collector behind the SDK must not ingest a trace twice.
-        instrumentation_scope=InstrumentationScope(KEPT_SCOPE),
+        instrumentation_scope=InstrumentationScope(RETAINED_SCOPE),
         status=api.Status(api.StatusCode.ERROR if span.failed else api.StatusCode.UNSET),
         start_time=anchor_ns + span.start,
         end_time=anchor_ns + span.end,

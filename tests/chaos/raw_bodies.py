@@ -104,7 +104,7 @@ def _retained(rng: random.Random) -> list[dict[str, Any]]:
     now = time.time_ns()
     ids = {"traceId": rng.randbytes(16).hex(), "spanId": rng.randbytes(8).hex()}
     attributes = [
-        _attribute(names.KEPT_BECAUSE, "slow"),
+        _attribute(names.RETAINED_BECAUSE, "slow"),
         _attribute(names.STATUS, names.STATUS_OK),
         _attribute(f"{names.STAGE_SELF_PREFIX}forward", 10**9),
     ]

@@ -76,7 +76,7 @@ class Bodies:
                 {
                     names.ROUTE: "/predict",
                     names.STATUS: "error" if error else "ok",
-                    names.KEPT_BECAUSE: "slow",
+                    names.RETAINED_BECAUSE: "slow",
                     names.HTTP_STATUS: 200,
                     **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()},
                 }

@@ -78,7 +78,7 @@ def span(number: int, name: str, kind: int, values: dict[str, Any], **more: Any)
 # By scope. Semantic conventions of HTTP, gRPC, databases and GenAI, and those of engines.
 SPANS: dict[str, list[dict[str, Any]]] = {
     names.SCOPE: [
-        span(1, "POST /predict", 2, {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "forward": 980_000_000}),
+        span(1, "POST /predict", 2, {names.RETAINED_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "forward": 980_000_000}),
         span(2, "forward", 1, {names.STAGE: "forward", names.TIMING: "gpu"}),
     ],
     "opentelemetry.instrumentation.fastapi": [

@@ -315,7 +315,7 @@ def test_every_instrumentor_recorded_requests(seen: Seen) -> None:
 
 
 def test_every_forced_request_is_retained(seen: Seen) -> None:
-    because = [span["attributes"].get(names.KEPT_BECAUSE) for _, span in seen.spans()]
+    because = [span["attributes"].get(names.RETAINED_BECAUSE) for _, span in seen.spans()]
 
     assert because.count("forced") > len(CALLS) * len(COMMANDS)
 

@@ -184,7 +184,7 @@ def read_spans_of(spans: list[RetainedSpan]) -> RetainedTraceReader:
     return reader
 
 
-ROOT: Attributes = {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
+ROOT: Attributes = {names.RETAINED_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
 
 
 def test_a_chain_of_spans_is_followed_once() -> None:
@@ -202,7 +202,7 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
 
 
 def test_traces_exported_by_the_sdk_of_the_user_are_not_ingested_again(bodies: Any) -> None:
-    body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
+    body = bodies.spans(*bodies.trace(STAGES), scope=names.RETAINED_SCOPE)
 
     assert (read(body).traces, read(body).tally.rejected) == ([], {})
 
@@ -241,7 +241,7 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
 def test_any_valid_partition_is_stored(stages_ns: dict[str, int]) -> None:
-    attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
+    attributes: Attributes = {names.RETAINED_BECAUSE: "slow"}
     attributes |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
     reader = read_spans_of([retained(attributes, took=sum(stages_ns.values()))])
 

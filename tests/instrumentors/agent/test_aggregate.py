@@ -365,7 +365,7 @@ def test_a_retained_trace_has_its_longest_intervals() -> None:
     ).spans
     own = [value for key, value in root.attributes.items() if key.startswith(names.STAGE_SELF_PREFIX)]
 
-    assert root.attributes[names.KEPT_BECAUSE] == "slow"
+    assert root.attributes[names.RETAINED_BECAUSE] == "slow"
     assert len(below) == MAX_SPANS
     assert {span.end - span.start for span in below} == {9}
     assert sum(value for value in own if isinstance(value, int)) == 10 * MS
