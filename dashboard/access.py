@@ -63,26 +63,28 @@ class ReaderAccess:
 
     @cached_property
     def environments(self) -> frozenset[str] | None:
-        if any(each.environments is None for each in self.grants):
+        if any(grant.environments is None for grant in self.grants):
             return None
-        return frozenset[str]().union(*(each.environments or () for each in self.grants))
+        return frozenset[str]().union(*(grant.environments or () for grant in self.grants))
 
     @property
     def is_admin(self) -> bool:
         """Whether the reader may see the settings, the collectors and the audit log."""
-        return any(each.role == "admin" for each in self.grants)
+        return any(grant.role == "admin" for grant in self.grants)
 
     @cached_property
     def key(self) -> str:
-        rights = sorted((each.role, sorted(each.environments or ()), each.environments is None) for each in self.grants)
+        rights = sorted(
+            (grant.role, sorted(grant.environments or ()), grant.environments is None) for grant in self.grants
+        )
         return hashlib.sha256(repr((rights, self.grantors)).encode()).hexdigest()[:16]
 
     def allows(self, environments: frozenset[str] | None, role: Role = "viewer") -> bool:
-        if any(each.covers(environments, role) for each in self.grants):
+        if any(grant.covers(environments, role) for grant in self.grants):
             return True
         # Several grants may cover the environments together.
         return bool(environments) and all(
-            any(each.covers(frozenset({name}), role) for each in self.grants) for name in environments or ()
+            any(grant.covers(frozenset({name}), role) for grant in self.grants) for name in environments or ()
         )
 
     def require(self, environments: frozenset[str] | None, role: Role) -> None:
@@ -150,11 +152,11 @@ class _AccessFile(Section):
 
     def faults(self) -> Iterator[Fault]:
         seen: set[str] = set()
-        for number, each in enumerate(self.groups):
-            if each.name in seen:
-                yield Fault(("groups", number, "name"), f"is {each.name!r} a second time; merge both groups")
-            seen.add(each.name)
-        if not any(each.role == "admin" for each in (*self.groups, self.default, self.token) if each):
+        for number, group in enumerate(self.groups):
+            if group.name in seen:
+                yield Fault(("groups", number, "name"), f"is {group.name!r} a second time; merge both groups")
+            seen.add(group.name)
+        if not any(section.role == "admin" for section in (*self.groups, self.default, self.token) if section):
             yield Fault("groups", "has no group with the role admin; admins see the audit log, so add one")
 
 
@@ -171,25 +173,25 @@ class AccessRules:
         return f"{len(self.groups)} group{'s' * (len(self.groups) != 1)}"
 
     def access(self, name: str, proxy_groups: Sequence[str], *, by_token: bool) -> ReaderAccess:
-        own = [
-            each.grants
-            for each in self.groups
-            if (name and name in each.users) or not set(proxy_groups).isdisjoint(each.proxy_groups)
+        grants = [
+            group.grants
+            for group in self.groups
+            if (name and name in group.users) or not set(proxy_groups).isdisjoint(group.proxy_groups)
         ]
         other = self.token if by_token else self.default
-        return ReaderAccess(frozenset[Grant]().union(*own) if own else other, self._grantors)
+        return ReaderAccess(frozenset[Grant]().union(*grants) if grants else other, self._grantors)
 
     def slack_access(self, member: str) -> ReaderAccess:
         """Return the rights of the Slack user with the id *member*; all rights if no group has members of Slack."""
-        if not any(each.slack for each in self.groups):
+        if not any(group.slack for group in self.groups):
             return EVERYTHING
-        own = [each.grants for each in self.groups if member in each.slack]
-        return ReaderAccess(frozenset[Grant]().union(*own) if own else self.default, self._grantors)
+        grants = [group.grants for group in self.groups if member in group.slack]
+        return ReaderAccess(frozenset[Grant]().union(*grants) if grants else self.default, self._grantors)
 
     @cached_property
     def _grantors(self) -> str:
-        admins = [each for each in self.groups if each.role == "admin"]
-        names = [name for each in admins for name in each.users] or [f"the group {each.name}" for each in admins]
+        admins = [group for group in self.groups if group.role == "admin"]
+        names = [name for group in admins for name in group.users] or [f"the group {group.name}" for group in admins]
         return _listed(names, "or") or f"an editor of {self.file}"
 
 
@@ -221,9 +223,11 @@ class LiveAccess:
 
 
 def read_access_file(path: Path) -> AccessRules:
-    found = read_file(path, "an access file", _EXAMPLE, _AccessFile)
-    default = found.default.grants
-    return AccessRules(path, found.groups, default, default if found.token is None else found.token.grants)
+    access_file = read_file(path, "an access file", _EXAMPLE, _AccessFile)
+    default = access_file.default.grants
+    return AccessRules(
+        path, access_file.groups, default, default if access_file.token is None else access_file.token.grants
+    )
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:

@@ -21,7 +21,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def _items(value: Any) -> Any:
-    return [each.strip() for each in value.lower().split(",") if each.strip()] if isinstance(value, str) else value
+    return [part.strip() for part in value.lower().split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _networks(value: Any) -> tuple[Network, ...]:
@@ -38,7 +38,7 @@ def _trace_address(address: str) -> str:
 
 
 def _source_address(address: str) -> str:
-    fix = f"write an http(s) URL with {{file}} in it; its other placeholders are {', '.join(f'{{{each}}}' for each in _CODE)}"
+    fix = f"write an http(s) URL with {{file}} in it; its other placeholders are {', '.join(f'{{{placeholder}}}' for placeholder in _CODE)}"
     try:
         used = {name for _, name, form, turn in Formatter().parse(address) if name is not None and not (form or turn)}
         filled = urlsplit(address.format(file="x", **dict.fromkeys(_CODE, "x")))

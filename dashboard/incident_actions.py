@@ -49,23 +49,23 @@ class IncidentActions:
         self._require: Require = lambda _service, _environment, _role: None
 
     def of_reader(self, shows: Shows | None, require: Require) -> IncidentActions:
-        made = copy(self)
-        made._shown, made._require = shows, require  # noqa: SLF001 - of the copy
-        return made
+        actions = copy(self)
+        actions._shown, actions._require = shows, require  # noqa: SLF001 - of the copy
+        return actions
 
-    def visible(self, found: Sequence[Incident]) -> list[Incident]:
+    def visible(self, incidents: Sequence[Incident]) -> list[Incident]:
         if self._shown is None:
-            return list(found)
-        shown = [each for each in found if self._shows(each.service, _environment_of(each))]
+            return list(incidents)
+        shown = [incident for incident in incidents if self._shows(incident.service, _environment_of(incident))]
         first: dict[str, str] = {}
-        for each in sorted(shown, key=lambda each: each.opened_at):
-            first.setdefault(each.story, each.id)
-        return [self._without_others(each, first[each.story]) for each in shown]
+        for incident in sorted(shown, key=lambda incident: incident.opened_at):
+            first.setdefault(incident.story, incident.id)
+        return [self._without_others(incident, first[incident.story]) for incident in shown]
 
     def incidents(self, *, open_only: bool = False) -> list[Incident]:
         """Return the newest 50 incidents, newest first; with *open_only* those that are open, up to `MAX_OPEN`."""
-        found = self._reader.incidents(MAX_OPEN, open_only=True) if open_only else self._reader.incidents()
-        return self.visible(found)
+        incidents = self._reader.incidents(MAX_OPEN, open_only=True) if open_only else self._reader.incidents()
+        return self.visible(incidents)
 
     def between(
         self, start: datetime, end: datetime | None = None, cause: str = "", *, history: bool = False
@@ -73,37 +73,41 @@ class IncidentActions:
         return self.visible(self._reader.between(start, end, MAX_OPEN, cause, history=history))
 
     def outside(self, start: datetime, end: datetime | None = None) -> tuple[int, int]:
-        found = [each for each in self._reader.outside(start, end) if self._shows(*each[:2])]
-        return sum(each[3] for each in found), sum(each[3] for each in found if each[2])
+        counts = [row for row in self._reader.outside(start, end) if self._shows(*row[:2])]
+        return sum(row[3] for row in counts), sum(row[3] for row in counts if row[2])
 
     def incident(self, name: str) -> Incident | None:
-        found = self._reader.incident(name)
-        return None if found is None else next(iter(self.visible([found])), None)
+        incident = self._reader.incident(name)
+        return None if incident is None else next(iter(self.visible([incident])), None)
 
     def similar(self, about: Incident) -> list[Incident]:
         """Return earlier incidents like *about* that the reader may see, see `AlertsReader.similar`."""
-        alike = (each for each in self._reader.similar(about) if self._shows(each.service, _environment_of(each)))
+        alike = (
+            incident
+            for incident in self._reader.similar(about)
+            if self._shows(incident.service, _environment_of(incident))
+        )
         return self.visible([*islice(alike, _SIMILAR)])
 
     def signed_finding(self, name: str, signature: str) -> Finding | None:
         with self._store.engine.connect() as connection:
             is_valid = is_chart_signature(connection, name, signature)
-            found = lifecycle.get_incident(connection, name) if is_valid else None
-        return found and found.finding
+            record = lifecycle.get_incident(connection, name) if is_valid else None
+        return record and record.finding
 
     def chart(self, name: str) -> bytes | None:
         with self._store.engine.connect() as connection:
-            found = lifecycle.get_incident(connection, name) if self.incident(name) else None
-        return found and draw_chart(found.finding)
+            record = lifecycle.get_incident(connection, name) if self.incident(name) else None
+        return record and draw_chart(record.finding)
 
     def silences(self) -> list[Silence]:
-        return [each for each in self._reader.silences(self._now()) if self._shows(*silenced(each.matchers))]
+        return [silence for silence in self._reader.silences(self._now()) if self._shows(*silenced(silence.matchers))]
 
     def silence_named(self, name: str) -> Silence | None:
         """Return the silence with the id *name*, also a past one; None if there is none."""
-        known = self._reader.silences(self._now(), over=True)
-        found = next((each for each in known if each.id == name), None)
-        return found if found is not None and self._shows(*silenced(found.matchers)) else None
+        all_silences = self._reader.silences(self._now(), over=True)
+        silence = next((silence for silence in all_silences if silence.id == name), None)
+        return silence if silence is not None and self._shows(*silenced(silence.matchers)) else None
 
     def may_act(self, service: str, environment: str) -> bool:
         try:
@@ -116,15 +120,19 @@ class IncidentActions:
         """Return the silences that muted *about*, also past ones, each with the person who ended it early; "" for none."""
         where = _dimensions(about)
         end = about.resolved_at or self._now()
-        known = self._reader.silences(self._now(), over=True)
-        found = [each for each in known if each.fits(where) and each.starts_at <= end and each.ends_at >= about.since]
-        return [(each, self._ended_by(each)) for each in found if self._shows(*silenced(each.matchers))]
+        all_silences = self._reader.silences(self._now(), over=True)
+        matching = [
+            silence
+            for silence in all_silences
+            if silence.fits(where) and silence.starts_at <= end and silence.ends_at >= about.since
+        ]
+        return [(silence, self._ended_by(silence)) for silence in matching if self._shows(*silenced(silence.matchers))]
 
     def _ended_by(self, silence: Silence) -> str:
         around = timedelta(minutes=1)
         entries = self._store.read.audit(silence.ends_at - around, silence.ends_at + around, _MAX_ENTRIES)
         ended = ("end silence", silence.id, "done")
-        return next((each.person for each in entries if (each.action, each.subject, each.outcome) == ended), "")
+        return next((entry.person for entry in entries if (entry.action, entry.subject, entry.outcome) == ended), "")
 
     def acknowledge(self, name: str, by: str, *, undo: bool = False) -> Incident:
         self._require_for(name)
@@ -159,35 +167,38 @@ class IncidentActions:
         return self._longest_silence({"service": service, "environment": environment})
 
     def _longest_silence(self, about: Mapping[str, str]) -> Silence | None:
-        fitting = [each for each in self.silences() if each.holds(self._now()) and each.fits(about)]
-        return max(fitting, key=lambda each: each.ends_at, default=None)
+        fitting = [silence for silence in self.silences() if silence.holds(self._now()) and silence.fits(about)]
+        return max(fitting, key=lambda silence: silence.ends_at, default=None)
 
     def unsilence(self, name: str) -> None:
-        found = self.silence_named(name)
-        if found is None:
+        silence = self.silence_named(name)
+        if silence is None:
             _raise_unknown(f"there is no silence {name!r}")
-        self._require(*silenced(found.matchers), "responder")
+        self._require(*silenced(silence.matchers), "responder")
         with self._store.transaction() as connection:
             silences.end_silence(connection, name, self._now())
 
-    def _without_others(self, found: Incident, first: str) -> Incident:
-        """Return *found*, with the visible incident *first* of its group, without the names of others that the reader may not see."""
-        leads = {group_lead(each.note) for each in found.transitions} | {found.notified_with, found.story} - {found.id}
+    def _without_others(self, incident: Incident, first: str) -> Incident:
+        """Return *incident*, with the visible incident *first* of its group, without the names of others that the reader may not see."""
+        leads = {group_lead(transition.note) for transition in incident.transitions} | {
+            incident.notified_with,
+            incident.story,
+        } - {incident.id}
         hidden = {lead for lead in leads if lead and not self._shows_incident(lead)}
         happened = tuple(
             replace(
-                each,
-                headline=_OTHERS.sub("", each.headline),
-                note=_GROUPED if group_lead(each.note) in hidden else self._visible_reason(each.note),
+                transition,
+                headline=_OTHERS.sub("", transition.headline),
+                note=_GROUPED if group_lead(transition.note) in hidden else self._visible_reason(transition.note),
             )
-            for each in found.transitions
+            for transition in incident.transitions
         )
-        is_led = found.notified_with in hidden
+        is_led = incident.notified_with in hidden
         return replace(
-            found,
-            muted=_GROUPED if is_led else self._visible_reason(found.muted),
-            notified_with="" if is_led else found.notified_with,
-            story=first if found.story in hidden else found.story,
+            incident,
+            muted=_GROUPED if is_led else self._visible_reason(incident.muted),
+            notified_with="" if is_led else incident.notified_with,
+            story=first if incident.story in hidden else incident.story,
             transitions=happened,
         )
 
@@ -196,25 +207,27 @@ class IncidentActions:
         who, _, rest = text.partition(" until ")
         if not who.startswith(_SILENCED):
             return text
-        known = [
-            each for each in self._reader.silences(self._now(), over=True) if self._shows(*silenced(each.matchers))
+        visible = [
+            silence
+            for silence in self._reader.silences(self._now(), over=True)
+            if self._shows(*silenced(silence.matchers))
         ]
-        words = {(_SILENCED + each.author, each.comment) for each in known}
+        words = {(_SILENCED + silence.author, silence.comment) for silence in visible}
         return text if (who, rest.partition(": ")[2]) in words else "silenced"
 
     def _shows(self, service: str, environment: str) -> bool:
         return self._shown is None or self._shown(service, environment)
 
     def _shows_incident(self, name: str) -> bool:
-        found = self._reader.incident(name)
-        return found is not None and self._shows(found.service, _environment_of(found))
+        incident = self._reader.incident(name)
+        return incident is not None and self._shows(incident.service, _environment_of(incident))
 
     def _require_for(self, name: str) -> Incident:
-        found = self.incident(name)
-        if found is None:
+        incident = self.incident(name)
+        if incident is None:
             _raise_unknown(f"there is no incident {name!r}")
-        self._require(found.service, _environment_of(found), "responder")
-        return found
+        self._require(incident.service, _environment_of(incident), "responder")
+        return incident
 
 
 def silenced(matchers: Mapping[str, str]) -> tuple[str, str]:
@@ -222,13 +235,13 @@ def silenced(matchers: Mapping[str, str]) -> tuple[str, str]:
     return "" if service == ANY else service, "" if environment == ANY else environment
 
 
-def _dimensions(found: Incident) -> dict[str, str]:
-    about = {"service": found.service, "slo": found.name, "severity": found.severity}
-    return about | {"version": found.version, **found.where}
+def _dimensions(incident: Incident) -> dict[str, str]:
+    about = {"service": incident.service, "slo": incident.name, "severity": incident.severity}
+    return about | {"version": incident.version, **incident.where}
 
 
-def _environment_of(found: Incident) -> str:
-    return found.where.get("environment", "")
+def _environment_of(incident: Incident) -> str:
+    return incident.where.get("environment", "")
 
 
 def _raise_unknown(what: str) -> NoReturn:

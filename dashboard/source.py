@@ -81,14 +81,14 @@ class Source:
 
     def of_reader(self, access: ReaderAccess) -> Source:
         """Return this source as a reader with the rights *access* sees it, for pages, the API and actions."""
-        made = copy(self._whole)
-        made.access = access
-        shows = None if access.environments is None else made.shows
-        made.incident_actions = self._whole.incident_actions.of_reader(shows, made.require)
+        source = copy(self._whole)
+        source.access = access
+        shows = None if access.environments is None else source.shows
+        source.incident_actions = self._whole.incident_actions.of_reader(shows, source.require)
         if access.environments is not None:
-            made.read = self._whole.read.within(access.environments)
-            made.costs = self._whole.costs and self._whole.costs.of_reader(made.shows)
-        return made
+            source.read = self._whole.read.within(access.environments)
+            source.costs = self._whole.costs and self._whole.costs.of_reader(source.shows)
+        return source
 
     @property
     def is_restricted(self) -> bool:
@@ -100,10 +100,10 @@ class Source:
 
     def require(self, service: str, environment: str, role: Role) -> None:
         """Raise an error unless the reader has *role* for *service* in *environment*; "" for all."""
-        own, seen = self._environments_of(service, environment), self.access.environments
+        environments_of_service, seen = self._environments_of(service, environment), self.access.environments
         # The error names no environment that the reader may not see.
-        is_named = environment or own is None or seen is None or own <= seen
-        self.access.require(own if is_named else None, role)
+        is_named = environment or environments_of_service is None or seen is None or environments_of_service <= seen
+        self.access.require(environments_of_service if is_named else None, role)
 
     def writing_environment(self, chosen: str | None) -> str:
         """Return the environment of what a reader writes about a service: the chosen or only one; "" for all."""
@@ -131,10 +131,10 @@ class Source:
 
     def state(self) -> StoreState:
         """Return the state of the store and the agents, uncached; a restricted reader gets no counts of all environments."""
-        found = self.read.state()
+        state = self.read.state()
         if not self.is_restricted:
-            return found
-        return replace(found, last_received=None, instances=0, dropped=0, size_bytes=0, shortened={})
+            return state
+        return replace(state, last_received=None, instances=0, dropped=0, size_bytes=0, shortened={})
 
     def cached(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query*, cached until new data arrives.
@@ -160,10 +160,10 @@ class Source:
         self, query: Callable[[Selection], T], together: Callable[[list[Selection]], list[T]], past: list[Selection]
     ) -> None:
         """Cache the results of *query* for the selections *past*, as `cached_hour` does, with one call of *together*."""
-        entries = {each: self._past_entry(query, (each,), {}) for each in past}
-        missing = [each for each, entry in entries.items() if self._results.known(*entry) is None]
-        for each, found in zip(missing, together(missing) if missing else (), strict=True):
-            self._results.get(*entries[each], lambda found=found: found)
+        entries = {side: self._past_entry(query, (side,), {}) for side in past}
+        missing = [side for side, entry in entries.items() if self._results.known(*entry) is None]
+        for selection, result in zip(missing, together(missing) if missing else (), strict=True):
+            self._results.get(*entries[selection], lambda result=result: result)
 
     def _entry(
         self, query: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -180,10 +180,10 @@ class Source:
 
     def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
         """Return the revisions of the services that *arguments* select; the revision of the store without a service."""
-        asked = [each.service for each in arguments if isinstance(each, Selection)]
-        services = {each for each in asked if each is not None}
+        asked = [argument.service for argument in arguments if isinstance(argument, Selection)]
+        services = {service for service in asked if service is not None}
         alone = asked and None not in asked
-        return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
+        return tuple(self.revision(service) for service in sorted(services)) if alone else (self.revision(),)
 
     def whole(self, view: View) -> View:
         window = self.whole_window(view.start, view.end)
@@ -209,24 +209,26 @@ class Source:
             return []
         # The time is rounded to steps: without new data, an objective changes only because the data is missing.
         now = datetime.fromtimestamp(self.clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
-        found: list[SloStatus] = list(self._whole.cached(self._alerts.slos, at or now))
+        statuses: list[SloStatus] = list(self._whole.cached(self._alerts.slos, at or now))
         if self.is_restricted:
-            found = [each for each in found if self.shows(each.slo.service, each.slo.environment or "")]
-        return sorted(found, key=lambda each: (URGENCY[each.state], -(each.burn_1h or 0.0), each.slo.name))
+            statuses = [status for status in statuses if self.shows(status.slo.service, status.slo.environment or "")]
+        return sorted(statuses, key=lambda status: (URGENCY[status.state], -(status.burn_1h or 0.0), status.slo.name))
 
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
         """Return the objective that best matches the requests *about*, now or *at*; None without objectives.
 
         Order of preference: overlapping scope, latency objective, narrowest scope, more severe state, complete coverage.
         """
-        own = [each for each in self.slos(at) if each.slo.service == about.service]
-        return min(own, key=lambda each: _match_rank(each, about), default=None)
+        statuses = [status for status in self.slos(at) if status.slo.service == about.service]
+        return min(statuses, key=lambda status: _match_rank(status, about), default=None)
 
     def covering_slo(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
         """Return the latency objective that covers every request *about*, now or *at*; None without one."""
-        own = [each for each in self.slos(at) if each.slo.service == about.service]
-        able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
-        return min(able, key=lambda each: _match_rank(each, about), default=None)
+        statuses = [status for status in self.slos(at) if status.slo.service == about.service]
+        able = [
+            status for status in statuses if status.slo.threshold_seconds is not None and _covers(status.slo, about)
+        ]
+        return min(able, key=lambda status: _match_rank(status, about), default=None)
 
     def incidents(self) -> list[Incident]:
         return [] if self._alerts is None else self.incident_actions.visible(self._alerts.incidents())
@@ -245,15 +247,19 @@ class Source:
         return self._whole.cached(read_record, self.store, default_watch_policy().record, settings, now)
 
     def signing_channels(self, kind: str) -> list[ChannelEntry]:
-        found = self.definitions()
-        return [each for each in (found.channels if found else ()) if each.kind == kind and each.signing_secret]
+        definitions = self.definitions()
+        return [
+            channel
+            for channel in (definitions.channels if definitions else ())
+            if channel.kind == kind and channel.signing_secret
+        ]
 
     def labels(self) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of the services of which the reader sees data."""
         definitions = self.definitions()
-        found = definitions.labels if definitions else {}
-        own = self.cached(self.read.service_environments) if self.is_restricted else found
-        return {service: each for service, each in found.items() if service in own}
+        all_labels = definitions.labels if definitions else {}
+        visible = self.cached(self.read.service_environments) if self.is_restricted else all_labels
+        return {service: labels for service, labels in all_labels.items() if service in visible}
 
     def definitions(self) -> Definitions | None:
         """Return the current content of the SLO file; None without a valid one."""
@@ -277,12 +283,12 @@ class Source:
         return self._alerts is not None
 
 
-def _match_rank(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
+def _match_rank(status: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
     """Return the sort key by which an objective matches the selection *about*, most important criterion first."""
-    pairs = _parts(found.slo, about)
+    pairs = _parts(status.slo, about)
     others = any(None not in pair and pair[0] != pair[1] for pair in pairs)
     wider = sum(promised is None and chosen is not None for promised, chosen in pairs)
-    return others, found.slo.threshold_seconds is None, wider, URGENCY[found.state], not _covers(found.slo, about)
+    return others, status.slo.threshold_seconds is None, wider, URGENCY[status.state], not _covers(status.slo, about)
 
 
 def _covers(slo: Slo, about: Selection) -> bool:
@@ -292,7 +298,7 @@ def _covers(slo: Slo, about: Selection) -> bool:
 
 def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
     """Return pairs of the values of the objective and of the selection, by dimension; None means all."""
-    promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
+    promised = [value if value is None else stored(value) for value in (slo.version, slo.model, slo.route)]
     pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
     # A view of all environments also shows objectives of a single environment.
     return [*pairs, (slo.environment, about.environment or slo.environment)]

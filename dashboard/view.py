@@ -160,17 +160,17 @@ class View:
         """Controls of the header with an effect on this page: `time`, `later`, `vs`, `env` and `refresh`."""
         match self.parts:
             case ("traces", _):
-                found = set[str]()
+                controls = set[str]()
             case ("collectors",) | ("settings",) | ("incidents", _):
-                found = {"refresh"}
+                controls = {"refresh"}
             case ("audit",):
-                found = {"time", "later", "refresh"}
+                controls = {"time", "later", "refresh"}
             case () | ("compare",) | ("s", _) | ("s", _, "tokens"):
-                found = {"time", "later", "vs", "env", "refresh"}
+                controls = {"time", "later", "vs", "env", "refresh"}
             case _:
-                found = {"time", "later", "env", "refresh"}
+                controls = {"time", "later", "env", "refresh"}
         # A window that ends now has nothing later, and a past window nothing new.
-        return frozenset(found - {"later" if self.live else "refresh"})
+        return frozenset(controls - {"later" if self.live else "refresh"})
 
     @property
     def _whole_now(self) -> datetime:

@@ -118,8 +118,8 @@ def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: t
     side: Annotation = {"xanchor": "left", "yanchor": "bottom", "yshift": 4}
     if below:
         side = {"xanchor": "right", "yanchor": "top", "yshift": -4}
-    place, height = at(_BELOW_TO if below else _ABOVE_FROM)
-    return note("sustainable pace", place, height, font={"size": 11, "color": "$faint"}, **side)
+    x_position, height = at(_BELOW_TO if below else _ABOVE_FROM)
+    return note("sustainable pace", x_position, height, font={"size": 11, "color": "$faint"}, **side)
 
 
 def _axis_floor(lowest: float) -> float:
@@ -163,8 +163,10 @@ def burn_figure(
         hover = f"{name}: <b>%{{y:.1f}}\u00d7</b><extra></extra>"
         data.append({**line(x, f4(burn), width=width, colour=colour), "hoverinfo": "y", "hovertemplate": hover})
     top = max(tops) * 1.12
-    shown = [each for each in lines if each.burn < top]
-    notes = [_threshold_note(each.text, each.burn, each.colour) for each in _named_thresholds(shown, top)]
+    shown = [burn_line for burn_line in lines if burn_line.burn < top]
+    notes = [
+        _threshold_note(burn_line.text, burn_line.burn, burn_line.colour) for burn_line in _named_thresholds(shown, top)
+    ]
     version_shapes, version_notes, top_margin = release_markers(axis, versions, reported)
     return figure(
         data,
@@ -172,16 +174,16 @@ def burn_figure(
         hovermode="x",
         xaxis=axis.layout(),
         yaxis=fixed_axis(0, top, ticksuffix="\u00d7", nticks=5),
-        shapes=[horizontal_line(each.burn, each.colour) for each in shown] + version_shapes,
+        shapes=[horizontal_line(burn_line.burn, burn_line.colour) for burn_line in shown] + version_shapes,
         annotations=notes + version_notes,
     )
 
 
 def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
     named: list[BurnLine] = []
-    for each in sorted(lines, key=lambda line: -line.burn):
-        if all(other.burn - each.burn >= _NAME_HEIGHT * top for other in named):
-            named.append(each)
+    for burn_line in sorted(lines, key=lambda line: -line.burn):
+        if all(other.burn - burn_line.burn >= _NAME_HEIGHT * top for other in named):
+            named.append(burn_line)
     return named
 
 
@@ -223,7 +225,7 @@ def spent_figure(
 
     *address* returns the link of a stage in a step; "" is the stage of failed requests.
     """
-    starts = [pd.Timestamp(each).to_pydatetime() for each in frame["at"]]
+    starts = [pd.Timestamp(time).to_pydatetime() for time in frame["at"]]
     x, times = f8(axis.places(frame["at"])), [axis.text(at) for at in starts]
     width = axis.step.total_seconds() * 1000 * _FILL
     data: list[Trace] = []
@@ -247,7 +249,7 @@ def spent_figure(
 
 
 def spent_stages(frame: pd.DataFrame) -> list[str]:
-    return sorted((str(each) for each in frame.columns if each not in SPENT_COLUMNS), key=position)
+    return sorted((str(column) for column in frame.columns if column not in SPENT_COLUMNS), key=position)
 
 
 def _whole_ticks(top: float) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def trend_figure(
     marks: Mapping[datetime, str],
 ) -> Figure:
     write = _burn_rate if is_burn_rate else axis_duration
-    starts = [axis.start + timedelta(seconds=trend.step_seconds * place) for place in range(len(trend.values))]
+    starts = [axis.start + timedelta(seconds=trend.step_seconds * index) for index in range(len(trend.values))]
     x = axis.places(starts)
     pairs = zip(starts, trend.values, strict=True)
     texts = ["" if value is None else f"{axis.text(at)}<br><b>{write(value)}</b>" for at, value in pairs]

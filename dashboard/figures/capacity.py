@@ -48,7 +48,7 @@ def load_figure(
 
     The current version is drawn in the text colour, the previous version in grey.
     """
-    sides = [each for each in (before, now) if each is not None]
+    sides = [load for load in (before, now) if load is not None]
     low, high = _rate_range(sides)
     top = _latency_ceiling(sides, threshold_seconds)
     data: list[Trace] = []
@@ -133,8 +133,8 @@ def _steps(side: VersionLoad, percentile: str, *, present: bool) -> Trace:
     marker = {"size": 7 if present else 6, "color": _INK if present else f"{_GREY}@.75"}
     marker |= {"line": {"width": 1, "color": "$surface"}}
     texts = [
-        f"{safe(side.name)}: <b>{duration(each)}</b> {percentile} at {count(at)}/s<extra></extra>"
-        for at, each in zip(side.rate.tolist(), side.latency.tolist(), strict=True)
+        f"{safe(side.name)}: <b>{duration(latency)}</b> {percentile} at {count(at)}/s<extra></extra>"
+        for at, latency in zip(side.rate.tolist(), side.latency.tolist(), strict=True)
     ]
     return markers(f4(side.rate), f4(side.latency), marker, hovertemplate=texts)
 

@@ -44,17 +44,17 @@ _CAUSES, _NAME_ROOM = 2, 9
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | None = None) -> Figure:
     stages = sorted({*stages_of(a, COLUMNS), *stages_of(b, COLUMNS)}, key=position)
     quantiles = b["percentile"].to_numpy(dtype=float)
-    places = np.array([place(float(each), even=False) for each in quantiles])
+    places = np.array([place(float(quantile), even=False) for quantile in quantiles])
     moved = {stage: _column(b, stage) - _column(a, stage) for stage in stages}
     total = b["value_seconds"].to_numpy(dtype=float) - a["value_seconds"].to_numpy(dtype=float)
     error = np.zeros(len(total)) if errors is None else np.array(errors)
     certain = np.max(np.abs([total, *moved.values()]), axis=0) > error
-    moved = {stage: np.where(certain, each, 0) for stage, each in moved.items()}
-    gains = {stage: np.maximum(each, 0) for stage, each in moved.items()}
-    losses = {stage: np.minimum(each, 0) for stage, each in moved.items()}
+    moved = {stage: np.where(certain, seconds, 0) for stage, seconds in moved.items()}
+    gains = {stage: np.maximum(seconds, 0) for stage, seconds in moved.items()}
+    losses = {stage: np.minimum(seconds, 0) for stage, seconds in moved.items()}
     x = f4(places)
-    data: list[Trace] = [band(x, each, stage, group="more") for stage, each in gains.items()]
-    data += [band(x, each, stage, group="less") for stage, each in losses.items()]
+    data: list[Trace] = [band(x, gain, stage, group="more") for stage, gain in gains.items()]
+    data += [band(x, loss, stage, group="less") for stage, loss in losses.items()]
     texts = _delta_words(a, b, moved, total, certain)
     data.append(line(x, f4(total), width=1.8, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=texts))
     stacked, saved = _stacked(gains, len(total)), _stacked(losses, len(total))
@@ -66,11 +66,11 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | Non
     )
     high = max(float(max(stacked.max(), total.max())) * 1.12, noise, 1e-6)
     low = min(float(min(saved.min(), total.min())) * 1.12, -noise, -high * 0.04)
-    marks = [index for index, each in enumerate(quantiles) if np.isclose(each, _LABELLED).any()]
+    marks = [index for index, quantile in enumerate(quantiles) if np.isclose(quantile, _LABELLED).any()]
     data.append(dots([float(places[i]) for i in marks], [float(total[i]) for i in marks]))
-    notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high - low, _MIN_LABEL_SHARE)
-    less = band_labels({stage: -float(each[-1]) for stage, each in losses.items()}, high - low, _MIN_LABEL_SHARE)
-    notes += [{**each, "y": -float(each["y"])} for each in less]
+    notes = band_labels({stage: float(gain[-1]) for stage, gain in gains.items()}, high - low, _MIN_LABEL_SHARE)
+    less = band_labels({stage: -float(loss[-1]) for stage, loss in losses.items()}, high - low, _MIN_LABEL_SHARE)
+    notes += [{**annotation, "y": -float(annotation["y"])} for annotation in less]
     notes += [
         value_label(_signed_or_unsure(float(total[i]), certain[i]), float(places[i]), float(stacked[i]), yshift=7)
         for i in marks
@@ -111,7 +111,7 @@ def both_figure(
     a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str], errors: Sequence[float] | None = None
 ) -> Figure:
     quantiles = b["percentile"].to_numpy(dtype=float)
-    places = [place(float(each), even=False) for each in quantiles]
+    places = [place(float(quantile), even=False) for quantile in quantiles]
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
     x, ya, yb = f4(places), f4(first), f4(second)
     certain = np.abs(second - first) > (0.0 if errors is None else np.array(errors))
@@ -123,7 +123,9 @@ def both_figure(
         {**line(x, ya, hoverinfo="none"), "line": dashed},
         line(x, yb, width=2.2, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=_both_words(a, b)),
     ]
-    marks = [index for index, each in enumerate(quantiles) if np.isclose(each, (0.5, 0.9, 0.95, 0.99, 0.999)).any()]
+    marks = [
+        index for index, quantile in enumerate(quantiles) if np.isclose(quantile, (0.5, 0.9, 0.95, 0.99, 0.999)).any()
+    ]
     notes = [_change_note(places[i], float(first[i]), float(second[i]), certain[i]) for i in marks]
     # Names at the right edge, separated if the lines meet.
     ends = np.log10([max(float(second[-1]), 1e-9), max(float(first[-1]), 1e-9)])
@@ -140,7 +142,9 @@ def both_figure(
     crowded = place(0.95, even=False)
     narrow = {
         "xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999)),
-        "annotations": [each for each in notes if each["xref"] != "x" or not np.isclose(each["x"], crowded)],
+        "annotations": [
+            annotation for annotation in notes if annotation["xref"] != "x" or not np.isclose(annotation["x"], crowded)
+        ],
     }
     xaxis = _percentile_axis(quantiles)
     return figure(data, (50, 84, 14, 28), narrow=narrow, xaxis=xaxis, yaxis=yaxis, annotations=notes)
@@ -157,7 +161,7 @@ def _both_words(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
 
 
 def _banded(name: str, frame: pd.DataFrame, row: int) -> str:
-    value, low, high = (float(frame[each].iloc[row]) for each in ("value_seconds", "low_seconds", "high_seconds"))
+    value, low, high = (float(frame[column].iloc[row]) for column in ("value_seconds", "low_seconds", "high_seconds"))
     return f"{name} {duration(value)} ({duration(low)} to {duration(high)})"
 
 
@@ -185,8 +189,11 @@ def _change_note(x: float, first: float, second: float, certain: bool) -> Annota
 
 def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> Mapping[str, object]:
     last = float(quantiles[-1])
-    named = [each for each in shown if each <= last + 1e-9]
-    names = {"tickvals": [place(each, even=False) for each in named], "ticktext": [percentile(each) for each in named]}
+    named = [quantile for quantile in shown if quantile <= last + 1e-9]
+    names = {
+        "tickvals": [place(quantile, even=False) for quantile in named],
+        "ticktext": [percentile(quantile) for quantile in named],
+    }
     return fixed_axis(0, max(place(last, even=False), 0.5), showgrid=False, **names)
 
 

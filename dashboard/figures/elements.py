@@ -38,8 +38,8 @@ def figure(
     data: list[Trace], margin: tuple[int, int, int, int], *, narrow: Figure | None = None, **layout: Any
 ) -> Figure:
     """Return the figure of *data* with the margins left, right, top and bottom; *narrow* is its layout on phones."""
-    made = {"data": data, "layout": {"margin": dict(zip("lrtb", margin, strict=True)), **layout}}
-    return made if narrow is None else {**made, "narrow": narrow}
+    chart = {"data": data, "layout": {"margin": dict(zip("lrtb", margin, strict=True)), **layout}}
+    return chart if narrow is None else {**chart, "narrow": narrow}
 
 
 def fixed_axis(low: float, high: float, **rest: Any) -> dict[str, Any]:
@@ -175,20 +175,22 @@ def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int 
 
     A name that fits in no row is omitted; its line stays. A name that would extend beyond the chart ends at its line.
     """
-    taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
+    occupied: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     shown: list[Annotation] = []
-    for each in notes:
-        at = (float(each["x"]) - low) / (high - low)
-        width = _NAME_EDGE + _NAME_SHARE * len(each["text"])
+    for annotation in notes:
+        at = (float(annotation["x"]) - low) / (high - low)
+        width = _NAME_EDGE + _NAME_SHARE * len(annotation["text"])
         late = at + width > 1
         start, end = (at - width, at) if late else (at, at + width)
-        free = (row for row, names in enumerate(taken) if all(end <= left or right <= start for left, right in names))
+        free = (
+            row for row, names in enumerate(occupied) if all(end <= left or right <= start for left, right in names)
+        )
         row = next(free, None)
         if row is not None:
-            taken[row].append((start, end))
+            occupied[row].append((start, end))
             side = {"xanchor": "right", "xshift": 3} if late else {}
-            shown.append({**each, "yshift": MARKER_ROW * row, **side})
-    return sorted(shown, key=lambda one: float(one["x"])), sum(map(bool, taken))
+            shown.append({**annotation, "yshift": MARKER_ROW * row, **side})
+    return sorted(shown, key=lambda one: float(one["x"])), sum(map(bool, occupied))
 
 
 def rectangle(x0: float, x1: float, y0: float, y1: float, colour: str, *, above: bool = False) -> Shape:
@@ -214,26 +216,26 @@ def band_labels(heights: Mapping[str, float], top: float, min_share: float = MIN
 
 
 def named_colours(figure: Figure) -> dict[str, str]:
-    found: dict[str, str] = {}
+    colours_by_name: dict[str, str] = {}
     for trace in figure["data"]:
         cells = trace.get("_cells", {})
-        colours = (trace.get("fillcolor"), *(trace.get(each, {}).get("color") for each in ("marker", "line")))
-        parts = [(trace.get("name"), each) for each in colours]
+        colours = (trace.get("fillcolor"), *(trace.get(element, {}).get("color") for element in ("marker", "line")))
+        parts = [(trace.get("name"), colour) for colour in colours]
         if cells.get("byStage"):
-            parts = list(zip(cells["labels"], (each for _, each in trace["colorscale"][2::3]), strict=True))
+            parts = list(zip(cells["labels"], (shade for _, shade in trace["colorscale"][2::3]), strict=True))
         for name, colour in parts:
             part = re.match(r"\$(?:st\.(\w+)|(deco))", str(colour))
             if part and (name or part[1]):
-                found[unescape(name or label(part[1]))] = part[part.lastindex or 1]
-    return found
+                colours_by_name[unescape(name or label(part[1]))] = part[part.lastindex or 1]
+    return colours_by_name
 
 
-def stages_of(frame: pd.DataFrame, known: Iterable[str]) -> list[str]:
-    return [str(name) for name in frame.columns if name not in set(known) and float(frame[name].abs().sum()) > 0]
+def stages_of(frame: pd.DataFrame, excluded: Iterable[str]) -> list[str]:
+    return [str(name) for name in frame.columns if name not in set(excluded) and float(frame[name].abs().sum()) > 0]
 
 
 def without_side_labels(notes: Sequence[Annotation]) -> list[Annotation]:
-    return [each for each in notes if not (each["xref"] == "paper" and each["x"] == 1)]
+    return [annotation for annotation in notes if not (annotation["xref"] == "paper" and annotation["x"] == 1)]
 
 
 def _band_label(stage: str, y: float) -> Annotation:

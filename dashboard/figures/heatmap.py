@@ -110,20 +110,24 @@ def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid
     n = cells["n"].to_numpy(dtype=float)
     counts = np.zeros((len(edges) - 1, len(starts)))
     np.add.at(counts, (row, column), n)
-    found = {*cells["dominant"].unique(), *cells["second"].unique()}
-    stages = sorted((str(each) for each in found if each), key=position)
+    stages_in_cells = {*cells["dominant"].unique(), *cells["second"].unique()}
+    stages = sorted((str(stage_name) for stage_name in stages_in_cells if stage_name), key=position)
     weight = np.zeros((len(stages), *counts.shape))
     for name, share in (("dominant", "share"), ("second", "second_share")):
         # -1 for no stage.
         stage = pd.Index(stages).get_indexer(pd.Index(cells[name]))
-        known = stage >= 0
-        np.add.at(weight, (stage[known], row[known], column[known]), (n * cells[share].to_numpy(dtype=float))[known])
+        has_stage = stage >= 0
+        np.add.at(
+            weight,
+            (stage[has_stage], row[has_stage], column[has_stage]),
+            (n * cells[share].to_numpy(dtype=float))[has_stage],
+        )
     order = np.argsort(-weight, axis=0, kind="stable")
     first, second = order[0], order[min(1, len(stages) - 1)]
     share, other = (
-        np.take_along_axis(weight, each[None], axis=0)[0] / np.maximum(counts, 1) for each in (first, second)
+        np.take_along_axis(weight, largest[None], axis=0)[0] / np.maximum(counts, 1) for largest in (first, second)
     )
-    counts[np.isin(first, [stages.index(each) for each in hidden if each in stages])] = 0
+    counts[np.isin(first, [stages.index(hidden_stage) for hidden_stage in hidden if hidden_stage in stages])] = 0
     return _Grid(counts, first, share, second, np.where(first == second, 0, other), edges, starts, stages)
 
 
@@ -134,9 +138,9 @@ def _rows(cells: pd.DataFrame, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """
     low, high = (cells[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
     # Zero latencies are in the lowest row.
-    known = low > 0
-    high = np.where(known, high, high[known].min() if known.any() else _SHORTEST_SECONDS)
-    width = float(np.log2(high[known] / low[known]).min()) if known.any() else 1.0
+    is_positive = low > 0
+    high = np.where(is_positive, high, high[is_positive].min() if is_positive.any() else _SHORTEST_SECONDS)
+    width = float(np.log2(high[is_positive] / low[is_positive]).min()) if is_positive.any() else 1.0
     # Buckets include their upper border; rounding prevents float noise from reaching the next row.
     top = np.round(np.log2(high) / width).astype(int)
     while (top.max() - top.min() + 3) * columns > _MAX_CELLS and top.max() > top.min():
@@ -151,7 +155,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
     return {
         "type": "heatmap",
         # Borders instead of middles, because a single column would have no width.
-        "x": f8([axis.place(each.to_pydatetime()) for each in (*grid.starts, grid.starts[-1] + axis.step)]),
+        "x": f8([axis.place(start.to_pydatetime()) for start in (*grid.starts, grid.starts[-1] + axis.step)]),
         "y": f8(grid.edges),
         "zmin": 0,
         "zmax": len(grid.stages) if by_stage else 1,
@@ -173,7 +177,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
             "others": raw(np.clip(100 - np.round(grid.share * 100) - np.round(grid.second_share * 100), 0, 100), "u1"),
             "labels": [safe(label(stage)) for stage in grid.stages],
             "rows": [f"{low} to {high}" for low, high in pairwise(names)],
-            "times": [axis.text(each) for each in grid.starts],
+            "times": [axis.text(start) for start in grid.starts],
         },
     }
 
@@ -223,11 +227,11 @@ def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Tr
         return []
     return [
         markers(
-            [axis.place(each["at"]) for each in exemplars],
-            [float(each["duration_seconds"]) for each in exemplars],
+            [axis.place(exemplar["at"]) for exemplar in exemplars],
+            [float(exemplar["duration_seconds"]) for exemplar in exemplars],
             {"symbol": "diamond", "size": 7, "color": "$surface", "line": {"width": 1.5, "color": "$ink"}},
-            customdata=[trace_name(str(each["trace_id"]), str(each["span_id"])) for each in exemplars],
-            text=[axis_duration(float(f"{each['duration_seconds']:.3g}")) for each in exemplars],
+            customdata=[trace_name(str(exemplar["trace_id"]), str(exemplar["span_id"])) for exemplar in exemplars],
+            text=[axis_duration(float(f"{exemplar['duration_seconds']:.3g}")) for exemplar in exemplars],
             hovertemplate="exemplar · <b>%{text}</b><br>click to open the trace<extra></extra>",
         )
     ]
@@ -235,5 +239,5 @@ def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Tr
 
 def _objective_label(threshold_seconds: float) -> Annotation:
     style: Annotation = {"font": {"size": 11, "color": "$bad"}, "bgcolor": "$surface@.8", "borderpad": 1, "xshift": 4}
-    place = float(np.log10(threshold_seconds))
-    return {**note("SLO", 0, place, xref="paper"), "xanchor": "left", "yanchor": "bottom", **style}
+    log_seconds = float(np.log10(threshold_seconds))
+    return {**note("SLO", 0, log_seconds, xref="paper"), "xanchor": "left", "yanchor": "bottom", **style}

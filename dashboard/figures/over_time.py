@@ -59,7 +59,7 @@ def over_time_figure(
     hidden: Collection[str] = (),
 ) -> Figure:
     shown = stages_of(frame, OVER_TIME_COLUMNS)
-    stages = [each for each in shown if each not in hidden]
+    stages = [stage for stage in shown if stage not in hidden]
     steps = gaps_filled(frame, axis)
     places, rows = _runs(steps, axis)
     x = f8(places)
@@ -142,10 +142,10 @@ def _dominant_words(stages: Sequence[str], parts: np.ndarray) -> str:
 
 
 def _ceiling(total: np.ndarray) -> float:
-    known = total[np.isfinite(total)]
-    if not len(known):
+    finite = total[np.isfinite(total)]
+    if not len(finite):
         return 1.0
-    return float(max(np.quantile(known, _CEILING_QUANTILE) * 1.22, known.max() if len(known) < 40 else 0) * 1.02)  # noqa: PLR2004 - with few steps none may be cut off
+    return float(max(np.quantile(finite, _CEILING_QUANTILE) * 1.22, finite.max() if len(finite) < 40 else 0) * 1.02)  # noqa: PLR2004 - with few steps none may be cut off
 
 
 def _strip_axis(rate: np.ndarray) -> dict[str, Any]:
@@ -165,9 +165,9 @@ def hardware_figure(
     """
     top = float(tail["value"].max() * 1.08) if len(tail) and tail["value"].max() > 0 else 1.0
     data: list[Trace] = [_gapped_line(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
-    for place, own in sorted(shares.groupby("place"), key=lambda pair: (pair[0] == named, pair[0])):
+    for place, rows in sorted(shares.groupby("place"), key=lambda pair: (pair[0] == named, pair[0])):
         colour = "$ink" if place == named else "$deco"
-        data.append(_gapped_line(own.set_index("at")["share"], axis, safe(str(place)), percent, colour=colour))
+        data.append(_gapped_line(rows.set_index("at")["share"], axis, safe(str(place)), percent, colour=colour))
     notes = [
         note(tail_name, 1, (1 + _UPPER) / 2, yref="paper", **_SIDE),
         note(name, 1, _LOWER / 2, yref="paper", **_SIDE),
@@ -185,13 +185,13 @@ def hardware_figure(
 
 def _gapped_line(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], **look: str) -> Trace:
     steps = gaps_filled(values.rename("value").reset_index(), axis)
-    known = steps["value"].to_numpy(dtype=float)
+    numbers = steps["value"].to_numpy(dtype=float)
     texts = [
         f"{axis.text(at)}<br>{name} <b>{write(float(value))}</b>" if np.isfinite(value) else ""
-        for at, value in zip(steps["at"], known, strict=True)
+        for at, value in zip(steps["at"], numbers, strict=True)
     ]
     style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", **look}
-    return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **style)
+    return line(f8(axis.places(steps["at"])), f4(numbers), width=1.3, connectgaps=False, **style)
 
 
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
@@ -213,7 +213,7 @@ def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
     stack = busy[stages].to_numpy(dtype=float)
     total = stack.sum(axis=1)
     top = float(total.max(initial=0.0) * 1.1) or 1.0
-    data: list[Trace] = [band(x, stack[:, place], stage) for place, stage in enumerate(stages)]
+    data: list[Trace] = [band(x, stack[:, index], stage) for index, stage in enumerate(stages)]
     data.append(line(x, f4(np.array(total)), width=1.3, hoverinfo="none"))
     xaxis = {**axis.layout(), **spike("$ink@.5")}
     return figure(data, (44, 12, 10, 24), xaxis=xaxis, yaxis=fixed_axis(0, top, **ticks(0, top, 4, count)))

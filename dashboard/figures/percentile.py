@@ -40,13 +40,13 @@ def percentile_figure(
     pinned: float | None = None,
     hidden: Collection[str] = (),
 ) -> elements.Figure:
-    stages = [each for each in elements.stages_of(frame, COLUMNS) if each not in hidden]
+    stages = [stage for stage in elements.stages_of(frame, COLUMNS) if stage not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
     quantiles = frame["percentile"].to_numpy(dtype=float)
-    places = np.array([place(float(each), even=even) for each in quantiles])
+    places = np.array([place(float(quantile), even=even) for quantile in quantiles])
     stack = frame[stages].to_numpy(dtype=float)
     stack = stack / np.maximum(total, 1e-12)[:, None] if share else stack
-    whole = not [each for each in elements.stages_of(frame, COLUMNS) if each in hidden]
+    whole = not [stage for stage in elements.stages_of(frame, COLUMNS) if stage in hidden]
     highest = np.where(has_wide_bucket(frame), frame["high_seconds"], total) if whole else stack.sum(axis=1)
     top = 1.0 if share else max(float(highest.max()) * 1.10, 1e-9)
     x = elements.f4(places)
@@ -87,7 +87,7 @@ def percentile_figure(
 
 def nearest(quantiles: Iterable[float], wanted: float) -> int:
     """Return the index of the entry of *quantiles* that is nearest to *wanted*, measured in nines."""
-    places = np.array([place(float(each), even=False) for each in quantiles])
+    places = np.array([place(float(quantile), even=False) for quantile in quantiles])
     return int(np.argmin(np.abs(places - place(wanted, even=False))))
 
 
@@ -96,13 +96,13 @@ def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -
 
     If several percentiles lie in the same wide bucket, its bounds are written once.
     """
-    every = [index for index, each in enumerate(quantiles) if np.isclose(each, MARKS, atol=1e-9).any()]
+    every = [index for index, quantile in enumerate(quantiles) if np.isclose(quantile, MARKS, atol=1e-9).any()]
     named = every[:1] + [index for before, index in pairwise(every) if values[before] != values[index]]
     if pinned is None:
         return named
     chosen = nearest(quantiles, pinned)
     at = place(float(quantiles[chosen]), even=False)
-    clear = [each for each in named if abs(place(float(quantiles[each]), even=False) - at) > _CROWDED]
+    clear = [index for index in named if abs(place(float(quantiles[index]), even=False) - at) > _CROWDED]
     return sorted({*clear, chosen})
 
 
@@ -118,7 +118,7 @@ def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[elements.Tra
     if not wide.any():
         return []
     low, high = (np.where(wide, frame[name], frame["value_seconds"]) for name in ("low_seconds", "high_seconds"))
-    return [elements.line(x, elements.f4(each), width=1, colour="$ink@.7", dash="2px,2px") for each in (low, high)]
+    return [elements.line(x, elements.f4(bound), width=1, colour="$ink@.7", dash="2px,2px") for bound in (low, high)]
 
 
 def _pin(places: np.ndarray, quantiles: np.ndarray, pinned: float | None) -> list[elements.Shape]:
@@ -138,7 +138,7 @@ def _figure(
     even: bool,
 ) -> elements.Figure:
     last = float(quantiles[-1])
-    named = [each for each in (_EVEN_TICKS if even else NAMED_PERCENTILES) if each <= last + 1e-9]
+    named = [quantile for quantile in (_EVEN_TICKS if even else NAMED_PERCENTILES) if quantile <= last + 1e-9]
     xaxis = {
         **elements.fixed_axis(0, max(place(last, even=even), 0.5), showgrid=False),
         **_percentile_ticks(named, even=even),
@@ -149,14 +149,17 @@ def _figure(
     narrow = {
         "margin": {"l": 50, "r": 14, "t": 24 if share else 16, "b": 28},
         "annotations": _narrow_notes(notes),
-        "xaxis": _percentile_ticks([each for each in named if each not in (0.95, 0.995, 0.9)], even=even),
+        "xaxis": _percentile_ticks([quantile for quantile in named if quantile not in (0.95, 0.995, 0.9)], even=even),
     }
     yaxis, margin = elements.fixed_axis(0, top, **write), (50, 104, 24 if share else 14, 30)
     return elements.figure(data, margin, narrow=narrow, xaxis=xaxis, yaxis=yaxis, annotations=notes, shapes=shapes)
 
 
 def _percentile_ticks(named: Sequence[float], *, even: bool) -> dict[str, list[float] | list[str]]:
-    return {"tickvals": [place(each, even=even) for each in named], "ticktext": [percentile(each) for each in named]}
+    return {
+        "tickvals": [place(quantile, even=even) for quantile in named],
+        "ticktext": [percentile(quantile) for quantile in named],
+    }
 
 
 def _anchor(position: int, marks: Sequence[int]) -> str:
@@ -166,10 +169,12 @@ def _anchor(position: int, marks: Sequence[int]) -> str:
 def _narrow_notes(notes: list[elements.Annotation]) -> list[elements.Annotation]:
     visible = elements.without_side_labels(notes)
     crowded = {place(0.9, even=False), place(0.9, even=True)}
-    visible = [each for each in visible if each["xref"] == "paper" or each["x"] not in crowded]
+    visible = [annotation for annotation in visible if annotation["xref"] == "paper" or annotation["x"] not in crowded]
     return [
-        {**each, "text": str(each["text"]).split(" · ")[0]} if str(each["text"]).startswith("SLO") else each
-        for each in visible
+        {**annotation, "text": str(annotation["text"]).split(" · ")[0]}
+        if str(annotation["text"]).startswith("SLO")
+        else annotation
+        for annotation in visible
     ]
 
 
@@ -187,7 +192,7 @@ class Objective:
     def shares(self) -> str:
         inside, good = attained(self.inside, self.target), attained(self.good, self.target)
         if self.between is not None and self.between[1] - self.between[0] >= _CERTAIN:
-            good = " to ".join(dict.fromkeys(attained(each, self.target) for each in self.between))
+            good = " to ".join(dict.fromkeys(attained(share, self.target) for share in self.between))
             return f"{good} of requests inside and without error"
         return f"{inside} of requests inside" + (
             "" if self.good is None or good == inside else f", {good} also without error"
@@ -206,9 +211,11 @@ def values_beside_label(
     threshold: float, notes: Sequence[elements.Annotation], top: float, crowded: Sequence[float]
 ) -> list[elements.Annotation]:
     return [
-        each
-        for each in notes
-        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - height of a line of text
+        annotation
+        for annotation in notes
+        if annotation["xref"] == "paper"
+        or annotation["x"] not in crowded
+        or not -0.11 < (annotation["y"] - threshold) / top < 0.06  # noqa: PLR2004 - height of a line of text
     ]
 
 

@@ -76,7 +76,7 @@ class TimeAxis:
         first, last = self.counted
         inside = [
             (min(self.begin(at) + self.step, last) - max(at, first)).total_seconds()
-            for at in (pd.Timestamp(each).to_pydatetime() for each in starts)
+            for at in (pd.Timestamp(start).to_pydatetime() for start in starts)
         ]
         return np.maximum(np.array(inside, dtype=float), 1.0)
 
@@ -102,8 +102,8 @@ def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     at = pd.to_datetime(frame["at"], utc=True)
     whole = pd.date_range(axis.begin(at.min().to_pydatetime()), at.max(), freq=axis.step)
     # The first step starts with the window, which may be between two steps.
-    whole, known = whole[whole >= at.min()], pd.DatetimeIndex(at)
-    return frame.assign(at=at).set_index("at").reindex(whole.union(known)).rename_axis("at").reset_index()
+    whole, starts = whole[whole >= at.min()], pd.DatetimeIndex(at)
+    return frame.assign(at=at).set_index("at").reindex(whole.union(starts)).rename_axis("at").reset_index()
 
 
 def _next_bucket(at: datetime) -> datetime:
@@ -138,11 +138,11 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
     length = axis.end - axis.start
     named: list[float] = []
     # Paging alerts get their name first, in case only one fits.
-    for each in sorted(alerts, key=lambda alert: (not alert.urgent, alert.start)):
-        start, end = max(each.start, axis.start), min(each.end or axis.end, axis.end)
+    for alert in sorted(alerts, key=lambda alert: (not alert.urgent, alert.start)):
+        start, end = max(alert.start, axis.start), min(alert.end or axis.end, axis.end)
         if start >= end:
             continue
-        colour, shape = ("$bad", "■") if each.urgent else ("$warn", "◆")
+        colour, shape = ("$bad", "■") if alert.urgent else ("$warn", "◆")
         x0, x1 = axis.place(start), axis.place(end)
         shapes += [rectangle(x0, x1, 0, 1, f"{colour}@.07"), rectangle(x0, x1, 0.99, 1, colour)]
         late = (start - axis.start) > length * _LATE
@@ -152,13 +152,16 @@ def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], l
         named += [at] if clear else []
         style: Annotation = {"font": {"size": 11, "color": colour}, "bgcolor": "$surface@.8", "borderpad": 1}
         side = {"xanchor": "right" if late else "left", "yanchor": "top", "yshift": -2}
-        text = f"{shape} {safe(each.text)}" if clear else shape
+        text = f"{shape} {safe(alert.text)}" if clear else shape
         notes.append(note(text, x1 if late else x0, 1, yref="paper", **side, **style))
     return shapes, notes
 
 
 def without_alert_names(notes: Sequence[Annotation]) -> list[Annotation]:
-    return [{**each, "text": each["text"][0]} if each["text"][:1] in ("■", "◆") else each for each in notes]
+    return [
+        {**annotation, "text": annotation["text"][0]} if annotation["text"][:1] in ("■", "◆") else annotation
+        for annotation in notes
+    ]
 
 
 def has_too_few(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
@@ -166,19 +169,19 @@ def has_too_few(frame: pd.DataFrame, quantile: float | None) -> np.ndarray:
     n = frame["n"].fillna(0).to_numpy(dtype=float)
     if quantile is None:
         return np.zeros(len(frame), dtype=bool)
-    return (n > 0) & ~np.array([has_enough_samples(int(each), quantile) for each in n], dtype=bool)
+    return (n > 0) & ~np.array([has_enough_samples(int(number), quantile) for number in n], dtype=bool)
 
 
 def veils(steps: pd.DataFrame, axis: TimeAxis, quantile: float | None, floor: float) -> list[Shape]:
     """Return a grey overlay for each run of steps with too few requests, above *floor* [ratio of the height]."""
-    starts = [pd.Timestamp(each).to_pydatetime() for each in steps["at"]]
-    found: list[Shape] = []
+    starts = [pd.Timestamp(step).to_pydatetime() for step in steps["at"]]
+    shapes: list[Shape] = []
     for unsure, run in groupby(zip(has_too_few(steps, quantile), starts, strict=True), key=lambda pair: bool(pair[0])):
         held = [at for _, at in run]
         if unsure:
             x0, x1 = axis.place(held[0]), axis.place(held[-1] + axis.step)
-            found.append(rectangle(x0, x1, floor, 1, "$surface@.55", above=True))
-    return found
+            shapes.append(rectangle(x0, x1, floor, 1, "$surface@.55", above=True))
+    return shapes
 
 
 def step_for(length: timedelta) -> timedelta:

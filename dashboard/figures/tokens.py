@@ -35,15 +35,19 @@ _NAMED = 2
 
 
 def first_token_figure(frame: pd.DataFrame) -> Figure:
-    made = percentile_figure(frame)
-    places = [place(float(each), even=False) for each in frame["percentile"]]
+    chart = percentile_figure(frame)
+    places = [place(float(quantile), even=False) for quantile in frame["percentile"]]
     hover = _hover(_hover_lines(frame))
-    made["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
+    chart["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
     # On half the width, p90 and p95 would overlap.
     crowded = place(0.9, even=False)
-    layout = made["layout"]
-    layout["annotations"] = [each for each in layout["annotations"] if each["xref"] == "paper" or each["x"] != crowded]
-    return made
+    layout = chart["layout"]
+    layout["annotations"] = [
+        annotation
+        for annotation in layout["annotations"]
+        if annotation["xref"] == "paper" or annotation["x"] != crowded
+    ]
+    return chart
 
 
 def _hover_lines(frame: pd.DataFrame) -> list[str]:
@@ -60,7 +64,9 @@ def _hover_lines(frame: pd.DataFrame) -> list[str]:
 
 def _largest(stages: Sequence[str], seconds: np.ndarray) -> str:
     order: list[int] = np.argsort(-seconds)[:_NAMED].tolist()
-    return ", ".join(f"{safe(label(stages[each]))} {duration(float(seconds[each]))}" for each in order if seconds[each])
+    return ", ".join(
+        f"{safe(label(stages[index]))} {duration(float(seconds[index]))}" for index in order if seconds[index]
+    )
 
 
 def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "now") -> Figure:
@@ -118,7 +124,7 @@ def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
     ]
     top = float(np.nanmax([*usual, *slow]) * 1.1)
     # Bucket names are shortened to their lower end, because complete names do not fit.
-    starts = [str(each).partition("-")[0].rstrip("+") for each in frame["band"]]
+    starts = [str(band).partition("-")[0].rstrip("+") for band in frame["band"]]
     title = {"text": f"{unit}, from", "standoff": 6, "font": {"size": 11}}
     names = {"tickvals": x.tolist(), "ticktext": starts}
     return _with_narrow(
@@ -133,7 +139,7 @@ def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
 
 
 def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
-    sizes = [str(each).replace("-", UNKNOWN) for each in frame["band"]]
+    sizes = [str(band).replace("-", UNKNOWN) for band in frame["band"]]
     columns = (frame[name].to_numpy(float).tolist() for name in ("n", "p50_seconds", "p99_seconds"))
     return [
         f"<b>{size} {unit}</b> · n {count(n)}<br>p50 {duration(usual)}, p99 {duration(slow)}"
@@ -146,27 +152,27 @@ def _hover(text: list[str]) -> Trace:
 
 
 def _between(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, colour: str) -> list[Trace]:
-    known = np.isfinite(slow)
-    if known.sum() <= 1:
-        return [dots(x[known].tolist(), slow[known].tolist())]
+    is_finite = np.isfinite(slow)
+    if is_finite.sum() <= 1:
+        return [dots(x[is_finite].tolist(), slow[is_finite].tolist())]
     field = {"fill": "tonexty", "fillcolor": f"{colour}@.12"}
-    below = line(f4(x[known]), f4(usual[known]), width=0)
-    return [below, line(f4(x[known]), f4(slow[known]), width=1.5, colour=colour, dash="4px,3px", **field)]
+    below = line(f4(x[is_finite]), f4(usual[is_finite]), width=0)
+    return [below, line(f4(x[is_finite]), f4(slow[is_finite]), width=1.5, colour=colour, dash="4px,3px", **field)]
 
 
 def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names: tuple[str, str]) -> list[Annotation]:
     ends = [note(names[0], 1, float(usual[-1]), **_SIDE)]
-    known = np.flatnonzero(np.isfinite(slow))
-    if len(known) and known[-1] == len(slow) - 1:
+    finite = np.flatnonzero(np.isfinite(slow))
+    if len(finite) and finite[-1] == len(slow) - 1:
         ends.append(note(names[1], 1, max(float(slow[-1]), float(usual[-1]) + top * 0.09), **_SIDE))
-    elif len(known):
+    elif len(finite):
         # p99 may end earlier: further right there are too few requests.
-        last = int(known[-1])
+        last = int(finite[-1])
         ends.append(note(names[1], float(x[last]), float(slow[last]), **{**_SIDE, "xref": "x"}))
     return ends
 
 
-def _with_narrow(made: Figure) -> Figure:
-    layout = made["layout"]
+def _with_narrow(chart: Figure) -> Figure:
+    layout = chart["layout"]
     narrow = {"margin": {**layout["margin"], "r": 14}, "annotations": without_side_labels(layout["annotations"])}
-    return {**made, "narrow": narrow}
+    return {**chart, "narrow": narrow}

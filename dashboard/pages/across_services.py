@@ -45,9 +45,9 @@ _SPOKEN, _LEAST = 4, 0.02
 _NOTICED_NS = 1_000_000
 
 
-def services_timeline(context: Context, found: KeptTrace, requests: Sequence[KeptTrace], tools: Node) -> Component:
+def services_timeline(context: Context, trace: KeptTrace, requests: Sequence[KeptTrace], tools: Node) -> Component:
     roots = place_requests(map(traced_request, requests))
-    drawn = _Waterfall(context, found, roots)
+    drawn = _Waterfall(context, trace, roots)
     head: list[tuple[Node, str]] = [
         ("Service and stage", "w-name"),
         (drawn.scale.head(), "lane"),
@@ -55,8 +55,12 @@ def services_timeline(context: Context, found: KeptTrace, requests: Sequence[Kep
         ("On path", "r w-time hide"),
     ]
     rows = list(islice(chain.from_iterable(drawn.request_rows(root, 0) for root in roots), _MAX_DRAWN))
-    own = next(root for root in roots if any(each.request.span_id == found.span_id for each in root.everything()))
-    notes = [f"Critical path: {spoken_shares(path_shares([critical_path(own)]))}.", *_trace_notes(context, roots)]
+    request = next(
+        root
+        for root in roots
+        if any(placed_request.request.span_id == trace.span_id for placed_request in root.everything())
+    )
+    notes = [f"Critical path: {spoken_shares(path_shares([critical_path(request)]))}.", *_trace_notes(context, roots)]
     if len(rows) == _MAX_DRAWN:
         notes.append(f"Only the first {_MAX_DRAWN} rows are shown.")
     return card(
@@ -71,46 +75,49 @@ def services_timeline(context: Context, found: KeptTrace, requests: Sequence[Kep
 
 
 class _Waterfall:
-    def __init__(self, context: Context, found: KeptTrace, roots: Sequence[PlacedRequest]) -> None:
+    def __init__(self, context: Context, trace: KeptTrace, roots: Sequence[PlacedRequest]) -> None:
         self._context = context
-        self._found = found
-        every = [each for root in roots for each in root.everything()]
-        self._start = min(each.start for each in every)
-        self.scale = Scale(max(max(each.end for each in every) - self._start, 1) / NS)
+        self._trace = trace
+        every = [request for root in roots for request in root.everything()]
+        self._start = min(request.start for request in every)
+        self.scale = Scale(max(max(request.end for request in every) - self._start, 1) / NS)
         self._path = [piece for root in roots for piece in critical_path(root)]
 
     def request_rows(self, placed: PlacedRequest, depth: int) -> Iterator[Component]:
-        own = [piece for piece in self._path if piece.request is placed.request]
-        yield self._request_row(placed, depth, own)
-        calls = {place: call for call in placed.calls for place in call.spans[:1]}
-        for place, span in _shown_spans(placed, self.scale.whole * NS * _LEAST_SPAN):
-            call = calls.get(place)
-            yield self._stage_row(placed, span, depth, _on_path(placed, span, own, call))
-            for each in call.called if call else ():
-                yield from self.request_rows(each, depth + 1)
+        pieces = [piece for piece in self._path if piece.request is placed.request]
+        yield self._request_row(placed, depth, pieces)
+        calls = {position: call for call in placed.calls for position in call.spans[:1]}
+        for index, span in _shown_spans(placed, self.scale.whole * NS * _LEAST_SPAN):
+            call = calls.get(index)
+            yield self._stage_row(placed, span, depth, _on_path(placed, span, pieces, call))
+            for request in call.called if call else ():
+                yield from self.request_rows(request, depth + 1)
 
     def _bar(self, start: int, end: int, css: str = "") -> Component:
         left, width = self.scale.place({"start_ns": start - self._start, "duration_ns": end - start})
         return html.I(className=css, style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"})
 
-    def _request_row(self, placed: PlacedRequest, depth: int, own: Sequence[PathPiece]) -> Component:
+    def _request_row(self, placed: PlacedRequest, depth: int, pieces: Sequence[PathPiece]) -> Component:
         request = placed.request
         name: Node = html.B(request.service)
-        if request.span_id and request.span_id != self._found.span_id:
-            href = self._context.view.link(trace_path(trace_name(self._found.trace_id, request.span_id)))
+        if request.span_id and request.span_id != self._trace.span_id:
+            href = self._context.view.link(trace_path(trace_name(self._trace.trace_id, request.span_id)))
             name = link(request.service, href=href, className="link")
-        bars = [self._bar(placed.start, placed.end), *(self._bar(each.start, each.end, "cp") for each in _joined(own))]
-        return self._row([name], request.service, bars, (request.duration, own), depth, css="grp")
+        bars = [
+            self._bar(placed.start, placed.end),
+            *(self._bar(piece.start, piece.end, "cp") for piece in _joined(pieces)),
+        ]
+        return self._row([name], request.service, bars, (request.duration, pieces), depth, css="grp")
 
     def _stage_row(
-        self, placed: PlacedRequest, span: Mapping[str, Any], depth: int, own: Sequence[PathPiece]
+        self, placed: PlacedRequest, span: Mapping[str, Any], depth: int, pieces: Sequence[PathPiece]
     ) -> Component:
         start = placed.start + int(span["start_ns"])
         stage = str(span["stage"])
         bars = [self._bar(start, start + int(span["duration_ns"]))]
-        bars += [self._bar(each.start, each.end, "cp") for each in _joined(own)]
+        bars += [self._bar(piece.start, piece.end, "cp") for piece in _joined(pieces)]
         title = " · ".join(filter(None, (span_name(span), span_note(span))))
-        spent = int(span["duration_ns"]), own
+        spent = int(span["duration_ns"]), pieces
         return self._row([swatch(stage), html.Span(label(stage))], title, bars, spent, depth + 1, stage=stage)
 
     def _row(
@@ -124,8 +131,8 @@ class _Waterfall:
         stage: str = "",
         css: str = "",
     ) -> Component:
-        took, own = spent
-        on_path = sum(piece.end - piece.start for piece in own)
+        took, pieces = spent
+        on_path = sum(piece.end - piece.start for piece in pieces)
         lane = html.Div(
             list(bars), className=f"in st-{hue(stage)}" if stage else "in", style={"--tick": f"{self.scale.tick:.3f}%"}
         )
@@ -142,57 +149,57 @@ class _Waterfall:
 
 
 def _shown_spans(placed: PlacedRequest, least_ns: float) -> list[tuple[int, Mapping[str, Any]]]:
-    called = {place for call in placed.calls if call.called for place in call.spans[:1]}
+    called = {index for call in placed.calls if call.called for index in call.spans[:1]}
     staged = [
-        (place, span)
-        for place, span in enumerate(placed.request.spans)
+        (index, span)
+        for index, span in enumerate(placed.request.spans)
         # The framework lasts as long as the request.
-        if place in called
+        if index in called
         or (span["stage"] not in ("", FRAMEWORK) and span["duration_ns"] >= least_ns and not served_by(span))
     ]
-    longest = sorted(staged, key=lambda each: (each[0] not in called, -int(each[1]["duration_ns"])))
-    return sorted(longest[: max(_MAX_SPANS, len(called))], key=lambda each: int(each[1]["start_ns"]))
+    longest = sorted(staged, key=lambda numbered: (numbered[0] not in called, -int(numbered[1]["duration_ns"])))
+    return sorted(longest[: max(_MAX_SPANS, len(called))], key=lambda numbered: int(numbered[1]["start_ns"]))
 
 
 def _on_path(
-    placed: PlacedRequest, span: Mapping[str, Any], own: Sequence[PathPiece], call: PlacedCall | None
+    placed: PlacedRequest, span: Mapping[str, Any], pieces: Sequence[PathPiece], call: PlacedCall | None
 ) -> list[PathPiece]:
     start = placed.start + int(span["start_ns"])
     end = start + int(span["duration_ns"])
     served = call if call and call.called else None
     return [
         piece._replace(start=max(piece.start, start), end=min(piece.end, end))
-        for piece in own
+        for piece in pieces
         if piece.call is served and (served or piece.stage == span["stage"]) and piece.start < end and start < piece.end
     ]
 
 
 def _joined(pieces: Sequence[PathPiece]) -> list[PathPiece]:
-    found: list[PathPiece] = []
-    for piece in sorted(pieces, key=lambda each: each.start):
-        if found and found[-1].end >= piece.start:
-            found[-1] = found[-1]._replace(end=max(piece.end, found[-1].end))
+    joined: list[PathPiece] = []
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        if joined and joined[-1].end >= piece.start:
+            joined[-1] = joined[-1]._replace(end=max(piece.end, joined[-1].end))
         else:
-            found.append(piece)
-    return found
+            joined.append(piece)
+    return joined
 
 
 def _trace_notes(context: Context, roots: Sequence[PlacedRequest]) -> Iterator[str]:
     edges = service_edges(context)
-    known: dict[str, set[str]] = {}
+    called_services: dict[str, set[str]] = {}
     for edge in edges:
-        known.setdefault(edge.caller, set()).add(edge.called)
-    missing = sorted({service for root in roots for service in missing_services(root, known)})
+        called_services.setdefault(edge.caller, set()).add(edge.called)
+    missing = sorted({service for root in roots for service in missing_services(root, called_services)})
     if missing:
         yield f"Not retained in this trace: {', '.join(missing)}. The time of these calls is not split by service."
     if len(roots) > 1:
         alone = ", ".join(dict.fromkeys(root.service for root in roots[1:]))
         yield f"The calls of these requests are not known: {alone}."
-    every = [each for root in roots for each in root.everything()]
-    between = sorted({each.service for each in every if not each.is_direct})
+    every = [request for root in roots for request in root.everything()]
+    between = sorted({request.service for request in every if not request.is_direct})
     if between:
         yield f"The caller of {', '.join(between)} is not retained; the only call that was open at that time is shown instead."
-    moved = {each.service: each.moved for each in every if abs(each.moved) >= _NOTICED_NS}
+    moved = {request.service: request.moved for request in every if abs(request.moved) >= _NOTICED_NS}
     if moved:
         by = ", ".join(f"{service} by {duration(abs(shift) / NS)}" for service, shift in moved.items())
         yield f"The clocks of the machines differ. Moved to the middle of the call: {by}."
@@ -210,59 +217,61 @@ def spoken_shares(shares: Sequence[PathShare]) -> str:
     >>> spoken_shares([PathShare("ranker", "forward", 0.1, 0.6), PathShare("a", "network", 0.05, 0.4)])
     'ranker Forward 60\u202f%, a Network 40\u202f%'
     """
-    large = [each for each in shares if each.share >= _LEAST][:_SPOKEN]
-    return ", ".join(f"{each.service} {label(each.stage)} {percent(each.share)}" for each in large)
+    large = [path for path in shares if path.share >= _LEAST][:_SPOKEN]
+    return ", ".join(f"{path.service} {label(path.stage)} {percent(path.share)}" for path in large)
 
 
 def called_sentence(context: Context, quantile: float | None) -> str:
     read = context.source.read
-    found = context.source.cached(read.dependency_split, context.selection, quantile) if quantile is not None else None
-    return dependency_sentence(found)
+    split = context.source.cached(read.dependency_split, context.selection, quantile) if quantile is not None else None
+    return dependency_sentence(split)
 
 
 def path_card(context: Context) -> Component | None:
     wanted = tail_percentile(context)
     if wanted is None:
         return None
-    found = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
-    if found is None or len({each.service for each in found.shares}) == 1:
+    slow_paths = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
+    if slow_paths is None or len({path.service for path in slow_paths.shares}) == 1:
         return None
-    return slow_paths_card(context, found)
+    return slow_paths_card(context, slow_paths)
 
 
-def slow_paths_card(context: Context, found: SlowPaths) -> Component:
-    at = percentile(found.quantile)
-    widest = max(each.seconds for each in found.shares) * 1e3
-    rows = [_share_row(context, each, widest) for each in found.shares[:_MAX_ROWS]]
+def slow_paths_card(context: Context, slow_paths: SlowPaths) -> Component:
+    at = percentile(slow_paths.quantile)
+    widest = max(path.seconds for path in slow_paths.shares) * 1e3
+    rows = [_share_row(context, path, widest) for path in slow_paths.shares[:_MAX_ROWS]]
     head = [("Service", ""), ("Stage", ""), ("Mean time", ""), ("Share", "r")]
-    sentence = f"Of {context.service}'s {at} ({duration(found.value_seconds)}): {spoken_shares(found.shares)}."
+    sentence = (
+        f"Of {context.service}'s {at} ({duration(slow_paths.value_seconds)}): {spoken_shares(slow_paths.shares)}."
+    )
     body: list[Node] = [
         html.P(html.B(sentence), className="path-says"),
         table(head, rows, f"Critical path at {at} by service and stage", css="path"),
     ]
-    sub = f"critical path of {several(found.requests, 'retained request')} at {at} or slower"
-    sub += replaced_note(context, found.quantile)
-    return card(f"Across services at {at}", body, sub=sub, foot=_completeness(found), flush=True)
+    sub = f"critical path of {several(slow_paths.requests, 'retained request')} at {at} or slower"
+    sub += replaced_note(context, slow_paths.quantile)
+    return card(f"Across services at {at}", body, sub=sub, foot=_completeness(slow_paths), flush=True)
 
 
-def _completeness(found: SlowPaths) -> str:
-    if not found.missing:
+def _completeness(slow_paths: SlowPaths) -> str:
+    if not slow_paths.missing:
         return "These traces contain all called services that are known."
-    missing = ", ".join(f"{service} in {number:,}" for service, number in found.missing.items())
+    missing = ", ".join(f"{service} in {number:,}" for service, number in slow_paths.missing.items())
     return (
-        f"{found.complete:,} of {several(found.requests, 'trace')} contain all called services that are known. "
+        f"{slow_paths.complete:,} of {several(slow_paths.requests, 'trace')} contain all called services that are known. "
         f"Not retained: {missing}; the time of these calls counts as Dependency of the caller, or as Not timed."
     )
 
 
-def _share_row(context: Context, each: PathShare, widest: float) -> Component:
-    href = context.view.link(service_path(each.service))
-    is_known = each.service != ANOTHER_ENVIRONMENT
+def _share_row(context: Context, path: PathShare, widest: float) -> Component:
+    href = context.view.link(service_path(path.service))
+    is_known = path.service != ANOTHER_ENVIRONMENT
     return html.Tr(
         [
-            html.Td(link(each.service, href=href, className="link") if is_known else each.service),
-            html.Td(stage_name(each.stage)),
-            html.Td(time_bar(each.seconds * 1e3, widest)),
-            html.Td(percent(each.share), className="r b"),
+            html.Td(link(path.service, href=href, className="link") if is_known else path.service),
+            html.Td(stage_name(path.stage)),
+            html.Td(time_bar(path.seconds * 1e3, widest)),
+            html.Td(percent(path.share), className="r b"),
         ]
     )

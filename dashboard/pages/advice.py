@@ -94,21 +94,23 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     above.append(panel("The slow replica", lambda: _slow_replica_card(context)))
     if not has_enough_samples(requests, quantile):
         return [*above, _too_few(context, requests, facts.name(percentile(quantile)), quantile)]
-    found = advice_for_service(context, rank)
-    cards: list[Node] = [_summary(found, rank)] if found and rank != "tpot" else []
-    for place, each in enumerate(_shown(context, found)):
-        noted = place < _MAX_NOTED
-        notes = scope_notes(context, each.finding.stage) if noted else []
-        code = code_note(context, each.finding.stage, quantile) if noted and rank not in _TOKEN_RANKS else None
+    advice_entries = advice_for_service(context, rank)
+    cards: list[Node] = [_summary(advice_entries, rank)] if advice_entries and rank != "tpot" else []
+    for index, advice in enumerate(_shown(context, advice_entries)):
+        noted = index < _MAX_NOTED
+        notes = scope_notes(context, advice.finding.stage) if noted else []
+        code = code_note(context, advice.finding.stage, quantile) if noted and rank not in _TOKEN_RANKS else None
         cards.append(
             panel(
-                each.finding.stage,
-                lambda each=each, notes=notes, code=code: advice_card(context, each, rank, notes, code, alone=True),
+                advice.finding.stage,
+                lambda advice_entry=advice, notes=notes, code=code: advice_card(
+                    context, advice_entry, rank, notes, code, alone=True
+                ),
             )
         )
-    if not found:
+    if not advice_entries:
         cards.append(empty_page_card("No change would save 3 % or more", "Every stage is below this limit."))
-    return [*above, *cards, _hidden_note(context, found)]
+    return [*above, *cards, _hidden_note(context, advice_entries)]
 
 
 def _slow_replica_card(context: Context) -> Component | None:
@@ -124,10 +126,10 @@ def _slow_replica_card(context: Context) -> Component | None:
     return html.Section(html.Div(html.Div(content, className="say"), className="both"), className="card adv")
 
 
-def _summary(found: Sequence[Advice], rank: str) -> Component:
-    top = found[0]
+def _summary(advice: Sequence[Advice], rank: str) -> Component:
+    top = advice[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
-    rest = f"{len(found)} stages have advice" if len(found) > 1 else "no other stage has advice"
+    rest = f"{len(advice)} stages have advice" if len(advice) > 1 else "no other stage has advice"
     if top.is_uneven(rank):
         text = f"{stage} first: {_NAMES[rank]} falls by {gain} if no request spends more than the median in it; {rest}."
     else:
@@ -143,27 +145,27 @@ def _of_all(context: Context) -> list[Node]:
             _head(context, ""),
             empty_page_card("No request in this window", "Advice is based on the requests of the window."),
         ]
-    found, candidates = advice_for_fleet(context, rank)
+    advice_entries, candidates = advice_for_fleet(context, rank)
     by_title: dict[str, list[Advice]] = {}
-    for each in _shown(context, found):
-        by_title.setdefault(each.finding.title, []).append(each)
+    for advice in _shown(context, advice_entries):
+        by_title.setdefault(advice.finding.title, []).append(advice)
     cards: list[Node] = [
         panel(title, lambda some=some: _fleet_card(context, some, rank)) for title, some in by_title.items()
     ]
-    if not found:
+    if not advice_entries:
         ranked = {"p99": "p99, and more than of p50", "cost": "the busy time"}.get(rank, _NAMES[rank])
         text = f"No stage takes 20 % of {ranked} in any service. The page of each service lists smaller findings."
         cards.append(empty_page_card("No large finding", text))
-    sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
+    sub = f"The largest finding of {len(advice_entries)} service{'s' * (len(advice_entries) != 1)}"
     if candidates > MOST:
         sub += f", out of {candidates} with findings"
     sub += _left_out(context, rank)
-    return [_head(context, sub), *cards, _hidden_note(context, found)]
+    return [_head(context, sub), *cards, _hidden_note(context, advice_entries)]
 
 
 def _left_out(context: Context, rank: str) -> str:
     seen = measures_in_window(context).values()
-    few = sum(not has_enough_samples(each.measures.requests, quantile_of(rank)) for each in seen)
+    few = sum(not has_enough_samples(measures.measures.requests, quantile_of(rank)) for measures in seen)
     return f"; {few} of {len(seen)} have too few requests in this window" if few else ""
 
 
@@ -177,9 +179,13 @@ def _rank_tabs(context: Context) -> Component:
     seen = measures_in_window(context)
     mine = [seen[context.service]] if context.service in seen else [] if context.service else seen.values()
     shown = [
-        each for each in RANKS if each == rank or each not in _TOKEN_RANKS or any(one.kind == "llm" for one in mine)
+        choice
+        for choice in RANKS
+        if choice == rank or choice not in _TOKEN_RANKS or any(one.kind == "llm" for one in mine)
     ]
-    options = {each: (_NAMES[each], context.view.here(rank=None if each == RANKS[0] else each)) for each in shown}
+    options = {
+        choice: (_NAMES[choice], context.view.here(rank=None if choice == RANKS[0] else choice)) for choice in shown
+    }
     return html.Div(["Ranked by", link_tabs("Ranked by", options, rank)], className="pick ranked")
 
 
@@ -195,14 +201,16 @@ def _shows_all(context: Context) -> bool:
     return context.view.text("kind") == "all"
 
 
-def _shown(context: Context, found: Sequence[Advice]) -> list[Advice]:
-    return [each for each in found if _shows_all(context) or not each.is_hidden(context.view.now)]
+def _shown(context: Context, advice: Sequence[Advice]) -> list[Advice]:
+    return [
+        advice_entry for advice_entry in advice if _shows_all(context) or not advice_entry.is_hidden(context.view.now)
+    ]
 
 
-def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
+def _hidden_note(context: Context, advice: Sequence[Advice]) -> Node:
     view = context.view
-    out = [each for each in found if each.is_hidden(view.now)]
-    done = _done(context, {(each.finding.facts.service, each.finding.key) for each in out})
+    out = [advice_entry for advice_entry in advice if advice_entry.is_hidden(view.now)]
+    done = _done(context, {(advice_entry.finding.facts.service, advice_entry.finding.key) for advice_entry in out})
     notes: list[Node] = []
     if out:
         text = f"{len(out)} dismissed, snoozed or done"
@@ -215,13 +223,15 @@ def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
 
 
 def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str, Mark]]:
-    found = [
+    done = [
         (service, key, mark)
         for (service, key), mark in marks(context).items()
         if mark.state == "done" and (service, key) not in still and context.service in (None, service)
     ]
     return sorted(
-        (each for each in found if each[2].at >= context.view.start), key=lambda each: each[2].at, reverse=True
+        (mark_row for mark_row in done if mark_row[2].at >= context.view.start),
+        key=lambda mark_row: mark_row[2].at,
+        reverse=True,
     )
 
 
@@ -232,25 +242,34 @@ def advice_card(
     title, why = finding_text(finding)
     service = finding.facts.service
     named = None if alone else _service_link(context, service)
-    why_with_notes = html.P([why, *[f" {each}" for each in notes]], className="x")
+    why_with_notes = html.P([why, *[f" {note}" for note in notes]], className="x")
     content = _card_content(finding, [named, _mark_badge(context, advice)], [why_with_notes, code])
     return _card(
         [content, _numbers(context, advice, rank)], mark_buttons(context, advice), finding, f"{title}, {service}"
     )
 
 
-def _fleet_card(context: Context, found: Sequence[Advice], rank: str) -> Component:
-    finding = found[0].finding
-    if len(found) == 1:
-        return advice_card(context.of(finding.facts.service), found[0], rank, alone=False)
-    content = _card_content(finding, [html.B(several(len(found), "service"))], [])
+def _fleet_card(context: Context, advice_entries: Sequence[Advice], rank: str) -> Component:
+    finding = advice_entries[0].finding
+    if len(advice_entries) == 1:
+        return advice_card(context.of(finding.facts.service), advice_entries[0], rank, alone=False)
+    content = _card_content(finding, [html.B(several(len(advice_entries), "service"))], [])
     rows: list[Node] = []
-    for each in found:
-        own = context.of(each.finding.facts.service)
-        words = [_service_link(own, each.finding.facts.service), html.Span(shares(each.finding), className="muted")]
-        saved = percent(each.gain(rank)) if rank == "cost" else _reached(each)
+    for advice in advice_entries:
+        service_context = context.of(advice.finding.facts.service)
+        words = [
+            _service_link(service_context, advice.finding.facts.service),
+            html.Span(shares(advice.finding), className="muted"),
+        ]
+        saved = percent(advice.gain(rank)) if rank == "cost" else _reached(advice)
         rows.append(
-            html.Li([html.Span([*words, _mark_badge(own, each)], className="say"), saved, mark_buttons(own, each)])
+            html.Li(
+                [
+                    html.Span([*words, _mark_badge(service_context, advice)], className="say"),
+                    saved,
+                    mark_buttons(service_context, advice),
+                ]
+            )
         )
     return _card([html.Div([content, html.Ul(rows, className="helps")], className="say")], None, finding, finding.title)
 
@@ -261,7 +280,7 @@ def _service_link(context: Context, service: str) -> Component:
 
 def _card_content(finding: StageFinding, marks: Sequence[Node], reasons: Sequence[Node]) -> Component:
     head = [swatch(finding.stage), label(finding.stage), marks[0], pill(finding.family.name, "out"), *marks[1:]]
-    options = html.Div([_option_details(each) for each in finding.family.options], className="opts")
+    options = html.Div([_option_details(option) for option in finding.family.options], className="opts")
     return html.Div([html.Div(head, className="m"), html.H2(finding.title), *reasons, options], className="say")
 
 
@@ -272,13 +291,15 @@ def _card(body: Sequence[Node], foot: Node, finding: StageFinding, name: str) ->
 
 def top_advice(context: Context, most: int, size: str = "c12", rank: str = RANKS[0]) -> Component | None:
     view = context.view
-    found = [each for each in advice_for_service(context, rank, most) if not each.is_hidden(view.now)]
-    if not found:
+    advice = [
+        advice_entry for advice_entry in advice_for_service(context, rank, most) if not advice_entry.is_hidden(view.now)
+    ]
+    if not advice:
         return None
     whole = view.link(
         service_path(context.service or "", "advice"), rank=rank if rank in _TOKEN_RANKS else None, **view.scope
     )
-    rows = [_advice_line(each, whole) for each in found]
+    rows = [_advice_line(advice_entry, whole) for advice_entry in advice]
     more = link("All advice →", href=whole, className="link")
     title = f"Ways to lower {rank.upper()}" if rank in _TOKEN_RANKS else "Ways to fix this"
     return card(title, html.Ul(rows, className="helps"), sub=f"what {_NAMES[rank]} could reach", tools=more, size=size)
@@ -340,18 +361,18 @@ def _reachable(advice: Advice) -> list[Node]:
     return [
         html.Div(head, className="l"),
         html.Div(_reached(advice), className="to"),
-        *[html.Div(each, className="muted") for each in notes],
+        *[html.Div(note, className="muted") for note in notes],
     ]
 
 
 def _cost_numbers(context: Context, advice: Advice) -> list[Node]:
     share = advice.finding.weight("cost")
-    found = spending(context)
-    saved = money(share * found.each * MILLION, found.currency) if found and found.each is not None else None
+    spent = spending(context)
+    saved = money(share * spent.each * MILLION, spent.currency) if spent and spent.each is not None else None
     return [
         html.Div("could save, at best", className="l"),
         html.Div(html.B(saved or percent(share)), className="to num"),
-        html.Div(f"of {money(found.each * MILLION, found.currency)} per 1 M requests, {percent(share)}" if saved and found and found.each else "of the busy time; no price is configured", className="muted"),
+        html.Div(f"of {money(spent.each * MILLION, spent.currency)} per 1 M requests, {percent(share)}" if saved and spent and spent.each else "of the busy time; no price is configured", className="muted"),
     ]  # fmt: skip
 
 
@@ -398,7 +419,9 @@ def shares(finding: StageFinding) -> str:
     facts, stage = finding.facts, finding.stage
     measured = (("p99", facts.measures.p99, facts.tail(stage)), ("p50", facts.measures.p50, facts.median(stage)))
     return " and ".join(
-        f"{percent(own / whole)} of {facts.name(name)} ({duration(own)})" for name, whole, own in measured if whole
+        f"{percent(seconds / whole)} of {facts.name(name)} ({duration(seconds)})"
+        for name, whole, seconds in measured
+        if whole
     )
 
 
@@ -408,45 +431,47 @@ def advice_for_service(context: Context, rank: str, most: int | None = None) -> 
     If *most* is given, only that number of findings with the largest share of the ranked quantity are evaluated.
     """
     dealt, facts = marks(context), facts_of(context, rank)
-    return worthwhile((_advice(context, each, rank, dealt) for each in findings(facts, rank)[:most]), rank)
+    return worthwhile((_advice(context, finding, rank, dealt) for finding in findings(facts, rank)[:most]), rank)
 
 
 def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
     tops, dealt = _largest_findings(context, rank), marks(context)
-    found: list[Advice] = []
+    advice: list[Advice] = []
     for top in tops[:MOST]:
-        own = context.of(top.facts.service)
+        service_context = context.of(top.facts.service)
         # From the facts that decide the title, so that it is the title on the page of the service.
         needed = rank == "cost" or top.family.key in _NEEDS_FACTS
-        known = findings(facts_of(own, rank) if needed else top.facts, rank)
-        found += [_advice(own, each, rank, dealt) for each in known[:1]]
-    return worthwhile(found, rank), len(tops)
+        all_findings = findings(facts_of(service_context, rank) if needed else top.facts, rank)
+        advice += [_advice(service_context, finding, rank, dealt) for finding in all_findings[:1]]
+    return worthwhile(advice, rank), len(tops)
 
 
 def advice_count(context: Context) -> int:
     dealt = marks(context)
-    found = [dealt.get((each.facts.service, each.key)) for each in _largest_findings(context, "p99")]
-    return sum(mark is None or not mark.hides(context.view.now) for mark in found)
+    marks_of_findings = [
+        dealt.get((finding.facts.service, finding.key)) for finding in _largest_findings(context, "p99")
+    ]
+    return sum(mark is None or not mark.hides(context.view.now) for mark in marks_of_findings)
 
 
 def _largest_findings(context: Context, rank: str) -> list[StageFinding]:
     seen = measures_in_window(context)
     if rank in _TOKEN_RANKS:
-        streaming = [service for service, each in seen.items() if each.kind == "llm"][:MOST]
+        streaming = [service for service, measures in seen.items() if measures.kind == "llm"][:MOST]
         return largest_findings((facts_of(context.of(service), rank) for service in streaming), rank)
-    return largest_findings((Facts(service, each.measures) for service, each in seen.items()), rank)
+    return largest_findings((Facts(service, measures.measures) for service, measures in seen.items()), rank)
 
 
 def facts_of(context: Context, rank: str = RANKS[0]) -> Facts:
     source, selection, service = context.source, context.selection, context.service or ""
     failed = source.cached(source.read.streams, selection, FAILED_CALL)
-    failures = sum(each.count for each in failed.values())
+    failures = sum(histogram.count for histogram in failed.values())
     if rank in _TOKEN_RANKS:
         tokens = measures_of_window(context)
         measures = first_token_measures(context, tokens) if rank == "ttft" else pace_measures(tokens)
         return Facts(service, measures, failed_calls=failures, metric="TTFT" if rank == "ttft" else "TPOT")
     tokens = source.cached(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
-    median, tail = (value_at(tokens, each) if tokens else None for each in (0.5, 0.99))
+    median, tail = (value_at(tokens, quantile) if tokens else None for quantile in (0.5, 0.99))
     lengths = None if median is None or tail is None else (median, tail)
     measures = measure(source, selection)
     called = called_sentence(context, 0.99) if share_of(measures.tail_stages, "dependency") >= MIN_GAIN else ""
@@ -470,17 +495,17 @@ def _reachable_latency(context: Context, finding: StageFinding, quantile: float)
 
 
 def scope_notes(context: Context, stage: str) -> list[str]:
-    found = []
+    unknown = []
     for dimension, values in (("version", _versions(context)), ("route", _routes(context))):
         seconds = {
             value: _stage_p99(context, replace(context.selection, **{dimension: value}), stage) for value in values
         }
         if alone := slow_alone(seconds):
             slow, next_ = (duration(seconds[value]) for value in alone)
-            found.append(
+            unknown.append(
                 f"Only in {dimension} {alone[0]}: the p99 of {label(stage)} is {slow}, compared with {next_} in {alone[1]}."
             )
-    return found
+    return unknown
 
 
 def code_note(context: Context, stage: str, quantile: float) -> Component | None:
@@ -488,7 +513,9 @@ def code_note(context: Context, stage: str, quantile: float) -> Component | None
     if not bands:
         return None
     seconds = bands[1].stages.get(stage, 0.0)
-    cause = main_function([each for each in functions(bands[1], bands[0]) if each.stage == stage], seconds * 1e3)
+    cause = main_function(
+        [function for function in functions(bands[1], bands[0]) if function.stage == stage], seconds * 1e3
+    )
     if cause is None:
         return None
     (top, share), view = cause, context.view
@@ -503,12 +530,12 @@ def _versions(context: Context) -> list[str]:
     rows = context.versions
     if "v" in context.view.scope or rows.empty:
         return []
-    return [str(each) for each in rows.loc[rows["requests"] > 0, "version"].tail(2)]
+    return [str(version) for version in rows.loc[rows["requests"] > 0, "version"].tail(2)]
 
 
 def _routes(context: Context) -> list[str]:
-    found = context.source.cached(context.source.read.dimensions, context.selection).get("route", {})
-    return list(found)[:_MAX_ROUTES]
+    routes = context.source.cached(context.source.read.dimensions, context.selection).get("route", {})
+    return list(routes)[:_MAX_ROUTES]
 
 
 def _stage_p99(context: Context, selection: Selection, stage: str) -> float | None:
@@ -520,9 +547,9 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
     # Rounded to the day, so that the query can be cached per revision.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
-    found = context.source.cached(read.events, today - _MAX_AGE, today + timedelta(days=2), kind="advice")
+    events = context.source.cached(read.events, today - _MAX_AGE, today + timedelta(days=2), kind="advice")
     newest: dict[tuple[str, str], Mark] = {}
-    for row in records(found):
+    for row in records(events):
         newest.setdefault((str(row["service"]), str(row["key"])), _mark(str(row["text"]), row["at"].to_pydatetime()))
     return newest
 
@@ -536,12 +563,12 @@ def mark_buttons(context: Context, advice: Advice) -> Component | None:
     if advice.is_hidden(now):
         return html.Div([_button("Show again", "open", finding, name, environment)], className="acts")
     until = (now + SNOOZE).astimezone(UTC).replace(second=0, microsecond=0).isoformat()
-    made = [
+    components = [
         _button("Done", "done", finding, name, environment),
         _button(f"Snooze {span(SNOOZE)}", f"{_SNOOZED}{until}", finding, name, environment),
         _button("Dismiss", "dismissed", finding, name, environment),
     ]
-    return html.Div(made, className="acts")
+    return html.Div(components, className="acts")
 
 
 def before_and_after(view: View, service: str, mark: Mark) -> str:

@@ -43,40 +43,40 @@ def audit_entries(context: Context) -> list[AuditEntry]:
 
 
 def render(context: Context) -> Page:
-    found = audit_entries(context)
-    parts = [several(len(found), "action"), context.view.window_label[0].lower() + context.view.window_label[1:]]
+    entries = audit_entries(context)
+    parts = [several(len(entries), "action"), context.view.window_label[0].lower() + context.view.window_label[1:]]
     title = html.Div([html.H1("Audit log"), html.P(" · ".join(parts), className="sub")])
-    body: list[Node] = [html.Div(title, className="phead"), panel("Audit log", lambda: _list(context, found))]
+    body: list[Node] = [html.Div(title, className="phead"), panel("Audit log", lambda: _list(context, entries))]
     return Page("Audit log · Stagelens", [("Audit log", None)], body, PLACE)
 
 
-def _list(context: Context, found: Sequence[AuditEntry]) -> Component:
-    if not found:
+def _list(context: Context, entries: Sequence[AuditEntry]) -> Component:
+    if not entries:
         longer = link("Last 30 days", href=context.view.here(from_="now-30d", to=None), className="btn")
         text = "Sign-ins and all actions that change something appear here, and are retained for 395 days."
         return card(None, empty("No action in this window", text, actions=[longer]))
-    rows = [_row(context, each) for each in found]
-    foot = "Older actions are not shown: choose a shorter window." if len(found) == MAX_ENTRIES else None
+    rows = [_row(context, entry) for entry in entries]
+    foot = "Older actions are not shown: choose a shorter window." if len(entries) == MAX_ENTRIES else None
     return card("Audit log", table(_HEAD, rows, "Audit log"), foot=foot, flush=True)
 
 
-def _row(context: Context, found: AuditEntry) -> Component:
-    at = found.at.astimezone(context.view.zone)
-    about: Node = found.subject
-    is_incident = found.subject.startswith("sl-")
+def _row(context: Context, entry: AuditEntry) -> Component:
+    at = entry.at.astimezone(context.view.zone)
+    about: Node = entry.subject
+    is_incident = entry.subject.startswith("sl-")
     if is_incident:
-        about = link(found.subject, href=context.view.link(incident_page(found.subject)), className="mono")
+        about = link(entry.subject, href=context.view.link(incident_page(entry.subject)), className="mono")
     what: list[Node] = [about]
-    if found.reason:
-        what.append(html.Div(found.reason, className="s wrap"))
+    if entry.reason:
+        what.append(html.Div(entry.reason, className="s wrap"))
     cells = [
         html.Td(f"{at:%-d %b %H:%M:%S}", className="muted", title=f"{at:%-d %b %Y %H:%M:%S %Z}"),
-        html.Td(found.person, className="n"),
-        html.Td(found.action),
+        html.Td(entry.person, className="n"),
+        html.Td(entry.action),
         html.Td(what, className="fits hide"),
-        html.Td(found.service, className="hide"),
-        html.Td(found.environment, className="hide"),
-        html.Td(_ORIGINS.get(found.origin, found.origin), className="hide"),
-        html.Td(pill(found.outcome.capitalize(), _SHAPES.get(found.outcome, "out")), className="r"),
+        html.Td(entry.service, className="hide"),
+        html.Td(entry.environment, className="hide"),
+        html.Td(_ORIGINS.get(entry.origin, entry.origin), className="hide"),
+        html.Td(pill(entry.outcome.capitalize(), _SHAPES.get(entry.outcome, "out")), className="r"),
     ]
     return html.Tr(cells)

@@ -196,7 +196,7 @@ def _load_card(context: Context, loads: Loads) -> Component:
         return card(
             title, empty("Not enough data for a curve", why_none(now, loads.quantile), actions=longer), size="c8"
         )
-    sides = [_version_load(each) for each in (now, loads.before) if each is not None]
+    sides = [_version_load(load) for load in (now, loads.before) if load is not None]
     figure = load_figure(sides[0], sides[1] if len(sides) > 1 else None, loads.threshold_seconds, loads.name)
     curve = now.curve
     foot: list[Node] = []
@@ -224,7 +224,7 @@ def _version_load(load: Load) -> VersionLoad:
 
 def _versions(loads: Loads) -> Component:
     shown = [(loads.now, "vkey")] + ([(loads.before, "vkey old")] if loads.before else [])
-    return html.Span([html.Span([html.I(className=css), each.version]) for each, css in shown], className="legend")
+    return html.Span([html.Span([html.I(className=css), load.version]) for load, css in shown], className="legend")
 
 
 def _load_words(loads: Loads) -> str:
@@ -236,7 +236,7 @@ def _load_words(loads: Loads) -> str:
 
 
 def _load_table(loads: Loads) -> pd.DataFrame:
-    parts = [each.steps.assign(version=each.version) for each in (loads.before, loads.now) if each is not None]
+    parts = [load.steps.assign(version=load.version) for load in (loads.before, loads.now) if load is not None]
     whole = pd.concat(parts, ignore_index=True)[["version", "at", "n", "rate", "latency"]]
     return whole.rename(
         columns={"at": "time (UTC)", "n": "requests", "rate": "rate (requests/s)", "latency": f"{loads.name} (seconds)"}
@@ -268,7 +268,7 @@ def loads_of(context: Context) -> Loads:
     promise, threshold = context.covering_slo, context.threshold_seconds
     quantile = promise.slo.objective if promise else 0.99
     versions = context.versions
-    names = [str(each) for each in versions["version"]]
+    names = [str(version) for version in versions["version"]]
     served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]
     chosen = context.view.scope.get("v") or (served or names)[-1]
     at = names.index(chosen) if chosen in names else len(names) - 1
@@ -299,21 +299,21 @@ def _load(
     requests = measure(source, selection).requests
     step = _step(end - start, requests, quantile)
     name = percentile(quantile)
-    own = source.cached(source.read.quantiles_over_time, selection, (quantile,), step)
+    of_version = source.cached(source.read.quantiles_over_time, selection, (quantile,), step)
     everyone = source.cached(source.read.quantiles_over_time, replace(selection, version=None), (quantile,), step)
-    real = timedelta(seconds=float(own.attrs.get("step_seconds") or step.total_seconds()))
+    real = timedelta(seconds=float(of_version.attrs.get("step_seconds") or step.total_seconds()))
     axis = TimeAxis(start, end, real, context.view.zone)
-    found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
-    covered = axis.covered_seconds(found["at"])
-    usable = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
-    usable &= np.array([has_enough_samples(int(n), quantile) for n in found["n"]], dtype=bool)
-    if context.view.live and len(found) and end == context.view.end:
+    merged = of_version.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
+    covered = axis.covered_seconds(merged["at"])
+    usable = (merged["n"] >= _ALONE * merged["n_all"]) & (covered >= _WHOLE * real.total_seconds())
+    usable &= np.array([has_enough_samples(int(n), quantile) for n in merged["n"]], dtype=bool)
+    if context.view.live and len(merged) and end == context.view.end:
         # Agents have not sent all data of the newest step yet.
-        usable &= found["at"] < found["at"].max()
-    steps = found.loc[usable, ["at", "n"]].reset_index(drop=True)
+        usable &= merged["at"] < merged["at"].max()
+    steps = merged.loc[usable, ["at", "n"]].reset_index(drop=True)
     steps["rate"] = steps["n"] / real.total_seconds()
-    steps["latency"] = found.loc[usable, name].to_numpy(dtype=float)
-    rate, latency = (steps[each].to_numpy(dtype=float) for each in ("rate", "latency"))
+    steps["latency"] = merged.loc[usable, name].to_numpy(dtype=float)
+    rate, latency = (steps[column].to_numpy(dtype=float) for column in ("rate", "latency"))
     curve = fit_curve(rate, latency)
     capacity = (
         capacity_at(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
@@ -361,8 +361,8 @@ class Band:
 
 
 def bands_of(context: Context) -> list[Band]:
-    found = context.source.cached(context.source.read.batches, context.selection)
-    return [_band(name, runs) for name, runs in found.items() if runs.count]
+    histograms = context.source.cached(context.source.read.batches, context.selection)
+    return [_band(name, runs) for name, runs in histograms.items() if runs.count]
 
 
 def batch_tile(context: Context) -> Component:
@@ -370,9 +370,9 @@ def batch_tile(context: Context) -> Component:
     bands = bands_of(context)
     if not bands:
         return tile("Batch size", UNKNOWN, "", "no request reported a batch size")
-    total = sum(each.runs.count for each in bands)
+    total = sum(band.runs.count for band in bands)
     mean, low, high = (
-        sum(weigh(each) * each.runs.count for each in bands) / total
+        sum(weigh(band) * band.runs.count for band in bands) / total
         for weigh in (lambda band: band.size, lambda band: band.smallest, lambda band: band.largest)
     )
     below = f"{count(low)} to {count(high)}, in buckets" if high > low else f"{count(total)} requests"
@@ -388,35 +388,35 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
     limit = _model_time_limit(context, loads.threshold_seconds)
     if limit is None:
         return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
-    fitting = [each for each in bands if (slow := value_at(each.runs, loads.quantile)) is not None and slow <= limit]
+    fitting = [band for band in bands if (slow := value_at(band.runs, loads.quantile)) is not None and slow <= limit]
     if not fitting:
         return tile(name, UNKNOWN, "", "no measured size is fast enough")
-    best = min(fitting, key=lambda each: each.each_seconds)
-    usual = sum(each.runs.sum / each.size for each in bands) / sum(each.runs.count for each in bands)
+    best = min(fitting, key=lambda band: band.each_seconds)
+    usual = sum(band.runs.sum / band.size for band in bands) / sum(band.runs.count for band in bands)
     saved = 1 - best.each_seconds / usual
     return tile(name, best.name.replace("-", "–"), "", f"est. {MINUS}{percent(saved)} model time")  # noqa: RUF001 - an en dash marks a range
 
 
 def batch_card(context: Context, size: str) -> Component:
-    bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
+    bands = [band for band in bands_of(context) if band.runs.count >= _MIN_RUNS]
     if not bands:
         why = "Shown when the model reports its batch size."
         return card("Batch size", empty("Batch size unknown", why), size=size)
     hourly, currency = _replica_hour(context)
-    run = {each.name: each.mean_seconds for each in bands}
+    run = {band.name: band.mean_seconds for band in bands}
     if hourly is None:
-        below = {each.name: each.each_seconds for each in bands}
-        written, name = [duration(each) for each in below.values()], "time per request"
+        below = {band.name: band.each_seconds for band in bands}
+        written, name = [duration(seconds) for seconds in below.values()], "time per request"
     else:
-        below = {each.name: hourly / HOUR_SECONDS * each.each_seconds * MILLION for each in bands}
-        written, name = [money(each, currency) for each in below.values()], "cost per 1 M requests at full load"
+        below = {band.name: hourly / HOUR_SECONDS * band.each_seconds * MILLION for band in bands}
+        written, name = [money(cost, currency) for cost in below.values()], "cost per 1 M requests at full load"
     stage = _larger_model_stage(context)
     figure = batch_figure(run, below, stage, written, name)
     unit = f"cost per 1 M requests ({currency})" if hourly is not None else "model time per request (seconds)"
     frame = pd.DataFrame(
         {
-            "batch size": [each.name for each in bands],
-            "requests": [each.runs.count for each in bands],
+            "batch size": [band.name for band in bands],
+            "requests": [band.runs.count for band in bands],
             "mean time of a run (seconds)": list(run.values()),
             unit: list(below.values()),
         }

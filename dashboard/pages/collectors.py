@@ -72,50 +72,52 @@ _MEANINGS = (
 def render(context: Context) -> Page:
     now = context.source.now()
     # Not cached: the cache expires with new data, not with new reports.
-    found = sorted(
+    collectors = sorted(
         (collector_status(report, now) for report in context.source.read.collectors()),
-        key=lambda each: (ORDER.index(each.state), each.report.name),
+        key=lambda collector: (ORDER.index(collector.state), collector.report.name),
     )
-    body: list[Node] = [_head(found), panel("Collectors", lambda: _list(context, found))]
-    if found:
+    body: list[Node] = [_head(collectors), panel("Collectors", lambda: _list(context, collectors))]
+    if collectors:
         body += [
-            panel("To check", lambda: _problems(context, found)) if any(each.troubles for each in found) else None,
+            panel("To check", lambda: _problems(context, collectors))
+            if any(collector.troubles for collector in collectors)
+            else None,
             panel("Not counted", lambda: _losses(context)),
             stopped_note(context),
-            panel("Store", lambda: _shared(found)),
+            panel("Store", lambda: _shared(collectors)),
             panel("Meaning of the numbers", _meanings),
         ]
     return Page("Collectors · Stagelens", [("Collectors", None)], body, PLACE)
 
 
-def _head(found: Sequence[CollectorStatus]) -> Component:
-    counts = Counter(each.state for each in found)
+def _head(collectors: Sequence[CollectorStatus]) -> Component:
+    counts = Counter(collector.state for collector in collectors)
     parts = [
-        several(len(found), "collector"),
+        several(len(collectors), "collector"),
         *(f"{counts[state]} {_LOOKS[state][0].lower()}" for state in ORDER if counts[state]),
     ]
-    sub = " · ".join(parts if found else ["no collector has reported"])
+    sub = " · ".join(parts if collectors else ["no collector has reported"])
     return html.Div(html.Div([html.H1("Collectors"), html.P(sub, className="sub")]), className="phead")
 
 
-def _list(context: Context, found: Sequence[CollectorStatus]) -> Component:
-    if not found:
+def _list(context: Context, collectors: Sequence[CollectorStatus]) -> Component:
+    if not collectors:
         text = "A collector that writes to this store appears here within ten seconds of its start."
         code = code_block("stagelens collector")
         return card(None, empty("No collector has reported", text, code))
     heads = ("State", "Collector", "Exports/s", "Refused/s", "Queue", "Commit p99", "Memory", "CPU", "Targets")
-    head = [(name, "" if place < 2 else "r") for place, name in enumerate(heads)]  # noqa: PLR2004 - the first two columns are text
-    rows = [_row(context, each) for each in found]
+    head = [(name, "" if index < 2 else "r") for index, name in enumerate(heads)]  # noqa: PLR2004 - the first two columns are text
+    rows = [_row(context, collector) for collector in collectors]
     return card(
         "Collectors", table(head, rows, "Collectors"), sub="each reports its state every ten seconds", flush=True
     )
 
 
-def _row(context: Context, found: CollectorStatus) -> Component:
-    report, vitals, now = found.report, found.report.vitals, context.source.now()
-    silent = found.state == "silent"
+def _row(context: Context, collector: CollectorStatus) -> Component:
+    report, vitals, now = collector.report, collector.report.vitals, context.source.now()
+    silent = collector.state == "silent"
     cells = [
-        html.Td(_badge(found.state)),
+        html.Td(_badge(collector.state)),
         html.Td(html.Div([html.Div(report.name, className="n"), html.Div(_about(report, now), className="s")])),
         *([html.Td(UNKNOWN, className="r") for _ in range(7)] if silent else _numbers(vitals)),
     ]
@@ -152,33 +154,33 @@ def _split(rates: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {count(rate)}" for name, rate in sorted(rates.items()))
 
 
-def _problems(context: Context, found: Sequence[CollectorStatus]) -> Component:
+def _problems(context: Context, collectors: Sequence[CollectorStatus]) -> Component:
     rows = [
         html.Tr(
             [
                 html.Td(
                     [
                         html.Div(trouble.text, className="n"),
-                        html.Div(with_code(f"{each.report.name}: {trouble.fix}."), className="s"),
+                        html.Div(with_code(f"{collector.report.name}: {trouble.fix}."), className="s"),
                     ],
                     className="wraps",
                 ),
                 html.Td(day(trouble.since.astimezone(context.view.zone)) if trouble.since else "", className="muted r"),
             ]
         )
-        for each in found
-        for trouble in each.troubles
+        for collector in collectors
+        for trouble in collector.troubles
     ]
     return card("To check", table((("What", ""), ("Since", "r")), rows, "What to check"), flush=True)
 
 
-def _shared(found: Sequence[CollectorStatus]) -> Component:
-    newest = max(found, key=lambda each: each.report.seen).report.vitals
+def _shared(collectors: Sequence[CollectorStatus]) -> Component:
+    newest = max(collectors, key=lambda collector: collector.report.seen).report.vitals
     budget = f" of {size(newest.store_budget_bytes)}" if newest.store_budget_bytes else ", without a limit"
     waited = span(timedelta(seconds=newest.spans_waiting_seconds))
     rejected: Counter[str] = Counter()
-    for each in found:
-        rejected.update(each.report.vitals.rejected)
+    for collector in collectors:
+        rejected.update(collector.report.vitals.rejected)
     facts = {
         "Store": f"{size(newest.store_bytes)}{budget}" if newest.store_bytes else UNKNOWN,
         "Spans waiting": f"{size(newest.spans_waiting_bytes)}, the oldest for {waited}"
@@ -276,21 +278,27 @@ def excluded_notes(context: Context) -> list[Component]:
     losses = cached(read.streams, replace(about, version=None, status=None), COLLECTOR_LOST)
     return [
         *notes,
-        *(_loss_note(context, LOSSES[reason], found.count) for reason, found in losses.items() if reason in LOSSES),
+        *(
+            _loss_note(context, LOSSES[reason], histogram.count)
+            for reason, histogram in losses.items()
+            if reason in LOSSES
+        ),
     ]
 
 
 def stopped_note(context: Context) -> Component | None:
-    found = context.source.cached(context.source.read.stopped, context.selection)
-    if found.empty:
+    stopped = context.source.cached(context.source.read.stopped, context.selection)
+    if stopped.empty:
         return None
-    last, oldest = found.iloc[0], found.sort_values("oldest_seconds").iloc[-1]
+    last, oldest = stopped.iloc[0], stopped.sort_values("oldest_seconds").iloc[-1]
     name = f"{last['place']} of {last['service']}" if context.service is None else str(last["place"])
     at = clock_or_date(last["at"].to_pydatetime(), context.view)
-    head = f"Process {name} stopped sending" if len(found) == 1 else f"{whole(len(found))} processes stopped sending"
+    head = (
+        f"Process {name} stopped sending" if len(stopped) == 1 else f"{whole(len(stopped))} processes stopped sending"
+    )
     route, age = f" ({oldest['route']})" if oldest["route"] else "", duration(float(oldest["oldest_seconds"]))
     text = (
-        f"{f', the last one ({name})' if len(found) > 1 else ''} at {at}: {several(int(found['requests'].sum()), 'request')} open, "
+        f"{f', the last one ({name})' if len(stopped) > 1 else ''} at {at}: {several(int(stopped['requests'].sum()), 'request')} open, "
         f"the oldest{route} for {age}. Open requests, and those that finished after the last report, may not be counted. "
         "Fix: if it was killed, see its restarts, memory and time limits."
     )
@@ -311,7 +319,7 @@ def _loss_note(context: Context, loss: Loss, number: int) -> Component:
 
 
 def _losses(context: Context) -> Component | None:
-    found = context.source.cached(
+    losses = context.source.cached(
         context.source.read.fleet_counts, replace(context.selection, service=None), COLLECTOR_LOST
     )
     rows = [
@@ -322,8 +330,8 @@ def _losses(context: Context) -> Component | None:
                 html.Td(with_code(LOSSES[reason].fix), className="wraps"),
             ]
         )
-        for service, numbers in sorted(found.items())
-        for reason, number in sorted(numbers.items(), key=lambda each: -each[1])
+        for service, numbers in sorted(losses.items())
+        for reason, number in sorted(numbers.items(), key=lambda pair: -pair[1])
         if reason in LOSSES
     ]
     head = (("Service", ""), ("What", ""), ("Fix", ""))
@@ -331,7 +339,7 @@ def _losses(context: Context) -> Component | None:
 
 
 def service_quota_line(context: Context) -> Component | None:
-    senders = sorted({each for report in context.source.read.collectors() for each in report.vitals.greedy})
+    senders = sorted({sender for report in context.source.read.collectors() for sender in report.vitals.greedy})
     if not senders:
         return None
     more_than = f"{senders[0]}{f' and {len(senders) - 1} more' if len(senders) > 1 else ''}"

@@ -64,10 +64,13 @@ def report(context: Context, comparison: PairComparison) -> str:
         f"{side}: {_plain(name)}, {served(selection, UTC)} UTC"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
     ]
-    body = [title, " · ".join(_plain(each) for each in evidence(context, comparison)), "  \n".join(sides)]
+    body = [title, " · ".join(_plain(sentence) for sentence in evidence(context, comparison)), "  \n".join(sides)]
     body += [compared_times(context, pair), _stages(comparison)]
     return (
-        "\n\n".join([*(each for each in body if each), f"[Open the comparison]({address(context, comparison)})"]) + "\n"
+        "\n\n".join(
+            [*(paragraph for paragraph in body if paragraph), f"[Open the comparison]({address(context, comparison)})"]
+        )
+        + "\n"
     )
 
 
@@ -86,12 +89,12 @@ def _stages(comparison: PairComparison) -> str:
         return ""
     head = ["| Stage | A | B | change at " + percentile(comparison.quantile) + " |", "|---|---:|---:|---:|"]
     rows = [
-        f"| {_plain(label(str(each['stage'])))} | {duration(float(each['a_seconds']))} | {duration(float(each['b_seconds']))} "
-        f"| {change_words(comparison, each)} |"
-        for each in records(comparison.stages)
+        f"| {_plain(label(str(record['stage'])))} | {duration(float(record['a_seconds']))} | {duration(float(record['b_seconds']))} "
+        f"| {change_words(comparison, record)} |"
+        for record in records(comparison.stages)
     ]
-    found = comparison.verdict
-    foot = f"| **End to end** | {duration(found.a_value)} | {duration(found.b_value)} | {total_words(found)} |"
+    difference = comparison.verdict
+    foot = f"| **End to end** | {duration(difference.a_value)} | {duration(difference.b_value)} | {total_words(difference)} |"
     return "\n".join([*head, *rows, foot])
 
 
@@ -189,28 +192,30 @@ def _no_requests(context: Context) -> Component:
 
 def _no_pair(context: Context) -> Component:
     view, service = context.view, context.service or ""
-    asked = [each for each in (view.text("a"), view.text("b")) if each]
-    unknown = [each for each in asked if selection(context, each) is None]
+    asked = [version for version in (view.text("a"), view.text("b")) if version]
+    unknown = [version for version in asked if selection(context, version) is None]
     newest = view.link("/compare", svc=service, **view.scope_of_all_versions)
     usual = link("Newest and previous version", href=newest, className="btn pri")
     if unknown:
-        known = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
-        text = f"{known} a version of {service} that is retained, or a window such as {EXAMPLE} (start in UTC, length)."
+        subject = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
+        text = (
+            f"{subject} a version of {service} that is retained, or a window such as {EXAMPLE} (start in UTC, length)."
+        )
         return empty_page_card(
             "One side is unknown" if len(unknown) == 1 else "Both sides are unknown", text, actions=[usual]
         )
-    only = ", ".join(str(each) for each in context.versions["version"] if each) or "no named version"
+    only = ", ".join(str(version) for version in context.versions["version"] if version) or "no named version"
     text = f"Known versions of {service}: {only}. You can compare two windows instead."
     return empty_page_card("Only one version so far", text, actions=window_links(context))
 
 
 def _service_list(context: Context) -> Page:
     view, source = context.view, context.source
-    releases = {each.service: each for each in compare_releases(context)}
-    names = [str(each) for each in source.services(view.start, view.end)["service"]]
+    releases = {release.service: release for release in compare_releases(context)}
+    names = [str(service) for service in source.services(view.start, view.end)["service"]]
     rows = [
         _service_choice(context, name, releases.get(name))
-        for name in [*releases, *(each for each in names if each not in releases)]
+        for name in [*releases, *(name for name in names if name not in releases)]
     ]
     title = html.Div([html.H1("Compare"), html.P("Two versions, or two windows, of one service", className="sub")])
     body: Node = empty_page_card("Nothing to compare yet", "A service appears here after its first request.")
@@ -230,8 +235,10 @@ def _service_choice(context: Context, service: str, release: Release | None) -> 
             html.Td(""),
         ]
         return html.Tr([name, *rest], **attributes({"data-href": href}))
-    pair, found = release.comparison.pair, release.comparison.verdict
-    latency = f"{percentile(release.comparison.quantile)} {duration(found.a_value)} → {duration(found.b_value)}"
+    pair, comparison = release.comparison.pair, release.comparison.verdict
+    latency = (
+        f"{percentile(release.comparison.quantile)} {duration(comparison.a_value)} → {duration(comparison.b_value)}"
+    )
     cells = [
         name,
         html.Td(f"{short_name(pair.a_name)} → {short_name(pair.b_name)}"),
@@ -246,23 +253,25 @@ def delta_card(context: Context, pair: Pair) -> Component:
     frames = _frames(context, pair)
     if frames is None:
         return card(title, _too_few_requests(context, pair), size="c7")
-    a, b = (each[each["percentile"] <= _LAST_DELTA].reset_index(drop=True) for each in frames)
+    a, b = (frame[frame["percentile"] <= _LAST_DELTA].reset_index(drop=True) for frame in frames)
     table, errors = change_table(a, b), _errors(context, pair, a)
     total = float(b["value_seconds"].iloc[-1] - a["value_seconds"].iloc[-1])
-    last = {each: float(_ms(b, each).iloc[-1] - _ms(a, each).iloc[-1]) * MILLI for each in stages_of(b, COLUMNS)}
-    causes = spoken_stages({each: seconds for each, seconds in last.items() if abs(seconds) >= abs(total) * _MINOR}, 2)
+    last = {stage: float(_ms(b, stage).iloc[-1] - _ms(a, stage).iloc[-1]) * MILLI for stage in stages_of(b, COLUMNS)}
+    causes = spoken_stages(
+        {stage: seconds for stage, seconds in last.items() if abs(seconds) >= abs(total) * _MINOR}, 2
+    )
     at = percentile(float(b["percentile"].iloc[-1]))
     name_a, name_b = side_names(context, pair)
-    found = f"{duration(total, sign=True)} at {at}" + (f", mostly {causes}." if causes else ".")
+    sentence = f"{duration(total, sign=True)} at {at}" + (f", mostly {causes}." if causes else ".")
     if abs(total) <= errors[-1]:
-        found = f"within the error at {at}."
-    spoken = f"Difference between {name_b} and {name_a} at each percentile, by stage: {found}"
+        sentence = f"within the error at {at}."
+    spoken = f"Difference between {name_b} and {name_a} at each percentile, by stage: {sentence}"
     return card(title, chart("delta", delta_figure(a, b, errors), spoken, 330, frame=table), sub=sub, size="c7")
 
 
 def _errors(context: Context, pair: Pair, grid: pd.DataFrame) -> list[float]:
     """Return the error of the difference between both sides at the percentiles of *grid* [seconds]."""
-    a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
+    a, b = (ask_past_if_over(context, context.source.read.latency, side) for side in (pair.a, pair.b))
     return errors_along(a, b, grid["percentile"].tolist())
 
 
@@ -273,40 +282,44 @@ def both_card(context: Context, pair: Pair) -> Component:
     a, b = frames
     name_a, name_b = side_names(context, pair)
     # The name of a window does not fit beside the plot; the menus show it.
-    known = lives_of(context)
-    beside = (name_a if pair.a_name in known else "", name_b if pair.b_name in known else "")
+    periods = lives_of(context)
+    beside = (name_a if pair.a_name in periods else "", name_b if pair.b_name in periods else "")
     errors = _errors(context, pair, a)
     figure = both_figure(a, b, beside, errors)
-    at, before, after = (each.iloc[-1] for each in (b["percentile"], a["value_seconds"], b["value_seconds"]))
-    found = change(float(after / before - 1) if before else None, certain=abs(after - before) > errors[-1])
+    at, before, after = (column.iloc[-1] for column in (b["percentile"], a["value_seconds"], b["value_seconds"]))
+    difference = change(float(after / before - 1) if before else None, certain=abs(after - before) > errors[-1])
     spoken = (
         f"Latency of {name_a} and {name_b} by percentile on a logarithmic scale, at {percentile(float(at))} "
-        f"{duration(float(before))} and {duration(float(after))}, {found}."
+        f"{duration(float(before))} and {duration(float(after))}, {difference}."
     )
-    made = chart("both", figure, spoken, 290, frame=both_table(a, b))
-    return card("Latency by percentile", made, sub="log scale", size="c7")
+    component = chart("both", figure, spoken, 290, frame=both_table(a, b))
+    return card("Latency by percentile", component, sub="log scale", size="c7")
 
 
 def change_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     stages = [*dict.fromkeys([*stages_of(b, COLUMNS), *stages_of(a, COLUMNS)])]
-    made = {"percentile": b["percentile"] * 100, "A (ms)": _ms(a, "value_seconds"), "B (ms)": _ms(b, "value_seconds")}
-    made["change (ms)"] = made["B (ms)"] - made["A (ms)"]
-    made |= {f"{label(each)} (ms)": _ms(b, each) - _ms(a, each) for each in stages}
-    return pd.DataFrame(made)
+    columns = {
+        "percentile": b["percentile"] * 100,
+        "A (ms)": _ms(a, "value_seconds"),
+        "B (ms)": _ms(b, "value_seconds"),
+    }
+    columns["change (ms)"] = columns["B (ms)"] - columns["A (ms)"]
+    columns |= {f"{label(stage)} (ms)": _ms(b, stage) - _ms(a, stage) for stage in stages}
+    return pd.DataFrame(columns)
 
 
 def both_table(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of the second chart: percentile, and both latencies with their error bounds."""
-    made = {"percentile": b["percentile"] * 100}
+    columns = {"percentile": b["percentile"] * 100}
     for name, frame in (("A", a), ("B", b)):
         for text, column in ((name, "value"), (f"{name} at least", "low"), (f"{name} at most", "high")):
-            made[f"{text} (ms)"] = _ms(frame, f"{column}_seconds")
-    return pd.DataFrame(made)
+            columns[f"{text} (ms)"] = _ms(frame, f"{column}_seconds")
+    return pd.DataFrame(columns)
 
 
 def _ms(frame: pd.DataFrame, column: str) -> pd.Series[float]:
-    found = frame[column] if column in frame.columns else pd.Series(0.0, index=frame.index)
-    return found.astype(float) / MILLI
+    seconds = frame[column] if column in frame.columns else pd.Series(0.0, index=frame.index)
+    return seconds.astype(float) / MILLI
 
 
 def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] | None:
@@ -363,7 +376,7 @@ def _picker(
 ) -> Component:
     name = names.a if side == "A" else names.b
     entries: list[Node] = [html.Div("Versions", className="zone")]
-    entries += [_version(context, side, each, names) for each in list(lives_of(context))[::-1][:_MAX_VERSIONS]]
+    entries += [_version(context, side, version, names) for version in list(lives_of(context))[::-1][:_MAX_VERSIONS]]
     entries.append(html.Div("Windows", className="zone"))
     entries += [link(text, href=href, className="btn ghost") for text, href in presets]
     entries.append(field(side.lower(), "", EXAMPLE))
@@ -405,12 +418,12 @@ def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = Fal
         "Same time last week": _WEEK,
     }
     pairs = {text: shifted_pair(context, later, back, name) for text, back in lengths.items()}
-    shown = {text: each for text, each in pairs.items() if not with_requests or fewer_requests(context, each)}
-    return [(text, context.view.here(a=each.a_name, b=each.b_name)) for text, each in shown.items()]
+    shown = {text: pair for text, pair in pairs.items() if not with_requests or fewer_requests(context, pair)}
+    return [(text, context.view.here(a=pair.a_name, b=pair.b_name)) for text, pair in shown.items()]
 
 
 def _presets_b(context: Context) -> list[tuple[str, str]]:
     window = context.selection
     name = window_name(window.start, window.end)
-    made = shifted_pair(context, window, window.end - window.start, name)
-    return [(context.view.window_label, context.view.here(a=made.a_name, b=made.b_name))]
+    pair = shifted_pair(context, window, window.end - window.start, name)
+    return [(context.view.window_label, context.view.here(a=pair.a_name, b=pair.b_name))]

@@ -48,8 +48,8 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
         text = f"{at} needs {whole(samples_needed(comparison.quantile))} requests on both sides; one side has {whole(fewer)}."
         return card("Blame", empty(f"Too few requests for {at}", text), tools=tools, size="c5")
     frame, error = comparison.stages, comparison.verdict.error
-    changes = [float(each) for each in frame["delta_seconds"] if abs(float(each)) > error]
-    widest = max([abs(each) for each in changes] + [1e-9])
+    changes = [float(change) for change in frame["delta_seconds"] if abs(float(change)) > error]
+    widest = max([abs(change) for change in changes] + [1e-9])
     # The zero line leaves space for the longest bar to the left.
     zero = min(_BAR_WIDTH, abs(min([*changes, 0.0])) / widest * _BAR_WIDTH)
     rows = [_stage_row(comparison, record, widest, zero) for record in records(frame)]
@@ -59,12 +59,14 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
 
 
 def _grown_note(context: Context, comparison: PairComparison) -> Component | None:
-    found = [each for each in grown_at(context, comparison.pair, comparison.quantile) if each.is_cause]
+    functions = [function for function in grown_at(context, comparison.pair, comparison.quantile) if function.is_cause]
     lines: list[Node] = (
-        [html.B("Functions that grew"), *(html.Div(each.sentence) for each in found[:_MAX_GROWN])] if found else []
+        [html.B("Functions that grew"), *(html.Div(function.sentence) for function in functions[:_MAX_GROWN])]
+        if functions
+        else []
     )
     blamed = comparison.growth[:1] if comparison.verdict.has_changed else ()
-    if [each.stage for each in blamed] == ["dependency"]:
+    if [growth.stage for growth in blamed] == ["dependency"]:
         cached, read = context.source.cached, context.source.read
         for name, side in (("A", comparison.pair.a), ("B", comparison.pair.b)):
             called = dependency_sentence(cached(read.dependency_split, side, comparison.quantile))
@@ -80,10 +82,10 @@ def change_words(comparison: PairComparison, record: dict[str, Any]) -> str:
     return duration(change, sign=True) + (f" · {percent(share)}" if named else "")
 
 
-def total_words(found: QuantileComparison) -> str:
-    if not found.has_changed:
-        return f"±{THIN}{duration(abs(found.difference))}, within the error"
-    return f"{duration(found.difference, sign=True)} · {signed_change(found.growth)}"
+def total_words(comparison: QuantileComparison) -> str:
+    if not comparison.has_changed:
+        return f"±{THIN}{duration(abs(comparison.difference))}, within the error"
+    return f"{duration(comparison.difference, sign=True)} · {signed_change(comparison.growth)}"
 
 
 def _tabs(context: Context, comparison: PairComparison) -> Component:
@@ -94,21 +96,21 @@ def _tabs(context: Context, comparison: PairComparison) -> Component:
 
 
 def _total(comparison: PairComparison) -> Component:
-    found = comparison.verdict
+    difference = comparison.verdict
     cells = [
         html.Th("End to end", scope="row"),
-        html.Td(duration(found.a_value), className="r now"),
-        html.Td(duration(found.b_value), className="r now"),
-        html.Td(total_words(found), className=VERDICT_WORDS[found.kind][1]),
+        html.Td(duration(difference.a_value), className="r now"),
+        html.Td(duration(difference.b_value), className="r now"),
+        html.Td(total_words(difference), className=VERDICT_WORDS[difference.kind][1]),
     ]
     return html.Tr(cells)
 
 
 def _stage_row(comparison: PairComparison, record: dict[str, Any], widest: float, zero: float) -> Component:
     stage, change = str(record["stage"]), float(record["delta_seconds"])
-    known = abs(change) > comparison.verdict.error
-    width = abs(change) / widest * _BAR_WIDTH if known else 0.0
-    main = known and comparison.verdict.has_changed and abs(float(record["share"])) >= _CAUSE
+    is_certain = abs(change) > comparison.verdict.error
+    width = abs(change) / widest * _BAR_WIDTH if is_certain else 0.0
+    main = is_certain and comparison.verdict.has_changed and abs(float(record["share"])) >= _CAUSE
     cells = [
         html.Th(html.Span([swatch(stage), label(stage)], className="nm"), scope="row"),
         html.Td(duration(float(record["a_seconds"])), className="r"),
@@ -138,7 +140,7 @@ class Signal:
 
 def signals_card(context: Context, pair: Pair) -> Component:
     """Return the card of signals other than the code that could explain a change."""
-    rows = [_signal_row(each) for each in signals(context, pair)]
+    rows = [_signal_row(signal) for signal in signals(context, pair)]
     body = table(_HEAD, rows, "What else changed")
     return card("What else changed", body, sub="other possible causes of the change", size="c5", flush=True)
 
@@ -154,11 +156,11 @@ def signals(context: Context, pair: Pair) -> list[Signal]:
 
 def _load(context: Context, pair: Pair) -> list[Signal]:
     source, sides = context.source, (pair.a, pair.b)
-    counted: list[Tally] = [source.cached(source.read.slo_counts, each, None) for each in sides]
-    lengths = [max((each.end - each.start).total_seconds(), 1.0) for each in sides]
-    spent = [source.cached(source.read.latency, each).sum for each in sides]
-    rates = [float(each.total) / length for each, length in zip(counted, lengths, strict=True)]
-    inside = [each / length for each, length in zip(spent, lengths, strict=True)]
+    counted: list[Tally] = [source.cached(source.read.slo_counts, selection, None) for selection in sides]
+    lengths = [max((selection.end - selection.start).total_seconds(), 1.0) for selection in sides]
+    spent = [source.cached(source.read.latency, selection).sum for selection in sides]
+    rates = [float(tally.total) / length for tally, length in zip(counted, lengths, strict=True)]
+    inside = [seconds / length for seconds, length in zip(spent, lengths, strict=True)]
     return [
         Signal("Requests", count(float(counted[0].total)), count(float(counted[1].total))),
         _relative("Requests / s", rates),
@@ -177,7 +179,7 @@ def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Sign
 
 def _errors(before: Tally, after: Tally) -> Signal:
     """Return the signal of the failure rate; a difference within chance counts as equal."""
-    a, b = (float(each.bad) / float(each.total) if each.total else None for each in (before, after))
+    a, b = (float(tally.bad) / float(tally.total) if tally.total else None for tally in (before, after))
     if a is None or b is None:
         return Signal("Errors", percent(a, 2), percent(b, 2))
     both = float(before.bad + after.bad) / float(before.total + after.total)
@@ -187,7 +189,7 @@ def _errors(before: Tally, after: Tally) -> Signal:
 
 
 def _mix(context: Context, pair: Pair) -> Iterable[Signal]:
-    rows = {str(each["dimension"]): each for each in records(request_mix(context, pair))}
+    rows = {str(record["dimension"]): record for record in records(request_mix(context, pair))}
     return [_share(text, rows[dimension]) for dimension, text in _DIMENSIONS.items() if dimension in rows]
 
 

@@ -94,26 +94,30 @@ def default_pair(context: Context) -> Pair | None:
     Versions with enough requests for p99 are preferred, then such windows, then any pair with requests; None without any.
     """
     versions, windows = newest_pair(context), window_before(context, _this_window(context))
-    least = [(fewer_requests(context, each), each) for each in (versions, windows) if each is not None]
-    able = next((each for n, each in least if n >= samples_needed(WANTED)), None)
-    return able or next((each for n, each in least if n), versions)
+    least = [(fewer_requests(context, pair), pair) for pair in (versions, windows) if pair is not None]
+    able = next((pair for n, pair in least if n >= samples_needed(WANTED)), None)
+    return able or next((pair for n, pair in least if n), versions)
 
 
 def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
-    known = lives_of(context) if lives is None else lives
-    if len(known) < 2:  # noqa: PLR2004 - a pair needs two versions
+    periods = lives_of(context) if lives is None else lives
+    if len(periods) < 2:  # noqa: PLR2004 - a pair needs two versions
         return None
-    *_, newest = known
-    earlier = [each for each in known if each != newest][::-1]
-    able = (each for each in earlier if _requests(context, _lifetime(context, known, each)) >= samples_needed(WANTED))
-    return _versions(context, known, next(able, earlier[0]), newest)
+    *_, newest = periods
+    earlier = [version for version in periods if version != newest][::-1]
+    able = (
+        version
+        for version in earlier
+        if _requests(context, _lifetime(context, periods, version)) >= samples_needed(WANTED)
+    )
+    return _versions(context, periods, next(able, earlier[0]), newest)
 
 
 def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
-    known = lives_of(context)
-    if a in known and b in known:
-        return _versions(context, known, a, b)
-    first, second = (selection(context, each) for each in (a, b))
+    periods = lives_of(context)
+    if a in periods and b in periods:
+        return _versions(context, periods, a, b)
+    first, second = (selection(context, name) for name in (a, b))
     return Pair(first, second, a, b) if first and second else None
 
 
@@ -131,40 +135,40 @@ def shifted_pair(context: Context, later: Selection, back: timedelta, b: str) ->
 
 
 def selection(context: Context, name: str) -> Selection | None:
-    known = lives_of(context)
-    if name in known:
-        return _lifetime(context, known, name)
+    periods = lives_of(context)
+    if name in periods:
+        return _lifetime(context, periods, name)
     window = window_of(name, context.source.now())
     return replace(_base(context), start=window[0], end=window[1]) if window else None
 
 
 def compared(context: Context, pair: Pair, quantile: float | None = None) -> PairComparison:
     """Compare *pair* at *quantile*, or at the highest percentile up to p99 with enough requests."""
-    found, quantile = verdict_of(context, pair, quantile)
+    comparison, quantile = verdict_of(context, pair, quantile)
     stages = ask_past_if_over(context, context.source.read.compare, pair.a, pair.b, quantile)
-    return PairComparison(pair, quantile, found, stages, rank_stage_growth(stages) if len(stages) else ())
+    return PairComparison(pair, quantile, comparison, stages, rank_stage_growth(stages) if len(stages) else ())
 
 
 def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:
-    a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
+    a, b = (ask_past_if_over(context, context.source.read.latency, side) for side in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
     return compare_quantile(a, b, quantile), quantile
 
 
 def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of *query*; a result about versions that no longer serve is cached for an hour."""
-    past = all(_is_over(context, each) for each in args if isinstance(each, Selection))
+    past = all(_is_over(context, argument) for argument in args if isinstance(argument, Selection))
     return (context.source.cached_hour if past else context.source.cached)(query, *args, **kwargs)
 
 
 def read_newest(context: Context, services: Mapping[str, Lives]) -> None:
     sides = [
-        _lifetime(context.of(service), known, version)
-        for service, known in services.items()
-        for version in [*known][-2:]
+        _lifetime(context.of(service), periods, version)
+        for service, periods in services.items()
+        for version in [*periods][-2:]
     ]
     read = context.source.read
-    context.source.read_ahead(read.latency, read.latencies, [each for each in sides if _is_over(context, each)])
+    context.source.read_ahead(read.latency, read.latencies, [side for side in sides if _is_over(context, side)])
 
 
 def _is_over(context: Context, side: Selection) -> bool:
@@ -190,21 +194,21 @@ def lives_of(context: Context) -> Lives:
 
 
 def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
-    found: dict[str, dict[str, ServingPeriod]] = defaultdict(dict)
+    periods_by_service: dict[str, dict[str, ServingPeriod]] = defaultdict(dict)
     services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
-    seen = ([at.to_pydatetime() for at in frame[each]] for each in ("first_seen", "last_seen"))
+    seen = ([at.to_pydatetime() for at in frame[column]] for column in ("first_seen", "last_seen"))
     for service, version, first, last in zip(services, frame["version"], *seen, strict=True):
         if version and (until is None or first < until):
-            found[service][version] = ServingPeriod(
+            periods_by_service[service][version] = ServingPeriod(
                 first, last + BUCKET if until is None else min(last + BUCKET, until)
             )
-    return found
+    return periods_by_service
 
 
-def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
+def _versions(context: Context, periods: Lives, a: str, b: str) -> Pair:
     if a == b:
-        own = _lifetime(context, known, a)
-        return Pair(own, own, a, b)
+        lifetime = _lifetime(context, periods, a)
+        return Pair(lifetime, lifetime, a, b)
 
     def side(name: str, life: ServingPeriod) -> Selection:
         return _served(context, name, life)
@@ -212,12 +216,12 @@ def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
     def fewest_of(first: ServingPeriod, second: ServingPeriod) -> int:
         return min(_requests(context, side(a, first)), _requests(context, side(b, second)))
 
-    times = version_times(known[a], known[b], fewest_of)
+    times = version_times(periods[a], periods[b], fewest_of)
     return Pair(side(a, times.a), side(b, times.b), a, b, together=times.together)
 
 
-def _lifetime(context: Context, known: Lives, name: str) -> Selection:
-    return _served(context, name, known[name])
+def _lifetime(context: Context, periods: Lives, name: str) -> Selection:
+    return _served(context, name, periods[name])
 
 
 def _served(context: Context, name: str, life: ServingPeriod) -> Selection:

@@ -63,37 +63,37 @@ def verdict_badge(context: Context, judgement: PairComparison) -> tuple[str, str
 
 
 def verdict_sentence(judgement: PairComparison) -> str:
-    found, at = judgement.verdict, percentile(judgement.quantile)
-    if found.kind == "not_enough" or found.ratio is None:
-        fewer = min(found.a_n, found.b_n)
+    comparison, at = judgement.verdict, percentile(judgement.quantile)
+    if comparison.kind == "not_enough" or comparison.ratio is None:
+        fewer = min(comparison.a_n, comparison.b_n)
         few = "No request" if not fewer else f"{whole(fewer)} request{'s' * (fewer != 1)}"
-        side = "A" if found.a_n <= found.b_n else "B"
+        side = "A" if comparison.a_n <= comparison.b_n else "B"
         return f"{few} in {side}: {at} needs {whole(samples_needed(judgement.quantile))}"
-    values = f"{duration(found.a_value)} → {duration(found.b_value)}"
-    if found.kind == "same":
+    values = f"{duration(comparison.a_value)} → {duration(comparison.b_value)}"
+    if comparison.kind == "same":
         return f"{at} did not change: {values}"
-    size = found.ratio if found.ratio >= 1 else 1 / max(found.ratio, 1e-9)
+    size = comparison.ratio if comparison.ratio >= 1 else 1 / max(comparison.ratio, 1e-9)
     shown = f"{count(size)}{TIMES}" if size <= MAX_FACTOR else factor(size)
-    return f"B is {shown} {'slower' if found.ratio >= 1 else 'faster'} at {at}: {values}"
+    return f"B is {shown} {'slower' if comparison.ratio >= 1 else 'faster'} at {at}: {values}"
 
 
 def evidence(context: Context, judgement: PairComparison) -> list[str]:
-    found = judgement.verdict
+    comparison = judgement.verdict
     parts = [
         interval_words(judgement),
-        f"{count(found.a_n)} and {count(found.b_n)} requests",
+        f"{count(comparison.a_n)} and {count(comparison.b_n)} requests",
         median_words(context, judgement),
     ]
-    parts.append(mix_sentence(context, judgement.pair) if min(found.a_n, found.b_n) else "")
+    parts.append(mix_sentence(context, judgement.pair) if min(comparison.a_n, comparison.b_n) else "")
     return [part for part in parts if part]
 
 
 def interval_words(judgement: PairComparison) -> str:
-    found = judgement.verdict
-    if found.ratio_low is None or found.ratio_high is None or found.kind == "not_enough":
+    comparison = judgement.verdict
+    if comparison.ratio_low is None or comparison.ratio_high is None or comparison.kind == "not_enough":
         return ""
-    low, high = found.ratio_low, found.ratio_high
-    if found.kind == "improvement":
+    low, high = comparison.ratio_low, comparison.ratio_high
+    if comparison.kind == "improvement":
         # A faster B is written as "two times faster", not as "half as slow".
         low, high = 1 / high, 1 / low if low > 0 else math.inf
     last = f"{count(high)}{TIMES}" if high < _UNKNOWN_END else "unknown"
@@ -101,16 +101,20 @@ def interval_words(judgement: PairComparison) -> str:
 
 
 def median_words(context: Context, judgement: PairComparison) -> str:
-    found, _ = verdict_of(context, judgement.pair, _MEDIAN)
-    if judgement.quantile <= _MEDIAN or found.ratio is None or found.kind == "not_enough":
+    comparison, _ = verdict_of(context, judgement.pair, _MEDIAN)
+    if judgement.quantile <= _MEDIAN or comparison.ratio is None or comparison.kind == "not_enough":
         return ""
-    values = f"{duration(found.a_value)} → {duration(found.b_value)}"
-    return f"p50 unchanged ({values})" if found.kind == "same" else f"p50 {signed_change(found.ratio - 1)} ({values})"
+    values = f"{duration(comparison.a_value)} → {duration(comparison.b_value)}"
+    return (
+        f"p50 unchanged ({values})"
+        if comparison.kind == "same"
+        else f"p50 {signed_change(comparison.ratio - 1)} ({values})"
+    )
 
 
 def blamed_stages(judgement: PairComparison) -> list[tuple[str, str]]:
     if judgement.verdict.kind == "regression":
-        shares = {each.stage: each.share for each in judgement.growth}
+        shares = {growth.stage: growth.share for growth in judgement.growth}
     elif judgement.verdict.kind == "improvement":
         shares = dict(zip(judgement.stages["stage"], judgement.stages["share"].astype(float), strict=True))
     else:
@@ -162,7 +166,7 @@ def request_mix(context: Context, pair: Pair) -> pd.DataFrame:
 def confounder(context: Context, pair: Pair) -> str:
     """Return the difference other than the code, as text after "Slower, but"; "" without one."""
     frame = request_mix(context, pair)
-    changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
+    changed = {str(record["dimension"]) for record in records(frame) if record["changed"]}
     reason = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
     return reason or (_LONGER_PROMPTS if abs(prompt_growth(context, pair) or 0.0) > TRAFFIC_NOISE else "")
 
@@ -170,10 +174,10 @@ def confounder(context: Context, pair: Pair) -> str:
 def mix_sentence(context: Context, pair: Pair) -> str:
     frame = request_mix(context, pair)
     parts = [
-        f"{_DIMENSION_NAMES[str(each['dimension'])]} {each['value'] or 'unnamed'} "
-        f"{percent(float(each['a_share']))} → {percent(float(each['b_share']))} of requests"
-        for each in records(frame)
-        if each["changed"]
+        f"{_DIMENSION_NAMES[str(record['dimension'])]} {record['value'] or 'unnamed'} "
+        f"{percent(float(record['a_share']))} → {percent(float(record['b_share']))} of requests"
+        for record in records(frame)
+        if record["changed"]
     ]
     longer = prompt_growth(context, pair)
     if longer is not None and abs(longer) > TRAFFIC_NOISE:
@@ -194,5 +198,5 @@ def token_histograms(context: Context, pair: Pair) -> list[dict[str, Histogram]]
 
 
 def median_value(counted: Histogram | None) -> float | None:
-    found = counted.quantile(0.5) if counted else None
-    return None if found is None else found.value
+    estimate = counted.quantile(0.5) if counted else None
+    return None if estimate is None else estimate.value

@@ -36,22 +36,22 @@ _WHY = (
 
 
 def render(context: Context) -> Page:
-    found = context.source.cached(context.source.read.engines, context.selection)
-    body: list[Node] = [_head(context, found)]
-    if not found:
+    models = context.source.cached(context.source.read.engines, context.selection)
+    body: list[Node] = [_head(context, models)]
+    if not models:
         body.append(card(None, _no_engines()))
     else:
-        body.append(panel("Models", lambda: _models(context, found)))
-        body += [_detail(context, each) for each in found[:_MOST_CARDS]]
+        body.append(panel("Models", lambda: _models(context, models)))
+        body += [_detail(context, model) for model in models[:_MOST_CARDS]]
     return Page("Engines · Stagelens", [("Engines", None)], body, _PLACE)
 
 
-def _head(context: Context, found: Sequence[EngineModel]) -> Component:
-    services = len({each.service for each in found})
+def _head(context: Context, models: Sequence[EngineModel]) -> Component:
+    services = len({model.service for model in models})
     window = context.view.window_label
     parts = [window[0].lower() + window[1:]]
-    if found:
-        parts.insert(0, f"{several(len(found), 'model')} of {several(services, 'service')}")
+    if models:
+        parts.insert(0, f"{several(len(models), 'model')} of {several(services, 'service')}")
     return html.Div(html.Div([html.H1("Engines"), html.P(" · ".join(parts), className="sub")]), className="phead")
 
 
@@ -64,20 +64,20 @@ def _no_engines() -> Component:
     )
 
 
-def _models(context: Context, found: Sequence[EngineModel]) -> Component:
+def _models(context: Context, models: Sequence[EngineModel]) -> Component:
     head: list[tuple[Node, str]] = [
         ("Service", ""),
         ("Model", ""),
         ("Requests", "r"),
         ("Rate", "r hide"),
-        *((percentile(each), "r") for each in _QUANTILES),
+        *((percentile(quantile), "r") for quantile in _QUANTILES),
         ("Mean", "r"),
         ("Mean by stage", ""),
         ("First token, mean", "r hide"),
         ("Tokens out", "r hide"),
     ]
-    rows = [_row(context, each) for each in found]
-    shown = {stage for each in found for stage in _split(each)}
+    rows = [_row(context, model) for model in models]
+    shown = {stage for model in models for stage in _split(model)}
     foot = html.Span(_WHY)
     return card(
         "Models", table(head, rows, "Models"), sub="from their own metrics", tools=legend(shown), foot=foot, flush=True
@@ -86,13 +86,13 @@ def _models(context: Context, found: Sequence[EngineModel]) -> Component:
 
 def _row(context: Context, model: EngineModel) -> Component:
     split = _split(model)
-    first = next((each.mean for each in model.first_token.values()), None)
+    first = next((distribution.mean for distribution in model.first_token.values()), None)
     cells = [
         html.Td(model.service, className="b"),
         html.Td(model.model or UNKNOWN),
         html.Td(count(model.count), className="r"),
         html.Td(f"{count(model.count / context.seconds)}/s", className="r hide"),
-        *(_between(model.requests, each) for each in _QUANTILES),
+        *(_between(model.requests, quantile) for quantile in _QUANTILES),
         html.Td(duration(model.requests.mean), className="r b"),
         html.Td(stage_bar(split) if split else html.Span(UNKNOWN, className="muted")),
         html.Td(duration(first), className="r hide"),
@@ -108,14 +108,14 @@ def _detail(context: Context, model: EngineModel) -> Component:
 
 def _times(context: Context, name: str, model: EngineModel) -> Component:
     head: list[tuple[Node, str]] = [("Time", ""), ("Count", "r"), ("Mean", "r")]
-    head += [(percentile(each), "r") for each in _QUANTILES]
+    head += [(percentile(quantile), "r") for quantile in _QUANTILES]
     rows = [_time(html.B("Request"), model.requests)] if model.requests.count else []
-    rows += [_time(stage_name(stage), each) for stage, each in model.stages.items()]
-    rows += [_time(_model_name("First token", key), each) for key, each in model.first_token.items()]
-    rows += [_time(_model_name("Output token", key), each) for key, each in model.output_token.items()]
+    rows += [_time(stage_name(stage), distribution) for stage, distribution in model.stages.items()]
+    rows += [_time(_model_name("First token", key), distribution) for key, distribution in model.first_token.items()]
+    rows += [_time(_model_name("Output token", key), distribution) for key, distribution in model.output_token.items()]
     rows += [
-        _time(f"Run of a batch of {band.replace('-', UNKNOWN)}", Distribution(each, each), only_mean=True)
-        for band, each in model.batches.items()
+        _time(f"Run of a batch of {band.replace('-', UNKNOWN)}", Distribution(histogram, histogram), only_mean=True)
+        for band, histogram in model.batches.items()
     ]
     counts = [
         f"{_tokens(context, model, kind)} {words}"
@@ -130,13 +130,13 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
     return card(name, table(head, rows, f"Times of {name}"), sub=", ".join(counts) or None, foot=foot, flush=True)
 
 
-def _time(what: Node, found: Distribution, *, only_mean: bool = False) -> Component:
+def _time(what: Node, distribution: Distribution, *, only_mean: bool = False) -> Component:
     unknown = html.Td(UNKNOWN, className="r muted", title="Only count and sum are reported")
     cells = [
         html.Td(what),
-        html.Td(count(found.count), className="r"),
-        html.Td(duration(found.mean), className="r b"),
-        *(unknown if only_mean else _between(found, each) for each in _QUANTILES),
+        html.Td(count(distribution.count), className="r"),
+        html.Td(duration(distribution.mean), className="r b"),
+        *(unknown if only_mean else _between(distribution, quantile) for quantile in _QUANTILES),
     ]
     return html.Tr(cells)
 
@@ -145,13 +145,13 @@ def _model_name(what: str, definition: str) -> Component:
     return html.Div([what, html.Div(DEFINITIONS.get(definition, definition), className="s")])
 
 
-def _between(found: Distribution, quantile: float) -> Component:
+def _between(distribution: Distribution, quantile: float) -> Component:
     """Return a cell with the bucket edges around *quantile*, because a single number would be too precise."""
     name = percentile(quantile)
-    interval = found.quantile(quantile)
-    if interval is None or not has_enough_samples(found.count, quantile):
+    interval = distribution.quantile(quantile)
+    if interval is None or not has_enough_samples(distribution.count, quantile):
         why = f"{name} needs {several(samples_needed(quantile), 'request')}"
-        return html.Td(UNKNOWN, className="r muted", title=why if found.count else "Not reported by this engine")
+        return html.Td(UNKNOWN, className="r muted", title=why if distribution.count else "Not reported by this engine")
     if interval.low == 0 and math.isinf(interval.high):
         return html.Td(UNKNOWN, className="r muted", title="Only count and sum are reported, no distribution")
     low = axis_duration(roundest(interval.low, interval.low * _BUCKET)) if interval.low else ""

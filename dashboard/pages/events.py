@@ -43,7 +43,7 @@ _TELL = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
 def render(context: Context) -> Page:
     view, every = context.view, timeline_events(context)
     kind = view.choice("kind", "", *KINDS)
-    shown = [each for each in every if kind in ("", each.kind)]
+    shown = [event for event in every if kind in ("", event.kind)]
     trail: list[tuple[str, str | None]] = [("Events", view.link(_PLACE) if context.service else None)]
     if context.service:
         trail.append((context.service, None))
@@ -53,7 +53,7 @@ def render(context: Context) -> Page:
 
 def _head(context: Context, every: Sequence[TimelineEvent]) -> Component:
     view = context.view
-    counts = Counter(each.kind for each in every)
+    counts = Counter(event.kind for event in every)
     parts = [several(len(every), "event"), view.window_label[0].lower() + view.window_label[1:]]
     if context.service:
         parts.append(f"of {context.service}")
@@ -72,8 +72,8 @@ def _days(context: Context, shown: Sequence[TimelineEvent]) -> Component:
     if not shown:
         return card(None, _no_events(context))
     zone = context.view.zone
-    days = groupby(shown[:_MOST], key=lambda each: each.at.astimezone(zone).date())
-    cards = [_day(context, day, list(found)) for day, found in days]
+    days = groupby(shown[:_MOST], key=lambda event: event.at.astimezone(zone).date())
+    cards = [_day(context, day, list(events)) for day, events in days]
     if len(shown) > _MOST:
         cards.append(
             html.P(
@@ -98,33 +98,33 @@ def _no_events(context: Context) -> Component:
     )
 
 
-def _day(context: Context, day: date, found: Sequence[TimelineEvent]) -> Component:
+def _day(context: Context, day: date, events: Sequence[TimelineEvent]) -> Component:
     head = (("Time", ""), ("Kind", ""), ("Service", "hide"), ("What", ""))
     name = f"{day:%A, %-d %B %Y}"
-    rows = [_row(context, each) for each in found]
+    rows = [_row(context, event) for event in events]
     return card(
-        name, table(head, rows, f"Events of {name}", css="events"), sub=several(len(found), "event"), flush=True
+        name, table(head, rows, f"Events of {name}", css="events"), sub=several(len(events), "event"), flush=True
     )
 
 
-def _row(context: Context, found: TimelineEvent) -> Component:
-    view, at = context.view, found.at.astimezone(context.view.zone)
+def _row(context: Context, event: TimelineEvent) -> Component:
+    view, at = context.view, event.at.astimezone(context.view.zone)
     service: Node = html.Span("all", className="muted")
-    if found.service:
-        service = link(found.service, href=view.here(svc=found.service), title="Only this service")
-    what: list[Node] = [link(found.title, href=found.href, className="n")]
-    if found.text:
-        what.append(html.Div(found.text, className="s"))
-    if found.source:
+    if event.service:
+        service = link(event.service, href=view.here(svc=event.service), title="Only this service")
+    what: list[Node] = [link(event.title, href=event.href, className="n")]
+    if event.text:
+        what.append(html.Div(event.text, className="s"))
+    if event.source:
         elsewhere = attributes({"target": "_blank", "rel": "noreferrer"})
-        what.append(html.Div(html.A("Source", href=found.source, className="link", **elsewhere), className="s"))
+        what.append(html.Div(html.A("Source", href=event.source, className="link", **elsewhere), className="s"))
     cells = [
         html.Td(f"{at:%H:%M}", className="muted nowrap", title=f"{at:%-d %b %Y %H:%M:%S}"),
-        html.Td(pill(found.badge, found.shape)),
+        html.Td(pill(event.badge, event.shape)),
         html.Td(service, className="hide"),
         html.Td(html.Div(what)),
     ]
-    return html.Tr(cells, **attributes({"data-href": found.href}))
+    return html.Tr(cells, **attributes({"data-href": event.href}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +142,22 @@ class TimelineEvent:
 
 def timeline_events(context: Context) -> list[TimelineEvent]:
     view = context.view
-    found = [*_releases(context), *_incidents(context), *_reported(context)]
+    events = [*_releases(context), *_incidents(context), *_reported(context)]
     wanted = (
-        each
-        for each in found
-        if view.start <= each.at < view.happened_before
-        and (context.service is None or each.service in ("", context.service))
+        event
+        for event in events
+        if view.start <= event.at < view.happened_before
+        and (context.service is None or event.service in ("", context.service))
     )
-    return sorted(wanted, key=lambda each: each.at, reverse=True)
+    return sorted(wanted, key=lambda event: event.at, reverse=True)
 
 
 def _releases(context: Context) -> Iterator[TimelineEvent]:
     view = context.view
-    known = context.source.cached(context.source.read.releases, view.text("env"))
+    releases = context.source.cached(context.source.read.releases, view.text("env"))
     # The first version of a service is not a release, but the start of the history.
-    before = known.groupby("service")["version"].shift()
-    for row, last in zip(records(known), before, strict=True):
+    before = releases.groupby("service")["version"].shift()
+    for row, last in zip(records(releases), before, strict=True):
         if pd.isna(last):
             continue
         name, version = str(row["service"]), str(row["version"])
@@ -167,33 +167,33 @@ def _releases(context: Context) -> Iterator[TimelineEvent]:
 
 
 def _incidents(context: Context) -> Iterator[TimelineEvent]:
-    for each in context.source.incidents_between(context.view.start, context.view.happened_before):
+    for incident in context.source.incidents_between(context.view.start, context.view.happened_before):
         # Regressions and silences have no objective, and a removed objective is unknown.
-        of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
-        href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)
-        shape = "bad" if each.severity == "page" else "warn"
-        opened = each.headline if each.resolved_at is None else f"{each.name} {each.worst}"
+        of_slo = incident.kind not in ("tail", "no_data") and incident.ending != "removed"
+        href = _window(context.view, slo_path(incident.name) if of_slo else incident_page(incident.id), incident)
+        shape = "bad" if incident.severity == "page" else "warn"
+        opened = incident.headline if incident.resolved_at is None else f"{incident.name} {incident.worst}"
         yield TimelineEvent(
-            each.opened_at, "incident", each.service, f"{each.name}: alert", opened, "Opened", shape, href
+            incident.opened_at, "incident", incident.service, f"{incident.name}: alert", opened, "Opened", shape, href
         )
-        for at, transition in _updates(each):
-            title = f"{each.name}: {transition}"
-            yield TimelineEvent(at, "incident", each.service, title, "", transition.capitalize(), shape, href)
-        if each.resolved_at is not None:
-            text = f"{each.headline}, {span(each.resolved_at - each.opened_at)} after the alert"
-            over, badge, end = _ENDINGS.get(each.ending, ("over", "Resolved", "good"))
-            title = f"{each.name}: {over}"
-            yield TimelineEvent(each.resolved_at, "incident", each.service, title, text, badge, end, href)
+        for at, transition in _updates(incident):
+            title = f"{incident.name}: {transition}"
+            yield TimelineEvent(at, "incident", incident.service, title, "", transition.capitalize(), shape, href)
+        if incident.resolved_at is not None:
+            text = f"{incident.headline}, {span(incident.resolved_at - incident.opened_at)} after the alert"
+            over, badge, end = _ENDINGS.get(incident.ending, ("over", "Resolved", "good"))
+            title = f"{incident.name}: {over}"
+            yield TimelineEvent(incident.resolved_at, "incident", incident.service, title, text, badge, end, href)
 
 
-def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
+def _updates(incident: Incident) -> Iterator[tuple[datetime, str]]:
     updates: dict[tuple[str, int], datetime] = {}
     number = 0
-    for each in found.deliveries:
-        if each.transition in ("updated", "reopened"):
-            number += each.channel == found.deliveries[0].channel
-            key = each.transition, number
-            updates[key] = min(each.at, updates.get(key, each.at))
+    for delivery in incident.deliveries:
+        if delivery.transition in ("updated", "reopened"):
+            number += delivery.channel == incident.deliveries[0].channel
+            key = delivery.transition, number
+            updates[key] = min(delivery.at, updates.get(key, delivery.at))
     yield from ((at, transition) for (transition, _), at in updates.items())
 
 
@@ -204,13 +204,13 @@ def _reported(context: Context) -> Iterator[TimelineEvent]:
         kind, key, link = (str(row[name]) for name in ("kind", "key", "link"))
         text = str(row["text"])
         title = f"{key}: {text}" if key and key not in text else text
-        own, elsewhere = (link, "") if link.startswith("/") else (_page_around(view, service, at), link)
-        yield TimelineEvent(at, kind, service, title, "", kind.capitalize(), "out", own, elsewhere)
+        page, elsewhere = (link, "") if link.startswith("/") else (_page_around(view, service, at), link)
+        yield TimelineEvent(at, kind, service, title, "", kind.capitalize(), "out", page, elsewhere)
 
 
-def _window(view: View, path: str, found: Incident) -> str:
-    end = None if found.resolved_at is None else _milliseconds(found.resolved_at)
-    return view.link(path, from_=_milliseconds(found.since - CALM_BEFORE), to=end)
+def _window(view: View, path: str, incident: Incident) -> str:
+    end = None if incident.resolved_at is None else _milliseconds(incident.resolved_at)
+    return view.link(path, from_=_milliseconds(incident.since - CALM_BEFORE), to=end)
 
 
 def _page_around(view: View, service: str, at: datetime) -> str:

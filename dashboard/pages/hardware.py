@@ -106,26 +106,26 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
 def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
     if shares.empty:
         return "GPU utilization is not available: a MIG slice reports no utilization."
-    found = compare_slow_steps(shares, tail)
+    comparison = compare_slow_steps(shares, tail)
     mean = f"{kind}s busy {percent(float(shares['share'].mean()))} of the time"
-    if found is None:
+    if comparison is None:
         return f"{mean}; not enough data with {tail_name} for a comparison with slow requests."
-    when = f"In the slowest tenth of the time ({tail_name} above {duration(found.threshold_seconds)}) {kind}s were"
-    return " ".join([f"{when} {_comparison_words(found)}.", *_other_causes(frame, tail)])
+    when = f"In the slowest tenth of the time ({tail_name} above {duration(comparison.threshold_seconds)}) {kind}s were"
+    return " ".join([f"{when} {_comparison_words(comparison)}.", *_other_causes(frame, tail)])
 
 
-def _comparison_words(found: SlowComparison) -> str:
-    if abs(found.slow - found.other) < _MORE:
-        return f"{percent(found.slow)} busy, as at other times: their load is not the cause"
-    return f"{percent(found.slow)} busy, at other times {percent(found.other)}"
+def _comparison_words(comparison: SlowComparison) -> str:
+    if abs(comparison.slow - comparison.other) < _MORE:
+        return f"{percent(comparison.slow)} busy, as at other times: their load is not the cause"
+    return f"{percent(comparison.slow)} busy, at other times {percent(comparison.other)}"
 
 
 def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
     causes: list[str] = []
     for measure, (before, after) in _OTHERS.items():
-        found = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
-        if found is not None and found.slow - found.other >= _MORE:
-            causes.append(f"{before} {percent(found.slow)} {after}, at other times {percent(found.other)}.")
+        comparison = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
+        if comparison is not None and comparison.slow - comparison.other >= _MORE:
+            causes.append(f"{before} {percent(comparison.slow)} {after}, at other times {percent(comparison.other)}.")
     return causes
 
 
@@ -148,34 +148,36 @@ def line_names(drawn: pd.DataFrame, named: str, kind: str) -> Component:
     entries = [("vkey", f"{named}: {percent(float(means[named]))} busy")] if named else []
     if len(others):
         group = f"{len(others)} others" if named else f"{len(others)} {kind}s"
-        ends = dict.fromkeys(percent(float(each)) for each in (others.min(), others.max()))
+        ends = dict.fromkeys(percent(float(share)) for share in (others.min(), others.max()))
         name = str(others.index[0]) if len(others) == 1 else group
         entries.append(("vkey old", f"{name}: {' to '.join(ends)} busy"))
     return html.Div([html.Span([html.I(className=css), text]) for css, text in entries], className="legend")
 
 
 def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | None:
-    own = frame[frame["measure"].isin([each.key for each in columns])]
-    if own.empty:
+    measured = frame[frame["measure"].isin([measure.key for measure in columns])]
+    if measured.empty:
         return None
-    shown = {each: title for each, title in columns.items() if (own["measure"] == each.key).any()}
+    shown = {measure: title for measure, title in columns.items() if (measured["measure"] == measure.key).any()}
     first = next(iter(shown)).key
-    means = own[own["measure"] == first].groupby("place")["mean"].mean()
-    places = sorted({str(each) for each in own["place"]}, key=lambda each: (-float(means.get(each, 0.0)), each))
+    means = measured[measured["measure"] == first].groupby("place")["mean"].mean()
+    places = sorted(
+        {str(device) for device in measured["place"]}, key=lambda device: (-float(means.get(device, 0.0)), device)
+    )
     head: list[tuple[Node, str]] = [(what, ""), ("", "hide"), *((name, "r") for name, _, _ in shown.values())]
-    rows = [_row(own[own["place"] == place], place, first, shown) for place in places[:_MOST_ROWS]]
+    rows = [_row(measured[measured["place"] == place], place, first, shown) for place in places[:_MOST_ROWS]]
     more = f"{len(places) - _MOST_ROWS} less busy rows are not shown." if len(places) > _MOST_ROWS else None
     return html.Div([table(head, rows, what), html.P(more, className="muted") if more else None])
 
 
-def _row(own: pd.DataFrame, place: str, first: str, columns: _Columns) -> Component:
-    trend = [float(each) for each in own[own["measure"] == first]["mean"]]
+def _row(rows_of_place: pd.DataFrame, place: str, first: str, columns: _Columns) -> Component:
+    trend = [float(mean) for mean in rows_of_place[rows_of_place["measure"] == first]["mean"]]
     cells: list[Component] = [
         html.Th(html.Span(place, className="mono"), scope="row"),
         html.Td(spark(trend, css="spk"), className="hide"),
     ]
     for measure, (_, statistic, write) in columns.items():
-        values = own[own["measure"] == measure.key]
+        values = rows_of_place[rows_of_place["measure"] == measure.key]
         text = UNKNOWN
         if len(values):
             text = write(float(values["most"].max() if statistic == "most" else values["mean"].mean()))
@@ -208,10 +210,10 @@ def utilization(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         "GPU" or "CPU", and a frame with the columns at, place, share; empty without reports.
     """
     if frame["measure"].isin([GPU.key, GPU_MEMORY.key]).any():
-        own = frame[frame["measure"] == GPU.key]
-        return "GPU", own[["at", "place"]].assign(share=own["mean"])
-    own = frame[frame["measure"] == CPU_SHARE.key]
-    hosts = own[["at", "mean"]].assign(place=[host_of(each) for each in own["place"]])
+        rows = frame[frame["measure"] == GPU.key]
+        return "GPU", rows[["at", "place"]].assign(share=rows["mean"])
+    rows = frame[frame["measure"] == CPU_SHARE.key]
+    hosts = rows[["at", "mean"]].assign(place=[host_of(device) for device in rows["place"]])
     added = hosts.groupby(["at", "place"])["mean"].sum().clip(upper=1.0)
     return "CPU", added.rename("share").reset_index()
 
@@ -234,8 +236,8 @@ def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparis
 
 
 def shares_of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    own = frame[frame["measure"] == measure]
-    return own[["at", "place"]].assign(share=own["mean"])
+    rows = frame[frame["measure"] == measure]
+    return rows[["at", "place"]].assign(share=rows["mean"])
 
 
 def hardware_frame(context: Context) -> pd.DataFrame:

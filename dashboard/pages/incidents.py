@@ -77,24 +77,24 @@ def render(context: Context) -> Page:
 
 def _body(context: Context) -> list[Node]:
     view = context.view
-    environment, elsewhere, found = view.text("env"), list[Incident](), list[Incident]()
-    for each in context.source.incident_actions.between(view.start, view.past_end):
-        is_here = not environment or each.where.get("environment") in (None, environment)
-        (found if is_here else elsewhere).append(each)
-    still = [each for each in found if each.state == "open"]
-    muted = sum(bool(each.muted) and not each.notified_with for each in still)
+    environment, elsewhere, incidents = view.text("env"), list[Incident](), list[Incident]()
+    for incident in context.source.incident_actions.between(view.start, view.past_end):
+        is_here = not environment or incident.where.get("environment") in (None, environment)
+        (incidents if is_here else elsewhere).append(incident)
+    still = [incident for incident in incidents if incident.state == "open"]
+    muted = sum(bool(incident.muted) and not incident.notified_with for incident in still)
     counts = [f"{several(len(still), 'incident')} open"] + ([f"{muted} without notification"] if muted else [])
     title = html.Div([html.H1("Incidents"), html.P(" · ".join([*counts, view.window_phrase]), className="sub")])
     return [
         html.Div([title], className="phead"),
-        panel("Incidents", lambda: _list(context, found, elsewhere)),
+        panel("Incidents", lambda: _list(context, incidents, elsewhere)),
         panel("Silences", lambda: _silences(context, context.source.incident_actions.silences())),
     ]
 
 
-def _list(context: Context, found: Sequence[Incident], elsewhere: Sequence[Incident]) -> Component:
+def _list(context: Context, incidents: Sequence[Incident], elsewhere: Sequence[Incident]) -> Component:
     foot, title = _outside(context, elsewhere), "Incidents"
-    if not found:
+    if not incidents:
         if foot is None:
             return card(title, empty("No incident so far", "Incidents and their notifications appear here."))
         return card(title, empty(f"No incident was open {context.view.window_phrase}", foot))
@@ -106,10 +106,12 @@ def _list(context: Context, found: Sequence[Incident], elsewhere: Sequence[Incid
         ("Since", "r hide"),
         ("For", "r"),
     )
-    groups = group_incidents(found)
-    rows = [_row(context, each) for each in groups[:_MAX_ROWS]]
+    groups = group_incidents(incidents)
+    rows = [_row(context, group) for group in groups[:_MAX_ROWS]]
     cut = f"{len(groups) - _MAX_ROWS} more rows; choose a shorter window. " if len(groups) > _MAX_ROWS else None
-    sub = several(len(found), "incident") + (f" in {several(len(groups), 'row')}" if len(groups) < len(found) else "")
+    sub = several(len(incidents), "incident") + (
+        f" in {several(len(groups), 'row')}" if len(groups) < len(incidents) else ""
+    )
     return card(
         title, table(head, rows, title, css="incs"), sub=sub, foot=[cut, foot] if cut or foot else None, flush=True
     )
@@ -118,7 +120,7 @@ def _list(context: Context, found: Sequence[Incident], elsewhere: Sequence[Incid
 def _outside(context: Context, elsewhere: Sequence[Incident]) -> Component | None:
     view = context.view
     number, still = context.source.incident_actions.outside(view.start, view.past_end)
-    number, still = number + len(elsewhere), still + sum(each.state == "open" for each in elsewhere)
+    number, still = number + len(elsewhere), still + sum(incident.state == "open" for incident in elsewhere)
     if not number:
         return None
     limits = "this window and environment" if view.text("env") else "this window"
@@ -127,53 +129,59 @@ def _outside(context: Context, elsewhere: Sequence[Incident]) -> Component | Non
 
 
 def _row(context: Context, group: IncidentGroup) -> Component:
-    found, href = group.lead, context.view.link(incident_page(group.lead.id))
+    incident, href = group.lead, context.view.link(incident_page(group.lead.id))
     what: list[Node] = [
-        link(f"{found.service}: {found.name}", href=href, className="n"),
-        html.Div(found.headline, className="s wrap"),
-        html.Div(mute_reason(context, found), className="s wrap") if found.muted else None,
+        link(f"{incident.service}: {incident.name}", href=href, className="n"),
+        html.Div(incident.headline, className="s wrap"),
+        html.Div(mute_reason(context, incident), className="s wrap") if incident.muted else None,
         _members(context, group) if group.others else None,
     ]
     cells = [
-        html.Td(incident_pill(found)),
-        html.Td(severity_pill(found)),
+        html.Td(incident_pill(incident)),
+        html.Td(severity_pill(incident)),
         html.Td(html.Div(what), className="fits"),
-        html.Td(_acknowledged_by(found), className="hide"),
-        html.Td(when(context, found.since), className="r muted nowrap hide"),
-        html.Td(_length(context, found), className="r nowrap"),
+        html.Td(_acknowledged_by(incident), className="hide"),
+        html.Td(when(context, incident.since), className="r muted nowrap hide"),
+        html.Td(_length(context, incident), className="r nowrap"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
 
 
 def _members(context: Context, group: IncidentGroup) -> Component:
     others = group.others
-    still = sum(each.state == "open" for each in others)
-    services = len({each.service for each in others})
+    still = sum(incident.state == "open" for incident in others)
+    services = len({incident.service for incident in others})
     counts = [f"{several(len(others), 'more incident')} in {several(services, 'service')}", f"{still or 'none'} open"]
     items = [
         html.Li(
             [
-                incident_pill(each),
-                severity_pill(each),
-                link(f"{each.service}: {each.name}", href=context.view.link(incident_page(each.id)), className="link"),
-                html.Span(f"since {when(context, each.since)}, for {_length(context, each)}", className="muted"),
-                html.Span(mute_reason(context, each), className="muted")
-                if each.muted and not each.notified_with
+                incident_pill(incident),
+                severity_pill(incident),
+                link(
+                    f"{incident.service}: {incident.name}",
+                    href=context.view.link(incident_page(incident.id)),
+                    className="link",
+                ),
+                html.Span(
+                    f"since {when(context, incident.since)}, for {_length(context, incident)}", className="muted"
+                ),
+                html.Span(mute_reason(context, incident), className="muted")
+                if incident.muted and not incident.notified_with
                 else None,
             ]
         )
-        for each in others
+        for incident in others
     ]
     summary = html.Summary(f"Notified together with {', '.join(counts)}", className="link")
     return html.Details([summary, html.Ul(items)], className="members")
 
 
-def _length(context: Context, found: Incident) -> str:
-    return span((found.resolved_at or context.source.now()) - found.since)
+def _length(context: Context, incident: Incident) -> str:
+    return span((incident.resolved_at or context.source.now()) - incident.since)
 
 
-def _silences(context: Context, found: Sequence[Silence]) -> Component:
-    if not found:
+def _silences(context: Context, silences: Sequence[Silence]) -> Component:
+    if not silences:
         text = "No silences. Add one with the button of an incident or with `stagelens alerts silence`."
         return card("Silences", html.P(with_code(text), className="muted"))
     head = (("What", ""), ("By", "hide"), ("Until", "r hide"), ("", "r"))
@@ -181,54 +189,60 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
         html.Tr(
             [
                 html.Td(
-                    [html.Span(matchers_text(each), className="n"), html.Div(each.comment, className="s wrap")],
+                    [html.Span(matchers_text(silence), className="n"), html.Div(silence.comment, className="s wrap")],
                     className="fits",
                 ),
-                html.Td(each.author, className="hide"),
-                html.Td(when(context, each.ends_at), className="r muted nowrap hide"),
-                html.Td(end_button(context, each), className="r"),
+                html.Td(silence.author, className="hide"),
+                html.Td(when(context, silence.ends_at), className="r muted nowrap hide"),
+                html.Td(end_button(context, silence), className="r"),
             ]
         )
-        for each in found
+        for silence in silences
     ]
-    return card("Silences", table(head, rows, "Silences"), sub=several(len(found), "silence"), flush=True)
+    return card("Silences", table(head, rows, "Silences"), sub=several(len(silences), "silence"), flush=True)
 
 
-def mute_reason(context: Context, found: Incident) -> list[Node]:
+def mute_reason(context: Context, incident: Incident) -> list[Node]:
     """Return the reason why notifications are muted, with a link to the incident that is notified instead."""
-    lead = context.source.incident_actions.incident(found.notified_with) if found.notified_with else None
+    lead = context.source.incident_actions.incident(incident.notified_with) if incident.notified_with else None
     if lead is None:
-        return [f"No notification: {found.muted}"]
+        return [f"No notification: {incident.muted}"]
     href = context.view.link(incident_page(lead.id))
     return ["Notified together with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
 
 
-def incident_pill(found: Incident) -> Component:
-    word, kind = _STATUS_PILLS[found.status]
+def incident_pill(incident: Incident) -> Component:
+    word, kind = _STATUS_PILLS[incident.status]
     return html.Span(
-        pill(word, _SEVERITY_PILLS[found.severity] if found.status == "open" else kind),
-        title=_ENDINGS.get(found.ending),
+        pill(word, _SEVERITY_PILLS[incident.severity] if incident.status == "open" else kind),
+        title=_ENDINGS.get(incident.ending),
     )
 
 
-def severity_pill(found: Incident) -> Component:
-    return pill(found.severity.capitalize(), _SEVERITY_PILLS[found.severity] if found.state == "open" else "out")
+def severity_pill(incident: Incident) -> Component:
+    return pill(
+        incident.severity.capitalize(), _SEVERITY_PILLS[incident.severity] if incident.state == "open" else "out"
+    )
 
 
-def kept_acknowledgement(source: Source, found: Incident) -> str:
-    acts = [each.event for each in found.transitions if each.event in ("acknowledged", "unacknowledged")]
+def kept_acknowledgement(source: Source, incident: Incident) -> str:
+    acts = [
+        transition.event
+        for transition in incident.transitions
+        if transition.event in ("acknowledged", "unacknowledged")
+    ]
     definitions = source.definitions()
-    kinds = {each.name: each.kind for each in definitions.channels} if definitions else {}
-    is_there = any(kinds.get(each.channel) == "pagerduty" for each in found.deliveries)
-    if found.state != "open" or acts[-1:] != ["unacknowledged"] or not is_there:
+    kinds = {channel.name: channel.kind for channel in definitions.channels} if definitions else {}
+    is_there = any(kinds.get(delivery.channel) == "pagerduty" for delivery in incident.deliveries)
+    if incident.state != "open" or acts[-1:] != ["unacknowledged"] or not is_there:
         return ""
     return "PagerDuty stays acknowledged, because its API cannot undo this: reassign the incident there"
 
 
-def _acknowledged_by(found: Incident) -> Node:
-    if found.acked_by:
-        return found.acked_by
-    return html.Span("nobody" if found.resolved_at is None else "", className="muted")
+def _acknowledged_by(incident: Incident) -> Node:
+    if incident.acked_by:
+        return incident.acked_by
+    return html.Span("nobody" if incident.resolved_at is None else "", className="muted")
 
 
 def matchers_text(silence: Silence) -> str:
@@ -239,7 +253,7 @@ def when(context: Context, at: datetime) -> str:
     return f"{at.astimezone(context.view.zone):%-d %b %H:%M}"
 
 
-def rules_card(found: SloStatus) -> Component:
+def rules_card(slo_status: SloStatus) -> Component:
     head: Sequence[tuple[Node, str]] = (
         ("State", ""),
         ("Rule", ""),
@@ -247,27 +261,28 @@ def rules_card(found: SloStatus) -> Component:
         ("Short", "r"),
         ("Budget spent", "r hide"),
     )
-    rows = [_rule(each, found) for each in found.rules]
-    now = html.Span([status(found.state)], className="muted")
+    rows = [_rule(rule, slo_status) for rule in slo_status.rules]
+    now = html.Span([status(slo_status.state)], className="muted")
     foot = "A rule fires when both windows burn at its threshold or faster."
     return card("Multi-window alerts", table(head, rows, "Alert rules"), tools=now, foot=foot, flush=True)
 
 
-def history_card(context: Context, found: SloStatus) -> Component:
-    known = sorted(
-        objective_incidents(context, found.slo.name), key=lambda each: (each.state != "open", -each.since.timestamp())
+def history_card(context: Context, slo_status: SloStatus) -> Component:
+    incidents = sorted(
+        objective_incidents(context, slo_status.slo.name),
+        key=lambda incident: (incident.state != "open", -incident.since.timestamp()),
     )
     every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
-    title, none = "Alert history", f"No incident of {found.slo.name} in the last 395 days."
-    if not known:
+    title, none = "Alert history", f"No incident of {slo_status.slo.name} in the last 395 days."
+    if not incidents:
         return card(title, html.P(none, className="muted"), tools=every)
     head = (
         *(("State", ""), ("Severity", "hide"), ("What", ""), ("Cause", "hide"), ("Notified", "hide")),
         *(("Since", "r"), ("For", "r hide")),
     )
-    rows = [_history_row(context, each) for each in known[:_MAX_INCIDENTS]]
-    sub = several(len(known), "incident") + (
-        f", the newest {_MAX_INCIDENTS} here" if len(known) > _MAX_INCIDENTS else ""
+    rows = [_history_row(context, incident) for incident in incidents[:_MAX_INCIDENTS]]
+    sub = several(len(incidents), "incident") + (
+        f", the newest {_MAX_INCIDENTS} here" if len(incidents) > _MAX_INCIDENTS else ""
     )
     return card(title, table(head, rows, title), sub=sub, tools=every, flush=True)
 
@@ -279,12 +294,14 @@ def objective_incidents(context: Context, name: str) -> list[Incident]:
 
 def record_card(context: Context, record: AlertRecord) -> Component:
     title, policy = "Regression alerts", record.policy
-    shown = [each for each in record.by_service if context.source.shows(*each)]
+    shown = [deployment for deployment in record.by_service if context.source.shows(*deployment)]
     period = f"last {policy.over // timedelta(weeks=1)} weeks"
     if not shown:
         return card(title, html.P("No alert so far.", className="muted"), sub=period)
-    shown.sort(key=lambda each: (-record.strictness(*each), -len(record.by_service[each]), each))
-    rows = [_record_row(context, record, each) for each in shown[:_MAX_INCIDENTS]]
+    shown.sort(
+        key=lambda deployment: (-record.strictness(*deployment), -len(record.by_service[deployment]), deployment)
+    )
+    rows = [_record_row(context, record, deployment) for deployment in shown[:_MAX_INCIDENTS]]
     if len(record.by_service) > 1 and not context.source.is_restricted:
         rows.append(_record_cells("All services", count_alerts(record.alerts), ""))
     head = (
@@ -307,7 +324,7 @@ def _record_row(context: Context, record: AlertRecord, where: tuple[str, str]) -
     (service, environment), alerts = where, record.by_service[where]
     strictness = record.strictness(*where)
     since = (context.source.now() - record.policy.budget.service).timestamp()
-    recent = count_alerts(each for each in alerts if each.at >= since).wrong
+    recent = count_alerts(alert for alert in alerts if alert.at >= since).wrong
     weeks = record.policy.budget.service // timedelta(weeks=1)
     why = f"{recent} wrong in {weeks} weeks" if recent else "wrong alerts of other services"
     stricter = [html.Div(signed_change(strictness - 1), className="b"), html.Div(why, className="s hide")]
@@ -330,75 +347,77 @@ def _record_cells(name: Nodes, counts: AlertCounts, evidence: Nodes, href: str =
     return html.Tr(cells, **attributes({"data-href": href} if href else {}))
 
 
-def incident_path(view: View, found: Incident, tab: str = "") -> str:
-    """Return the address of the service's page, or of its *tab*, at the time of *found*, starting shortly before it."""
-    start = found.since - CALM_BEFORE
-    end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
+def incident_path(view: View, incident: Incident, tab: str = "") -> str:
+    """Return the address of the service's page, or of its *tab*, at the time of *incident*, starting shortly before it."""
+    start = incident.since - CALM_BEFORE
+    end = None if incident.resolved_at is None else str(int(incident.resolved_at.timestamp() * 1000))
     keys = {**SCOPE, "env": "environment"}
-    about = {key: found.where[name] for key, name in keys.items() if name in found.where}
+    about = {key: incident.where[name] for key, name in keys.items() if name in incident.where}
     return view.link(
-        service_path(found.service, tab), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about
+        service_path(incident.service, tab), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about
     )
 
 
-def _rule(found: RuleStatus, slo: SloStatus) -> Component:
-    tier = found.tier
+def _rule(rule: RuleStatus, slo: SloStatus) -> Component:
+    tier = rule.tier
     spent = percent(tier.burn * (tier.long / slo.slo.window))
     cells = [
-        html.Td(_rule_state(found, slo.state)),
+        html.Td(_rule_state(rule, slo.state)),
         html.Td([f"{tier.severity.capitalize()} at ", html.B(times(tier.burn))], className="nowrap"),
-        html.Td(_burn(found.long_burn, tier.burn, tier.long), className="r"),
-        html.Td(_burn(found.short_burn, tier.burn, tier.short), className="r"),
+        html.Td(_burn(rule.long_burn, tier.burn, tier.long), className="r"),
+        html.Td(_burn(rule.short_burn, tier.burn, tier.short), className="r"),
         html.Td(spent, className="r muted hide", title="Share of the budget, in the long window"),
     ]
     return html.Tr(cells)
 
 
-def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
+def _rule_state(rule: RuleStatus, slo_state: SloState) -> Component:
     if slo_state in _UNJUDGED:
         return _state_pill(*_UNJUDGED[slo_state])
-    if found.state == "firing":
-        return _state_pill("Firing", "bad" if found.tier.severity == "page" else "warn")
-    return _state_pill(*_RULE_STATES[found.state])
+    if rule.state == "firing":
+        return _state_pill("Firing", "bad" if rule.tier.severity == "page" else "warn")
+    return _state_pill(*_RULE_STATES[rule.state])
 
 
 def _burn(burn: float | None, threshold: float, window: timedelta) -> list[Node]:
     return [html.Span(times(burn), className="b" if (burn or 0) >= threshold else ""), f" in {span(window)}"]
 
 
-def _history_row(context: Context, found: Incident) -> Component:
+def _history_row(context: Context, incident: Incident) -> Component:
     view = context.view
-    href, stage = view.link(incident_page(found.id)), found.blamed and found.blamed.stage
-    cause = html.Span([swatch(stage), label(stage)], className="dom") if stage else CAUSES[found.cause_kind]
+    href, stage = view.link(incident_page(incident.id)), incident.blamed and incident.blamed.stage
+    cause = html.Span([swatch(stage), label(stage)], className="dom") if stage else CAUSES[incident.cause_kind]
     cells = [
-        html.Td(incident_pill(found)),
-        html.Td(severity_pill(found), className="hide"),
-        html.Td(link(found.headline, href=href, className="n wrap"), className="fits"),
+        html.Td(incident_pill(incident)),
+        html.Td(severity_pill(incident), className="hide"),
+        html.Td(link(incident.headline, href=href, className="n wrap"), className="fits"),
         html.Td(cause, className="hide"),
-        html.Td(_delivery_list(view, found), className="hide"),
-        html.Td(when(context, found.since), className="r muted nowrap"),
-        html.Td(_length(context, found), className="r hide"),
+        html.Td(_delivery_list(view, incident), className="hide"),
+        html.Td(when(context, incident.since), className="r muted nowrap"),
+        html.Td(_length(context, incident), className="r hide"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
 
 
-def _delivery_list(view: View, found: Incident) -> Node:
-    if not found.deliveries:
-        return html.Span("none", className="muted", title=found.muted or "No channel in the SLO file")
-    return html.Div([_delivery(view, each) for each in found.deliveries], className="deliveries")
+def _delivery_list(view: View, incident: Incident) -> Node:
+    if not incident.deliveries:
+        return html.Span("none", className="muted", title=incident.muted or "No channel in the SLO file")
+    return html.Div([_delivery(view, delivery) for delivery in incident.deliveries], className="deliveries")
 
 
-def _delivery(view: View, found: Delivery) -> Component:
-    at = f"{found.at.astimezone(view.zone):%H:%M}"
-    if found.state == "sent":
-        return html.Div([html.B(found.channel), f" {found.transition} {at}"], className="s")
+def _delivery(view: View, delivery: Delivery) -> Component:
+    at = f"{delivery.at.astimezone(view.zone):%H:%M}"
+    if delivery.state == "sent":
+        return html.Div([html.B(delivery.channel), f" {delivery.transition} {at}"], className="s")
     words = (
-        f" {found.transition}: {_DELIVERY_WORDS[found.state]} after {found.attempts} tries"
-        if found.attempts
-        else (f" {found.transition}: {_DELIVERY_WORDS[found.state]}")
+        f" {delivery.transition}: {_DELIVERY_WORDS[delivery.state]} after {delivery.attempts} tries"
+        if delivery.attempts
+        else (f" {delivery.transition}: {_DELIVERY_WORDS[delivery.state]}")
     )
-    kind = "bad" if found.state == "dead" else "muted"
-    return html.Div([html.B(found.channel), html.Span(words, className=kind)], className="s", title=found.error or None)
+    kind = "bad" if delivery.state == "dead" else "muted"
+    return html.Div(
+        [html.B(delivery.channel), html.Span(words, className=kind)], className="s", title=delivery.error or None
+    )
 
 
 def _state_pill(word: str, shape: str, hint: str = "") -> Component:
@@ -406,23 +425,23 @@ def _state_pill(word: str, shape: str, hint: str = "") -> Component:
     return html.Span([mark, word], className=f"pill {shape}", title=hint or None)
 
 
-def acknowledge_button(found: Incident) -> Component:
-    to = f"{INCIDENTS_API}/{quote(found.id, safe='')}"
-    if found.acked_by:
+def acknowledge_button(incident: Incident) -> Component:
+    to = f"{INCIDENTS_API}/{quote(incident.id, safe='')}"
+    if incident.acked_by:
         return _button("Undo acknowledgement", f"{to}/unacknowledge", {})
     return _button("Acknowledge", f"{to}/acknowledge", {}, css="btn pri")
 
 
-def accept_button(found: Incident) -> Component | None:
-    if found.kind != "tail":
+def accept_button(incident: Incident) -> Component | None:
+    if incident.kind != "tail":
         return None
     what = "Notify again only if latency rises further"
-    return _button("Accept as baseline", f"{INCIDENTS_API}/{quote(found.id, safe='')}/accept", {}, title=what)
+    return _button("Accept as baseline", f"{INCIDENTS_API}/{quote(incident.id, safe='')}/accept", {}, title=what)
 
 
-def silence_buttons(found: Incident) -> list[Component]:
-    about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
-    about |= {key: name for key, name in found.where.items() if key == "environment"}
+def silence_buttons(incident: Incident) -> list[Component]:
+    about = {"service": incident.service, "slo": incident.name, "comment": f"from {incident.id}"}
+    about |= {key: name for key, name in incident.where.items() if key == "environment"}
     return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
 
 

@@ -53,7 +53,7 @@ def measure(source: Source, selection: Selection | None) -> Measures:
     if not requests:
         return NO_REQUESTS
     failed = source.cached(source.read.latency, replace(selection, status="error")).count
-    p50, p99 = (float(frame["value_seconds"].iloc[place]) for place in (AT_P50, AT_P99))
+    p50, p99 = (float(frame["value_seconds"].iloc[index]) for index in (AT_P50, AT_P99))
     return measures_of(requests, failed, (p50, p99), (stages_at(frame, AT_P50), stages_at(frame, AT_P99)))
 
 
@@ -91,7 +91,7 @@ class ServiceRow:
 
     @property
     def slo(self) -> SloStatus | None:
-        return min(self.slos, key=lambda each: each.urgency, default=None)
+        return min(self.slos, key=lambda status: status.urgency, default=None)
 
     @cached_property
     def status(self) -> ServiceStatus:
@@ -125,7 +125,7 @@ class ServiceRow:
 
     @cached_property
     def p99_compared(self) -> QuantileComparison | None:
-        before, now = (self.fleet.once(each).get(self.service) for each in (_latency_before, _latency_now))
+        before, now = (self.fleet.once(latency_of).get(self.service) for latency_of in (_latency_before, _latency_now))
         return _compared(before, now, 0.99) if before and now else None
 
     @property
@@ -142,14 +142,15 @@ def compared_latency(context: Context, quantile: float) -> QuantileComparison | 
     if context.previous is None:
         return None
     before, now = (
-        context.source.cached(context.source.read.latency, each) for each in (context.previous, context.selection)
+        context.source.cached(context.source.read.latency, selection)
+        for selection in (context.previous, context.selection)
     )
     return _compared(before, now, quantile)
 
 
 def _compared(before: Histogram, now: Histogram, quantile: float) -> QuantileComparison | None:
-    found = compare_quantile(before, now, quantile)
-    return None if found.kind == "not_enough" else found
+    comparison = compare_quantile(before, now, quantile)
+    return None if comparison.kind == "not_enough" else comparison
 
 
 def _latency_before(context: Context) -> dict[str, Histogram]:
@@ -167,8 +168,8 @@ def _fleet_latency(context: Context, window: Selection) -> dict[str, Histogram]:
 
 
 def _history_starts(context: Context) -> dict[str, datetime]:
-    known = context.source.cached(context.source.read.releases, context.view.text("env"))
-    return {str(name): at.to_pydatetime() for name, at in known.groupby("service")["first_seen"].min().items()}
+    release_rows = context.source.cached(context.source.read.releases, context.view.text("env"))
+    return {str(name): at.to_pydatetime() for name, at in release_rows.groupby("service")["first_seen"].min().items()}
 
 
 def urgent_first(context: Context) -> list[ServiceRow]:
@@ -176,7 +177,7 @@ def urgent_first(context: Context) -> list[ServiceRow]:
 
 
 def _urgent_first(context: Context) -> list[ServiceRow]:
-    slower = {each.service: each for each in context.once(regressions) if each.is_clear}
+    slower = {release.service: release for release in context.once(regressions) if release.is_clear}
     return sorted(_rows_of(context, slower), key=lambda row: row.urgency)
 
 
@@ -185,12 +186,12 @@ def _rows_of(context: Context, releases: Mapping[str, Release | None]) -> list[S
         ServiceRow(
             fleet=context,
             context=context.of(name),
-            seen=each,
+            seen=measures,
             slos=slos_of(context, name),
             incidents=incidents_of(context, name),
             release=releases.get(name),
         )
-        for name, each in measures_in_window(context).items()
+        for name, measures in measures_in_window(context).items()
     ]
 
 
@@ -215,13 +216,13 @@ def _by_environment(context: Context) -> list[ServiceRow]:
 
 
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:
-    known = read.services(start, end, environment=environment).to_dict("records")
+    services = read.services(start, end, environment=environment).to_dict("records")
     frame = read.fleet(start, end, (0.5, 0.99), environment=environment)
-    found = {str(name): rows for name, rows in frame.groupby(level=0)}
+    rows_of = {str(name): rows for name, rows in frame.groupby(level=0)}
     return {
-        name: _service_measures({str(key): value for key, value in row.items()}, found[name])
-        for row in known
-        if (name := str(row["service"])) in found
+        name: _service_measures({str(key): value for key, value in row.items()}, rows_of[name])
+        for row in services
+        if (name := str(row["service"])) in rows_of
     }
 
 

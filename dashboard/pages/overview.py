@@ -74,13 +74,13 @@ def render(context: Context) -> Page:
 
 def _without_requests(context: Context) -> Component | None:
     view, source = context.view, context.source
-    known = source.cached(source.read.services, view.start, view.end, environment=view.text("env"))
-    names = [str(each) for each in known["service"][known["requests"] == 0]]
-    links = [link(each, href=view.link(service_path(each)), className="link") for each in names[:_MOST_MORE]]
+    services = source.cached(source.read.services, view.start, view.end, environment=view.text("env"))
+    names = [str(name) for name in services["service"][services["requests"] == 0]]
+    links = [link(name, href=view.link(service_path(name)), className="link") for name in names[:_MOST_MORE]]
     if not links:
         return None
     parts: list[Node] = [html.B(f"{several(len(names), 'service')} without a counted request"), ": "]
-    parts += [part for each in links for part in (each, ", ")][:-1]
+    parts += [part for component in links for part in (component, ", ")][:-1]
     return html.Div(
         [dot("no_data"), html.Span([*parts, " and others" if len(names) > len(links) else ""])], className="quiet"
     )
@@ -108,7 +108,7 @@ def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
         filter_chip(
             key.capitalize(),
             value or "any",
-            view.here(at=attributes_text(each for each in view.attributes if each != (key, value))),
+            view.here(at=attributes_text(attribute for attribute in view.attributes if attribute != (key, value))),
             f"{key.capitalize()} {value}: remove this filter",
         )
         for key, value in view.attributes
@@ -119,7 +119,7 @@ def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
         html.Span(className="grow") if names else None,
         link_tabs("Group by", options, overview_table.chosen_grouping(context)) if names else None,
     ]
-    shown = [each for each in parts if each is not None]
+    shown = [node for node in parts if node is not None]
     return html.Div(shown, className="filters") if shown else None
 
 
@@ -149,12 +149,12 @@ def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> 
     ]
     text = " · ".join(part for part in parts if part)
     title = html.Div([html.H1("Fleet overview"), html.P(text, className="sub")])
-    known = [kind for kind in KINDS if kind == chosen or any(row.seen.kind == kind for row in rows)]
+    kinds = [kind for kind in KINDS if kind == chosen or any(row.seen.kind == kind for row in rows)]
     options = {"": ("All", view.here(kind=None))}
-    options |= {kind: (KINDS[kind], view.here(kind=kind)) for kind in known}
+    options |= {kind: (KINDS[kind], view.here(kind=kind)) for kind in kinds}
     tools: list[Node] = [
         _filter(context) if len(rows) > overview_table.MANY or view.text("q") else None,
-        link_tabs("Kind of service", options, chosen) if len(known) > 1 else None,
+        link_tabs("Kind of service", options, chosen) if len(kinds) > 1 else None,
     ]
     return html.Div([title, html.Span(className="grow"), *tools], className="phead")
 
@@ -190,8 +190,8 @@ def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component
         certain = counts_differ(before, total, context.previous_seconds, context.seconds)
         below = delta(growth, certain=certain, worse_up=False, after=context.view.compared_words)
     by_service = context.once(overview_table.rates_by_service)
-    own = [by_service[row.service] for row in rows if row.service in by_service]
-    rates = [sum(each) for each in zip(*own, strict=True)]
+    rates_of_services = [by_service[row.service] for row in rows if row.service in by_service]
+    rates = [sum(rates_at) for rates_at in zip(*rates_of_services, strict=True)]
     return tile("Requests", count(total / context.seconds), "/s", below, spark(rates))
 
 
@@ -205,8 +205,12 @@ def _slo_tile(rows: list[ServiceRow]) -> Component | None:
 
 
 def _worst_p99_tile(context: Context, rows: list[ServiceRow]) -> Component | None:
-    compared = [(found, row) for row in rows if (found := row.p99_compared) is not None]
-    worse = [(found.ratio, row) for found, row in compared if found.kind == "regression" and found.ratio is not None]
+    compared = [(comparison, row) for row in rows if (comparison := row.p99_compared) is not None]
+    worse = [
+        (difference.ratio, row)
+        for difference, row in compared
+        if difference.kind == "regression" and difference.ratio is not None
+    ]
     if not compared:
         return None
     if not worse:
@@ -217,17 +221,17 @@ def _worst_p99_tile(context: Context, rows: list[ServiceRow]) -> Component | Non
 
 
 def _fleet_waiting(rows: list[ServiceRow]) -> float | None:
-    known = [(share, row.now.requests) for row in rows if (share := row.now.waiting_share) is not None]
-    weights = sum(weight for _, weight in known)
-    return sum(share * weight for share, weight in known) / weights if weights else None
+    shares = [(share, row.now.requests) for row in rows if (share := row.now.waiting_share) is not None]
+    weights = sum(weight for _, weight in shares)
+    return sum(share * weight for share, weight in shares) / weights if weights else None
 
 
 def _cost(context: Context, rows: list[ServiceRow], total: int) -> Component | None:
     costs = context.source.costs
     if costs is None:
         return None
-    found = [(costs.per_hour(row.service, context.view.text("env")), row) for row in rows]
-    priced = [(cost, row) for cost, row in found if cost is not None]
+    costs_of_rows = [(costs.per_hour(row.service, context.view.text("env")), row) for row in rows]
+    priced = [(cost, row) for cost, row in costs_of_rows if cost is not None]
     if not priced:
         return None
     an_hour, served = sum(cost for cost, _ in priced), sum(row.now.requests for _, row in priced)
@@ -250,32 +254,32 @@ class FleetFinding:
 
 def findings(context: Context, rows: list[ServiceRow]) -> Component:
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
-    found = [each for each in (_of_collector(context, rows),) if each is not None]
+    all_findings = [finding for finding in (_of_collector(context, rows),) if finding is not None]
     for row in rows:
-        own = (_of_slo(row), _of_incident(row), _of_release(row), _of_silence(row, last), _of_tail(row))
-        found += [each for each in own if each is not None]
-    if not found:
+        of_row = (_of_slo(row), _of_incident(row), _of_release(row), _of_silence(row, last), _of_tail(row))
+        all_findings += [finding for finding in of_row if finding is not None]
+    if not all_findings:
         return _no_findings(rows)
     alike: dict[tuple[int, tuple[str, ...]], list[FleetFinding]] = {}
-    found.sort(key=lambda each: (each.severity, -each.weight))
+    all_findings.sort(key=lambda finding: (finding.severity, -finding.weight))
     # The reason of an objective takes queries of its own, so those of a whole fleet are not compared.
-    for each in found[: _MOST + _MOST_MORE]:
-        alike.setdefault((each.severity, each.same() or (str(id(each)),)), []).append(each)
-    groups, left = list(alike.values()), max(0, len(found) - _MOST - _MOST_MORE)
-    cards = html.Div([_one_card(each) for each in groups[:_MOST]], className="finds")
+    for finding in all_findings[: _MOST + _MOST_MORE]:
+        alike.setdefault((finding.severity, finding.same() or (str(id(finding)),)), []).append(finding)
+    groups, left = list(alike.values()), max(0, len(all_findings) - _MOST - _MOST_MORE)
+    cards = html.Div([_one_card(group) for group in groups[:_MOST]], className="finds")
     rest = groups[_MOST:]
     if not rest and not left:
         return cards
-    more = html.Div([_one_card(each) for each in rest], className="finds")
+    more = html.Div([_one_card(similar) for similar in rest], className="finds")
     foot = html.P(f"and {left} more: see the table of all services below", className="foot") if left else None
     return html.Div([cards, html.Details([html.Summary(f"+{len(rest) + left} more", className="link"), more, foot])])
 
 
 def _one_card(alike: list[FleetFinding]) -> Component:
-    first, rows = alike[0], [each.row for each in alike[1:] if each.row is not None]
+    first, rows = alike[0], [finding.row for finding in alike[1:] if finding.row is not None]
     if not rows:
         return first.build()
-    links = [html.Li(link(each.service, href=each.context.view.link(service_path(each.service)))) for each in rows]
+    links = [html.Li(link(row.service, href=row.context.view.link(service_path(row.service)))) for row in rows]
     summary = html.Summary(f"The same in {several(len(rows), 'more service')}", className="link")
     return html.Div([first.build(), html.Details([summary, html.Ul(links)])], className="same")
 
@@ -300,8 +304,8 @@ def _of_collector(context: Context, rows: list[ServiceRow]) -> FleetFinding | No
     return FleetFinding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
 
 
-def _collector(context: Context, found: SloStatus, number: int) -> Component:
-    text = f"The collector has not ingested or aggregated data {state_note(found, context.view)}. Until the collector works again, no incident is opened or resolved."
+def _collector(context: Context, status: SloStatus, number: int) -> Component:
+    text = f"The collector has not ingested or aggregated data {state_note(status, context.view)}. Until the collector works again, no incident is opened or resolved."
     title = "No SLO is evaluated: the collector is not working"
     about = f"{several(number, 'service')} with an objective"
     href = context.view.link("/collectors")
@@ -318,13 +322,17 @@ def _of_release(row: ServiceRow) -> FleetFinding | None:
 
 
 def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
-    found, pair = release.comparison, release.comparison.pair
-    causes = [f"{label(each.stage)} explains {portion(each.share)} of the increase" for each in found.growth[:1]]
-    causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
+    comparison, pair = release.comparison, release.comparison.pair
+    causes = [
+        f"{label(growth.stage)} explains {portion(growth.share)} of the increase" for growth in comparison.growth[:1]
+    ]
+    causes += [
+        f"{label(growth.stage)} {percent(growth.share)}" for growth in comparison.growth[1:2] if growth.share > _NAMED
+    ]
     rose = f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose to {factor(ratio)}"  # noqa: PLR2004 - tenfold
     how = "doubled" if 1.9 < ratio < 2.15 else rose  # noqa: PLR2004 - wording of a common ratio
-    from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
-    title = f"{percentile(found.quantile)} {how} from {short_name(pair.a_name)} to {short_name(pair.b_name)}: {from_to}"
+    from_to = f"{duration(comparison.verdict.a_value)} → {duration(comparison.verdict.b_value)}"
+    title = f"{percentile(comparison.quantile)} {how} from {short_name(pair.a_name)} to {short_name(pair.b_name)}: {from_to}"
     about = f"{row.service} · {span(row.context.at - release.since)} ago"
     text = ", ".join(causes) + "." if causes else "No single stage explains it."
     badge, then = pill("Regression", "bad"), "Compare the versions"
@@ -332,23 +340,25 @@ def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
 
 
 def _of_slo(row: ServiceRow) -> FleetFinding | None:
-    found = row.slo
-    if found is None or found.state not in {"burning", "at_risk"}:
+    status = row.slo
+    if status is None or status.state not in {"burning", "at_risk"}:
         return None
 
     def same() -> tuple[str, ...]:
-        return "slo", found.slo.kind, next(filter(None, blamed_cause(row.context, found.slo)), "")
+        return "slo", status.slo.kind, next(filter(None, blamed_cause(row.context, status.slo)), "")
 
-    return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h or 0.0, lambda: _slo(row, found), row, same)
+    return FleetFinding(
+        0 if status.state == "burning" else 2, status.burn_1h or 0.0, lambda: _slo(row, status), row, same
+    )
 
 
-def _slo(row: ServiceRow, found: SloStatus) -> Component:
-    stage, cause = blamed_cause(row.context, found.slo)
-    attained = f"{attained_words(found)}." if cause else ""
-    badge = pill("SLO", "bad" if found.state == "burning" else "warn")
-    href = row.context.view.link(slo_path(found.slo.name))
-    title, text = _budget_title(found), f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."
-    if cause and (found.slo.stage is None or not stage) and cause != NO_CAUSE:
+def _slo(row: ServiceRow, status: SloStatus) -> Component:
+    stage, cause = blamed_cause(row.context, status.slo)
+    attained = f"{attained_words(status)}." if cause else ""
+    badge = pill("SLO", "bad" if status.state == "burning" else "warn")
+    href = row.context.view.link(slo_path(status.slo.name))
+    title, text = _budget_title(status), f"{cause}. {attained}" if cause else f"{status.slo.in_words()}."
+    if cause and (status.slo.stage is None or not stage) and cause != NO_CAUSE:
         # The cause is what a reader asks for first.
         title, text = f"{cause}.", f"{title}. {attained}"
     about = f"{row.service} · {_time_words(row.context)}"
@@ -358,23 +368,29 @@ def _slo(row: ServiceRow, found: SloStatus) -> Component:
 
 def _of_incident(row: ServiceRow) -> FleetFinding | None:
     versions = {row.release.comparison.pair.b_name} if row.release else set[str]()
-    objectives = {each.slo.name for each in row.slos if each.state in {"burning", "at_risk", "maintenance"}}
-    others = [each for each in row.incidents if each.name not in objectives and each.version not in versions]
-    found = min(others, key=lambda each: each.severity != "page", default=None)
-    if found is None:
+    objectives = {status.slo.name for status in row.slos if status.state in {"burning", "at_risk", "maintenance"}}
+    others = [
+        incident for incident in row.incidents if incident.name not in objectives and incident.version not in versions
+    ]
+    incident = min(others, key=lambda incident: incident.severity != "page", default=None)
+    if incident is None:
         return None
-    page = found.severity == "page"
+    page = incident.severity == "page"
     return FleetFinding(
-        0 if page else 2, 0.0, lambda: _incident(row, found), row, lambda: ("incident", found.story or found.id)
+        0 if page else 2,
+        0.0,
+        lambda: _incident(row, incident),
+        row,
+        lambda: ("incident", incident.story or incident.id),
     )
 
 
-def _incident(row: ServiceRow, found: Incident) -> Component:
-    badge = pill("Incident", "bad" if found.severity == "page" else "warn")
-    about = f"{row.service} · since {clock_or_date(found.since, row.context.view)}"
-    href = row.context.view.link(incident_page(found.id))
-    text = found.impact or found.worst
-    return _card(badge, about, found.headline, text, href=href, then="Open the incident")
+def _incident(row: ServiceRow, incident: Incident) -> Component:
+    badge = pill("Incident", "bad" if incident.severity == "page" else "warn")
+    about = f"{row.service} · since {clock_or_date(incident.since, row.context.view)}"
+    href = row.context.view.link(incident_page(incident.id))
+    text = incident.impact or incident.worst
+    return _card(badge, about, incident.headline, text, href=href, then="Open the incident")
 
 
 def _time_words(context: Context) -> str:
@@ -382,13 +398,13 @@ def _time_words(context: Context) -> str:
     return "now" if past is None else f"at {clock_or_date(past, context.view)}"
 
 
-def _budget_title(found: SloStatus) -> str:
-    if found.budget_left is None or found.budget_left > 0:
-        gone = f", budget spent in {span(found.exhausted_in)}" if found.exhausted_in else ""
-        return f"Burning {burn_words(found)}{gone}"
-    share, word = budget_left_words(found.budget_left)
-    over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if found.budget_left else "spent"
-    return f"Error budget {over}" + (f", burning {burn_words(found)}" if (found.burn_1h or 0) >= 1 else "")
+def _budget_title(status: SloStatus) -> str:
+    if status.budget_left is None or status.budget_left > 0:
+        gone = f", budget spent in {span(status.exhausted_in)}" if status.exhausted_in else ""
+        return f"Burning {burn_words(status)}{gone}"
+    share, word = budget_left_words(status.budget_left)
+    over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if status.budget_left else "spent"
+    return f"Error budget {over}" + (f", burning {burn_words(status)}" if (status.burn_1h or 0) >= 1 else "")
 
 
 def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:

@@ -81,7 +81,7 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
     body = table(head, lines, "Services", css="fleet") if rows else _no_match(context)
     sub = _spoken_row(columns.get(key), key, backwards=backwards)
     foot = [*(_pages(context, page, pages, len(ordered)) if pages > 1 else []), _without_environment(context, rows)]
-    return card("Services", body, sub=sub, foot=[each for each in foot if each], flush=True)
+    return card("Services", body, sub=sub, foot=[node for node in foot if node], flush=True)
 
 
 def _without_environment(context: Context, rows: Sequence[ServiceRow]) -> str | None:
@@ -97,8 +97,8 @@ def groupings(context: Context) -> dict[str, str]:
     environments = context.source.cached(context.source.read.environments)
     # Each environment takes the queries of a whole fleet.
     several = not context.view.text("env") and 1 < len(environments) <= _MAX_ENVIRONMENTS
-    found = {ENVIRONMENT: "Environment"} if several else {}
-    return found | {key: key.capitalize() for key in label_keys(context) if key != ENVIRONMENT}
+    labels = {ENVIRONMENT: "Environment"} if several else {}
+    return labels | {key: key.capitalize() for key in label_keys(context) if key != ENVIRONMENT}
 
 
 def label_keys(context: Context) -> list[str]:
@@ -174,9 +174,9 @@ def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
 def _sorted(rows: Sequence[ServiceRow], key: str, column: Column | None, *, backwards: bool) -> list[ServiceRow]:
     if column is None or key == _DEFAULT:
         return list(reversed(rows) if backwards else rows)
-    known = [(value, row) for row in rows if (value := column.value(row)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=backwards == column.rising)
-    return [row for _, row in known] + [row for row in rows if column.value(row) is None]
+    sortable = [(value, row) for row in rows if (value := column.value(row)) is not None]
+    sortable.sort(key=lambda pair: pair[0], reverse=backwards == column.rising)
+    return [row for _, row in sortable] + [row for row in rows if column.value(row) is None]
 
 
 def _head(context: Context, key: str, column: Column, sorted_by: str) -> Component:
@@ -246,16 +246,16 @@ def _states(rows: Sequence[ServiceRow]) -> Node:
 
 
 def _p99_growth(row: ServiceRow) -> Value:
-    found = row.p99_compared
-    return None if found is None else found.growth if found.has_changed else 0.0
+    comparison = row.p99_compared
+    return None if comparison is None else comparison.growth if comparison.has_changed else 0.0
 
 
 def _change(row: ServiceRow) -> Node:
-    view, before, found = row.context.view, row.fleet.previous, row.p99_compared
-    if found is None or before is None:
+    view, before, comparison = row.context.view, row.fleet.previous, row.p99_compared
+    if comparison is None or before is None:
         return delta(None, certain=False)
     windows = {"a": window_name(before.start, before.end), "b": window_name(view.start, view.end)}
-    change = delta(found.growth, certain=found.has_changed)
+    change = delta(comparison.growth, certain=comparison.has_changed)
     return link(change, href=view.link("/compare", svc=row.service, **windows), title="Compare")
 
 
@@ -278,21 +278,24 @@ def _budget_left(row: ServiceRow) -> Value:
 
 
 def _budget(row: ServiceRow) -> Node:
-    found = row.slo
-    if found is None or found.budget_left is None:
+    status = row.slo
+    if status is None or status.budget_left is None:
         return _UNKNOWN
-    text, word = budget_left_words(found.budget_left)
+    text, word = budget_left_words(status.budget_left)
     shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
     return link(
-        [gauge(found.budget_left, _colour(row)), shown], href=_slo_path(row), className="gauge", title=young_note(found)
+        [gauge(status.budget_left, _colour(row)), shown],
+        href=_slo_path(row),
+        className="gauge",
+        title=young_note(status),
     )
 
 
 def _burn(row: ServiceRow) -> Node:
-    found = row.slo
-    if found is None or found.budget_left is None:
+    status = row.slo
+    if status is None or status.budget_left is None:
         return _UNKNOWN
-    return link(times(found.burn_1h), href=_slo_path(row), className=f"b {_colour(row)}" if _colour(row) else "")
+    return link(times(status.burn_1h), href=_slo_path(row), className=f"b {_colour(row)}" if _colour(row) else "")
 
 
 def _slo_path(row: ServiceRow) -> str:
@@ -305,20 +308,20 @@ def _colour(row: ServiceRow) -> str:
 
 def hourly_costs(context: Context, rows: Sequence[ServiceRow]) -> dict[tuple[str, str], float]:
     costs, number = context.source.costs, Counter(row.service for row in rows)
-    found: dict[tuple[str, str], float] = {}
+    hourly: dict[tuple[str, str], float] = {}
     for row in rows if costs else ():
         price = costs.per_hour(row.service, row.environment or None, named=number[row.service] > 1) if costs else None
         if price is not None:
-            found[row.service, row.environment] = price
-    return found
+            hourly[row.service, row.environment] = price
+    return hourly
 
 
 def _cost_of_million(rows: Sequence[ServiceRow], costs: Mapping[tuple[str, str], float]) -> float | None:
     priced = [(costs[row.service, row.environment], row) for row in rows if (row.service, row.environment) in costs]
     requests = sum(row.now.requests for _, row in priced)
     spent = sum(price * row.seconds for price, row in priced)
-    each = cost_of_request(spent, 1.0, requests) if priced else None
-    return None if each is None else each * MILLION
+    cost = cost_of_request(spent, 1.0, requests) if priced else None
+    return None if cost is None else cost * MILLION
 
 
 def _currency(context: Context) -> str:
@@ -342,7 +345,10 @@ def _no_match(context: Context) -> Component:
 def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
     first, last = (page - 1) * _A_PAGE + 1, min(page * _A_PAGE, number)
     view = context.view
-    options = {str(each): (str(each), view.here(n=str(each) if each > 1 else None)) for each in range(1, pages + 1)}
+    options = {
+        str(page_number): (str(page_number), view.here(n=str(page_number) if page_number > 1 else None))
+        for page_number in range(1, pages + 1)
+    }
     return [f"{first} to {last} of {number}", html.Span(className="grow"), link_tabs("Page", options, str(page))]
 
 
@@ -384,13 +390,13 @@ def stage_time_card(context: Context, size: str) -> Component:
 
 def events_card(context: Context, size: str) -> Component:
     # Advice marks do not change a service and are left out.
-    found = [each for each in timeline_events(context) if each.kind != "advice"]
+    events = [event for event in timeline_events(context) if event.kind != "advice"]
     more = link("All events", href=context.view.link("/events"), className="link")
-    if not found:
+    if not events:
         quiet = empty("No events", "No release, incident or other event in this window.")
         return card("Deploys and events", quiet, tools=more, size=size)
-    lines = [_event_line(context, each) for each in found[:_MAX_EVENTS]]
-    left = f"and {len(found) - _MAX_EVENTS} more" if len(found) > _MAX_EVENTS else None
+    lines = [_event_line(context, event) for event in events[:_MAX_EVENTS]]
+    left = f"and {len(events) - _MAX_EVENTS} more" if len(events) > _MAX_EVENTS else None
     return card("Deploys and events", html.Ul(lines, className="log"), tools=more, foot=left, size=size)
 
 
@@ -400,8 +406,8 @@ def released(context: Context) -> pd.DataFrame:
     The first version of a service is not a release.
     """
     view = context.view
-    known = context.source.cached(context.source.read.releases, view.text("env"))
-    later = known[known.duplicated("service")]
+    release_rows = context.source.cached(context.source.read.releases, view.text("env"))
+    later = release_rows[release_rows.duplicated("service")]
     return later[(later["first_seen"] >= view.start) & (later["first_seen"] < view.end)]
 
 

@@ -58,8 +58,8 @@ def traces_table(
     more = {**({"Service": list(map(str, frame["service"]))} if with_service else {}), **columns}
     ranked = are_ranked(frame)
     rows = [
-        _row(record, view, ranked=ranked, more=[column[place] for column in more.values()])
-        for place, record in enumerate(records(frame))
+        _row(record, view, ranked=ranked, more=[column[index] for column in more.values()])
+        for index, record in enumerate(records(frame))
     ]
     return components.table((*_HEAD[:2], *((title, "hide") for title in more), *_HEAD[2:]), rows, name)
 
@@ -199,11 +199,11 @@ class Context:
             return []
         axis = self.axis_of(frame)
         rates = frame["n"].to_numpy(dtype=float) / axis.covered_seconds(frame["at"])
-        return [float(each) for each in (rates[:-1] if self.unfinished(frame["at"], axis) else rates)]
+        return [float(rate) for rate in (rates[:-1] if self.unfinished(frame["at"], axis) else rates)]
 
     def unfinished(self, starts: Iterable[object], axis: TimeAxis) -> bool:
         """Return whether the newest of the steps *starts* is incomplete because agents are still sending its data."""
-        newest = max((_python(each) for each in starts), default=axis.start)
+        newest = max((_python(start) for start in starts), default=axis.start)
         return self.view.live and axis.begin(newest) + axis.step >= axis.end
 
     @property
@@ -262,8 +262,8 @@ class Context:
     def open_incidents(self) -> list[Incident]:
         at = self.view.past_end
         if at is None:
-            return [each for each in self.source.incidents() if each.state == "open"]
-        return [each for each in self.source.incidents_between(at, at + _BUCKET) if each.opened_at <= at]
+            return [incident for incident in self.source.incidents() if incident.state == "open"]
+        return [incident for incident in self.source.incidents_between(at, at + _BUCKET) if incident.opened_at <= at]
 
     @cached_property
     def slo(self) -> SloStatus | None:
@@ -401,12 +401,12 @@ def first_run(source: Source) -> Component:
 
 
 def _collector(source: Source) -> tuple[str, str]:
-    found = max(source.read.collectors(), key=lambda each: each.seen, default=None)
-    if found is None:
+    report = max(source.read.collectors(), key=lambda report: report.seen, default=None)
+    if report is None:
         return "", "No collector has reported to this store yet. Start one with `stagelens up`."
-    host, _, port = found.name.rpartition(":")
+    host, _, port = report.name.rpartition(":")
     where = server_url("127.0.0.1" if host == socket.gethostname() else host, port)
-    seen = f"The collector {found.name} reported {span(max(source.now() - datetime.fromtimestamp(found.seen, UTC), timedelta()))} ago"
+    seen = f"The collector {report.name} reported {span(max(source.now() - datetime.fromtimestamp(report.seen, UTC), timedelta()))} ago"
     if where == f"http://127.0.0.1:{_PORT}":
         return "", f"{seen}. Agents send to {where} by default."
     return f"OTEL_EXPORTER_OTLP_ENDPOINT={where} ", f"{seen}."
@@ -415,8 +415,12 @@ def _collector(source: Source) -> tuple[str, str]:
 def installable(extra: str = "") -> str:
     """Return the argument of `pip install` in a clone of Stagelens; the name if this server came from a package index (PEP 610)."""
     try:
-        found = distribution("stagelens")
+        installed = distribution("stagelens")
     except PackageNotFoundError:
-        found = None
-    name = "stagelens" if found and found.read_text("WHEEL") and not found.read_text("direct_url.json") else "."
+        installed = None
+    name = (
+        "stagelens"
+        if installed and installed.read_text("WHEEL") and not installed.read_text("direct_url.json")
+        else "."
+    )
     return f"'{name}[{extra}]'" if extra else name

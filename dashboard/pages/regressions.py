@@ -54,9 +54,11 @@ def render(context: Context) -> Page:
     if not len(context.source.all_services(context.view.text("env"))):
         return Page("Regressions · Stagelens", trail, no_data(context), "/regressions")
     releases = compare_releases(context)
-    slower = [each for each in releases if each.is_regression]
-    faster = [each for each in releases if each.comparison.verdict.kind == "improvement" and not each.rolled_back]
-    rest = [each for each in releases if each not in slower and each not in faster]
+    slower = [release for release in releases if release.is_regression]
+    faster = [
+        release for release in releases if release.comparison.verdict.kind == "improvement" and not release.rolled_back
+    ]
+    rest = [release for release in releases if release not in slower and release not in faster]
     body: list[Node] = [_head(context, len(releases), len(slower))]
     if slower:
         body.append(panel("Open", lambda: _section("Open", "slower with the newest version, slowest first", slower)))
@@ -92,17 +94,20 @@ def _head(context: Context, compared: int, slower: int) -> Component:
 
 
 def _section(title: str, sub: str, releases: Sequence[Release]) -> Component:
-    return card(title, table(_HEAD, [_row(each) for each in releases], title), sub=sub, flush=True)
+    return card(title, table(_HEAD, [_row(release) for release in releases], title), sub=sub, flush=True)
 
 
 def _row(release: Release) -> Component:
     comparison = release.comparison
-    found, at = comparison.verdict, percentile(comparison.quantile)
+    difference, at = comparison.verdict, percentile(comparison.quantile)
     causes = [html.Span([swatch(stage), text], className="dom") for stage, text in blamed_stages(comparison)[:1]]
     cells = [
-        html.Td([_name(release), *[html.Div(each, className="s mob") for each in causes]]),
+        html.Td([_name(release), *[html.Div(cause, className="s mob") for cause in causes]]),
         html.Td(_since(release), className="muted hide"),
-        html.Td([f"{duration(found.a_value)} → {duration(found.b_value)}", html.Div(at, className="s")], className="r"),
+        html.Td(
+            [f"{duration(difference.a_value)} → {duration(difference.b_value)}", html.Div(at, className="s")],
+            className="r",
+        ),
         html.Td(_change(release), className="r"),
         html.Td(causes, className="hide"),
         html.Td(
@@ -128,14 +133,16 @@ def _since(release: Release) -> str:
 
 
 def _change(release: Release) -> list[Node]:
-    found = release.comparison.verdict
-    ratio = found.ratio
-    if ratio is None or found.ratio_low is None or found.ratio_high is None:
+    comparison = release.comparison.verdict
+    ratio = comparison.ratio
+    if ratio is None or comparison.ratio_low is None or comparison.ratio_high is None:
         return [html.Span(UNKNOWN, className="muted")]
-    high = signed_change(found.ratio_high - 1) if found.ratio_high < _UNKNOWN_END else "unknown"
-    text = f"{signed_change(found.ratio_low - 1)} to {high}"
-    css = f"b {VERDICT_WORDS[found.kind][1]}" if found.has_changed else "muted"
-    size = html.Span(signed_change(ratio - 1) if found.has_changed else change(ratio - 1, certain=False), className=css)
+    high = signed_change(comparison.ratio_high - 1) if comparison.ratio_high < _UNKNOWN_END else "unknown"
+    text = f"{signed_change(comparison.ratio_low - 1)} to {high}"
+    css = f"b {VERDICT_WORDS[comparison.kind][1]}" if comparison.has_changed else "muted"
+    size = html.Span(
+        signed_change(ratio - 1) if comparison.has_changed else change(ratio - 1, certain=False), className=css
+    )
     return [size, html.Div(text, className="s hide", title=f"The 99{THIN}% interval of the change")]
 
 
@@ -158,7 +165,7 @@ def _incident(release: Release) -> Node:
 
 
 def _unchanged(releases: Sequence[Release]) -> Component:
-    rows = [_unchanged_section(each) for each in releases[:_MAX_REST]]
+    rows = [_unchanged_section(release) for release in releases[:_MAX_REST]]
     head = (("Service", ""), ("Verdict", ""), ("Why", "hide"))
     many = f"No difference, or not evaluated: {len(releases)} service{'s' * (len(releases) != 1)}"
     more = len(releases) - len(rows)
@@ -216,7 +223,7 @@ class Release:
 
 
 def regressions(context: Context) -> list[Release]:
-    return [each for each in compare_releases(context) if each.is_regression]
+    return [release for release in compare_releases(context) if release.is_regression]
 
 
 def compare_releases(context: Context) -> list[Release]:
@@ -226,19 +233,22 @@ def compare_releases(context: Context) -> list[Release]:
     its latency changed, or if it served together with the version before; the results are cached, see `ask_past_if_over`.
     """
     source = context.source
-    known = lives(source.cached(source.read.releases, context.view.text("env")), context.view.past_end)
+    periods_by_service = lives(source.cached(source.read.releases, context.view.text("env")), context.view.past_end)
     oldest = min(context.view.start, context.at - LIFETIME)
     incidents = {
-        each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")
+        incident.service: incident
+        for incident in sorted(context.open_incidents, key=lambda incident: incident.severity == "page")
     }
     recent = {
         service: versions
-        for service, versions in known.items()
-        if len(versions) > 1 and max(each.start for each in versions.values()) >= oldest
+        for service, versions in periods_by_service.items()
+        if len(versions) > 1 and max(period.start for period in versions.values()) >= oldest
     }
     read_newest(context, recent)
-    found = [_release(context.of(service), versions, incidents.get(service)) for service, versions in recent.items()]
-    return sorted((each for each in found if each is not None), key=_severity)
+    all_releases = [
+        _release(context.of(service), versions, incidents.get(service)) for service, versions in recent.items()
+    ]
+    return sorted((release for release in all_releases if release is not None), key=_severity)
 
 
 def _release(context: Context, versions: Lives, incident: Incident | None) -> Release | None:
@@ -246,16 +256,16 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
     if pair is None:
         return None
     before, newest = versions[pair.a_name], versions[pair.b_name]
-    found, quantile = verdict_of(context, pair)
-    if found.kind in {"regression", "improvement"}:
+    difference, quantile = verdict_of(context, pair)
+    if difference.kind in {"regression", "improvement"}:
         comparison = compared(context, pair, quantile)
     else:
-        comparison = PairComparison(pair, quantile, found, _NO_STAGES, ())
+        comparison = PairComparison(pair, quantile, difference, _NO_STAGES, ())
     return Release(context, comparison, newest.start, before.end - newest.end > SERVING, incident)
 
 
 def _severity(release: Release) -> tuple[int, bool, float, str]:
-    found = release.comparison.verdict
-    sure = found.ratio_low if (found.ratio or 1.0) >= 1 else found.ratio_high
+    comparison = release.comparison.verdict
+    sure = comparison.ratio_low if (comparison.ratio or 1.0) >= 1 else comparison.ratio_high
     size = abs(math.log(sure)) if sure and math.isfinite(sure) else 0.0
-    return _ORDER[found.kind], release.rolled_back, -size, release.service
+    return _ORDER[comparison.kind], release.rolled_back, -size, release.service

@@ -61,14 +61,14 @@ def render(context: Context) -> Page:
 
 def loads_of(context: Context) -> pd.DataFrame:
     read, view = context.source.read, context.view
-    found = context.source.cached(read.loads, context.service or "", view.text("env"))
-    return found[found["version"] == view.scope["v"]] if "v" in view.scope else found
+    loads = context.source.cached(read.loads, context.service or "", view.text("env"))
+    return loads[loads["version"] == view.scope["v"]] if "v" in view.scope else loads
 
 
 def _body(context: Context) -> list[Node]:
-    found = loads_of(context)
+    loads = loads_of(context)
     counted = replica_table(context).replicas
-    if found.empty and not counted:
+    if loads.empty and not counted:
         text = "An agent reports its process after the first request."
         return [card(None, empty("No start of a replica was reported", text))]
     shown: list[Node] = [
@@ -76,12 +76,12 @@ def _body(context: Context) -> list[Node]:
         _finding(context),
         panel("Latency by replica", lambda: latency_card(context, _MAX_REPLICAS)) if counted else None,
     ]
-    if found.empty:
+    if loads.empty:
         return shown
     return [
         *shown,
-        panel("Replicas", lambda: _replicas_card(context, replicas(found))),
-        panel("What was loaded", lambda: _loads_card(context, found[found["phase"] != LOAD_START.key])),
+        panel("Replicas", lambda: _replicas_card(context, replicas(loads))),
+        panel("What was loaded", lambda: _loads_card(context, loads[loads["phase"] != LOAD_START.key])),
     ]
 
 
@@ -93,42 +93,48 @@ def slow_replica_of(context: Context) -> ReplicaOutlier | None:
     return context.source.cached(slow_replica, context.source.read, context.selection)
 
 
-def slow_sentence(context: Context, found: ReplicaOutlier) -> str:
-    return outlier_sentence(found, clock_or_date(datetime.fromtimestamp(found.onset, UTC), context.view))
+def slow_sentence(context: Context, outlier: ReplicaOutlier) -> str:
+    return outlier_sentence(outlier, clock_or_date(datetime.fromtimestamp(outlier.onset, UTC), context.view))
 
 
 def _slow_line(context: Context) -> Component | None:
-    found = slow_replica_of(context)
-    if found is None:
+    outlier = slow_replica_of(context)
+    if outlier is None:
         return None
     # A host has several replicas, and the filter takes one.
-    own = attributes_text([(REPLICA.key, found.place)]) if found.place != host_of(found.place) else None
-    href = context.view.link("/traces", svc=context.service, at=own, **context.view.scope)
-    about: list[Node] = [f"{_version_note(context, found)}{several(found.requests, 'request')} since then. "]
+    attribute = attributes_text([(REPLICA.key, outlier.place)]) if outlier.place != host_of(outlier.place) else None
+    href = context.view.link("/traces", svc=context.service, at=attribute, **context.view.scope)
+    about: list[Node] = [f"{_version_note(context, outlier)}{several(outlier.requests, 'request')} since then. "]
     inside = [
-        html.Div(slow_sentence(context, found), className="big"),
-        html.Div([*about, link("Its traces →" if own else "Traces →", href=href, className="link")], className="muted"),
+        html.Div(slow_sentence(context, outlier), className="big"),
+        html.Div(
+            [*about, link("Its traces →" if attribute else "Traces →", href=href, className="link")], className="muted"
+        ),
     ]
-    return html.Div([html.Div(inside, className="say"), _silence(context, found)], className="verdict")
+    return html.Div([html.Div(inside, className="say"), _silence(context, outlier)], className="verdict")
 
 
-def _silence(context: Context, found: ReplicaOutlier) -> Component | None:
-    """Return the action that silences the service because of *found*; incidents are of a service, not of a replica."""
-    return service_silence(context, f"slow replica {found.name}")
+def _silence(context: Context, outlier: ReplicaOutlier) -> Component | None:
+    """Return the action that silences the service because of *outlier*; incidents are of a service, not of a replica."""
+    return service_silence(context, f"slow replica {outlier.name}")
 
 
-def _version_note(context: Context, found: ReplicaOutlier) -> str:
+def _version_note(context: Context, outlier: ReplicaOutlier) -> str:
     versions = _versions(loads_of(context))
-    own = {version for place, version in versions.items() if found.place in (place, host_of(place))}
-    counted = [each.place for each in replica_table(context).replicas]
-    others = {versions[place] for place in counted if place in versions and found.place not in (place, host_of(place))}
+    own_versions = {version for place, version in versions.items() if outlier.place in (place, host_of(place))}
+    counted = [counts.place for counts in replica_table(context).replicas]
+    others = {
+        versions[place] for place in counted if place in versions and outlier.place not in (place, host_of(place))
+    }
     return (
-        f"Only this replica runs version {next(iter(own))}. " if len(own) == 1 and others and not own & others else ""
+        f"Only this replica runs version {next(iter(own_versions))}. "
+        if len(own_versions) == 1 and others and not own_versions & others
+        else ""
     )
 
 
-def _versions(found: pd.DataFrame) -> dict[str, str]:
-    newest = found.drop_duplicates("place")
+def _versions(loads: pd.DataFrame) -> dict[str, str]:
+    newest = loads.drop_duplicates("place")
     return {str(place): str(version) for place, version in zip(newest["place"], newest["version"], strict=True)}
 
 
@@ -139,13 +145,13 @@ def latency_card(context: Context, most: int, *, alone: bool = True, is_stated: 
     """
     slow, view = slow_replica_of(context), context.view
 
-    def is_slow(each: ReplicaLatency) -> bool:
-        return slow is not None and slow.place in (each.place, host_of(each.place))
+    def is_slow(replica: ReplicaLatency) -> bool:
+        return slow is not None and slow.place in (replica.place, host_of(replica.place))
 
-    found = sorted(latencies(replica_table(context)), key=lambda each: not is_slow(each))
-    top = max((value for each in found for value in each.medians.tolist() if value == value), default=0.0)  # noqa: PLR0124 - NaN is not equal to itself
-    gpus = {measure: each for measure in _GPU if (each := _gpus(context, found, measure, slow))}
-    machines = _Machines(_started(context, found), gpus)
+    ranked = sorted(latencies(replica_table(context)), key=lambda replica: not is_slow(replica))
+    top = max((value for replica in ranked for value in replica.medians.tolist() if value == value), default=0.0)  # noqa: PLR0124 - NaN is not equal to itself
+    gpus = {measure: by_place for measure in _GPU if (by_place := _gpus(context, ranked, measure, slow))}
+    machines = _Machines(_started(context, ranked), gpus)
     head: list[tuple[Node, str]] = [
         *(("Replica", ""), ("Median over time", ""), ("Requests", "r"), ("p50", "r"), ("p99", "r"), ("vs others", "r")),
         ("Version", "r hide"),
@@ -154,7 +160,7 @@ def latency_card(context: Context, most: int, *, alone: bool = True, is_stated: 
     ]
     now = context.source.now()
     ratio = slow.ratio if slow else None
-    rows = [_latency_row(each, ratio if is_slow(each) else None, top, machines, now) for each in found[:most]]
+    rows = [_latency_row(replica, ratio if is_slow(replica) else None, top, machines, now) for replica in ranked[:most]]
     whole = view.link(service_path(context.service or "", "replicas"), **view.scope)
     said = None
     if slow and not alone:
@@ -163,29 +169,29 @@ def latency_card(context: Context, most: int, *, alone: bool = True, is_stated: 
     return card(
         "Latency by replica",
         [said, table(head, rows, "Latency by replica")],
-        sub=f"{several(len(found), 'replica')} · one scale up to {duration(top)}",
+        sub=f"{several(len(ranked), 'replica')} · one scale up to {duration(top)}",
         tools=None if alone else link("All replicas →", href=whole, className="link"),
-        foot=f"{len(found) - most} other replicas are not shown." if len(found) > most and alone else None,
+        foot=f"{len(ranked) - most} other replicas are not shown." if len(ranked) > most and alone else None,
         flush=said is None,
     )
 
 
 def _latency_row(
-    each: ReplicaLatency, slower: float | None, top: float, machines: _Machines, now: datetime
+    replica: ReplicaLatency, slower: float | None, top: float, machines: _Machines, now: datetime
 ) -> Component:
-    known = machines.started.get(each.place)
-    age = now - known.began if known and known.began else None
+    started = machines.started.get(replica.place)
+    age = now - started.began if started and started.began else None
     cells: list[Component] = [
-        html.Th(html.Span(each.name, className="mono", title=each.place), scope="row"),
-        html.Td(strip([float(value) for value in each.medians], top)),
-        html.Td(count(each.requests), className="r"),
-        html.Td(duration(each.p50), className="r"),
-        html.Td(duration(each.p99), className="r"),
-        html.Td(pill(times(slower), "bad") if slower else times(each.ratio), className="r"),
-        html.Td(known.version if known else UNKNOWN, className="r hide"),
-        *(html.Td(machines.gpu_cell(measure, each.place), className="hide") for measure in machines.gpus),
+        html.Th(html.Span(replica.name, className="mono", title=replica.place), scope="row"),
+        html.Td(strip([float(value) for value in replica.medians], top)),
+        html.Td(count(replica.requests), className="r"),
+        html.Td(duration(replica.p50), className="r"),
+        html.Td(duration(replica.p99), className="r"),
+        html.Td(pill(times(slower), "bad") if slower else times(replica.ratio), className="r"),
+        html.Td(started.version if started else UNKNOWN, className="r hide"),
+        *(html.Td(machines.gpu_cell(measure, replica.place), className="hide") for measure in machines.gpus),
         html.Td(span(age) if age else UNKNOWN, className="r hide"),
-        html.Td(str(known.restarts) if known else UNKNOWN, className="r hide"),
+        html.Td(str(started.restarts) if started else UNKNOWN, className="r hide"),
     ]
     return html.Tr(cells)
 
@@ -206,14 +212,14 @@ class _Machines:
     gpus: Mapping[Measure, Mapping[str, _Gpus]]
 
     def gpu_cell(self, measure: Measure, place: str) -> Node:
-        known = self.gpus[measure].get(place)
-        if known is None:
+        gpu = self.gpus[measure].get(place)
+        if gpu is None:
             return UNKNOWN
         write, top = _GPU[measure][1], 1.0
         if measure.unit != "1":
-            top = max(value for each in self.gpus[measure].values() for value in each.trend if value == value)  # noqa: PLR0124 - NaN is not equal to itself
+            top = max(value for usage in self.gpus[measure].values() for value in usage.trend if value == value)  # noqa: PLR0124 - NaN is not equal to itself
         return html.Div(
-            [strip(known.trend, top, narrow=True), html.Span(write(known.mean), className="num")], className="gauge"
+            [strip(gpu.trend, top, narrow=True), html.Span(write(gpu.mean), className="num")], className="gauge"
         )
 
 
@@ -224,33 +230,37 @@ class _Started:
     restarts: int
 
 
-def _started(context: Context, found: Sequence[ReplicaLatency]) -> dict[str, _Started]:
+def _started(context: Context, rows: Sequence[ReplicaLatency]) -> dict[str, _Started]:
     reported = replicas(loads_of(context))
-    running = [host_of(each.place) for each in found]
-    starts = [host_of(each.name) for each in reported]
-    made: dict[str, _Started] = {}
-    for each in reported:
-        host = host_of(each.name)
+    running = [host_of(latency.place) for latency in rows]
+    starts = [host_of(replica.name) for replica in reported]
+    started: dict[str, _Started] = {}
+    for replica in reported:
+        host = host_of(replica.name)
         processes = max(running.count(host), 1)
-        made.setdefault(each.name, _Started(each.version, each.began, max(starts.count(host) // processes - 1, 0)))
-    return made
+        started.setdefault(
+            replica.name, _Started(replica.version, replica.began, max(starts.count(host) // processes - 1, 0))
+        )
+    return started
 
 
 def _gpus(
-    context: Context, found: Sequence[ReplicaLatency], measure: Measure, slow: ReplicaOutlier | None
+    context: Context, rows: Sequence[ReplicaLatency], measure: Measure, slow: ReplicaOutlier | None
 ) -> dict[str, _Gpus]:
     frame = hardware_frame(context)
-    own = frame[frame["measure"] == measure.key]
-    own = own.assign(host=[host_of(str(place)) for place in own["place"]])
-    steps = gaps_filled(own[["at"]].drop_duplicates(), context.axis_of(frame))["at"]
-    by_host = own.pivot_table(index="at", columns="host", values="mean").reindex(steps)
-    hosts = [host_of(each.place) for each in found]
+    measured = frame[frame["measure"] == measure.key]
+    measured = measured.assign(host=[host_of(str(place)) for place in measured["place"]])
+    steps = gaps_filled(measured[["at"]].drop_duplicates(), context.axis_of(frame))["at"]
+    by_host = measured.pivot_table(index="at", columns="host", values="mean").reindex(steps)
+    hosts = [host_of(replica.place) for replica in rows]
     found_gpus = {
-        each.place: _Gpus(float(by_host[host].mean()), by_host[host].tolist())
-        for each, host in zip(found, hosts, strict=True)
+        replica.place: _Gpus(float(by_host[host].mean()), by_host[host].tolist())
+        for replica, host in zip(rows, hosts, strict=True)
         if host in by_host and hosts.count(host) == 1
     }
-    differs = next((each for each in slow.hardware if each.measure is measure), None) if slow else None
+    differs = (
+        next((difference for difference in slow.hardware if difference.measure is measure), None) if slow else None
+    )
     if slow and differs and slow.place in found_gpus:
         found_gpus[slow.place] = replace(found_gpus[slow.place], mean=differs.own)
     return found_gpus
@@ -262,9 +272,9 @@ def few_replicas_card(context: Context, *, is_stated: bool = False) -> Component
     return latency_card(context, _FEW_REPLICAS, alone=False, is_stated=is_stated)
 
 
-def replicas(found: pd.DataFrame) -> list[Replica]:
-    found_replicas = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
-    return sorted(found_replicas, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
+def replicas(loads: pd.DataFrame) -> list[Replica]:
+    all_replicas = [_replica(records(rows)) for _, rows in loads.groupby("instance", sort=False)]
+    return sorted(all_replicas, key=lambda replica: replica.began.timestamp() if replica.began else 0.0, reverse=True)
 
 
 def _replica(rows: Sequence[dict[str, object]]) -> Replica:
@@ -288,16 +298,17 @@ def _finding(context: Context) -> Component | None:
         for kind in (None, WITHOUT_COLD, ONLY_COLD)
     )
     quantile = next(
-        (each for each in (context.view.percentile, 0.95, 0.9) if has_enough_samples(warm.count, each)), 0.5
+        (candidate for candidate in (context.view.percentile, 0.95, 0.9) if has_enough_samples(warm.count, candidate)),
+        0.5,
     )
-    found, left = everything.quantile(quantile), warm.quantile(quantile)
-    if not cold.count or found is None:
+    estimate, left = everything.quantile(quantile), warm.quantile(quantile)
+    if not cold.count or estimate is None:
         return None
-    name, both = percentile(quantile), duration(found.value)
+    name, both = percentile(quantile), duration(estimate.value)
     first = f"{name} is {both}; all requests were cold."
     if left is not None:
         # The value of a bucket is known up to its bounds.
-        same = found.low <= left.value <= found.high
+        same = estimate.low <= left.value <= estimate.high
         first = f"{name} is {both}, and {duration(left.value)} without cold requests."
         first = f"Cold starts do not affect {name}." if same else first
     rest = f"{several(cold.count, 'request')} of {count(everything.count)} included loading or warm-up."
@@ -305,40 +316,40 @@ def _finding(context: Context) -> Component | None:
     return html.Div(html.Div(inside, className="say"), className="verdict")
 
 
-def _replicas_card(context: Context, found: Sequence[Replica]) -> Component:
+def _replicas_card(context: Context, shown: Sequence[Replica]) -> Component:
     now = context.source.now()
-    sending = sum(each.sends(now) for each in found)
+    sending = sum(replica.sends(now) for replica in shown)
     head = [("", ""), ("Replica", ""), ("Version", "hide"), ("Started", "r"), ("Age", "r"), (LOAD_START.label, "r")]
     head += [(phase.label, "r") for phase in _LOADING]
-    rows = [_replica_row(context, each) for each in found[:_MAX_REPLICAS]]
+    rows = [_replica_row(context, replica) for replica in shown[:_MAX_REPLICAS]]
     sub = f"{sending} sending · each phase excludes nested phases"
-    sub += f" · the newest {_MAX_REPLICAS} of {len(found)}" if len(found) > _MAX_REPLICAS else ""
+    sub += f" · the newest {_MAX_REPLICAS} of {len(shown)}" if len(shown) > _MAX_REPLICAS else ""
     return card("Replicas", table(head, rows, "Replicas"), sub=sub, flush=True)
 
 
-def _replica_row(context: Context, found: Replica) -> Component:
+def _replica_row(context: Context, replica: Replica) -> Component:
     now = context.source.now()
-    sends, began = found.sends(now), found.began
+    sends, began = replica.sends(now), replica.began
     shape, word = ("good", "Sending") if sends else ("none", "Silent")
     cells: list[Component] = [
         html.Td(html.Span([html.I(className=f"dot {shape}"), word], className=f"pill {shape}")),
-        html.Td(found.name, className="mono", title=found.instance),
-        html.Td(found.version, className="hide"),
+        html.Td(replica.name, className="mono", title=replica.instance),
+        html.Td(replica.version, className="hide"),
         html.Td(day(began.astimezone(context.view.zone)) if began else UNKNOWN, className="r"),
         html.Td(span(now - began) if began and sends else UNKNOWN, className="r"),
     ]
     phases = (LOAD_START, *_LOADING)
-    seconds = (found.seconds.get(phase.key) for phase in phases)
-    cells += [html.Td(UNKNOWN if each is None else duration(each), className="r") for each in seconds]
+    seconds = (replica.seconds.get(phase.key) for phase in phases)
+    cells += [html.Td(UNKNOWN if value is None else duration(value), className="r") for value in seconds]
     return html.Tr(cells)
 
 
-def _loads_card(context: Context, found: pd.DataFrame) -> Component:
-    if found.empty:
+def _loads_card(context: Context, loads: pd.DataFrame) -> Component:
+    if loads.empty:
         return card("What was loaded", empty("No load took 1 ms or longer"))
     head = [("Ended", ""), ("Replica", ""), ("Phase", ""), ("Model", ""), ("Input", "hide"), ("Took", "r")]
-    rows = [_load_row(context, each) for each in records(found.head(_MAX_LOADS))]
-    sub = f"the last {_MAX_LOADS} of {len(found)}" if len(found) > _MAX_LOADS else None
+    rows = [_load_row(context, record) for record in records(loads.head(_MAX_LOADS))]
+    sub = f"the last {_MAX_LOADS} of {len(loads)}" if len(loads) > _MAX_LOADS else None
     return card("What was loaded", table(head, rows, "What was loaded"), sub=sub, flush=True)
 
 

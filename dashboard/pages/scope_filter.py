@@ -30,7 +30,7 @@ def scope_menu(context: Context, key: str) -> Component | None:
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - a single value is no choice
         return None
     options = {"": (f"Any {name}", view.here(**{key: None}))}
-    options |= {each: (each, view.here(**{key: each})) for each in names[:_MOST]}
+    options |= {choice: (choice, view.here(**{key: choice})) for choice in names[:_MOST]}
     more = field(key, chosen, names[0]) if len(names) > _MOST else None
     # The selected value is shown in its chip.
     shown = f"{'Another' if chosen else 'Any'} {name}"
@@ -56,10 +56,10 @@ def blocking_filters(context: Context) -> list[str]:
 
 def no_matching_request(context: Context, keys: list[str]) -> Component:
     view = context.view
-    found = {key: _requests_without(context, [key]) for key in keys}
+    counts = {key: _requests_without(context, [key]) for key in keys}
     left = [
         f"{count(n)} {'cold and warm' if key == 'cold' else f'without {_words(view, key)}'}"
-        for key, n in found.items()
+        for key, n in counts.items()
         if n
     ]
     text = f"There are {', and '.join(left)}." if left else "Remove these filters to show requests."
@@ -75,7 +75,7 @@ def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
             href=view.here(**{key: None}),
             className="btn pri" if first else "btn",
         )
-        for first, key in ((not place, key) for place, key in enumerate(keys))
+        for first, key in ((not index, key) for index, key in enumerate(keys))
     ]
 
 
@@ -158,11 +158,11 @@ def field(
     listed = f"suggested-{key}" if suggested else ""
     data = {"data-field": key, "data-value": value, "data-example": example, "data-name": name}
     data |= {"data-before": before, "data-list": listed}
-    place = html.Span(className="field", **attributes({each: text for each, text in data.items() if text}))
+    box = html.Span(className="field", **attributes({attribute: text for attribute, text in data.items() if text}))
     if not suggested:
-        return place
+        return box
     options = [html.Option(value=text, label=note) for text, note in suggested.items()]
-    return html.Div([place, html.Datalist(options, id=listed)])
+    return html.Div([box, html.Datalist(options, id=listed)])
 
 
 def option_link(text: str, href: str, number: str = "", *, on: bool = False) -> Component:

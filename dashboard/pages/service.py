@@ -142,12 +142,12 @@ def _tiles(context: Context, now: Measures) -> Component:
 def _latency_tile(context: Context, quantile: float, now: Measures, series: pd.DataFrame) -> Component:
     """Return a percentile as a tile: a number, or its error bounds if the chart shows those."""
     name = percentile(quantile)
-    sparkline = spark([float(each) for each in series[name]]) if len(series) else None
+    sparkline = spark([float(point) for point in series[name]]) if len(series) else None
     if not has_enough_samples(now.requests, quantile):
         return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(samples_needed(quantile))}", None)
     row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
-    found = compared_latency(context, quantile)
-    below = _change_words(context, found.growth, certain=found.has_changed) if found else None
+    comparison = compared_latency(context, quantile)
+    below = _change_words(context, comparison.growth, certain=comparison.has_changed) if comparison else None
     if not has_wide_bucket(row)[0]:
         return duration_tile(name, float(row["value_seconds"].iloc[0]), below, sparkline)
     value = interval(float(row["low_seconds"].iloc[0]), float(row["high_seconds"].iloc[0]))
@@ -159,8 +159,8 @@ def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
     moved = ratio_of(now.error_ratio, before.error_ratio)
     if moved is None:
         return counts
-    found = compare_failures(before.errors, before.requests, now.errors, now.requests)
-    return html.Span(_change_words(context, moved, certain=found.is_certain), title=counts)
+    difference = compare_failures(before.errors, before.requests, now.errors, now.requests)
+    return html.Span(_change_words(context, moved, certain=difference.is_certain), title=counts)
 
 
 def _change_words(
@@ -180,12 +180,12 @@ def _cost_tile(context: Context, now: Measures, before: Measures, *, certain: bo
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
     if costs is None or per_hour is None or view.scope:
         return None
-    each = cost_of_request(per_hour, context.seconds, now.requests)
-    if each is None:
+    cost = cost_of_request(per_hour, context.seconds, now.requests)
+    if cost is None:
         return None
-    moved = ratio_of(each, cost_of_request(per_hour, context.previous_seconds, before.requests))
+    moved = ratio_of(cost, cost_of_request(per_hour, context.previous_seconds, before.requests))
     below = _change_words(context, moved, certain=certain) or f"{money(per_hour, costs.currency)} per hour"
-    return tile("Cost per 1 M", money(each * MILLION, costs.currency), "", below)
+    return tile("Cost per 1 M", money(cost * MILLION, costs.currency), "", below)
 
 
 def _waiting_tile(now: Measures) -> Component | None:
@@ -210,14 +210,14 @@ def _unattributed_note(context: Context, now: Measures) -> Component | None:
 
 
 def _budget_tile(context: Context) -> Component | None:
-    found = context.slo
-    if found is None or found.budget_left is None:
+    status = context.slo
+    if status is None or status.budget_left is None:
         return None
-    other = slo_scope_note(found.slo, context.selection)
+    other = slo_scope_note(status.slo, context.selection)
     below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
-    below += burn_note(found, context.view)
-    promise = f"{found.slo.name}: {found.slo.in_words()}"
-    return tile("Error budget", *budget_tile_words(found), html.Span(below, title=promise))
+    below += burn_note(status, context.view)
+    promise = f"{status.slo.name}: {status.slo.in_words()}"
+    return tile("Error budget", *budget_tile_words(status), html.Span(below, title=promise))
 
 
 def _inspector(context: Context) -> Component:
@@ -290,7 +290,9 @@ def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
 def nearest_in_rank(exemplars: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
     """Return the requests of *exemplars* (see `read.exemplars`) whose ranks are nearest to *quantile*, slowest first."""
     chosen = exemplars.dropna(subset="rank")
-    away = [abs(place(min(float(each), 0.999999), even=False) - place(quantile, even=False)) for each in chosen["rank"]]
+    away = [
+        abs(place(min(float(share), 0.999999), even=False) - place(quantile, even=False)) for share in chosen["rank"]
+    ]
     near = chosen.assign(away=away).nsmallest(limit, "away").sort_values("rank", ascending=False)
     return near.drop(columns="away")
 
@@ -317,7 +319,7 @@ def inspector(
     added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in _stages_with_time(frame)}
     order = sorted(added, key=lambda stage: -added[stage])
     error = errors[shown] if errors else 0.0
-    widest = max([abs(each) for each in added.values() if abs(each) > error] + [1e-9])
+    widest = max([abs(seconds) for seconds in added.values() if abs(seconds) > error] + [1e-9])
     mixed: list[Mixture] = mixtures(dominants, frame) if dominants is not None else [None for _ in range(len(frame))]
     held = _stall_sentences(stalls, frame) if stalls is not None else [""] * len(frame)
     values: dict[str, Any] = {
@@ -326,7 +328,7 @@ def inspector(
         "shares": _share_intervals(shares, frame) if shares is not None else {},
         "default": shown,
         "widest": _rounded(widest),
-        "errors": [_rounded(each) for each in errors] or [0.0] * len(frame),
+        "errors": [_rounded(error) for error in errors] or [0.0] * len(frame),
     }
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
@@ -336,12 +338,12 @@ def inspector(
         )
         for stage in order
     ]
-    notes_of = [_percentile_notes(values, each) for each in range(len(frame))]
+    notes_of = [_percentile_notes(values, index) for index in range(len(frame))]
     notes = [
         html.Span([*_gap_sentence(order, added, now - before, error, named), _advice_link(advice)]),
         called if order[:1] == ["dependency"] else None,
         _hover_text("aside", notes_of[shown], notes_of),
-        _hidden_stages_note([each for each in added if each in hidden], show_all),
+        _hidden_stages_note([stage for stage in added if stage in hidden], show_all),
     ]
     return card(
         "What the tail adds",
@@ -359,14 +361,14 @@ def inspector(
 
 
 def _share_intervals(shares: pd.DataFrame, frame: pd.DataFrame) -> dict[str, list[list[int]]]:
-    found = {
+    intervals = {
         (str(stage), float(at)): [round(low * 100), round(high * 100)]
         for stage, at, low, high in zip(
-            *(shares[each] for each in ("stage", "percentile", "low_share", "high_share")), strict=True
+            *(shares[column] for column in ("stage", "percentile", "low_share", "high_share")), strict=True
         )
     }
-    percentiles = [float(each) for each in frame["percentile"]]
-    return {stage: [found.get((stage, at), [0, 0]) for at in percentiles] for stage in _stages_with_time(frame)}
+    percentiles = [float(quantile) for quantile in frame["percentile"]]
+    return {stage: [intervals.get((stage, at), [0, 0]) for at in percentiles] for stage in _stages_with_time(frame)}
 
 
 def _share_text(values: Mapping[str, Any], stage: str) -> str | None:
@@ -390,14 +392,14 @@ def _inspector_table(rows: list[Component], named: str, foot: Component) -> Comp
 
 
 def _stages_with_time(frame: pd.DataFrame) -> list[str]:
-    return [str(each) for each in frame.columns if each not in COLUMNS and float(frame[each].sum()) > 0]
+    return [str(column) for column in frame.columns if column not in COLUMNS and float(frame[column].sum()) > 0]
 
 
 def mixtures(dominants: pd.DataFrame, frame: pd.DataFrame) -> list[Mixture]:
-    found: dict[float, list[tuple[str, float]]] = {}
+    parts: dict[float, list[tuple[str, float]]] = {}
     for quantile, stage, share in zip(dominants["percentile"], dominants["stage"], dominants["share"], strict=True):
-        found.setdefault(float(quantile), []).append((str(stage), float(share)))
-    return [_mixture(found.get(float(each), [])) for each in frame["percentile"]]
+        parts.setdefault(float(quantile), []).append((str(stage), float(share)))
+    return [_mixture(parts.get(float(quantile), [])) for quantile in frame["percentile"]]
 
 
 def _mixture(shares: list[tuple[str, float]]) -> Mixture:
@@ -408,10 +410,10 @@ def _mixture(shares: list[tuple[str, float]]) -> Mixture:
 
 
 def _stall_sentences(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    known = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
-    seconds = records(known.reindex(frame["percentile"], fill_value=0.0))
+    stalls_by_percentile = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
+    seconds = records(stalls_by_percentile.reindex(frame["percentile"], fill_value=0.0))
     rows = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
-    return [stall_sentence(each, float(value), _percentile_name(float(quantile))) for each, value, quantile in rows]
+    return [stall_sentence(record, float(value), _percentile_name(float(quantile))) for record, value, quantile in rows]
 
 
 def _percentile_name(quantile: float) -> str:
@@ -421,18 +423,20 @@ def _percentile_name(quantile: float) -> str:
 def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
     stages = _stages_with_time(frame)
     wide = has_wide_bucket(frame)
-    causes = sorted({stage for each in mixed if each for stage in (each[0], each[2])}, key=position)
+    causes = sorted({stage for mixture in mixed if mixture for stage in (mixture[0], mixture[2])}, key=position)
     return {
         "base": {stage: _rounded(base.get(stage, 0.0)) for stage in stages},
-        "stages": {stage: [_rounded(float(each)) for each in frame[stage]] for stage in stages},
-        "percentiles": [_percentile_name(float(each)) for each in frame["percentile"]],
+        "stages": {stage: [_rounded(float(seconds)) for seconds in frame[stage]] for stage in stages},
+        "percentiles": [_percentile_name(float(quantile)) for quantile in frame["percentile"]],
         "bands": [_bounds_words(record) for record in records(frame[list(COLUMNS)])],
-        "wide": [int(each) for each in wide],
+        "wide": [int(flag) for flag in wide],
         "fixed": _FIXED,
-        "causes": [label(each) for each in causes],
+        "causes": [label(cause) for cause in causes],
         "mixed": [
-            [causes.index(each[0]), round(each[1] * 100), causes.index(each[2]), round(each[3] * 100)] if each else 0
-            for each in mixed
+            [causes.index(mixture[0]), round(mixture[1] * 100), causes.index(mixture[2]), round(mixture[3] * 100)]
+            if mixture
+            else 0
+            for mixture in mixed
         ],
     }
 
@@ -504,7 +508,7 @@ def _advice_link(advice: str | None) -> Node:
 def _hidden_stages_note(hidden: Collection[str], show_all: str | None) -> Component | None:
     if not hidden:
         return None
-    names = ", ".join(label(each) for each in sorted(hidden, key=position))
+    names = ", ".join(label(stage) for stage in sorted(hidden, key=position))
     return html.Span([f"Not in the charts: {names}. ", link("Show all", href=show_all or "", className="link")])
 
 

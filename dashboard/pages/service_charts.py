@@ -87,16 +87,16 @@ def percentile_table(frame: pd.DataFrame) -> pd.DataFrame:
         "low_seconds": "at least (s)",
         "high_seconds": "at most (s)",
     }
-    stages = {each: f"{label(each)} (s)" for each in stages_of(frame, COLUMNS)}
-    made = frame[[*names, *stages]].rename(columns=names | stages)
-    return made.assign(percentile=[percentile(float(each)) for each in frame["percentile"]])
+    stages = {stage: f"{label(stage)} (s)" for stage in stages_of(frame, COLUMNS)}
+    table = frame[[*names, *stages]].rename(columns=names | stages)
+    return table.assign(percentile=[percentile(float(quantile)) for quantile in frame["percentile"]])
 
 
 def population(frame: pd.DataFrame) -> str:
     requests = int(frame.attrs.get("requests", 0))
-    missing = next((each for each in MARKS if not has_enough_samples(requests, each)), None)
+    missing = next((mark for mark in MARKS if not has_enough_samples(requests, mark)), None)
     if missing is not None:
-        shown = [each for each in MARKS if has_enough_samples(requests, each)]
+        shown = [mark for mark in MARKS if has_enough_samples(requests, mark)]
         highest = f"{percentile(shown[-1])} shown, " if shown else ""
         return f"{whole(requests)} requests: {highest}{percentile(missing)} needs {whole(samples_needed(missing))}"
     how = "intervals: fixed buckets" if has_wide_bucket(frame).any() else "exact, not sampled"
@@ -104,7 +104,7 @@ def population(frame: pd.DataFrame) -> str:
 
 
 def help_button(name: str, paragraphs: tuple[str, ...]) -> Component:
-    content: list[Node] = [html.P(each) for each in paragraphs]
+    content: list[Node] = [html.P(paragraph) for paragraph in paragraphs]
     mark = html.Summary("?", className="btn icon", **attributes({"aria-label": name}))
     return html.Details([mark, html.Div(content, className="pop says")], className="menu")
 
@@ -144,7 +144,7 @@ def _too_few(context: Context) -> Component:
 
 
 def hidden_in(context: Context) -> frozenset[str]:
-    return frozenset(each for each in (context.view.text("hide") or "").split(",") if each)
+    return frozenset(stage for stage in (context.view.text("hide") or "").split(",") if stage)
 
 
 def over_time_card(context: Context, size: str = "c6") -> Component:
@@ -155,7 +155,10 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     tools = switch("Percentile", "t", options, chosen, chart_name="over", default="99")
     spoken = _over_time_words(frame, figure["subtitle"], context.axis)
     drawn = chart("over", figure, spoken, 290, frame=over_time_table(frame), stages=_every_stage(context))
-    notes = [_step_note(frame, *each, span(context.axis_of(frame).step)) for each in OVER_TIME.values()]
+    notes = [
+        _step_note(frame, *quantile_and_column, span(context.axis_of(frame).step))
+        for quantile_and_column in OVER_TIME.values()
+    ]
     return card("Breakdown over time", drawn, sub=steady(html.Span(figure["subtitle"]), notes), tools=tools, size=size)
 
 
@@ -179,7 +182,7 @@ def over_time_chart(context: Context) -> Figure:
 
 def over_time_table(frame: pd.DataFrame) -> pd.DataFrame:
     names = {"at": "time", "n": "requests", "value_seconds": "latency (s)"}
-    stages = {each: f"{label(each)} (s)" for each in stages_of(frame, OVER_TIME_COLUMNS)}
+    stages = {stage: f"{label(stage)} (s)" for stage in stages_of(frame, OVER_TIME_COLUMNS)}
     return frame[[*names, *stages]].rename(columns=names | stages)
 
 
@@ -209,7 +212,7 @@ def heat_chart(context: Context) -> Figure:
         quantiles,
         context.axis_of(cells),
         by_stage=by_stage,
-        exemplars=[{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in retained],
+        exemplars=[{**record, "at": pd.Timestamp(record["at"]).to_pydatetime(warn=False)} for record in retained],
         versions=context.releases,
         reported=_marked_events(context),
         threshold_seconds=context.threshold_seconds,
@@ -220,7 +223,7 @@ def heat_chart(context: Context) -> Figure:
         figure["layout"]["dragmode"] = "select"
     selected = selected_requests(context.view)
     if selected is not None:
-        x0, x1 = (context.axis.place(datetime.fromtimestamp(each, UTC)) for each in (selected.start, selected.end))
+        x0, x1 = (context.axis.place(datetime.fromtimestamp(moment, UTC)) for moment in (selected.start, selected.end))
         figure["layout"]["shapes"].append(outline(x0, x1, selected.low, selected.high))
     return figure
 
@@ -236,15 +239,15 @@ def heat_table(cells: pd.DataFrame) -> pd.DataFrame:
         "second": "then",
         "second_share": "of them too (ratio)",
     }
-    made = cells[list(names)].rename(columns=names)
-    return made.assign(
-        **{name: [label(str(each)) if each else "" for each in made[name]] for name in ("mostly", "then")}
+    table = cells[list(names)].rename(columns=names)
+    return table.assign(
+        **{name: [label(str(stage)) if stage else "" for stage in table[name]] for name in ("mostly", "then")}
     )
 
 
 def _every_stage(context: Context) -> tuple[str, ...]:
-    found = context.source.cached(context.source.read.stage_latency, context.selection)
-    return tuple(sorted(found, key=position))
+    histograms = context.source.cached(context.source.read.stage_latency, context.selection)
+    return tuple(sorted(histograms, key=position))
 
 
 def _over_time(context: Context) -> pd.DataFrame:
@@ -259,13 +262,19 @@ def _cells(context: Context) -> pd.DataFrame:
 
 
 def _alerts(context: Context) -> list[Alert]:
-    own = [
-        each
-        for each in context.source.incidents_between(context.axis.start, context.axis.end)
-        if each.service == context.service and matches_selection(each.where, context.selection)
+    incidents = [
+        incident
+        for incident in context.source.incidents_between(context.axis.start, context.axis.end)
+        if incident.service == context.service and matches_selection(incident.where, context.selection)
     ]
-    shown = sorted((each for each in own if each.opened_at < context.axis.end), key=lambda each: each.opened_at)
-    return [Alert(each.opened_at, each.resolved_at, each.name, each.severity == "page") for each in shown]
+    shown = sorted(
+        (incident for incident in incidents if incident.opened_at < context.axis.end),
+        key=lambda incident: incident.opened_at,
+    )
+    return [
+        Alert(incident.opened_at, incident.resolved_at, incident.name, incident.severity == "page")
+        for incident in shown
+    ]
 
 
 def _marked_events(context: Context) -> dict[datetime, str]:

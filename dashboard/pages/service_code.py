@@ -42,9 +42,14 @@ _FULL_GROWTH, _COLOURS = 0.5, 3
 
 
 def source_link(
-    context: Context | None, each: FunctionTime | FunctionGrowth, text: Node, *, service: str = "", version: str = ""
+    context: Context | None,
+    function: FunctionTime | FunctionGrowth,
+    text: Node,
+    *,
+    service: str = "",
+    version: str = "",
 ) -> Node:
-    """Return *text* as a link to the code of *each*; unchanged without STAGELENS_SOURCE_URL, and for code of libraries.
+    """Return *text* as a link to the code of *function*; unchanged without STAGELENS_SOURCE_URL, and for code of libraries.
 
     The version is the selected one, or the newest one of the page's service.
     """
@@ -55,29 +60,31 @@ def source_link(
     version = version or context.view.scope.get("v", "")
     if not version and service == context.service and not context.versions.empty:
         version = str(context.versions["version"].iloc[-1])
-    address = source_address(template, each, service=service, version=version)
+    address = source_address(template, function, service=service, version=version)
     if address is None:
         return text
     return html.A(text, href=address, className="link", target="_blank", rel="noopener noreferrer")
 
 
 def source_address(
-    template: str, each: FunctionTime | FunctionGrowth, *, service: str = "", version: str = ""
+    template: str, function: FunctionTime | FunctionGrowth, *, service: str = "", version: str = ""
 ) -> str | None:
-    """Return the URL of the code of *each*; None if a value that *template* needs is unknown, and for code of libraries.
+    """Return the URL of the code of *function*; None if a value that *template* needs is unknown, and for code of libraries.
 
     >>> grown = FunctionGrowth("queue", "resize", 1, 2, 1, module="shop.serve", function="resize", file="shop/serve.py", line=41)
     >>> source_address("https://git.example/{version}/{file}#L{line}", grown, version="v1/a b")
     'https://git.example/v1%2Fa%20b/shop/serve.py#L41'
     """
-    parts = each.file.split("/")
-    values = {"file": quote(each.file), "line": str(each.line or ""), "version": quote(version, safe="")}
-    values |= {name: quote(text, safe="") for name, text in (("module", each.module), ("function", each.function))}
+    parts = function.file.split("/")
+    values = {"file": quote(function.file), "line": str(function.line or ""), "version": quote(version, safe="")}
+    values |= {
+        name: quote(text, safe="") for name, text in (("module", function.module), ("function", function.function))
+    }
     values["service"] = quote(service, safe="")
     # A path outside of the repository, or one that was cut, leads elsewhere.
-    inside = all(parts) and not {".", ".."} & {*parts} and len(each.file) < MAX_PART and "<" not in each.file
-    known = all(values[name] for _, name, _, _ in Formatter().parse(template) if name)
-    return template.format_map(values) if inside and known and not each.is_library else None
+    inside = all(parts) and not {".", ".."} & {*parts} and len(function.file) < MAX_PART and "<" not in function.file
+    is_complete = all(values[name] for _, name, _, _ in Formatter().parse(template) if name)
+    return template.format_map(values) if inside and is_complete and not function.is_library else None
 
 
 def code_card(context: Context) -> Component | None:
@@ -102,7 +109,7 @@ def code_card(context: Context) -> Component | None:
 
 def profile_of_selection(context: Context, selected: SlowRequests) -> ProfileBand:
     about = context.selection
-    ends = (datetime.fromtimestamp(each, UTC) for each in (selected.start, selected.end))
+    ends = (datetime.fromtimestamp(moment, UTC) for moment in (selected.start, selected.end))
     start, end = context.source.whole_window(*ends)
     part = replace(about, start=max(start, about.start), end=min(end, about.end))
     read = context.source.read
@@ -131,45 +138,45 @@ def functions_card(
     if tail.sampled <= 0 and median.sampled <= 0:
         return None
     title = f"Your code {which}"
-    shown = [each for each in functions(tail, median) if each.tail_self_ms >= _LEAST_MS][:_MAX_FUNCTIONS]
+    shown = [function for function in functions(tail, median) if function.tail_self_ms >= _LEAST_MS][:_MAX_FUNCTIONS]
     if not tail.is_sufficient:
         text = f"The profiler has sampled {int(tail.sampled)} of the requests {which}, and needs {MIN_SAMPLED}."
         return card(title, empty("Too few samples", f"{text} Send more requests, or select a longer time range."))
     if not shown:
         return card(title, empty("No functions", f"No function takes {_LEAST_MS} ms of the requests {which}."))
-    widest = max(max(each.tail_self_ms, each.median_self_ms or 0.0) for each in shown)
+    widest = max(max(function.tail_self_ms, function.median_self_ms or 0.0) for function in shown)
     columns = [("Stage", ""), ("Function", ""), (head, ""), ("p50", "hide"), ("Of stage", "r hide")]
-    rows = [_row(each, widest, number, context) for number, each in enumerate(shown)]
+    rows = [_row(function, widest, number, context) for number, function in enumerate(shown)]
     name = f"Functions {which} and at the median"
-    found = table([*columns, ("Make it a stage", "hide")], rows, name, css="codes")
+    component = table([*columns, ("Make it a stage", "hide")], rows, name, css="codes")
     stage = _largest_stage(shown)
     return card(
         title,
-        [found, _flame_part(stage, flame_graph(stage, tail, median), which)],
+        [component, _flame_part(stage, flame_graph(stage, tail, median), which)],
         sub=f"estimated from samples; time in libraries counts for the function that called them{note}",
         flush=True,
     )
 
 
-def _row(each: FunctionTime, widest: float, number: int, context: Context | None) -> Component:
+def _row(function: FunctionTime, widest: float, number: int, context: Context | None) -> Component:
     return html.Tr(
         [
-            html.Td(stage_name(each.stage)),
-            html.Td(_name(each, context), title=f"{each.module}:{each.function} in {each.file}"),
-            html.Td(time_bar(each.tail_self_ms, widest)),
-            html.Td(time_bar(each.median_self_ms, widest), className="hide"),
-            html.Td(percent(each.share), className="r muted hide"),
-            html.Td(option_to_copy(each.stage_option, f"code-option-{number}"), className="hide"),
+            html.Td(stage_name(function.stage)),
+            html.Td(_name(function, context), title=f"{function.module}:{function.function} in {function.file}"),
+            html.Td(time_bar(function.tail_self_ms, widest)),
+            html.Td(time_bar(function.median_self_ms, widest), className="hide"),
+            html.Td(percent(function.share), className="r muted hide"),
+            html.Td(option_to_copy(function.stage_option, f"code-option-{number}"), className="hide"),
         ]
     )
 
 
-def _name(each: FunctionTime, context: Context | None) -> Component:
-    short = each.function.rpartition("<locals>.")[2] or each.function
-    file: Node = html.Span(each.place, className="cut")
-    wait = f", waiting in {each.wait}" if each.wait else ""
-    place = html.Div([source_link(context, each, file), wait], className="s mono")
-    return html.Div([html.Div(html.Span(short, className="cut"), className="mono"), place])
+def _name(function: FunctionTime, context: Context | None) -> Component:
+    short = function.function.rpartition("<locals>.")[2] or function.function
+    file: Node = html.Span(function.place, className="cut")
+    wait = f", waiting in {function.wait}" if function.wait else ""
+    location = html.Div([source_link(context, function, file), wait], className="s mono")
+    return html.Div([html.Div(html.Span(short, className="cut"), className="mono"), location])
 
 
 def time_bar(ms: float | None, widest: float) -> Component:
@@ -191,8 +198,8 @@ def option_to_copy(text: str, name: str) -> Node:
 
 def _largest_stage(shown: list[FunctionTime]) -> str:
     spent: dict[str, float] = {}
-    for each in shown:
-        spent[each.stage] = spent.get(each.stage, 0.0) + each.tail_self_ms
+    for function in shown:
+        spent[function.stage] = spent.get(function.stage, 0.0) + function.tail_self_ms
     return max(spent, key=lambda stage: spent[stage])
 
 
@@ -210,11 +217,11 @@ def _flame_part(stage: str, root: CodeNode, which: str) -> Component:
 
 def _flame_node(node: CodeNode, whole: float, depth: int, name: str) -> Component:
     change = "" if node.median_ms is None else f", p50 {duration(node.median_ms / 1e3)}"
-    place = f" ({node.place})" if node.place else ""
+    file_and_line = f" ({node.place})" if node.place else ""
     bar = html.Div(
         name,
         className=f"fl {_colour(node, whole)}",
-        title=f"{node.name}{place}: {duration(node.tail_ms / 1e3)}{change}",
+        title=f"{node.name}{file_and_line}: {duration(node.tail_ms / 1e3)}{change}",
     )
     called = [
         html.Div(

@@ -48,9 +48,9 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
     title = f"{service} · {_TITLES[tab]} · Stagelens" if tab else f"{service} · Stagelens"
     trail: list[tuple[str, str | None]] = [("Services", view.link("/"))]
     trail += [(service, view.link(service_path(service))), (_TITLES[tab], None)] if tab else [(service, None)]
-    place = service_path(service)
+    path = service_path(service)
     if context.versions.empty:
-        return Page(title, trail, [_unknown(context)], place)
+        return Page(title, trail, [_unknown(context)], path)
     body: list[Node] = [
         _head(context, tab),
         service_tabs(context, tab),
@@ -60,7 +60,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
         *excluded_notes(context),
     ]
     body += build() if measure(context.source, context.selection).requests else _without_data(context)
-    return Page(title, trail, body, place)
+    return Page(title, trail, body, path)
 
 
 def _unknown(context: Context) -> Component:
@@ -146,7 +146,7 @@ def _history(context: Context, tab: str) -> Component | None:
     silence = context.silence if tab else None
     silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
     parts: list[Node] = [
-        each for each in (context.young or None, " · " if silent and context.young else None, silent) if each
+        part for part in (context.young or None, " · " if silent and context.young else None, silent) if part
     ]
     return html.P(parts, className="sub") if parts else None
 
@@ -154,15 +154,15 @@ def _history(context: Context, tab: str) -> Component | None:
 def _models(context: Context, names: list[str]) -> list[Node]:
     chosen = context.view.scope.get("m")
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
-        return [pill(each, "out") for each in names]
+        return [pill(name, "out") for name in names]
     shown = names[:_MAX_MODELS]
     links: list[Node] = [
         link(
-            pill(each, "out on" if each == chosen else "out"),
-            href=context.view.here(m=None if each == chosen else each),
-            title="Show all models" if each == chosen else "Show the requests of this model",
+            pill(model, "out on" if model == chosen else "out"),
+            href=context.view.here(m=None if model == chosen else model),
+            title="Show all models" if model == chosen else "Show the requests of this model",
         )
-        for each in (shown if chosen is None or chosen in shown else [chosen, *shown[:-1]])
+        for model in (shown if chosen is None or chosen in shown else [chosen, *shown[:-1]])
     ]
     return [*links, pill(f"+{len(names) - len(shown)}", "out")] if len(names) > len(shown) else links
 
@@ -177,7 +177,7 @@ def _actions(context: Context) -> Component | None:
     if len(context.versions) > 1:
         href = view.link("/compare", svc=context.service, **view.scope_of_all_versions)
         actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))
-    shown = [each for each in actions if each is not None]
+    shown = [node for node in actions if node is not None]
     return html.Div(shown, className="pick") if shown else None
 
 
@@ -187,8 +187,8 @@ def _without_data(context: Context) -> list[Node]:
         return [no_matching_request(context, keys)]
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
     retained = f"Retained data starts on {first:%-d %b %H:%M}."
-    known = context.source.all_services()
-    if not known.loc[known["service"] == context.service, "requests"].any():
+    services = context.source.all_services()
+    if not services.loc[services["service"] == context.service, "requests"].any():
         return [empty_page_card(*NO_REQUEST_YET, retained)]
     last, part = context.versions["last_seen"].max(), scope_text(view)
     is_stopped = context.silence is not None and not part and not records_nothing(context)
@@ -211,8 +211,8 @@ def _unserved_note(context: Context) -> Component | None:
 
 
 def suspect_note(context: Context) -> Component | None:
-    found = context.source.cached(context.source.read.streams, context.selection, SUSPECT_REPORT)
-    calls = {dialect: each.count for dialect, each in found.items() if each.count}
+    histograms = context.source.cached(context.source.read.streams, context.selection, SUSPECT_REPORT)
+    calls = {dialect: histogram.count for dialect, histogram in histograms.items() if histogram.count}
     if not calls:
         return None
     by_dialect = ", ".join(
@@ -228,13 +228,13 @@ def suspect_note(context: Context) -> Component | None:
 def agent_cost(context: Context) -> Component | None:
     costs = _agent_streams(context, AGENT_COST)
     counted = [costs[level] for level in costs if level != AGENT_LEVELS[-1]]
-    requests = sum(each.count for each in counted)
+    requests = sum(histogram.count for histogram in counted)
     if not requests:
         return None
     whole = context.source.cached(context.source.read.latency, _any_model(context))
-    spent = sum(each.sum for each in counted) / requests
+    spent = sum(histogram.sum for histogram in counted) / requests
     share = f" ({percent(spent * whole.count / whole.sum, 2)} of its time)" if whole.sum else ""
-    behind = sum(each.sum for each in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
+    behind = sum(histogram.sum for histogram in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
     text = f"Agent overhead per request: {duration(spent)}{share}, plus {duration(behind)} in background threads."
     return html.P(text, className="sub")
 
@@ -251,15 +251,15 @@ def agent_note(context: Context) -> Component | None:
 
 
 def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Component:
-    found = costs[level]
+    histogram = costs[level]
     if level == AGENT_LEVELS[-1]:
         return html.Span(
             f"{_level_period(context, level)}, at least one process recorded nothing: its requests are not included."
         )
-    requests = sum(each.count for name, each in costs.items() if name != AGENT_LEVELS[-1])
+    requests = sum(histogram.count for name, histogram in costs.items() if name != AGENT_LEVELS[-1])
     return html.Span(
-        f"{_level_period(context, level)}: {count(found.count)} of {count(requests)} requests were recorded with less detail: {_MISSING_AT[level]}. "
-        f"Their mean overhead is {_overhead(context, level, found)}."
+        f"{_level_period(context, level)}: {count(histogram.count)} of {count(requests)} requests were recorded with less detail: {_MISSING_AT[level]}. "
+        f"Their mean overhead is {_overhead(context, level, histogram)}."
     )
 
 

@@ -44,7 +44,7 @@ def map_card(context: Context) -> Component | None:
     if not edges:
         return None
     measures = _measures(context)
-    services = {name for each in edges for name in (each.edge.caller, each.edge.called)}
+    services = {name for edge in edges for name in (edge.edge.caller, edge.edge.called)}
     return card(
         "Calls between services",
         [_drawing(context, edges, measures), _edges_table(context, edges)],
@@ -56,22 +56,27 @@ def map_card(context: Context) -> Component | None:
 
 def shown_edges(context: Context) -> list[ShownEdge]:
     measures = _measures(context)
-    edges = [shown_edge(each, measures.get(each.called), context.seconds) for each in service_edges(context)]
+    edges = [
+        shown_edge(service_edge, measures.get(service_edge.called), context.seconds)
+        for service_edge in service_edges(context)
+    ]
     return sorted(
-        edges, key=lambda each: (-(each.edge.share or 0.0), -(each.rate or 0.0), each.edge.caller, each.edge.called)
+        edges, key=lambda edge: (-(edge.edge.share or 0.0), -(edge.rate or 0.0), edge.edge.caller, edge.edge.called)
     )
 
 
 def _measures(context: Context) -> dict[str, Measures]:
-    return {name: each.measures for name, each in measures_in_window(context).items()}
+    return {name: measures.measures for name, measures in measures_in_window(context).items()}
 
 
 def shown_edge(edge: ServiceEdge, called: Measures | None, seconds: float) -> ShownEdge:
     if edge.latency is not None:
         requests = edge.latency.count
         p50, p99 = (
-            found.value if has_enough_samples(requests, each) and (found := edge.latency.quantile(each)) else None
-            for each in (0.5, 0.99)
+            estimate.value
+            if has_enough_samples(requests, quantile) and (estimate := edge.latency.quantile(quantile))
+            else None
+            for quantile in (0.5, 0.99)
         )
         return ShownEdge(edge, requests / seconds, True, p50, p99, edge.errors / requests if requests else None)
     rate = None if called is None or edge.sampled is None else called.requests * edge.sampled / seconds
@@ -81,7 +86,7 @@ def shown_edge(edge: ServiceEdge, called: Measures | None, seconds: float) -> Sh
 
 
 def _source_note(edges: Sequence[ShownEdge]) -> str:
-    counted = sum(each.is_counted for each in edges)
+    counted = sum(edge.is_counted for edge in edges)
     if counted == len(edges):
         return "Rates are exact, from the metrics of the called services."
     first = f"Rates of {counted} of {several(len(edges), 'connection')} are exact. " if counted else ""
@@ -93,34 +98,34 @@ def _source_note(edges: Sequence[ShownEdge]) -> str:
 
 def _edges_table(context: Context, edges: Sequence[ShownEdge]) -> Component:
     head = [("Caller", ""), ("Called", ""), ("Requests", "r"), ("p50", "r hide"), ("p99", "r"), ("Errors", "r hide")]
-    rows = [_edge_row(context, each) for each in edges]
-    found = table([*head, ("Of the caller's slow requests", "hide")], rows[:_MAX_ROWS], "Calls between services")
+    rows = [_edge_row(context, edge) for edge in edges]
+    component = table([*head, ("Of the caller's slow requests", "hide")], rows[:_MAX_ROWS], "Calls between services")
     if len(rows) <= _MAX_ROWS:
-        return found
+        return component
     rest = table(head, rows[_MAX_ROWS:], "Further calls between services")
     summary = html.Summary(f"+{len(rows) - _MAX_ROWS} more", className="link")
-    return html.Div([found, html.Details([summary, rest], className="foot")])
+    return html.Div([component, html.Details([summary, rest], className="foot")])
 
 
-def _edge_row(context: Context, each: ShownEdge) -> Component:
-    edge = each.edge
+def _edge_row(context: Context, shown: ShownEdge) -> Component:
+    edge = shown.edge
     return html.Tr(
         [
             *(
                 html.Td(link(name, href=context.view.link(service_path(name)), className="link"))
                 for name in (edge.caller, edge.called)
             ),
-            html.Td(_rate(each), className="r"),
-            html.Td(_time(each.p50), className="r hide"),
-            html.Td(_time(each.p99), className="r b"),
-            html.Td(percent(each.errors, 2) if each.errors is not None else UNKNOWN, className="r hide"),
+            html.Td(_rate(shown), className="r"),
+            html.Td(_time(shown.p50), className="r hide"),
+            html.Td(_time(shown.p99), className="r b"),
+            html.Td(percent(shown.errors, 2) if shown.errors is not None else UNKNOWN, className="r hide"),
             html.Td(_share(edge.share), className="hide"),
         ]
     )
 
 
-def _rate(each: ShownEdge) -> str:
-    return UNKNOWN if each.rate is None else f"{'' if each.is_counted else '≈ '}{count(each.rate)}/s"
+def _rate(edge: ShownEdge) -> str:
+    return UNKNOWN if edge.rate is None else f"{'' if edge.is_counted else '≈ '}{count(edge.rate)}/s"
 
 
 def _time(seconds: float | None) -> str:
@@ -134,7 +139,7 @@ def _share(share: float | None) -> Node:
 
 
 def _drawing(context: Context, edges: Sequence[ShownEdge], measures: Mapping[str, Measures]) -> Component:
-    places = layout([(each.edge.caller, each.edge.called) for each in edges])
+    places = layout([(edge.edge.caller, edge.edge.called) for edge in edges])
     columns = max(column for column, _ in places.values()) + 1
     height = (max(row for _, row in places.values()) + 1) * _ROW
     width = 100 / columns * (0.62 if columns > 1 else 1)
@@ -142,18 +147,18 @@ def _drawing(context: Context, edges: Sequence[ShownEdge], measures: Mapping[str
     top = {name: (row + 0.5) * _ROW for name, (_, row) in places.items()}
     lines: list[str] = []
     words: list[Component] = []
-    for each in edges:
-        caller, called = each.edge.caller, each.edge.called
+    for edge in edges:
+        caller, called = edge.edge.caller, edge.edge.called
         x0, y0, x1, y1 = left[caller] + width, top[caller], left[called], top[called]
         bend = max((x1 - x0) / 2, 3)
-        stroke = 1 + (each.edge.share or 0.0) * (_WIDEST - 1)
+        stroke = 1 + (edge.edge.share or 0.0) * (_WIDEST - 1)
         lines.append(
             f"<path d='M{x0:.2f},{y0:.1f} C{x0 + bend:.2f},{y0:.1f} {x1 - bend:.2f},{y1:.1f} {x1:.2f},{y1:.1f}' "
             f"stroke-width='{stroke:.1f}' vector-effect='non-scaling-stroke'/>"
         )
         if len(edges) <= _MAX_LABELLED:
             at = {"left": f"{(x0 + x1) / 2:.2f}%", "top": f"{(y0 + y1) / 2:.0f}px"}
-            words.append(html.Span(_edge_words(each), className="on-edge", style=at))
+            words.append(html.Span(_edge_words(edge), className="on-edge", style=at))
     svg = (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 {height}' preserveAspectRatio='none'>"
         f"<g fill='none' stroke='black'>{''.join(lines)}</g></svg>"
@@ -170,18 +175,18 @@ def _drawing(context: Context, edges: Sequence[ShownEdge], measures: Mapping[str
     return html.Div([image, *nodes, *words], className="map hide", style={"height": f"{height}px"})
 
 
-def _edge_words(each: ShownEdge) -> str:
+def _edge_words(edge: ShownEdge) -> str:
     parts = [
-        _time(each.p99) if each.p99 is not None else "",
-        percent(each.errors, 1) if each.errors else "",
-        percent(each.edge.share) if each.edge.share else "",
+        _time(edge.p99) if edge.p99 is not None else "",
+        percent(edge.errors, 1) if edge.errors else "",
+        percent(edge.edge.share) if edge.edge.share else "",
     ]
-    return " · ".join(filter(None, parts)) or _rate(each)
+    return " · ".join(filter(None, parts)) or _rate(edge)
 
 
 def _node(context: Context, name: str, now: Measures | None, style: str) -> Component:
     p99 = f"p99 {duration(now.p99)}" if now is not None and now.p99 is not None else ""
-    pairs = dict(each.split(":") for each in style.split(";"))
+    pairs = dict(pair.split(":") for pair in style.split(";"))
     href = context.view.link(service_path(name))
     return link(
         [html.B(name), html.Small(p99 or "no requests recorded" if now is None else p99)],
@@ -206,19 +211,19 @@ def layout(edges: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
     column: dict[str, int] = {}
     # Right of all its callers, without those that it calls itself.
     for name in _callers_first(sorted(services, key=lambda name: (bool(callers[name]), name)), called):
-        column[name] = max((column[each] + 1 for each in callers[name] if each in column), default=0)
+        column[name] = max((column[caller] + 1 for caller in callers[name] if caller in column), default=0)
     row: dict[str, float] = {}
     placed: dict[str, tuple[int, int]] = {}
     for depth in range(max(column.values(), default=-1) + 1):
         # Near its callers.
         near = {
-            name: sum(known) / len(known) if (known := [row[each] for each in callers[name] if each in row]) else 0.0
+            name: sum(rows) / len(rows) if (rows := [row[caller] for caller in callers[name] if caller in row]) else 0.0
             for name in services
             if column[name] == depth
         }
-        for place, name in enumerate(sorted(near, key=lambda name: (near[name], name))):
-            row[name] = place
-            placed[name] = depth, place
+        for index, name in enumerate(sorted(near, key=lambda name: (near[name], name))):
+            row[name] = index
+            placed[name] = depth, index
     return placed
 
 
@@ -229,7 +234,7 @@ def _callers_first(services: Sequence[str], called: Mapping[str, Sequence[str]])
         open_ones = {start} - done.keys()
         while path and open_ones:
             name, rest = path[-1]
-            following = next((each for each in rest if each not in done and each not in open_ones), None)
+            following = next((service for service in rest if service not in done and service not in open_ones), None)
             if following is None:
                 path.pop()
                 open_ones.discard(name)

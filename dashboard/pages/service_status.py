@@ -50,12 +50,12 @@ class ServiceStatus:
 def service_status(
     view: View, slos: tuple[SloStatus, ...], incidents: tuple[Incident, ...], release: Release | None
 ) -> ServiceStatus:
-    slo = min(slos, key=lambda each: each.urgency, default=None)
+    slo = min(slos, key=lambda slo_status: slo_status.urgency, default=None)
     # No action is needed during a maintenance window.
-    maintained = {each.slo.name for each in slos if each.state == "maintenance"}
-    acted_on = (each for each in incidents if each.name not in maintained)
-    incident = min(acted_on, key=lambda each: each.severity != "page", default=None)
-    pending = next((each for each in slos if any(rule.pending for rule in each.rules)), None)
+    maintained = {slo_status.slo.name for slo_status in slos if slo_status.state == "maintenance"}
+    acted_on = (incident for incident in incidents if incident.name not in maintained)
+    incident = min(acted_on, key=lambda incident: incident.severity != "page", default=None)
+    pending = next((slo_status for slo_status in slos if any(rule.pending for rule in slo_status.rules)), None)
     state, reason = service_state(
         slo and slo.state, incident and incident.severity, is_pending=pending is not None, is_slower=release is not None
     )
@@ -76,75 +76,79 @@ def service_status(
 
 def status_of(context: Context) -> ServiceStatus:
     service = context.service or ""
-    release = next((each for each in context.once(regressions) if each.service == service and each.is_clear), None)
+    release = next(
+        (release for release in context.once(regressions) if release.service == service and release.is_clear), None
+    )
     return service_status(context.view, slos_of(context, service), incidents_of(context, service), release)
 
 
 def slos_of(context: Context, service: str) -> tuple[SloStatus, ...]:
     environment = context.view.text("env")
     return tuple(
-        each
-        for each in context.slos
-        if each.slo.service == service and (not environment or each.slo.environment in (None, environment))
+        slo_status
+        for slo_status in context.slos
+        if slo_status.slo.service == service and (not environment or slo_status.slo.environment in (None, environment))
     )
 
 
 def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
     environment = context.view.text("env")
     return tuple(
-        each
-        for each in context.open_incidents
-        if each.service == service and (not environment or each.where.get("environment") in (None, environment))
+        incident
+        for incident in context.open_incidents
+        if incident.service == service and (not environment or incident.where.get("environment") in (None, environment))
     )
 
 
-def state_note(found: SloStatus, view: View) -> str:
-    if found.state == "stale" and found.stale_since is not None:
-        return f"since {clock_or_date(found.stale_since, view)}"
-    if found.state == "maintenance" and found.work is not None:
+def state_note(slo_status: SloStatus, view: View) -> str:
+    if slo_status.state == "stale" and slo_status.stale_since is not None:
+        return f"since {clock_or_date(slo_status.stale_since, view)}"
+    if slo_status.state == "maintenance" and slo_status.work is not None:
         return (
-            f"{maintenance_end(found.work, view)} ({found.work.why})"
-            if found.work.why
-            else maintenance_end(found.work, view)
+            f"{maintenance_end(slo_status.work, view)} ({slo_status.work.why})"
+            if slo_status.work.why
+            else maintenance_end(slo_status.work, view)
         )
     return ""
 
 
-def attained_words(found: SloStatus) -> str:
-    over, goal = span(min(found.covered, found.slo.window)), found.slo.objective
-    return f"{attained(found.attained, goal)} good requests in {over}, target {target(goal)}"
+def attained_words(slo_status: SloStatus) -> str:
+    over, goal = span(min(slo_status.covered, slo_status.slo.window)), slo_status.slo.objective
+    return f"{attained(slo_status.attained, goal)} good requests in {over}, target {target(goal)}"
 
 
-def budget_tile_words(found: SloStatus) -> tuple[str, str]:
-    share, word = budget_left_words(found.budget_left)
-    return share, f"{word} of {span(found.slo.window)}" if found.is_young and word == "left" else word
+def budget_tile_words(slo_status: SloStatus) -> tuple[str, str]:
+    share, word = budget_left_words(slo_status.budget_left)
+    return share, f"{word} of {span(slo_status.slo.window)}" if slo_status.is_young and word == "left" else word
 
 
-def young_note(found: SloStatus) -> str:
-    return f"of {span(found.slo.window)}, {span(found.covered)} of data" if found.is_young else ""
+def young_note(slo_status: SloStatus) -> str:
+    return f"of {span(slo_status.slo.window)}, {span(slo_status.covered)} of data" if slo_status.is_young else ""
 
 
 def maintenance_end(work: ActiveMaintenance, view: View) -> str:
     return f"until {clock_or_date(work.until, view)}" if work.until else "for more than a month"
 
 
-def state_line(found: SloStatus, view: View) -> str:
-    """Return the state of *found* with its note: `Stale since 12:03`."""
-    return f"{WORDS[found.state]} {state_note(found, view)}".rstrip()
+def state_line(slo_status: SloStatus, view: View) -> str:
+    """Return the state of *slo_status* with its note: `Stale since 12:03`."""
+    return f"{WORDS[slo_status.state]} {state_note(slo_status, view)}".rstrip()
 
 
-def burn_note(found: SloStatus, view: View) -> list[Node]:
-    if found.state in ("stale", "maintenance", "no_data"):
-        return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
-    return [html.Span(f"burning {burn_words(found)}", className="bad" if (found.burn_1h or 0) > 1 else "muted")]
+def burn_note(slo_status: SloStatus, view: View) -> list[Node]:
+    if slo_status.state in ("stale", "maintenance", "no_data"):
+        return [html.Span(state_line(slo_status, view), className="warn" if slo_status.state == "stale" else "muted")]
+    return [
+        html.Span(f"burning {burn_words(slo_status)}", className="bad" if (slo_status.burn_1h or 0) > 1 else "muted")
+    ]
 
 
-def silence_words(found: SloStatus) -> str:
-    return f"no request in the last {'hour' if found.burn_1h is None else '5 min'}"
+def silence_words(slo_status: SloStatus) -> str:
+    return f"no request in the last {'hour' if slo_status.burn_1h is None else '5 min'}"
 
 
-def burn_words(found: SloStatus) -> str:
-    return f"{times(found.burn_1h)} in 1{THIN}h"
+def burn_words(slo_status: SloStatus) -> str:
+    return f"{times(slo_status.burn_1h)} in 1{THIN}h"
 
 
 def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:

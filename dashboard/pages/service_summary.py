@@ -76,7 +76,7 @@ class Summary:
 
 def summary_line(context: Context) -> Component:
     first, *others = context.once(summarize).sentences
-    inside = [html.Div(_parts(first), className="big"), *(html.Div(_parts(each)) for each in others)]
+    inside = [html.Div(_parts(first), className="big"), *(html.Div(_parts(other)) for other in others)]
     return html.Div(html.Div(inside, className="say"), className="verdict")
 
 
@@ -92,7 +92,7 @@ def summarize(context: Context) -> Summary:
     now, before = measure(context.source, context.selection), measure(context.source, context.previous)
     failures = compare_failures(before.errors, before.requests, now.errors, now.requests) if before.requests else None
     incidents, slow = incidents_of(context, context.service or ""), slow_replica_of(context)
-    burning = [each for each in slos_of(context, context.service or "") if each.state == "burning"]
+    burning = [status for status in slos_of(context, context.service or "") if status.state == "burning"]
     kind = Situation(
         is_silent=context.silence is not None,
         failure_ratio=now.error_ratio or 0.0,
@@ -144,14 +144,19 @@ def _release(context: Context) -> Release | None:
     if context.view.scope:
         # With a filter, the versions are not compared as a whole.
         return None
-    return next((each for each in context.once(regressions) if each.service == context.service and each.is_clear), None)
+    return next(
+        (release for release in context.once(regressions) if release.service == context.service and release.is_clear),
+        None,
+    )
 
 
 def _compared(context: Context) -> QuantileComparison | None:
     if context.previous is None:
         return None
     read = context.source.read
-    before, now = (context.source.cached(read.latency, each) for each in (context.previous, context.selection))
+    before, now = (
+        context.source.cached(read.latency, selection) for selection in (context.previous, context.selection)
+    )
     return _at_highest(before, now)
 
 
@@ -164,10 +169,10 @@ def first_token_tile(context: Context) -> Component | None:
     value = value_at(_first_token_times(context)[1], _TAIL)
     if value is None:
         return None
-    found = _at_highest(*_first_token_times(context))
+    comparison = _at_highest(*_first_token_times(context))
     moved = None
-    if found is not None and found.quantile == _TAIL and found.ratio is not None:
-        moved = delta(found.growth, certain=found.has_changed, after=context.view.compared_words)
+    if comparison is not None and comparison.quantile == _TAIL and comparison.ratio is not None:
+        moved = delta(comparison.growth, certain=comparison.has_changed, after=context.view.compared_words)
     return duration_tile(link("TTFT p99", href=_page(context, "tokens"), className="link"), value, moved)
 
 
@@ -197,10 +202,10 @@ def _moved(ratio: float) -> str:
     return f"rose {percent(ratio - 1)}" if ratio > 1 else f"fell {percent(1 - ratio)}"
 
 
-def _change(context: Context, found: QuantileComparison, more: str = "") -> Sentence:
-    name, moved = percentile(found.quantile), _moved(found.ratio or 1.0)
-    text = f"{name} {moved} against {_compared_words(context)}: {duration(found.a_value)} → {duration(found.b_value)}."
-    return Sentence(text + more, _windows(context, found.quantile), "Compare the windows")
+def _change(context: Context, comparison: QuantileComparison, more: str = "") -> Sentence:
+    name, moved = percentile(comparison.quantile), _moved(comparison.ratio or 1.0)
+    text = f"{name} {moved} against {_compared_words(context)}: {duration(comparison.a_value)} → {duration(comparison.b_value)}."
+    return Sentence(text + more, _windows(context, comparison.quantile), "Compare the windows")
 
 
 def _unchanged(context: Context, latency: QuantileComparison | None) -> Sentence:
@@ -230,10 +235,10 @@ def _silence(context: Context) -> tuple[Sentence, ...]:
 
 
 def _release_sentence(release: Release) -> Sentence:
-    found, pair = release.comparison.verdict, release.comparison.pair
+    comparison, pair = release.comparison.verdict, release.comparison.pair
     older, newer = short_name(pair.a_name), short_name(pair.b_name)
-    moved = _moved(found.ratio or 1.0)
-    values = f"{duration(found.a_value)} in {older}, {duration(found.b_value)} in {newer}"
+    moved = _moved(comparison.ratio or 1.0)
+    values = f"{duration(comparison.a_value)} in {older}, {duration(comparison.b_value)} in {newer}"
     since = clock_or_date(release.since, release.context.view)
     text = f"{percentile(release.comparison.quantile)} {moved} with version {newer} since {since}: {values}."
     return Sentence(text, release.href, "Compare the versions")
@@ -243,8 +248,8 @@ def _are_failures_cause(
     context: Context, latency: QuantileComparison | None, incidents: Sequence[Incident], burning: Sequence[SloStatus]
 ) -> bool:
     read, cached, view = context.source.read, context.source.cached, context.view
-    causes = {each.name: each.cause_kind for each in incidents}
-    for slo in (each.slo for each in burning if each.slo.name not in causes):
+    causes = {incident.name: incident.cause_kind for incident in incidents}
+    for slo in (status.slo for status in burning if status.slo.name not in causes):
         causes[slo.name] = cached(explain_violations, read, slo.select(view.start, view.end), slo.indicator).kind
     if latency is not None and latency.kind == "regression":
         causes[""] = cached(explain_regression, read, context.selection, latency.a_value or 0.0, ()).kind
@@ -254,34 +259,34 @@ def _are_failures_cause(
 def _burning(context: Context, incidents: Sequence[Incident]) -> tuple[Sentence, Sentence]:
     """Return the open incident, or the objective that burns, although nothing became slower in the window, and its cause."""
     view = context.view
-    incident = next((each for each in incidents if each.impact), None)
+    incident = next((incident for incident in incidents if incident.impact), None)
     if incident is not None:
         text = f"Incident since {clock_or_date(incident.since, view)}, {incident.name}: {incident.impact}"
         what = Sentence(text, view.link(incident_page(incident.id)), "Open the incident")
         blamed, cause = incident.blamed, incident.cause
     else:
-        found = min(slos_of(context, context.service or ""), key=lambda each: each.urgency)
-        text = f"{found.slo.name} burns its error budget at {times(found.burn_1h)} the sustainable rate, over 1 h."
-        what = Sentence(text, view.link(slo_path(found.slo.name)), "See what spends the budget")
-        blamed, cause = blamed_cause(context, found.slo)
+        status = min(slos_of(context, context.service or ""), key=lambda slo_status: slo_status.urgency)
+        text = f"{status.slo.name} burns its error budget at {times(status.burn_1h)} the sustainable rate, over 1 h."
+        what = Sentence(text, view.link(slo_path(status.slo.name)), "See what spends the budget")
+        blamed, cause = blamed_cause(context, status.slo)
     cause = cause or "no single stage explains it"
     tab, then = ("advice", "Ways to fix this") if blamed else ("traces", "Slowest requests")
     return what, Sentence(f"{cause[0].upper()}{cause[1:]}.", _page(context, tab), then)
 
 
-def _cause(context: Context, found: SharedCauses) -> Sentence:
-    if found.causes:
-        href = requests_path(context, found.causes[0])
-        return Sentence(found.sentence, href, "Its requests" if href else "")
-    if not found.compared:
+def _cause(context: Context, causes: SharedCauses) -> Sentence:
+    if causes.causes:
+        href = requests_path(context, causes.causes[0])
+        return Sentence(causes.sentence, href, "Its requests" if href else "")
+    if not causes.compared:
         return Sentence("Which requests are slow is unknown: no attribute of them is recorded.")
-    return Sentence(f"No version, replica or attribute stands out; compared: {', '.join(found.compared)}.")
+    return Sentence(f"No version, replica or attribute stands out; compared: {', '.join(causes.compared)}.")
 
 
 def _growth(context: Context, quantile: float) -> tuple[StageGrowth, ...]:
     sides = (context.previous or context.selection, context.selection)
     row = PERCENTILES.index(quantile)
-    before, now = (stages_at(breakdown(context.source, each), row) for each in sides)
+    before, now = (stages_at(breakdown(context.source, selection), row) for selection in sides)
     return stage_growth(before, now)
 
 
@@ -293,8 +298,10 @@ def _where(context: Context, growth: Sequence[StageGrowth], quantile: float) -> 
     text = f"{stage} grew {duration(blamed.seconds, sign=True)} at {name}, {portion(blamed.share)} of the growth"
     bands = context.source.cached(context.source.read.profile, context.selection, (_MEDIAN, quantile))
     seconds = bands[1].stages.get(blamed.stage, 0.0) if bands else 0.0
-    own = [each for each in functions(bands[1], bands[0]) if each.stage == blamed.stage] if bands else []
-    if cause := main_function(own, seconds * 1e3):
+    function_times = (
+        [function for function in functions(bands[1], bands[0]) if function.stage == blamed.stage] if bands else []
+    )
+    if cause := main_function(function_times, seconds * 1e3):
         text += f"; {cause[0].title} has {percent(min(cause[1], 1.0))} of {stage}"
     return Sentence(f"{text}.", _page(context, "advice"), "Ways to fix this")
 
@@ -314,18 +321,18 @@ def _failures(context: Context, latency: QuantileComparison | None) -> tuple[Sen
     return what, whom
 
 
-def _first_token(context: Context, found: QuantileComparison) -> tuple[Sentence, ...]:
-    change = _change(context, found)
+def _first_token(context: Context, comparison: QuantileComparison) -> tuple[Sentence, ...]:
+    change = _change(context, comparison)
     what = Sentence(f"TTFT {change.text}", _page(context, "tokens"), "Time to first token")
     measures = token_measures(context.source, context.selection, None)
     medians = {
-        band: value_at(each, _MEDIAN)
-        for band, each in first_tokens_by_prompt(context, measures.definition).items()
-        if has_enough_samples(each.count, _MEDIAN)
+        band: value_at(histogram, _MEDIAN)
+        for band, histogram in first_tokens_by_prompt(context, measures.definition).items()
+        if has_enough_samples(histogram.count, _MEDIAN)
     }
     sides = (context.previous, context.selection)
-    frames = [first_token_frame(context, measures, each) for each in sides]
-    before, now = (_row_at(each, found.quantile) for each in frames)
+    frames = [first_token_frame(context, measures, selection) for selection in sides]
+    before, now = (_row_at(frame, comparison.quantile) for frame in frames)
     where = "No single stage before the first token explains it."
     if blamed := dominant_growth(stage_growth(before, now)):
         grown = f"{label(blamed.stage)} before the first token grew {duration(blamed.seconds, sign=True)}"

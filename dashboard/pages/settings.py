@@ -100,11 +100,11 @@ def _objectives(context: Context) -> Component:
         return card("Objectives", html.P(text, className="muted"), size="c6")
     # The SLO file may not have been read yet.
     file.refresh(source.now())
-    found = file.current
+    definitions = file.current
     facts = {
         **_file(context, file),
-        "Objectives": count(len(found.slos)) if found else UNKNOWN,
-        "Channels": ", ".join(found.channel_names) or "none" if found else UNKNOWN,
+        "Objectives": count(len(definitions.slos)) if definitions else UNKNOWN,
+        "Channels": ", ".join(definitions.channel_names) or "none" if definitions else UNKNOWN,
     }
     return card("Objectives", [_errors(file), _facts(facts)], size="c6")
 
@@ -128,44 +128,46 @@ def _price_table(prices: Prices) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td(each.service),
-                html.Td(each.environment or "any", className="muted"),
-                html.Td(whole(each.replicas) if each.replicas else UNKNOWN, className="r"),
-                html.Td(money(each.per_hour, prices.currency), className="r b"),
+                html.Td(entry.service),
+                html.Td(entry.environment or "any", className="muted"),
+                html.Td(whole(entry.replicas) if entry.replicas else UNKNOWN, className="r"),
+                html.Td(money(entry.per_hour, prices.currency), className="r b"),
             ]
         )
-        for each in prices.entries
+        for entry in prices.entries
     ]
     head = (("Service", ""), ("Environment", ""), ("Replicas", "r"), ("Per hour", "r"))
     return table(head, rows, "Prices")
 
 
 def _storage(context: Context) -> Component:
-    found = context.source.cached(context.source.read.storage)
+    storage = context.source.cached(context.source.read.storage)
     retention, view = context.source.read.retention, context.view
     facts = {
-        "Size": _budget(found),
-        "Projected size": f"{size(found.settled_bytes)} at this rate",
-        "Full": "never, at this rate" if found.full_at is None else f"about {day(found.full_at.astimezone(view.zone))}",
+        "Size": _budget(storage),
+        "Projected size": f"{size(storage.settled_bytes)} at this rate",
+        "Full": "never, at this rate"
+        if storage.full_at is None
+        else f"about {day(storage.full_at.astimezone(view.zone))}",
         "Traces are retained": f"{span(retention.traces)}, at most {whole(retention.traces_per_service)} per service",
     }
-    rows = [_tier(each) for each in found.tiers]
+    rows = [_tier(tier) for tier in storage.tiers]
     head = (("Buckets", ""), ("Retained", "r"), ("Size", "r"), ("Growth per day", "r"), ("Projected size", "r"))
     return card("Storage", [_facts(facts), table(head, rows, "Storage by tier")], size="c6")
 
 
-def _budget(found: Storage) -> str:
-    used = size(found.used_bytes)
-    return f"{used}, without a limit" if found.budget_bytes is None else f"{used} of {size(found.budget_bytes)}"
+def _budget(storage: Storage) -> str:
+    used = size(storage.used_bytes)
+    return f"{used}, without a limit" if storage.budget_bytes is None else f"{used} of {size(storage.budget_bytes)}"
 
 
-def _tier(found: TierStorage) -> Component:
+def _tier(tier: TierStorage) -> Component:
     cells = [
-        html.Td(f"{span(timedelta(seconds=found.seconds))}, {count(found.rows)} rows"),
-        html.Td(span(found.kept), className="r"),
-        html.Td(size(found.bytes), className="r b"),
-        html.Td(size(found.bytes_per_day), className="r"),
-        html.Td(size(found.settled_bytes), className="r"),
+        html.Td(f"{span(timedelta(seconds=tier.seconds))}, {count(tier.rows)} rows"),
+        html.Td(span(tier.kept), className="r"),
+        html.Td(size(tier.bytes), className="r b"),
+        html.Td(size(tier.bytes_per_day), className="r"),
+        html.Td(size(tier.settled_bytes), className="r"),
     ]
     return html.Tr(cells)
 
@@ -174,7 +176,7 @@ def _limits(context: Context) -> Component:
     read = context.source.read
     folds = context.source.cached(read.folds)
     limits: Sequence[Component] = [
-        html.P([pill("Aggregated", "warn"), f" {each}: further values count as other."]) for each in folds
+        html.P([pill("Aggregated", "warn"), f" {dimension}: further values count as other."]) for dimension in folds
     ]
     caps = {words: whole(value) for name, value in asdict(read.caps).items() if (words := _CAPS.get(name))}
     body: list[Node] = [*limits, _facts(caps)]
@@ -191,7 +193,7 @@ def _errors(file: LiveFile[Any]) -> Node:
     if not file.errors:
         return None
     effect = "the previous version stays in effect" if file.current is not None else "no setting of it is in effect"
-    lines = [html.Li(each, className="mono") for each in file.errors]
+    lines = [html.Li(error, className="mono") for error in file.errors]
     return html.Div([banner(f"The file has errors; {effect}."), html.Ul(lines, className="wrong")])
 
 

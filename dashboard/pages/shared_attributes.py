@@ -39,16 +39,16 @@ def shared_card(context: Context, *, is_stated: bool = False) -> Component | Non
     """
     view = context.view
     selected = selected_requests(view)
-    found = causes_of(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
+    causes = causes_of(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
     if is_stated and not selected and not view.text("p"):
-        found = replace(found, sentence="")
-    return _card(context, found, _TITLE, context.selection, selected is not None, tools=_choices(view, found))
+        causes = replace(causes, sentence="")
+    return _card(context, causes, _TITLE, context.selection, selected is not None, tools=_choices(view, causes))
 
 
 def slow_of_side_card(context: Context, side: Selection, quantile: float, name: str) -> Component | None:
-    found = causes_of(context, side, quantile)
+    causes = causes_of(context, side, quantile)
     title = f"What slow requests of {name} share"
-    return _card(context, found, title, side)
+    return _card(context, causes, title, side)
 
 
 def causes_of(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
@@ -57,7 +57,7 @@ def causes_of(context: Context, selection: Selection, slow: SlowRequests | float
 
 def _card(
     context: Context,
-    found: SharedCauses,
+    causes: SharedCauses,
     title: str,
     about: Selection,
     is_selection: bool = False,
@@ -65,31 +65,33 @@ def _card(
     tools: Component | None = None,
 ) -> Component | None:
     uncounted = _uncounted(context, about)
-    if not found.sentence and not found.causes and not uncounted:
+    if not causes.sentence and not causes.causes and not uncounted:
         return None
-    shown = found.causes[:_MAX_CAUSES]
-    body: list[Node] = [html.P(found.sentence, className="lead")] if found.sentence else []
+    shown = causes.causes[:_MAX_CAUSES]
+    body: list[Node] = [html.P(causes.sentence, className="lead")] if causes.sentence else []
     if shown:
-        body.append(_causes_table(context, shown, percentile(found.percentile), "Selected" if is_selection else "Slow"))
-    same = f"No difference in {', '.join(found.compared)}." if shown and found.compared else ""
+        body.append(
+            _causes_table(context, shown, percentile(causes.percentile), "Selected" if is_selection else "Slow")
+        )
+    same = f"No difference in {', '.join(causes.compared)}." if shown and causes.compared else ""
     foot = " ".join(filter(None, (same, uncounted))) or None
-    share = percent(found.slow / (found.requests or 1), 1)
-    sub = f"{'selected' if is_selection else f'the slowest {share}'}: {count(found.slow)} of {count(found.requests)}"
-    sub += "" if is_selection else f", from {duration(found.threshold)}{found.reason and f' · {found.reason}'}"
+    share = percent(causes.slow / (causes.requests or 1), 1)
+    sub = f"{'selected' if is_selection else f'the slowest {share}'}: {count(causes.slow)} of {count(causes.requests)}"
+    sub += "" if is_selection else f", from {duration(causes.threshold)}{causes.reason and f' · {causes.reason}'}"
     # In a long window the query reads a part of each step.
     counted = context.source.cached(context.source.read.latency, about).count
-    sub += f", from a sample of {count(counted)} requests" if found.requests < _ALL * counted else ""
+    sub += f", from a sample of {count(counted)} requests" if causes.requests < _ALL * counted else ""
     return card(title, body, sub=sub, tools=tools, foot=foot, flush=bool(shown))
 
 
 def _uncounted(context: Context, about: Selection) -> str:
     # The model of a request without stages is seldom known.
     costs = context.source.cached(context.source.read.streams, replace(about, model=None), AGENT_COST)
-    uncounted = sum(each.count for level, each in costs.items() if level in _LEVELS_WITHOUT_ATTRIBUTES)
+    uncounted = sum(histogram.count for level, histogram in costs.items() if level in _LEVELS_WITHOUT_ATTRIBUTES)
     if not uncounted:
         return ""
     # At the last level, nothing is recorded: its values are no requests.
-    requests = sum(each.count for level, each in costs.items() if level != AGENT_LEVELS[-1])
+    requests = sum(histogram.count for level, histogram in costs.items() if level != AGENT_LEVELS[-1])
     return (
         f"For {count(uncounted)} of {count(requests)} requests, sizes, tokens, concurrency, caller and your attributes are "
         "unknown: their agents reached the overhead budget."
@@ -104,18 +106,18 @@ def selected_requests(view: View) -> SlowRequests | None:
     >>> selected_requests(View("/s/a", {"sel": "0.5:nan:x"}, datetime.now(UTC)))
     """
     try:
-        low, high, start, end = (float(each) for each in (view.text("sel") or "").split(":"))
+        low, high, start, end = (float(part) for part in (view.text("sel") or "").split(":"))
     except ValueError:
         return None
     valid = 0 <= low < high and 0 <= start < end < _LAST_TIME
     return SlowRequests(low, high, start, end) if valid else None
 
 
-def _choices(view: View, found: SharedCauses) -> Component:
-    known = (each for each in _PERCENTILES if highest_percentile(found.requests, each) == each)
-    keys = {f"{each * 100:.6g}": percentile(each) for each in sorted({*known, found.percentile})}
+def _choices(view: View, causes: SharedCauses) -> Component:
+    quantiles = (quantile for quantile in _PERCENTILES if highest_percentile(causes.requests, quantile) == quantile)
+    keys = {f"{quantile * 100:.6g}": percentile(quantile) for quantile in sorted({*quantiles, causes.percentile})}
     options = {key: (name, view.here(p=None if key == _DEFAULT else key, sel=None)) for key, name in keys.items()}
-    chosen = f"{found.percentile * 100:.6g}"
+    chosen = f"{causes.percentile * 100:.6g}"
     if selected_requests(view):
         options["sel"], chosen = ("Selection", view.here()), "sel"
     return link_tabs("Slow requests", options, chosen)
@@ -132,7 +134,7 @@ def _causes_table(context: Context, causes: Sequence[SharedCause], at: str, slow
         (f"{at} without", "r"),
         ("Explains", "hide"),
     ]
-    return table(head, [_row(context, each) for each in causes], _TITLE)
+    return table(head, [_row(context, cause) for cause in causes], _TITLE)
 
 
 def _row(context: Context, cause: SharedCause) -> Component:
@@ -169,7 +171,7 @@ def _bar(share: float) -> Component:
 def requests_path(context: Context, cause: SharedCause) -> str:
     view, service = context.view, context.service or ""
     if cause.key == WHEN:
-        return view.with_window(*(datetime.fromtimestamp(int(each), UTC) for each in cause.values))
+        return view.with_window(*(datetime.fromtimestamp(int(seconds), UTC) for seconds in cause.values))
     key = next((key for key, name in SCOPE.items() if name == cause.key), None)
     if len(cause.values) != 1 or not cause.values[0]:
         return ""

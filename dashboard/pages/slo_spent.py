@@ -41,8 +41,8 @@ _COARSER = 3
 NO_CAUSE = "No stage dominates the bad requests"
 
 
-def spent_card(context: Context, found: SloStatus) -> Component:
-    slo, source, axis = found.slo, context.source, context.axis
+def spent_card(context: Context, status: SloStatus) -> Component:
+    slo, source, axis = status.slo, context.source, context.axis
     if slo.stage is not None:
         text = f"Each bad request of this objective spent too long in {label(slo.stage)}"
         return card(
@@ -113,11 +113,11 @@ def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _excess_table(rows: list[dict[str, Any]]) -> Component:
-    shown = [each for each in rows if float(each["bad_mean_seconds"]) > 0]
-    widest = max((abs(float(each["excess_seconds"])) for each in shown), default=0.0) or 1e-9
+    shown = [row for row in rows if float(row["bad_mean_seconds"]) > 0]
+    widest = max((abs(float(record["excess_seconds"])) for record in shown), default=0.0) or 1e-9
     return table(
         (("Stage", "w1"), ("good", "r w2"), ("slow", "r w2"), ("more", "")),
-        [_excess_row(each, widest) for each in shown],
+        [_excess_row(record, widest) for record in shown],
         "Mean stage times of good and slow requests",
         css="insp",
     )
@@ -169,7 +169,9 @@ def _versions(context: Context, slo: Slo) -> Node:
     shown = (
         seen[:_MAX_VERSIONS] if not chosen or chosen in seen[:_MAX_VERSIONS] else [chosen, *seen[: _MAX_VERSIONS - 1]]
     )
-    options = {"": ("All versions", view.here(v=None))} | {each: (each, view.here(v=each)) for each in shown}
+    options = {"": ("All versions", view.here(v=None))} | {
+        version: (version, view.here(v=version)) for version in shown
+    }
     return link_tabs("Version of the stage budgets", options, chosen)
 
 
@@ -269,7 +271,7 @@ def blamed_cause(context: Context, slo: Slo) -> tuple[str, str]:
     During an incident the cause is that of the incident, else that of the bad requests of the window.
     """
     view = context.view
-    incident = next((each for each in context.open_incidents if each.name == slo.name), None)
+    incident = next((open_incident for open_incident in context.open_incidents if open_incident.name == slo.name), None)
     if incident is None:
         return _window_cause(context, slo, view.start, view.end)
     if incident.cause_kind in ("no_data", "failures"):

@@ -62,32 +62,32 @@ def mean_stages(context: Context) -> dict[str, float]:
 
 
 def cost_tile(context: Context) -> Component:
-    name, found = "Cost per 1 M", spending(context)
-    if found is None:
+    name, spent = "Cost per 1 M", spending(context)
+    if spent is None:
         return tile(name, UNKNOWN, "", "unknown with a filter" if context.view.scope else "no price is set")
-    if found.each is None:
+    if spent.each is None:
         return tile(name, UNKNOWN, "", "no request")
-    good = "no good requests" if found.good is None else f"{money(found.good * MILLION, found.currency)} per 1 M good"
-    return tile(name, money(found.each * MILLION, found.currency), "", good)
+    good = "no good requests" if spent.good is None else f"{money(spent.good * MILLION, spent.currency)} per 1 M good"
+    return tile(name, money(spent.each * MILLION, spent.currency), "", good)
 
 
 def cost_card(context: Context, size: str) -> Component:
-    found, means = spending(context), mean_stages(context)
+    spent, means = spending(context), mean_stages(context)
     shares = cost_by_stage(1.0, means)
     if not shares:
         return card("Cost by stage", empty("No stage with busy time in this window"), size=size)
-    whole = found.each * MILLION if found and found.each is not None else None
-    rows = [_row(stage, shares, means, whole, found.currency if found else "") for stage in sorted(shares, key=lambda each: -shares[each])]  # fmt: skip
+    whole = spent.each * MILLION if spent and spent.each is not None else None
+    rows = [_row(stage, shares, means, whole, spent.currency if spent else "") for stage in sorted(shares, key=lambda stage: -shares[stage])]  # fmt: skip
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("mean", "r w2"), ("of busy time", "r w2")]
     head += [("per 1 M", "r w2"), (f"saved at 2{TIMES}", "r w2")] if whole is not None else []
     body: list[Node] = [table((*head, ("", "hide")), rows, "Cost by stage", css="insp wide")]
     if whole is None and not context.view.scope:
         body.append(_how_to_price(context))
-    if found is not None and found.each is not None:
-        body.append(_idle_cost(context, found.each * MILLION, found.currency))
+    if spent is not None and spent.each is not None:
+        body.append(_idle_cost(context, spent.each * MILLION, spent.currency))
     waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
     foot = f"Cost is split by mean busy time. Waiting ({duration(waiting)} on average) has no cost. The saving is an upper bound: it is reached only if the freed time is used."
-    return card("Cost by stage", body, sub=_sub(context, found), foot=html.Span(foot), size=size)
+    return card("Cost by stage", body, sub=_sub(context, spent), foot=html.Span(foot), size=size)
 
 
 def _idle_cost(context: Context, whole: float, currency: str) -> Component | None:
@@ -101,12 +101,12 @@ def _idle_cost(context: Context, whole: float, currency: str) -> Component | Non
     return html.P(text, className="priced muted")
 
 
-def _sub(context: Context, found: Spending | None) -> str:
-    if found is None or found.each is None:
+def _sub(context: Context, spent: Spending | None) -> str:
+    if spent is None or spent.each is None:
         return "share of busy time"
     speed = f" under {axis_duration(context.threshold_seconds)}" if context.threshold_seconds is not None else ""
-    good = f"; {attained(1 - found.bad_share)} of requests are good (succeeded{speed})"
-    return f"{money(found.per_hour, found.currency)} per hour{good}"
+    good = f"; {attained(1 - spent.bad_share)} of requests are good (succeeded{speed})"
+    return f"{money(spent.per_hour, spent.currency)} per hour{good}"
 
 
 def _row(

@@ -47,14 +47,14 @@ def _body(context: Context) -> list[Node]:
         ("TPOT by response length", lambda: tokens_charts.pace_card(context, measures), "c4"),
         ("Response length", lambda: tokens_charts.length_card(measures), "c4"),
         *[
-            (f"Ways to lower {each}", lambda each=each: top_advice(context, 3, "c6", each.lower()), "c6")
-            for each in ("TTFT", "TPOT")
+            (f"Ways to lower {name}", lambda name=name: top_advice(context, 3, "c6", name.lower()), "c6")
+            for name in ("TTFT", "TPOT")
         ],
     ]
     return [
         _finding(context, measures),
         _tiles(context, measures),
-        html.Div([panel(*each) for each in cards], className="grid"),
+        html.Div([panel(*card) for card in cards], className="grid"),
         _glossary(),
     ]
 
@@ -95,16 +95,16 @@ def headline(context: Context, measures: tokens_charts.TokenMeasures) -> str:
     added = _tail_growth(tokens_charts.first_token_frame(context, measures))
     if not added:
         return text
-    stage = max(added, key=lambda each: added[each])
+    stage = max(added, key=lambda stage: added[stage])
     return f"{text}: {label(stage)} explains {percent(added[stage] / sum(added.values()))} of the difference"
 
 
 def _tail_growth(frame: pd.DataFrame) -> dict[str, float]:
     rows = {quantile: frame[frame["percentile"] == quantile] for quantile in (0.5, 0.99)}
-    if not all(len(each) for each in rows.values()):
+    if not all(len(row) for row in rows.values()):
         return {}
-    stages = [str(each) for each in frame.columns[5:]]
-    grown = {each: float(rows[0.99][each].iloc[0] - rows[0.5][each].iloc[0]) for each in stages}
+    stages = [str(column) for column in frame.columns[5:]]
+    grown = {stage: float(rows[0.99][stage].iloc[0] - rows[0.5][stage].iloc[0]) for stage in stages}
     return {stage: seconds for stage, seconds in grown.items() if seconds > 0}
 
 
@@ -142,21 +142,21 @@ def _tiles(context: Context, now: tokens_charts.TokenMeasures) -> Component:
 
 
 def _time(
-    context: Context, name: str, definition: str, known: tuple[Histogram, Histogram, pd.DataFrame], quantile: float
+    context: Context, name: str, definition: str, compared: tuple[Histogram, Histogram, pd.DataFrame], quantile: float
 ) -> Component:
-    now, before, trend = known
+    now, before, trend = compared
     value = value_at(now, quantile)
     column = percentile(quantile)
-    found = compare_quantile(before, now, quantile)
+    comparison = compare_quantile(before, now, quantile)
     below: Node = f"{count(now.count)} requests"
-    drawn = spark([float(each) for each in trend[column]])
+    drawn = spark([float(seconds) for seconds in trend[column]])
     if value is None:
         below, drawn = f"{whole(now.count)} of {whole(samples_needed(quantile))} needed", None
-    elif found.growth is not None and found.kind != "not_enough":
-        below = delta(found.growth, certain=found.has_changed, after=context.view.compared_words)
-    made = duration_tile(f"{name} {column}", value, below, drawn)
-    made.title = definition  # pyright: ignore[reportAttributeAccessIssue] - every HTML component has a title
-    return made
+    elif comparison.growth is not None and comparison.kind != "not_enough":
+        below = delta(comparison.growth, certain=comparison.has_changed, after=context.view.compared_words)
+    component = duration_tile(f"{name} {column}", value, below, drawn)
+    component.title = definition  # pyright: ignore[reportAttributeAccessIssue] - every HTML component has a title
+    return component
 
 
 def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histogram) -> Component:
@@ -165,7 +165,7 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
     series = _metric_over_time(context, TOKENS, kind, ())
     axis = context.axis_of(series)
     rates = series["total"].to_numpy(dtype=float) / axis.covered_seconds(series["at"])
-    shown = [float(each) for each in (rates[:-1] if context.unfinished(series["at"], axis) else rates)]
+    shown = [float(number) for number in (rates[:-1] if context.unfinished(series["at"], axis) else rates)]
     rate = now.sum / context.seconds
     ratio = ratio_of(rate, before.sum / context.previous_seconds if context.previous_seconds else None)
     below: Node = f"{count(now.sum / now.count)} per request"

@@ -62,7 +62,7 @@ def first_token_measures(context: Context, measures: TokenMeasures) -> Measures:
 
 
 def pace_measures(measures: TokenMeasures) -> Measures:
-    p50, p99 = (value_at(measures.pace, each) or 0.0 for each in (0.5, 0.99))
+    p50, p99 = (value_at(measures.pace, quantile) or 0.0 for quantile in (0.5, 0.99))
     return measures_of(measures.pace.count, 0, (p50, p99), ({"decode": p50}, {"decode": p99}))
 
 
@@ -133,7 +133,7 @@ def _groups(requests: int) -> int:
 
 
 def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
-    tells = np.array([has_enough_samples(int(each), 0.99) for each in frame["n"]], dtype=bool)
+    tells = np.array([has_enough_samples(int(number), 0.99) for number in frame["n"]], dtype=bool)
     return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))
 
 
@@ -169,17 +169,21 @@ class TokenMeasures:
 
 
 def token_measures(source: Source, selection: Selection | None, definition: str | None) -> TokenMeasures:
-    found = {
+    histograms = {
         metric: source.cached(source.read.streams, selection, metric) if selection else {}
         for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
     }
-    definitions = {name: each.count for name, each in (found[names.FIRST_TOKEN] or found[names.OUTPUT_TOKEN]).items()}
+    definitions = {
+        name: histogram.count
+        for name, histogram in (histograms[names.FIRST_TOKEN] or histograms[names.OUTPUT_TOKEN]).items()
+    }
     commonest = max(definitions, key=lambda name: (definitions[name], name), default="")
     chosen = definition if definition is not None and (definition in definitions or not definitions) else commonest
     timed = (
-        found[metric].get(chosen, Histogram()) for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP)
+        histograms[metric].get(chosen, Histogram())
+        for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP)
     )
-    counted = (found[names.TOKENS].get(kind, Histogram()) for kind in (names.TOKENS_IN, names.TOKENS_OUT))
+    counted = (histograms[names.TOKENS].get(kind, Histogram()) for kind in (names.TOKENS_IN, names.TOKENS_OUT))
     return TokenMeasures(chosen, definitions, *timed, *counted)
 
 
@@ -199,8 +203,8 @@ class BandChart:
 
 
 def prompt_card(context: Context, measures: TokenMeasures) -> Component:
-    found = first_tokens_by_prompt(context, measures.definition)
-    return _band_card("TTFT by prompt length", found, measures.taken_in, _PROMPTS)
+    histograms = first_tokens_by_prompt(context, measures.definition)
+    return _band_card("TTFT by prompt length", histograms, measures.taken_in, _PROMPTS)
 
 
 def first_tokens_by_prompt(context: Context, definition: str) -> Mapping[str, Histogram]:
@@ -208,19 +212,24 @@ def first_tokens_by_prompt(context: Context, definition: str) -> Mapping[str, Hi
 
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:
-    found = context.source.cached(
+    histograms = context.source.cached(
         context.source.read.by_band, context.selection, names.OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
-    return _band_card("TPOT by response length", found, measures.put_out, _RESPONSES)
+    return _band_card("TPOT by response length", histograms, measures.put_out, _RESPONSES)
 
 
-def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, spec: BandChart) -> Component:
+def _band_card(title: str, histograms: Mapping[str, Histogram], counted: Histogram, spec: BandChart) -> Component:
     rows = [
-        {"band": band, "n": each.count, "p50_seconds": value_at(each, 0.5), "p99_seconds": value_at(each, 0.99)}
-        for band, each in found.items()
-        if has_enough_samples(each.count, 0.5)
+        {
+            "band": band,
+            "n": histogram.count,
+            "p50_seconds": value_at(histogram, 0.5),
+            "p99_seconds": value_at(histogram, 0.99),
+        }
+        for band, histogram in histograms.items()
+        if has_enough_samples(histogram.count, 0.5)
     ]
-    n = sum(each.count for each in found.values())
+    n = sum(histogram.count for histogram in histograms.values())
     if not rows:
         few = empty("Too few requests", f"{several(n, 'request')} so far; a bucket needs {samples_needed(0.5)}.")
         return card(title, few if n else _no_lengths(counted), size="c4")
@@ -306,10 +315,12 @@ def _length_summary(counted: Histogram) -> str:
 
 
 def tail_words(measures: TokenMeasures) -> str | None:
-    values = [value_at(each, quantile) for each in (measures.put_out, measures.pace) for quantile in (0.5, 0.99)]
+    values = [
+        value_at(histogram, quantile) for histogram in (measures.put_out, measures.pace) for quantile in (0.5, 0.99)
+    ]
     if None in values or not all(values):
         return None
-    usual_length, long, usual_pace, slow = (float(each or 0) for each in values)
+    usual_length, long, usual_pace, slow = (float(value or 0) for value in values)
     longer, slower = long / usual_length, slow / usual_pace
     cause = "longer responses" if longer > slower else "slower tokens"
     return (

@@ -40,33 +40,33 @@ _CODE_HEAD = (("Stage", ""), ("Function", ""), ("Place", "hide"), ("Time", "r"),
 
 def render(context: Context, trace_id: str) -> Page:
     view, source = context.view, context.source
-    found = source.cached(source.read.trace, trace_id) if _is_id(trace_id) else None
+    trace = source.cached(source.read.trace, trace_id) if _is_id(trace_id) else None
     trail: list[tuple[str, str | None]] = [("Traces", view.link("/traces"))]
-    if found is None:
+    if trace is None:
         return Page("Trace · Stagelens", [*trail, (trace_id[:12], None)], [_not_retained(context, trace_id)], "/traces")
-    service = found.series.service
-    trail += [(service, view.link("/traces", svc=service)), (found.trace_id[:8], None)]
-    setting = trace_timeline.trace_baseline(context, found)
-    near = trace_timeline.neighbour_traces(context, found)
+    service = trace.series.service
+    trail += [(service, view.link("/traces", svc=service)), (trace.trace_id[:8], None)]
+    setting = trace_timeline.trace_baseline(context, trace)
+    near = trace_timeline.neighbour_traces(context, trace)
     body: list[Node] = [
-        _head(context, found, setting, near),
-        panel("Verdict", lambda: verdict(found, setting)),
+        _head(context, trace, setting, near),
+        panel("Verdict", lambda: verdict(trace, setting)),
         html.Div(
             [
-                panel("Timeline", lambda: _timeline_or_lanes(context, found, setting), "c8", "y"),
-                panel("Attributes", lambda: _attributes(context, found), "c4"),
+                panel("Timeline", lambda: _timeline_or_lanes(context, trace, setting), "c8", "y"),
+                panel("Attributes", lambda: _attributes(context, trace), "c4"),
             ],
             className="grid",
         ),
-        panel("Code of this request", lambda: code_card(found, context)) if PROFILE in found.attributes else None,
-        panel("More like this", lambda: _similar_requests(context, found)),
+        panel("Code of this request", lambda: code_card(trace, context)) if PROFILE in trace.attributes else None,
+        panel("More like this", lambda: _similar_requests(context, trace)),
     ]
-    return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
+    return Page(f"Trace {trace.trace_id[:8]} · Stagelens", trail, body, "/traces")
 
 
-def _timeline_or_lanes(context: Context, found: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
+def _timeline_or_lanes(context: Context, trace: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
     view = context.view
-    requests = context.source.cached(context.source.read.requests_of_trace, found.trace_id)
+    requests = context.source.cached(context.source.read.requests_of_trace, trace.trace_id)
     names = {"stages": "Stages", "lanes": "Lanes"}
     if len(requests) > 1:
         names = {"services": "Services", **names}
@@ -75,8 +75,8 @@ def _timeline_or_lanes(context: Context, found: KeptTrace, setting: trace_timeli
     options = {key: (name, view.here(y=None if key == default else key)) for key, name in names.items()}
     tools = link_tabs("Rows", options, chosen)
     if chosen == "services":
-        return services_timeline(context, found, requests, tools)
-    return trace_timeline.lanes(found, tools) if chosen == "lanes" else trace_timeline.timeline(found, setting, tools)
+        return services_timeline(context, trace, requests, tools)
+    return trace_timeline.lanes(trace, tools) if chosen == "lanes" else trace_timeline.timeline(trace, setting, tools)
 
 
 def _is_id(text: str) -> bool:
@@ -110,20 +110,20 @@ def _rank_badge(value: float | None) -> Component | None:
 
 
 def _head(
-    context: Context, found: KeptTrace, setting: trace_timeline.TraceBaseline, near: tuple[str | None, str | None]
+    context: Context, trace: KeptTrace, setting: trace_timeline.TraceBaseline, near: tuple[str | None, str | None]
 ) -> Component:
-    view, series = context.view, found.series
-    at = datetime.fromtimestamp(found.started_ns / trace_timeline.NS, UTC).astimezone(view.zone)
+    view, series = context.view, trace.series
+    at = datetime.fromtimestamp(trace.started_ns / trace_timeline.NS, UTC).astimezone(view.zone)
     title: list[Node] = [
-        html.Span(["Trace ", html.Span(found.trace_id[:8], className="mono")]),
-        _rank_badge(trace_timeline.rank_in(setting.latency, found.duration_ns / trace_timeline.NS)),
+        html.Span(["Trace ", html.Span(trace.trace_id[:8], className="mono")]),
+        _rank_badge(trace_timeline.rank_in(setting.latency, trace.duration_ns / trace_timeline.NS)),
         link(pill(series.service, "out"), href=view.link(service_path(series.service))),
         pill(series.version, "out") if series.version else None,
         status_pill(series.status) if series.status != STATUS_OK else None,
     ]
-    why = _RETAINED_BECAUSE.get(found.because, found.because)
+    why = _RETAINED_BECAUSE.get(trace.because, trace.because)
     sub = f"{at:%-d %b %Y %H:%M:%S} {at.tzname()} · retained because {why}"
-    steps: list[Node] = [html.Span(className="grow"), *_export_links(context, found)]
+    steps: list[Node] = [html.Span(className="grow"), *_export_links(context, trace)]
     for name, text, key, marker in (
         (near[0], "◂ Slower", "K", "data-previous"),
         (near[1], "Faster ▸", "J", "data-next"),
@@ -139,22 +139,22 @@ def _head(
     return html.Div([html.Div([html.H1(title), html.P(sub, className="sub")]), *steps], className="phead")
 
 
-def _export_links(context: Context, found: KeptTrace) -> list[Node]:
-    name = trace_name(found.trace_id, found.span_id)
+def _export_links(context: Context, trace: KeptTrace) -> list[Node]:
+    name = trace_name(trace.trace_id, trace.span_id)
     # This link is a file, which the browser downloads directly.
     ways: list[Node] = [html.A("OTLP JSON", href=f"/api/v1/traces/{name}", className="btn", download="")]
     tracer = context.source.tracer
     if tracer:
-        href = tracer.replace("{trace_id}", found.trace_id)
+        href = tracer.replace("{trace_id}", trace.trace_id)
         ways.append(html.A("Open in tracer ↗", href=href, className="btn", target="_blank", rel="noopener noreferrer"))
     return ways
 
 
-def _attributes(context: Context, found: KeptTrace) -> Component:
-    series = found.series
-    at = datetime.fromtimestamp(found.started_ns / trace_timeline.NS, UTC).astimezone(context.view.zone)
+def _attributes(context: Context, trace: KeptTrace) -> Component:
+    series = trace.series
+    at = datetime.fromtimestamp(trace.started_ns / trace_timeline.NS, UTC).astimezone(context.view.zone)
     pairs: dict[str, object] = {
-        "Trace": found.trace_id,
+        "Trace": trace.trace_id,
         "Service": series.service,
         "Version": series.version,
         "Environment": series.environment,
@@ -162,17 +162,17 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
         "Route": series.route,
         "Device": series.device,
         "Status": series.status,
-        "Rejected server timings": found.attributes.get(SUSPECT, ""),
-        "Replica's age": _process_age(found),
-        "Started": f"{at:%H:%M:%S}.{found.started_ns // 1_000_000 % 1000:03d}",
+        "Rejected server timings": trace.attributes.get(SUSPECT, ""),
+        "Replica's age": _process_age(trace),
+        "Started": f"{at:%H:%M:%S}.{trace.started_ns // 1_000_000 % 1000:03d}",
     }
-    known = {str(value) for value in pairs.values()}
+    stored_values = {str(value) for value in pairs.values()}
     pairs |= {
         key: value
-        for key, value in found.attributes.items()
-        if str(value) not in known and not key.startswith("stagelens.")
+        for key, value in trace.attributes.items()
+        if str(value) not in stored_values and not key.startswith("stagelens.")
     }
-    pairs |= process_counters(found.attributes)
+    pairs |= process_counters(trace.attributes)
     items: list[Component] = []
     for key, value in pairs.items():
         if str(value):
@@ -180,23 +180,23 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
     return card("Attributes", html.Dl(items, className="kv"), size="c4")
 
 
-def _process_age(found: KeptTrace) -> str:
-    age = found.attributes.get(REPLICA_AGE)
+def _process_age(trace: KeptTrace) -> str:
+    age = trace.attributes.get(REPLICA_AGE)
     return span(timedelta(seconds=age / trace_timeline.NS)) if isinstance(age, int) else ""
 
 
-def _similar_requests(context: Context, found: KeptTrace) -> Component:
+def _similar_requests(context: Context, trace: KeptTrace) -> Component:
     source = context.source
     frame = source.cached(
-        source.read.exemplars, trace_timeline.requests_around(found), limit=7, dominant=found.dominant
+        source.read.exemplars, trace_timeline.requests_around(trace), limit=7, dominant=trace.dominant
     )
-    frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)
-    more = link("All traces →", href=context.view.link("/traces", svc=found.series.service), className="link")
+    frame = frame[(frame["trace_id"] != trace.trace_id) | (frame["span_id"] != trace.span_id)].head(6)
+    more = link("All traces →", href=context.view.link("/traces", svc=trace.series.service), className="link")
     if not len(frame):
         return card(
             "More like this", html.P("No other retained request is dominated by this stage.", className="muted")
         )
-    sub = f"also dominated by {label(found.dominant)}"
+    sub = f"also dominated by {label(trace.dominant)}"
     return card(
         "More like this",
         traces_table(frame, context.view, "Requests with the same cause"),
@@ -206,9 +206,9 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
     )
 
 
-def verdict(found: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
-    stages = {stage: value / trace_timeline.NS for stage, value in found.stages_ns.items()}
-    seconds = found.duration_ns / trace_timeline.NS
+def verdict(trace: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
+    stages = {stage: value / trace_timeline.NS for stage, value in trace.stages_ns.items()}
+    seconds = trace.duration_ns / trace_timeline.NS
     number, unit = split_duration(seconds)
     median = setting.median_seconds
     against: list[Node] = []
@@ -227,13 +227,13 @@ def verdict(found: KeptTrace, setting: trace_timeline.TraceBaseline) -> Componen
     content = [
         html.Span([number, html.Small(unit)], className="total"),
         *against,
-        html.Div([*_causes(stages, setting), _stall_words(found)], className="muted x"),
+        html.Div([*_causes(stages, setting), _stall_words(trace)], className="muted x"),
     ]
     return html.Div([html.Div(content, className="say"), html.Div(bars, className="scale")], className="verdict")
 
 
-def _stall_words(found: KeptTrace) -> str:
-    sentence = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / trace_timeline.NS, "the request")
+def _stall_words(trace: KeptTrace) -> str:
+    sentence = stall_sentence(stalls_of_trace(trace.attributes), trace.duration_ns / trace_timeline.NS, "the request")
     return f" {sentence}" if sentence else ""
 
 
@@ -252,36 +252,38 @@ def _causes(stages: Mapping[str, float], setting: trace_timeline.TraceBaseline) 
     return [*parts, "."] if parts else ["No stage stands out."]
 
 
-def code_card(found: KeptTrace, context: Context | None = None) -> Component:
-    shown = request_functions(found)[:_MAX_FUNCTIONS]
+def code_card(trace: KeptTrace, context: Context | None = None) -> Component:
+    shown = request_functions(trace)[:_MAX_FUNCTIONS]
     if not shown:
         return card("Code of this request", html.P("This request has no valid samples.", className="muted"))
     rows = [
         html.Tr(
             [
-                html.Td(label(each.stage)),
-                html.Td(each.function, className="mono", title=f"{each.module}:{each.function}"),
+                html.Td(label(function.stage)),
+                html.Td(function.function, className="mono", title=f"{function.module}:{function.function}"),
                 html.Td(
-                    source_link(context, each, each.place, service=found.series.service, version=found.series.version),
+                    source_link(
+                        context, function, function.place, service=trace.series.service, version=trace.series.version
+                    ),
                     className="mono muted hide",
-                    title=each.file,
+                    title=function.file,
                 ),
-                html.Td(duration(each.tail_self_ms / 1e3), className="r b"),
-                html.Td(percent(each.share), className="r muted hide"),
+                html.Td(duration(function.tail_self_ms / 1e3), className="r b"),
+                html.Td(percent(function.share), className="r muted hide"),
             ]
         )
-        for each in shown
+        for function in shown
     ]
     sub = "estimated from samples; time in libraries counts for the function that called them"
     return card("Code of this request", table(_CODE_HEAD, rows, "Functions of this request"), sub=sub, flush=True)
 
 
-def request_functions(found: KeptTrace) -> list[FunctionTime]:
-    sampled = profile_of_request(str(found.attributes.get(PROFILE, "")))
+def request_functions(trace: KeptTrace) -> list[FunctionTime]:
+    sampled = profile_of_request(str(trace.attributes.get(PROFILE, "")))
     stages: dict[str, float] = defaultdict(float)
     for key, micros in sampled.items():
         stages[split_stack_key(key)[0]] += micros / 1e6
     stacks = {key: micros / 1e6 for key, micros in sampled.items()}
     # One request is not an estimate for others, so the minimum number of sampled requests does not apply.
-    band = ProfileBand(found.duration_ns / 1e9, MIN_SAMPLED, stages, stacks)
-    return [each for each in functions(band) if each.tail_self_ms > 0]
+    band = ProfileBand(trace.duration_ns / 1e9, MIN_SAMPLED, stages, stacks)
+    return [function for function in functions(band) if function.tail_self_ms > 0]

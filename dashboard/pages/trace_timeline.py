@@ -42,29 +42,29 @@ RARE = 0.99
 _MIDDLE = 60
 
 
-def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
-    scale = Scale.of(found)
+def timeline(trace: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
+    scale = Scale.of(trace)
     head: list[tuple[Node, str]] = [
         ("Stage", "w-name"),
         (scale.head(), "lane"),
         ("Time", "r w-time"),
         ("Rank", "r w-rank hide"),
     ]
-    rows = [_lane(span, scale, found, setting) for span in spans_by_start(found.spans)]
-    rows += _unexplained_rows(found, setting, scale)
+    rows = [_lane(span, scale, trace, setting) for span in spans_by_start(trace.spans)]
+    rows += _unexplained_rows(trace, setting, scale)
     body = table(head, rows, "Stages of the request in time", css="wf")
     return card(
         "Timeline",
         body,
         sub="dashed = median for this stage",
         tools=tools,
-        foot=_overlap_note(found),
+        foot=_overlap_note(trace),
         size="c8",
         flush=True,
     )
 
 
-def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: TraceBaseline) -> Component:
+def _lane(span: Mapping[str, Any], scale: Scale, trace: KeptTrace, setting: TraceBaseline) -> Component:
     stage = str(span["stage"])
     left, width = scale.place(span)
     parts: list[Component] = [span_bar(span, scale)]
@@ -75,8 +75,8 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
     note = span_note(span)
     if note:
         parts.append(_bar_note(note, left, width))
-    place = rank_in(setting.stages.get(stage), found.stages_ns.get(stage, 0) / NS)
-    measured = Measured(float(span["duration_ns"]) / NS, place, main=stage == found.dominant)
+    span_rank = rank_in(setting.stages.get(stage), trace.stages_ns.get(stage, 0) / NS)
+    measured = Measured(float(span["duration_ns"]) / NS, span_rank, main=stage == trace.dominant)
     return _timeline_row(stage, span_name(span), parts, scale.tick, measured)
 
 
@@ -88,7 +88,7 @@ def _bar_note(text: str, left: float, width: float) -> Component:
     return html.Span(text, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
-def _unexplained_rows(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
+def _unexplained_rows(trace: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
     between = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
         _timeline_row(
@@ -98,7 +98,7 @@ def _unexplained_rows(found: KeptTrace, setting: TraceBaseline, scale: Scale) ->
             scale.tick,
             Measured(spent / NS, rank_in(setting.stages.get(stage), spent / NS)),
         )
-        for stage, spent in unexplained_ns(found.spans, found.stages_ns).items()
+        for stage, spent in unexplained_ns(trace.spans, trace.stages_ns).items()
     ]
 
 
@@ -119,23 +119,23 @@ def _timeline_row(stage: str, shown: str, parts: Sequence[Component], tick: floa
     )
 
 
-def _overlap_note(found: KeptTrace) -> Node:
-    total = sum(int(each["duration_ns"]) for each in found.spans if each["stage"])
-    if total <= found.duration_ns:
+def _overlap_note(trace: KeptTrace) -> Node:
+    total = sum(int(span["duration_ns"]) for span in trace.spans if span["stage"])
+    if total <= trace.duration_ns:
         return None
     return "Stages overlap: each bar shows the full duration of a stage; the shares above do not count time twice."
 
 
-def lanes(found: KeptTrace, tools: Node) -> Component:
-    scale = Scale.of(found)
+def lanes(trace: KeptTrace, tools: Node) -> Component:
+    scale = Scale.of(trace)
     held: dict[str, list[dict[str, Any]]] = {}
-    for span in spans_by_start(found.spans):
-        held.setdefault(lane_of(span, found.series.device), []).append(span)
+    for span in spans_by_start(trace.spans):
+        held.setdefault(lane_of(span, trace.series.device), []).append(span)
     head: list[tuple[Node, str]] = [("Where", "w-name"), (scale.head(), "lane"), ("Busy", "r w-time")]
-    shown = [each for each in PLACES if each in held]
+    shown = [lane for lane in PLACES if lane in held]
     rows = [_lane_row(name, held[name], scale) for name in shown]
     body = table(head, rows, "Places of the request over time", css="wf")
-    stages = legend({str(span["stage"]) for span in found.spans if span["stage"]})
+    stages = legend({str(span["stage"]) for span in trace.spans if span["stage"]})
     return card("Lanes", body, sub=_gpu_words(held, scale), tools=tools, foot=stages, size="c8", flush=True)
 
 
@@ -169,10 +169,10 @@ class TraceBaseline:
     median: dict[str, float]  # stage times of the median request [seconds]
 
     def usual(self, stage: str) -> float | None:
-        own = self.stages.get(stage)
-        if own is None or own.count < _MIN_REQUESTS:
+        histogram = self.stages.get(stage)
+        if histogram is None or histogram.count < _MIN_REQUESTS:
             return None
-        median = own.quantile(0.5)
+        median = histogram.quantile(0.5)
         return median.value if median else None
 
     @property
@@ -180,30 +180,30 @@ class TraceBaseline:
         return sum(self.median.values())
 
 
-def requests_around(found: KeptTrace) -> Selection:
-    at = datetime.fromtimestamp(found.started_ns / NS, UTC)
-    return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
+def requests_around(trace: KeptTrace) -> Selection:
+    at = datetime.fromtimestamp(trace.started_ns / NS, UTC)
+    return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=trace.series.service)
 
 
 def trace_baseline(context: Context, trace: KeptTrace) -> TraceBaseline:
     source, near = context.source, requests_around(trace)
-    found = source.cached(breakdown, source.read, near, (0.5,))
-    median = found.stages(0.5) if has_enough_samples(found.requests, 0.5) else {}
+    means = source.cached(breakdown, source.read, near, (0.5,))
+    median = means.stages(0.5) if has_enough_samples(means.requests, 0.5) else {}
     return TraceBaseline(
         source.cached(source.read.latency, near), source.cached(source.read.stage_latency, near), median
     )
 
 
-def neighbour_traces(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
+def neighbour_traces(context: Context, retained_trace: KeptTrace) -> tuple[str | None, str | None]:
     source = context.source
-    frame = source.cached(source.read.exemplars, requests_around(found), limit=100)
+    frame = source.cached(source.read.exemplars, requests_around(retained_trace), limit=100)
     listed = [
         trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
     ]
-    own = trace_name(found.trace_id, found.span_id)
-    if own not in listed:
+    own_name = trace_name(retained_trace.trace_id, retained_trace.span_id)
+    if own_name not in listed:
         return None, None
-    at = listed.index(own)
+    at = listed.index(own_name)
     return (listed[at - 1] if at else None), (listed[at + 1] if at + 1 < len(listed) else None)
 
 
@@ -227,8 +227,8 @@ class Scale:
     whole: float
 
     @classmethod
-    def of(cls, found: KeptTrace) -> Scale:
-        return cls(wall_seconds(found.duration_ns))
+    def of(cls, trace: KeptTrace) -> Scale:
+        return cls(wall_seconds(trace.duration_ns))
 
     @property
     def marks(self) -> list[float]:
@@ -243,9 +243,9 @@ class Scale:
         return position_of(span, self.whole)
 
     def head(self) -> Component:
-        shown = [each for each in self.marks if each < self.whole * 0.97]
+        shown = [mark for mark in self.marks if mark < self.whole * 0.97]
         return html.Div(
-            [html.Span(axis_duration(each), style={"left": f"{each / self.whole * 100:.2f}%"}) for each in shown],
+            [html.Span(axis_duration(mark), style={"left": f"{mark / self.whole * 100:.2f}%"}) for mark in shown],
             className="ax",
             title="Time since the start of the request; drag to zoom, double-click to reset",
         )

@@ -72,11 +72,11 @@ def render(context: Context) -> Page:
 
 
 def _body(context: Context) -> list[Node]:
-    found = find_traces(context)
+    traces = find_traces(context)
     return [
-        filters(context, found),
-        panel("Retained among all requests", lambda: _heatmap_card(context, found.page)),
-        panel("Requests", lambda: _list(context, found)),
+        filters(context, traces),
+        panel("Retained among all requests", lambda: _heatmap_card(context, traces.page)),
+        panel("Requests", lambda: _list(context, traces)),
     ]
 
 
@@ -97,9 +97,9 @@ def find_traces(context: Context) -> FoundTraces:
         )
 
     asked = view.page_of(_MAX_PAGE)
-    found = page(asked)
-    pages = max(-(-found.matching // TRACES_PER_PAGE), 1)
-    return found if asked <= pages else page(pages)
+    traces = page(asked)
+    pages = max(-(-traces.matching // TRACES_PER_PAGE), 1)
+    return traces if asked <= pages else page(pages)
 
 
 def _selection(context: Context) -> Selection:
@@ -131,7 +131,7 @@ def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     if not len(cells):
         keys = blocking_filters(context)
         return no_matching_request(context, keys) if keys else card(title, empty("No request in this window"))
-    marked = [{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in records(frame)]
+    marked = [{**record, "at": pd.Timestamp(record["at"]).to_pydatetime(warn=False)} for record in records(frame)]
     figure = heat_figure(
         cells,
         source.cached(source.read.quantiles_over_time, selection, _RANK_QUANTILES, step),
@@ -147,29 +147,29 @@ def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     return card(title, chart("kept", figure, spoken, 240, frame=cells), sub=sub)
 
 
-def _list(context: Context, found: FoundTraces) -> Component:
-    view, frame = context.view, found.page
+def _list(context: Context, traces: FoundTraces) -> Component:
+    view, frame = context.view, traces.page
     if not len(frame):
-        return card("Requests", _no_traces(view), foot=_searched_words(view, found))
-    columns = _columns(context, found)
+        return card("Requests", _no_traces(view), foot=_searched_words(view, traces))
+    columns = _columns(context, traces)
     rows = traces_table(frame, view, "Retained requests", with_service=context.service is None, columns=columns)
-    foot = " ".join(each for each in (_searched_words(view, found), _sampling_words(frame)) if each)
-    number = f"{whole(found.matching)} retained request{'s' * (found.matching != 1)}"
-    return card("Requests", rows, sub=number, tools=_order(view), foot=[_pages(view, found), foot], flush=True)
+    foot = " ".join(sentence for sentence in (_searched_words(view, traces), _sampling_words(frame)) if sentence)
+    number = f"{whole(traces.matching)} retained request{'s' * (traces.matching != 1)}"
+    return card("Requests", rows, sub=number, tools=_order(view), foot=[_pages(view, traces), foot], flush=True)
 
 
-def _columns(context: Context, found: FoundTraces) -> dict[str, list[str]]:
+def _columns(context: Context, traces: FoundTraces) -> dict[str, list[str]]:
     view = context.view
-    values = [dict(each) for each in found.page["attributes"]]
+    values = [dict(attributes) for attributes in traces.page["attributes"]]
     asked = dict.fromkeys(key for key, _ in view.attributes if key != REPLICA.key)
-    columns = {"Route": [str(each) for each in found.page["route"]]}
+    columns = {"Route": [str(route) for route in traces.page["route"]]}
     for key in (REPLICA.key, *list(asked)[:_MAX_COLUMNS]):
-        columns[_title(key)] = [value_label(key, own[key]) if key in own else "" for own in values]
+        columns[_title(key)] = [value_label(key, attributes[key]) if key in attributes else "" for attributes in values]
     return {title: texts for title, texts in columns.items() if any(texts)}
 
 
-def _pages(view: View, found: FoundTraces) -> Node:
-    pages = -(-found.matching // TRACES_PER_PAGE)
+def _pages(view: View, traces: FoundTraces) -> Node:
+    pages = -(-traces.matching // TRACES_PER_PAGE)
     if pages < 2:  # noqa: PLR2004 - a single page has no neighbours
         return None
     page = view.page_of(pages)
@@ -179,18 +179,18 @@ def _pages(view: View, found: FoundTraces) -> Node:
         if page > 1
         else None,
         html.Span(
-            f"{whole(first + 1)} to {whole(first + len(found.page))} of {whole(found.matching)}", className="num"
+            f"{whole(first + 1)} to {whole(first + len(traces.page))} of {whole(traces.matching)}", className="num"
         ),
         link("Next →", href=view.here(n=str(page + 1)), className="btn") if page < pages else None,
     ]
-    return html.Nav([each for each in links if each is not None], className="pick", title="Pages")
+    return html.Nav([node for node in links if node is not None], className="pick", title="Pages")
 
 
-def _searched_words(view: View, found: FoundTraces) -> str:
-    if found.searched >= found.retained:
+def _searched_words(view: View, traces: FoundTraces) -> str:
+    if traces.searched >= traces.retained:
         return ""
     first = "newest" if view.choice("t", "slow", "new") == "new" else "slowest"
-    return f"Only the {first} {whole(found.searched)} of {whole(found.retained)} retained requests were searched; choose a shorter time or more filters for the others."
+    return f"Only the {first} {whole(traces.searched)} of {whole(traces.retained)} retained requests were searched; choose a shorter time or more filters for the others."
 
 
 def _no_traces(view: View) -> Component:
@@ -213,20 +213,20 @@ def _order(view: View) -> Component:
     return link_tabs("Order", options, view.choice("t", "slow", "new"))
 
 
-def filters(context: Context, found: FoundTraces) -> Component:
+def filters(context: Context, traces: FoundTraces) -> Component:
     view = context.view
     # Pages of a service have these filters in their header.
     on_service = view.parts[0] == "s"
     parts = () if on_service else ("m", "r")
     menus: list[Node] = [
         None if on_service else _services(context),
-        *(_dimension(view, key, SCOPE[key], found) for key in ("v", *parts)),
-        _dimension(view, "dom", "dominant", found),
+        *(_dimension(view, key, SCOPE[key], traces) for key in ("v", *parts)),
+        _dimension(view, "dom", "dominant", traces),
         _latency_filter(context),
-        _attribute_menu(view, REPLICA.key, found),
-        _attribute_menu(view, CALLER.key, found),
-        _all_attributes(view, found),
-        _status(view, found),
+        _attribute_menu(view, REPLICA.key, traces),
+        _attribute_menu(view, CALLER.key, traces),
+        _all_attributes(view, traces),
+        _status(view, traces),
         None if on_service else leave_out_cold_link(context),
     ]
     active: list[Node] = [
@@ -235,30 +235,30 @@ def filters(context: Context, found: FoundTraces) -> Component:
         *_latency_chips(view),
         *(_attribute_chip(view, pair) for pair in view.attributes),
     ]
-    rows = [[each for each in row if each is not None] for row in (menus, active)]
+    rows = [[node for node in row if node is not None] for row in (menus, active)]
     return html.Div([html.Div(row, className="filters") for row in rows if row], className="rows")
 
 
 def _services(context: Context) -> Component:
     view = context.view
-    names = [str(each) for each in context.source.services(view.start, view.end)["service"]][:_MOST]
+    names = [str(service) for service in context.source.services(view.start, view.end)["service"]][:_MOST]
     whole_view = view.of_whole_services()
     options: dict[str, Option] = {"": ("All services", whole_view.here(svc=None))}
     options |= {name: (name, whole_view.here(svc=name)) for name in names}
     return menu([context.service or "All services"], options, context.service or "")
 
 
-def _dimension(view: View, key: str, name: str, found: FoundTraces) -> Component | None:
-    chosen, values = view.text(key) or "", found.dimensions[name]
+def _dimension(view: View, key: str, name: str, traces: FoundTraces) -> Component | None:
+    chosen, values = view.text(key) or "", traces.dimensions[name]
     word = "stage" if key == "dom" else name
     texts = {value: label(value) if key == "dom" else value for value in values}
     options: dict[str, Option] = {"": (f"Any {word}", view.here(**{key: None}))}
     options |= {value: (texts[value], view.here(**{key: value}), count(n)) for value, n in list(values.items())[:_MOST]}
-    return _facet(word, options, chosen, is_choice=_is_choice(values, found))
+    return _facet(word, options, chosen, is_choice=_is_choice(values, traces))
 
 
-def _is_choice(values: Mapping[str, int], found: FoundTraces) -> bool:
-    return any(number < found.matching for number in values.values()) or len(values) > 1
+def _is_choice(values: Mapping[str, int], traces: FoundTraces) -> bool:
+    return any(number < traces.matching for number in values.values()) or len(values) > 1
 
 
 def _facet(word: str, options: Mapping[str, Option], chosen: str, *, is_choice: bool) -> Component | None:
@@ -269,16 +269,16 @@ def _facet(word: str, options: Mapping[str, Option], chosen: str, *, is_choice: 
     return menu([shown], options, chosen, title=f"{word.capitalize()}: {chosen or 'any'}", css="menu side-menu")
 
 
-def _status(view: View, found: FoundTraces) -> Component:
-    counts = {code: found.dimensions["status"].get(status) for code, status in _BY_CODE.items()}
+def _status(view: View, traces: FoundTraces) -> Component:
+    counts = {code: traces.dimensions["status"].get(status) for code, status in _BY_CODE.items()}
     # Few services have requests that their clients cancelled.
-    shown = [each for each in _STATUSES if each != "2" or counts["2"] or view.text("err") == "2"]
+    shown = [status for status in _STATUSES if status != "2" or counts["2"] or view.text("err") == "2"]
     options = {
-        each: (
-            f"{_STATUSES[each]} {count(number)}" if (number := counts.get(each)) else _STATUSES[each],
-            view.here(err=each or None),
+        status: (
+            f"{_STATUSES[status]} {count(number)}" if (number := counts.get(status)) else _STATUSES[status],
+            view.here(err=status or None),
         )
-        for each in shown
+        for status in shown
     }
     return link_tabs("Status", options, view.choice("err", *_STATUSES))
 
@@ -295,8 +295,8 @@ def _stage_chip(view: View) -> Component | None:
 def _latency_filter(context: Context) -> Component:
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
     latency = source.cached(source.read.latency, context.selection)
-    latencies = {percentile(each): latency.quantile(each) for each in _QUANTILES}
-    bounds = {f"slower than {name}": found.value for name, found in latencies.items() if found}
+    latencies = {percentile(quantile): latency.quantile(quantile) for quantile in _QUANTILES}
+    bounds = {f"slower than {name}": estimate.value for name, estimate in latencies.items() if estimate}
     if context.threshold_seconds is not None:
         bounds["slower than the objective"] = context.threshold_seconds
     options: dict[str, Option] = {"": ("Any latency", view.here(min=None, max=None))}
@@ -333,14 +333,14 @@ def _latency_chips(view: View) -> list[Node]:
     )
 
 
-def _attribute_menu(view: View, key: str, found: FoundTraces) -> Component | None:
-    values = found.attributes.get(key, {})
+def _attribute_menu(view: View, key: str, traces: FoundTraces) -> Component | None:
+    values = traces.attributes.get(key, {})
     chosen = next((value for name, value in view.attributes if name == key), "")
     name = attribute(key).label
     others = [pair for pair in view.attributes if pair[0] != key]
     options: dict[str, Option] = {"": (f"Any {name}", view.here(at=attributes_text(others)))}
     options |= {value: _value_option(view, key, value, n) for value, n in list(values.items())[:_MOST]}
-    return _facet(name, options, chosen, is_choice=_is_choice(values, found))
+    return _facet(name, options, chosen, is_choice=_is_choice(values, traces))
 
 
 def _value_option(view: View, key: str, value: str, number: int) -> tuple[str, str, str]:
@@ -348,14 +348,14 @@ def _value_option(view: View, key: str, value: str, number: int) -> tuple[str, s
     return value_label(key, value), view.here(at=attributes_text([*others, (key, value)])), count(number)
 
 
-def _all_attributes(view: View, found: FoundTraces) -> Component:
-    counted = {key: found.attributes[key] for key in sorted(found.attributes, key=_named_first)}
+def _all_attributes(view: View, traces: FoundTraces) -> Component:
+    counted = {key: traces.attributes[key] for key in sorted(traces.attributes, key=_named_first)}
     before = attributes_text(view.attributes)
     lines: list[Node] = [
         field("at", "", "tenant:acme", name="Attribute", before=before, suggested=_suggestions(counted))
     ]
     for key, values in counted.items():
-        if key in (REPLICA.key, CALLER.key) or not _is_choice(values, found):
+        if key in (REPLICA.key, CALLER.key) or not _is_choice(values, traces):
             continue
         lines.append(html.Div(attribute(key).label, className="zone"))
         lines += [option_link(*_value_option(view, key, value, n)) for value, n in list(values.items())[:_MOST_OF_EACH]]
@@ -377,19 +377,21 @@ def _named_first(key: str) -> tuple[int, str]:
 
 
 def _suggestions(counted: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    found = {attributes_text([(key, "")]): f"any, {count(sum(values.values()))}" for key, values in counted.items()}
+    suggestions = {
+        attributes_text([(key, "")]): f"any, {count(sum(values.values()))}" for key, values in counted.items()
+    }
     for key, values in counted.items():
-        found |= {
+        suggestions |= {
             attributes_text([(key, value)]): f"{value_label(key, value)}, {count(n)}"
             for value, n in list(values.items())[:_MOST]
         }
-    return dict(list(found.items())[:_MOST_SUGGESTED])
+    return dict(list(suggestions.items())[:_MOST_SUGGESTED])
 
 
 def _attribute_chip(view: View, pair: tuple[str, str]) -> Component:
     key, value = pair
     shown = value_label(key, value) if value else "any"
-    rest = attributes_text([each for each in view.attributes if each != pair])
+    rest = attributes_text([attribute for attribute in view.attributes if attribute != pair])
     return filter_chip(_title(key), shown, view.here(at=rest), f"{_title(key)} {shown}: remove this filter")
 
 

@@ -73,9 +73,9 @@ def waste_of(context: Context, rows: Sequence[ServiceRow]) -> list[Waste]:
     hardware = source.cached(
         source.read.fleet_hardware, view.start, view.end, context.axis.step, measures, environment=environment
     )
-    busy = {str(name): mean_utilization(own) for name, own in hardware.groupby(level="service")}
-    known = {str(name): values for name, *values in spent.itertuples(name=None)}
-    times = {row.service: known.get(row.service, [0.0] * len(spent.columns)) for row in rows}
+    busy = {str(name): mean_utilization(frame) for name, frame in hardware.groupby(level="service")}
+    values_of = {str(name): values for name, *values in spent.itertuples(name=None)}
+    times = {row.service: values_of.get(row.service, [0.0] * len(spent.columns)) for row in rows}
     return [
         Waste(
             row.service,
@@ -95,14 +95,15 @@ def waste_of(context: Context, rows: Sequence[ServiceRow]) -> list[Waste]:
 def waste_card(context: Context, rows: Sequence[ServiceRow]) -> Component | None:
     view, currency = context.view, context.source.costs.currency if context.source.costs else ""
     every = waste_of(context, rows)
-    ranked: dict[WasteKind, list[Waste]] = {kind: found for kind in _COLUMNS if (found := most_wasteful(every, kind))}
+    ranked: dict[WasteKind, list[Waste]] = {kind: wastes for kind in _COLUMNS if (wastes := most_wasteful(every, kind))}
     if not ranked:
         return None
     chosen = min(ranked, key=lambda kind: kind != view.text("rank"))
     shown = ranked[chosen][:_MOST]
     head: list[tuple[Node, str] | Component] = [("Service", ""), *(_head(view, kind, chosen) for kind in ranked)]
     lines = [
-        html.Tr([_name(view, each), *(_cell(view, each, kind, chosen, currency) for kind in ranked)]) for each in shown
+        html.Tr([_name(view, waste), *(_cell(view, waste, kind, chosen, currency) for kind in ranked)])
+        for waste in shown
     ]
     largest = largest_waste(every)
     says = html.P(_sentence(*largest, currency, view), className="says") if largest else None

@@ -140,20 +140,20 @@ def duration_tile(name: Node, seconds: float | None, below: Nodes = None, spark:
     return tile(name, number, unit, below, spark)
 
 
-def tiles(each: Iterable[Component | None]) -> Component:
-    return html.Div([one for one in each if one is not None], className="kpis")
+def tiles(components: Iterable[Component | None]) -> Component:
+    return html.Div([one for one in components if one is not None], className="kpis")
 
 
 def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
-    known = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not equal to itself
-    if len(known) < 3:  # noqa: PLR2004 - two points show no trend
+    numbers = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not equal to itself
+    if len(numbers) < 3:  # noqa: PLR2004 - two points show no trend
         return None
-    low, high = min(known), max(known)
+    low, high = min(numbers), max(numbers)
     # An almost constant series must not look volatile.
     reach = max(high - low, abs(high) * _FLAT) or 1.0
     low -= (reach - (high - low)) / 2
-    width = 100 / (len(known) - 1)
-    points = [(i * width, 20 - 17 * (v - low) / reach) for i, v in enumerate(known)]
+    width = 100 / (len(numbers) - 1)
+    points = [(i * width, 20 - 17 * (v - low) / reach) for i, v in enumerate(numbers)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 22' preserveAspectRatio='none'>"
@@ -168,8 +168,8 @@ def strip(values: Sequence[float], top: float, *, narrow: bool = False) -> Compo
     """Return a bar for each of *values*, scaled from zero to *top*, so that several strips have one scale; NaN is a gap."""
     width = 100 / max(len(values), 1)
     bar = width if narrow else width * 0.85
-    heights = [(place, 22 * min(value / top, 1.0)) for place, value in enumerate(values) if value == value and top > 0]  # noqa: PLR0124 - NaN is not equal to itself
-    bars = "".join(f"M{place * width:.2f},22v-{height:.1f}h{bar:.2f}V22z" for place, height in heights)
+    heights = [(index, 22 * min(value / top, 1.0)) for index, value in enumerate(values) if value == value and top > 0]  # noqa: PLR0124 - NaN is not equal to itself
+    bars = "".join(f"M{index * width:.2f},22v-{height:.1f}h{bar:.2f}V22z" for index, height in heights)
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 22' preserveAspectRatio='none'>"
         f"<path d='{bars}'/></svg>"
@@ -195,7 +195,7 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    has_numbers = any(isinstance(each, (Chart, html.Table)) for each in _components(body))
+    has_numbers = any(isinstance(component, (Chart, html.Table)) for component in _components(body))
     export = _export(title) if title and has_numbers else None
     head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
     return html.Section(
@@ -246,20 +246,22 @@ def _components(node: Nodes) -> Iterator[Component]:
     if isinstance(node, Component):
         yield node
     inside = node if isinstance(node, (list, tuple)) else getattr(node, "children", None)
-    for each in inside if isinstance(inside, (list, tuple)) else [inside]:
-        if isinstance(each, Component):
-            yield from _components(each)
+    for child in inside if isinstance(inside, (list, tuple)) else [inside]:
+        if isinstance(child, Component):
+            yield from _components(child)
 
 
 def missing_legend(body: Nodes) -> Component | None:
     inside = [*_components(body)]
-    drawn = [each for each in inside if isinstance(each, StageBar)]
-    stages = sorted({stage for each in drawn for stage in each.stages}, key=position)
+    drawn = [component for component in inside if isinstance(component, StageBar)]
+    stages = sorted({stage for bar in drawn for stage in bar.stages}, key=position)
     names = {label(stage): hue(stage) for stage in stages}
-    for each in drawn:
-        names |= named_colours(each.figure) if isinstance(each, Chart) else {}
-    named = " ".join(getattr(each, "className", "") for each in inside if isinstance(each, html.I)).split()
-    return None if all(f"st-{each}" in named for each in names.values()) else _legend(names)
+    for bar in drawn:
+        names |= named_colours(bar.figure) if isinstance(bar, Chart) else {}
+    named = " ".join(
+        getattr(component, "className", "") for component in inside if isinstance(component, html.I)
+    ).split()
+    return None if all(f"st-{name}" in named for name in names.values()) else _legend(names)
 
 
 def chart(
@@ -271,7 +273,7 @@ def chart(
     frame: pd.DataFrame | None = None,
     stages: Sequence[str] = (),
 ) -> Component:
-    made = Chart(
+    element = Chart(
         html.Div(
             className="plot",
             role="img",
@@ -279,8 +281,8 @@ def chart(
             **attributes({"aria-label": description, "data-chart": name}),
         )
     )
-    made.name, made.figure, made.frame, made.stages = name, figure, frame, stages
-    return made
+    element.name, element.figure, element.frame, element.stages = name, figure, frame, stages
+    return element
 
 
 def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, chart_name: str, default: str) -> Component:
@@ -319,7 +321,9 @@ def table(
     css: str = "",
     foot: Nodes = None,
 ) -> Component:
-    titles = [html.Th(each[0], className=each[1], scope="col") if isinstance(each, tuple) else each for each in head]
+    titles = [
+        html.Th(title[0], className=title[1], scope="col") if isinstance(title, tuple) else title for title in head
+    ]
     parts: list[Component] = [html.Caption(name, className="sr"), html.Thead(html.Tr(titles)), html.Tbody(list(rows))]
     if foot is not None:
         parts.append(html.Tfoot(foot))
@@ -350,7 +354,7 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
     return html.Div(
         [
             html.H3(title),
-            *[html.P(with_code(each) if isinstance(each, str) else each) for each in text],
+            *[html.P(with_code(paragraph) if isinstance(paragraph, str) else paragraph) for paragraph in text],
             html.Div(list(actions), className="acts") if actions else None,
         ],
         className="empty",
@@ -359,10 +363,10 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
 
 def with_code(text: str) -> list[Node]:
     nodes: list[Node] = []
-    for place, part in enumerate(text.split("`")):
-        nodes.append(html.Code(part, className="mono") if place % 2 else part)
-        nodes += [" ", _copy_button(part, "inline")] if place % 2 and part.startswith(_COMMANDS) else []
-    return [each for each in nodes if each]
+    for index, part in enumerate(text.split("`")):
+        nodes.append(html.Code(part, className="mono") if index % 2 else part)
+        nodes += [" ", _copy_button(part, "inline")] if index % 2 and part.startswith(_COMMANDS) else []
+    return [node for node in nodes if node]
 
 
 def code_block(text: str) -> Component:

@@ -45,10 +45,10 @@ def family(stage: str) -> str:
     >>> family("queue"), family("h2d"), family("my_rerank"), family("forward")
     ('wait', 'copy', 'own', '')
     """
-    known = BY_KEY.get(stage)
-    if known is None:
+    stage_of_key = BY_KEY.get(stage)
+    if stage_of_key is None:
         return "own"
-    return "wait" if known.waiting else _FAMILIES.get(stage, "")
+    return "wait" if stage_of_key.waiting else _FAMILIES.get(stage, "")
 
 
 def stage_colour(stage: str, *, solid: float = 1.0) -> str:

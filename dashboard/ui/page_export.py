@@ -61,18 +61,18 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
     """
     writer = _Writer(follow, target)
-    return _spaced(writer.one(each) for each in _listed(nodes))
+    return _spaced(writer.one(node) for node in _listed(nodes))
 
 
 def html_chunks(nodes: Nodes) -> Iterator[str]:
     writer, ready = _Writer(lambda address: address, "page"), list[str]()
-    for each in writer.chunks(_listed(nodes)):
-        if isinstance(each, LazyPanel):
+    for chunk in writer.chunks(_listed(nodes)):
+        if isinstance(chunk, LazyPanel):
             if ready:
                 yield f"{''.join(ready)}<!---->"
-            ready = [writer.one(each)]
+            ready = [writer.one(chunk)]
         else:
-            ready.append(each)
+            ready.append(chunk)
     yield "".join(ready)
 
 
@@ -89,9 +89,9 @@ class _Writer:
         if isinstance(node, str):
             return escape(node, quote=False)
         if isinstance(node, LazyPanel):
-            return "".join(self.one(each) for each in children(node))
+            return "".join(self.one(child) for child in children(node))
         in_table = in_table or isinstance(node, html.Table)
-        inside = _spaced(self.one(each, in_table) for each in children(node))
+        inside = _spaced(self.one(child, in_table) for child in children(node))
         if node._namespace != _HTML:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             return inside
         tag = _tag(node)
@@ -126,7 +126,7 @@ class _Writer:
         if name in _ADDRESSES:
             value = _followed(str(value), self.follow)
         elif name == "style":
-            value = ";".join(f"{_style_name(each)}:{text}" for each, text in value.items())
+            value = ";".join(f"{_style_name(style_key)}:{text}" for style_key, text in value.items())
         if value is None or value is False or name.startswith("on") or (name == "id" and self.reading == "report"):
             return ""
         return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
@@ -134,9 +134,9 @@ class _Writer:
 
 def _spaced(parts: Iterable[str]) -> str:
     joined = ""
-    for each in parts:
-        is_next = bool(_FIRST_WORD.match(each)) and (each[0] == "<" or joined.endswith(">"))
-        joined += f" {each}" if is_next and _LAST_WORD.search(joined[-_LOOK_BACK:]) else each
+    for part in parts:
+        is_next = bool(_FIRST_WORD.match(part)) and (part[0] == "<" or joined.endswith(">"))
+        joined += f" {part}" if is_next and _LAST_WORD.search(joined[-_LOOK_BACK:]) else part
     return joined
 
 
@@ -146,11 +146,11 @@ def _tag(node: Component) -> str:
 
 def panels(nodes: Nodes) -> Iterator[LazyPanel]:
     """Yield the panels in *nodes*, unbuilt."""
-    for each in _listed(nodes):
-        if isinstance(each, LazyPanel):
-            yield each
-        elif isinstance(each, Component):
-            yield from panels(children(each))
+    for node in _listed(nodes):
+        if isinstance(node, LazyPanel):
+            yield node
+        elif isinstance(node, Component):
+            yield from panels(children(node))
 
 
 def _spec(chart: Chart) -> str:
@@ -189,18 +189,18 @@ class PageData:
 
 
 def page_data(nodes: Nodes) -> PageData:
-    found = PageData()
-    _collect(nodes, "", found)
-    return found
+    export = PageData()
+    _collect(nodes, "", export)
+    return export
 
 
 def children(node: Nodes) -> list[Component | str]:
     inside = getattr(node, "children", None) if isinstance(node, Component) else node
     parts = inside if isinstance(inside, (list, tuple)) else [inside]
     return [
-        each if isinstance(each, (Component, str)) else str(each)
-        for each in parts
-        if each is not None and not isinstance(each, bool)
+        part if isinstance(part, (Component, str)) else str(part)
+        for part in parts
+        if part is not None and not isinstance(part, bool)
     ]
 
 
@@ -221,45 +221,45 @@ def _words(node: Nodes) -> Iterator[str]:
     else:
         separator = "" if isinstance(node, _RUNNING) else " "
         yield separator
-        for each in children(node):
-            yield from _words(each)
+        for child in children(node):
+            yield from _words(child)
         yield separator
 
 
-def _collect(node: Nodes, title: str, found: PageData) -> None:
+def _collect(node: Nodes, title: str, export: PageData) -> None:
     if isinstance(node, Chart):
         name, drawn = _chart(node, title)
-        found.charts[name] = drawn
+        export.charts[name] = drawn
         return
     if isinstance(node, html.Table):
-        found.tables.append(_table(node, title))
+        export.tables.append(_table(node, title))
     elif isinstance(node, html.Section):
-        title = next((text_of(each) for each in _all(node, html.H2)), title)
+        title = next((text_of(component) for component in _all(node, html.H2)), title)
     if not isinstance(node, str):
-        for each in children(node):
-            _collect(each, title, found)
+        for child in children(node):
+            _collect(child, title, export)
 
 
 def _chart(node: Chart, title: str) -> tuple[str, ChartData]:
-    slot = next(each for each in _all(node, html.Div) if getattr(each, "data-chart", None))
+    slot = next(component for component in _all(node, html.Div) if getattr(component, "data-chart", None))
     name = str(getattr(slot, "data-chart"))
     return name, ChartData(title or name, str(getattr(slot, "aria-label", "")), node.frame)
 
 
 def _table(node: Component, title: str) -> TableData:
-    name = next((text_of(each) for each in _all(node, html.Caption)), title)
+    name = next((text_of(component) for component in _all(node, html.Caption)), title)
     rows = [
-        [text_of(each) for each in children(row) if isinstance(each, (html.Td, html.Th))] for row in _all(node, html.Tr)
+        [text_of(cell) for cell in children(row) if isinstance(cell, (html.Td, html.Th))] for row in _all(node, html.Tr)
     ]
     head = _all(node, html.Thead)
-    has_head = any(True for each in head for _ in _all(each, html.Tr))
+    has_head = any(True for component in head for _ in _all(component, html.Tr))
     return TableData(name, rows[0] if has_head else [], rows[1:] if has_head else rows)
 
 
 def _all(node: Component, kind: type[Component]) -> Sequence[Component]:
-    found: list[Component] = []
-    for each in children(node):
-        if isinstance(each, Component):
-            found += [each] if isinstance(each, kind) else []
-            found += _all(each, kind)
-    return found
+    components: list[Component] = []
+    for child in children(node):
+        if isinstance(child, Component):
+            components += [child] if isinstance(child, kind) else []
+            components += _all(child, kind)
+    return components

@@ -16,13 +16,13 @@ _NOTICED = 0.01
 
 def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
     """Return stall seconds by cause and stage, worst cause first, without negligible shares of the latency *whole*."""
-    found: dict[str, dict[str, float]] = {}
+    causes: dict[str, dict[str, float]] = {}
     for name, spent in seconds.items():
         cause, stage = split_stall_key(name)
         if cause in STALL_CAUSES and stage and spent > 0:
-            found.setdefault(cause, {})[stage] = spent
-    worst = sorted(found, key=lambda cause: -sum(found[cause].values()))
-    return {cause: found[cause] for cause in worst if sum(found[cause].values()) >= _NOTICED * whole}
+            causes.setdefault(cause, {})[stage] = spent
+    worst = sorted(causes, key=lambda cause: -sum(causes[cause].values()))
+    return {cause: causes[cause] for cause in worst if sum(causes[cause].values()) >= _NOTICED * whole}
 
 
 def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> str:
@@ -49,12 +49,12 @@ def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     >>> stalls_of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
     {'gc:forward': 0.003}
     """
-    found: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     for key, spent in attributes.items():
         cause, _, stage = key.removeprefix(STALL_PREFIX).partition(".")
         if key.startswith(STALL_PREFIX) and stage and isinstance(spent, int):
-            found[stall_key(cause, stage)] = spent / _NS
-    return found
+            seconds_of[stall_key(cause, stage)] = spent / _NS
+    return seconds_of
 
 
 # Labels of the counters in `names.AROUND`; its duration has none.

@@ -72,16 +72,16 @@ def add_api_routes(server: Flask, source: Source) -> None:
         return _conditional_response(context, lambda: json_response(_names(source)))
 
     def query(question: str) -> Response:
-        found = QUERIES.get(question)
-        if found is None:
+        api_query = QUERIES.get(question)
+        if api_query is None:
             refuse(f"there is no query {question}", "question", f"one of {', '.join(QUERIES)}", NOT_FOUND)
-        given = _query_parameters(*found.keys)
-        service = required(given, "service") if found.about_one else given.get("service")
+        given = _query_parameters(*api_query.keys)
+        service = required(given, "service") if api_query.about_one else given.get("service")
         part = {key: given[name] for key, name in SCOPE.items() if name in given}
-        context = _context(source, found.path, given | part, service)
+        context = _context(source, api_query.path, given | part, service)
         window = _window(context)
-        about = window if found.about_window else {"revision": window["revision"]}
-        return _conditional_response(context, lambda: json_response({**about, **found.answer(context, given)}))
+        about = window if api_query.about_window else {"revision": window["revision"]}
+        return _conditional_response(context, lambda: json_response({**about, **api_query.answer(context, given)}))
 
     for path, respond in (("view", view), ("services", services), ("names", names), ("query/<question>", query)):
         server.add_url_rule(f"{_V1}/{path}", f"api {path}", with_json_errors(respond), methods=["GET"])
@@ -130,60 +130,60 @@ def _exported(context: Context, given: Arguments) -> Response:
     page = page_of(context)
     if page is None:
         refuse(f"{context.view.path} is not a page", "path", "the path of a page, such as /s/vision-api", NOT_FOUND)
-    found = page_data(page.body)
+    export = page_data(page.body)
     if given.get("chart"):
-        return _chart(context, found, given["chart"], form)
+        return _chart(context, export, given["chart"], form)
     if given.get("table"):
-        return _table(context, found, given["table"], form)
+        return _table(context, export, given["table"], form)
     if form == "csv":
         refuse(
             "CSV needs one table, and this view has several",
             "chart",
-            f"add chart= or table=: {_available_exports(found)}",
+            f"add chart= or table=: {_available_exports(export)}",
         )
-    return json_response(_view_json(context, page, found))
+    return json_response(_view_json(context, page, export))
 
 
-def _view_json(context: Context, page: Page, found: PageData) -> dict[str, Any]:
+def _view_json(context: Context, page: Page, export: PageData) -> dict[str, Any]:
     return {
         "title": page.title.removesuffix(" · Stagelens"),
         **_window(context),
-        "charts": {name: _chart_json(found, name) for name in found.charts},
-        "tables": found.tables,
+        "charts": {name: _chart_json(export, name) for name in export.charts},
+        "tables": export.tables,
     }
 
 
-def _chart_json(found: PageData, name: str) -> dict[str, Any]:
-    drawn = found.charts[name]
+def _chart_json(export: PageData, name: str) -> dict[str, Any]:
+    drawn = export.charts[name]
     table = {"columns": [], "rows": []} if drawn.frame is None else table_json(drawn.frame)
     return {"title": drawn.title, "summary": drawn.spoken, **table}
 
 
-def _chart(context: Context, found: PageData, name: str, form: str) -> Response:
-    if name not in found.charts:
-        refuse(f"this view has no chart {name}", "chart", f"charts: {', '.join(found.charts) or 'none'}", NOT_FOUND)
+def _chart(context: Context, export: PageData, name: str, form: str) -> Response:
+    if name not in export.charts:
+        refuse(f"this view has no chart {name}", "chart", f"charts: {', '.join(export.charts) or 'none'}", NOT_FOUND)
     if form == "json":
-        return json_response({**_window(context), **_chart_json(found, name)})
-    frame = found.charts[name].frame
+        return json_response({**_window(context), **_chart_json(export, name)})
+    frame = export.charts[name].frame
     if frame is None:
-        refuse(f"the chart {name} has no table", "chart", _available_exports(found), NOT_FOUND)
-    head = [f"{each['name']} ({each['unit']})" if "unit" in each else each["name"] for each in columns(frame)]
+        refuse(f"the chart {name} has no table", "chart", _available_exports(export), NOT_FOUND)
+    head = [f"{column['name']} ({column['unit']})" if "unit" in column else column["name"] for column in columns(frame)]
     return _csv(context, name, as_csv(head, rows(frame)))
 
 
-def _table(context: Context, found: PageData, name: str, form: str) -> Response:
-    table = next((each for each in found.tables if each.name == name), None)
+def _table(context: Context, export: PageData, name: str, form: str) -> Response:
+    table = next((table_data for table_data in export.tables if table_data.name == name), None)
     if table is None:
-        names = ", ".join(each.name for each in found.tables) or "none"
+        names = ", ".join(table_data.name for table_data in export.tables) or "none"
         refuse(f"this view has no table {name}", "table", f"tables: {names}", NOT_FOUND)
     if form == "json":
         return json_response({**_window(context), "name": table.name, "head": table.head, "rows": table.rows})
     return _csv(context, name, as_csv(table.head, table.rows))
 
 
-def _available_exports(found: PageData) -> str:
-    names = [name for name, drawn in found.charts.items() if drawn.frame is not None]
-    return f"charts: {', '.join(names) or 'none'}; tables: {', '.join(each.name for each in found.tables) or 'none'}"
+def _available_exports(export: PageData) -> str:
+    names = [name for name, drawn in export.charts.items() if drawn.frame is not None]
+    return f"charts: {', '.join(names) or 'none'}; tables: {', '.join(table_data.name for table_data in export.tables) or 'none'}"
 
 
 def _window(context: Context) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def _window(context: Context) -> dict[str, Any]:
 
 
 def _names(source: Source) -> dict[str, Any]:
-    known = source.all_services()
-    pairs = zip(known["service"], known["versions"], strict=True)
-    return {"services": [{"name": name, "path": service_path(name), "versions": each} for name, each in pairs]}
+    services = source.all_services()
+    pairs = zip(services["service"], services["versions"], strict=True)
+    return {"services": [{"name": name, "path": service_path(name), "versions": versions} for name, versions in pairs]}
 
 
 def _csv(context: Context, name: str, text: str) -> Response:
@@ -205,7 +205,7 @@ def _csv(context: Context, name: str, text: str) -> Response:
 
 
 def _unknown_path(rest: str) -> Response:
-    takes = [each for each in ("GET", "POST") if _endpoint(each) != _NOWHERE]
+    takes = [method for method in ("GET", "POST") if _endpoint(method) != _NOWHERE]
     if takes:
         refused = error_response(f"{request.path} does not take {request.method}", "method", f"send a {takes[0]}", 405)
         refused.headers["Allow"] = ", ".join(takes)
@@ -223,73 +223,73 @@ def _endpoint(method: str) -> str:
 
 def add_trace_route(server: Flask, source: Source) -> None:
     def trace(name: str) -> Response:
-        found = source.cached(source.read.trace, name)
-        if found is None:
+        retained_trace = source.cached(source.read.trace, name)
+        if retained_trace is None:
             return error_response(
                 f"the trace {name[:40]} was not retained", "id", "retained traces are listed at /traces", _NO_SUCH
             )
-        headers = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
-        profile = _request_profile(found)
+        headers = {"Content-Disposition": f'attachment; filename="trace-{retained_trace.trace_id[:8]}.otlp.json"'}
+        profile = _request_profile(retained_trace)
         # Receivers of OTLP ignore unknown fields.
-        document = as_otlp(found) | ({"profile": profile} if profile else {})
+        document = as_otlp(retained_trace) | ({"profile": profile} if profile else {})
         return Response(json.dumps(document, indent=1), mimetype="application/json", headers=headers)
 
     server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
 
 
-def _request_profile(found: KeptTrace) -> list[dict[str, Any]]:
-    sampled = profile_of_request(str(found.attributes.get(names.PROFILE, "")))
-    made: list[dict[str, Any]] = []
+def _request_profile(trace: KeptTrace) -> list[dict[str, Any]]:
+    sampled = profile_of_request(str(trace.attributes.get(names.PROFILE, "")))
+    nodes: list[dict[str, Any]] = []
     for key, spent in sorted(sampled.items(), key=lambda item: -item[1]):
         stage, frames = split_stack_key(key)
-        made.append({"stage": stage, "seconds": spent / 1e6, "frames": [frame._asdict() for frame in frames]})
-    return made
+        nodes.append({"stage": stage, "seconds": spent / 1e6, "frames": [frame._asdict() for frame in frames]})
+    return nodes
 
 
-def as_otlp(found: KeptTrace) -> dict[str, Any]:
-    series = found.series
+def as_otlp(trace: KeptTrace) -> dict[str, Any]:
+    series = trace.series
     resource = {
         names.SERVICE_NAME: series.service,
         names.SERVICE_VERSION: series.version,
         names.ENVIRONMENT: series.environment,
     }
-    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [_root_span(found), *_child_spans(found)]}
+    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [_root_span(trace), *_child_spans(trace)]}
     return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
 
 
-def _root_span(found: KeptTrace) -> dict[str, Any]:
-    shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in found.stages_ns.items()}
+def _root_span(trace: KeptTrace) -> dict[str, Any]:
+    shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in trace.stages_ns.items()}
     facts = {
-        **found.attributes,
-        names.ROUTE: found.series.route,
-        names.MODEL: found.series.model,
-        names.RETAINED_BECAUSE: found.because,
-        names.DOMINANT: found.dominant,
+        **trace.attributes,
+        names.ROUTE: trace.series.route,
+        names.MODEL: trace.series.model,
+        names.RETAINED_BECAUSE: trace.because,
+        names.DOMINANT: trace.dominant,
         **shares,
     }
-    root = _span(found, found.span_id, found.series.route or "request", (0, found.duration_ns), facts)
-    failed = found.series.status == names.STATUS_ERROR
-    parent = {"parentSpanId": found.parent_id} if found.parent_id else {}
+    root = _span(trace, trace.span_id, trace.series.route or "request", (0, trace.duration_ns), facts)
+    failed = trace.series.status == names.STATUS_ERROR
+    parent = {"parentSpanId": trace.parent_id} if trace.parent_id else {}
     return {**root, **parent, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
 
 
-def _child_spans(found: KeptTrace) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
-    for place, span in enumerate(found.spans):
-        own = f"{zlib.crc32(found.span_id.encode()):08x}{place:08x}"
+def _child_spans(trace: KeptTrace) -> list[dict[str, Any]]:
+    spans: list[dict[str, Any]] = []
+    for index, span in enumerate(trace.spans):
+        own_id = f"{zlib.crc32(trace.span_id.encode()):08x}{index:08x}"
         facts = {**dict(span.get("attributes") or {}), names.STAGE: span["stage"]}
         within = int(span["start_ns"]), int(span["duration_ns"])
-        whole = _span(found, own, str(span["name"]), within, facts)
-        made.append({**whole, "parentSpanId": found.span_id, "kind": _INTERNAL})
-    return made
+        whole = _span(trace, own_id, str(span["name"]), within, facts)
+        spans.append({**whole, "parentSpanId": trace.span_id, "kind": _INTERNAL})
+    return spans
 
 
 def _span(
-    found: KeptTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
+    trace: KeptTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    begin, length = found.started_ns + within[0], within[1]
+    begin, length = trace.started_ns + within[0], within[1]
     return {
-        "traceId": found.trace_id,
+        "traceId": trace.trace_id,
         "spanId": span_id,
         "name": name,
         "startTimeUnixNano": str(begin),

@@ -42,10 +42,10 @@ def refuse(error: str, key: str = "", fix: str = "", status: int = BAD_REQUEST) 
 
 
 def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
-    known = sorted(allowed)
+    names = sorted(allowed)
     for key in given:
-        if key not in known:
-            refuse(f"there is no parameter {key}", key, f"one of {', '.join(known)}")
+        if key not in names:
+            refuse(f"there is no parameter {key}", key, f"one of {', '.join(names)}")
 
 
 def percentiles(text: str) -> tuple[float, ...]:
@@ -58,20 +58,20 @@ def percentiles(text: str) -> tuple[float, ...]:
     (0.5, 0.999)
     """
     try:
-        found = [float(each) for each in text.split(",")]
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        found = [math.nan]
-    if len(found) > _MAX_PERCENTILES or not all(0 <= each < 100 for each in found):  # noqa: PLR2004 - per cent
+        numbers = [math.nan]
+    if len(numbers) > _MAX_PERCENTILES or not all(0 <= number < 100 for number in numbers):  # noqa: PLR2004 - per cent
         fix = f"at most {_MAX_PERCENTILES} percentiles from 0 to below 100, separated by commas, such as 50,90,99"
         refuse(f"p is {text[:60]!r}", "p", fix)
-    ratio = next((each for each in found if 0 < each < 1), None)
+    ratio = next((number for number in numbers if 0 < number < 1), None)
     if ratio is not None:
         refuse(
             f"p is {text[:60]!r}, but percentiles are in percent",
             "p",
             f"write {ratio * 100:.6g} for p{ratio * 100:.6g}",
         )
-    return tuple(round(each / 100, 9) for each in found)
+    return tuple(round(number / 100, 9) for number in numbers)
 
 
 def required(given: Mapping[str, str], key: str) -> str:
@@ -92,7 +92,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 @singledispatch
 def to_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     return str(value)
 
 
@@ -131,20 +131,20 @@ def _unknown(value: Any) -> None:  # noqa: ARG001 - part of the singledispatch s
 
 @to_plain.register
 def _named(value: Mapping) -> dict[str, Any]:  # pyright: ignore[reportMissingTypeArgument] - singledispatch takes a class
-    return {str(key): to_plain(each) for key, each in value.items()}
+    return {str(key): to_plain(element) for key, element in value.items()}
 
 
 @to_plain.register(list | tuple | set | frozenset)
 def _several(value: Iterable[Any]) -> list[Any]:
-    return [to_plain(each) for each in value]
+    return [to_plain(element) for element in value]
 
 
 def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
-    return [_column(str(each)) for each in frame.columns]
+    return [_column(str(column)) for column in frame.columns]
 
 
 def rows(frame: pd.DataFrame) -> list[list[Any]]:
-    return [[to_plain(each) for each in row] for row in frame.itertuples(index=False, name=None)]
+    return [[to_plain(cell) for cell in row] for row in frame.itertuples(index=False, name=None)]
 
 
 def as_json(value: Any) -> str:
@@ -172,8 +172,8 @@ def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     """
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow([_harmless(each) for each in head])
-    writer.writerows([_harmless(to_plain(each)) for each in line] for line in lines)
+    writer.writerow([_harmless(cell) for cell in head])
+    writer.writerows([_harmless(to_plain(cell)) for cell in line] for line in lines)
     return out.getvalue()
 
 

@@ -102,8 +102,8 @@ class ApiQuery:
 
 def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    found = context.source.cached(breakdown, context.source.read, context.selection, wanted)
-    return {"requests": found.requests, **table_json(found.table), "shares": found.shares.to_dict("records")}
+    means = context.source.cached(breakdown, context.source.read, context.selection, wanted)
+    return {"requests": means.requests, **table_json(means.table), "shares": means.shares.to_dict("records")}
 
 
 def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
@@ -117,15 +117,26 @@ def _profile(context: Context, given: Arguments) -> dict[str, Any]:
     median, tail = bands or (None, None)
     if tail and selected:
         tail = profile_of_selection(context, selected)
-    found = functions(tail, median) if tail else []
-    stages = dict.fromkeys(each.stage for each in found)
+    function_times = functions(tail, median) if tail else []
+    stages = dict.fromkeys(function.stage for function in function_times)
     rows = [
         (
-            *(each.stage, each.module, each.function, each.file, each.line, each.tail_self_ms / 1e3),
-            *(each.tail_total_ms / 1e3, _as_seconds(each.median_self_ms), _as_seconds(each.median_total_ms)),
-            *(each.share, each.stage_option),
+            *(
+                function.stage,
+                function.module,
+                function.function,
+                function.file,
+                function.line,
+                function.tail_self_ms / 1e3,
+            ),
+            *(
+                function.tail_total_ms / 1e3,
+                _as_seconds(function.median_self_ms),
+                _as_seconds(function.median_total_ms),
+            ),
+            *(function.share, function.stage_option),
         )
-        for each in found
+        for function in function_times
     ]
     return {
         "percentile": None if selected else wanted,
@@ -139,24 +150,32 @@ def _profile(context: Context, given: Arguments) -> dict[str, Any]:
 def _shared(context: Context, given: Arguments) -> dict[str, Any]:
     wanted, selected = _slow_requests(context, given)
     counts = context.source.cached(context.source.read.attributes, context.selection)
-    found = find_causes(counts, selected or wanted)
+    causes = find_causes(counts, selected or wanted)
     rows = [
         (
-            *(each.key, list(each.values), each.value, each.requests, each.slow, each.share_all, each.share_slow),
-            *(each.lift, each.explained, each.p_value, _as_seconds(each.with_ms), _as_seconds(each.without_ms)),
+            *(
+                cause.key,
+                list(cause.values),
+                cause.value,
+                cause.requests,
+                cause.slow,
+                cause.share_all,
+                cause.share_slow,
+            ),
+            *(cause.lift, cause.explained, cause.p_value, _as_seconds(cause.with_ms), _as_seconds(cause.without_ms)),
         )
-        for each in found.causes
+        for cause in causes.causes
     ]
     return {
-        "percentile": found.percentile,
-        "asked_percentile": found.asked,
-        "reason": found.reason,
-        "threshold_seconds": found.threshold,
-        "requests": found.requests,
-        "slow_requests": found.slow,
-        "summary": found.sentence,
+        "percentile": causes.percentile,
+        "asked_percentile": causes.asked,
+        "reason": causes.reason,
+        "threshold_seconds": causes.threshold,
+        "requests": causes.requests,
+        "slow_requests": causes.slow,
+        "summary": causes.sentence,
         **table_json(pd.DataFrame(rows, columns=_CAUSES)),
-        "no_difference_in": list(found.compared),
+        "no_difference_in": list(causes.compared),
     }
 
 
@@ -187,22 +206,22 @@ def _flame_json(node: CodeNode) -> dict[str, Any]:
 
 def _replicas(context: Context, _: Arguments) -> dict[str, Any]:
     slow = slow_replica_of(context)
-    found = [
-        (each.name, each.place, each.requests, each.p50, each.p99, each.ratio)
-        for each in latencies(replica_table(context))
+    rows = [
+        (replica.name, replica.place, replica.requests, replica.p50, replica.p99, replica.ratio)
+        for replica in latencies(replica_table(context))
     ]
-    table = table_json(pd.DataFrame(found, columns=_REPLICAS))
+    table = table_json(pd.DataFrame(rows, columns=_REPLICAS))
     return {"slow": None if slow is None else _slow_json(slow), **table}
 
 
 def _in_flight(context: Context, _: Arguments) -> dict[str, Any]:
-    found = context.source.cached(context.source.read.open_requests, context.selection)
+    rows = context.source.cached(context.source.read.open_requests, context.selection)
     return {
-        "at": found.attrs["at"],
-        "requests": int(found["requests"].sum()),
-        "oldest_seconds": float(found["oldest_seconds"].max()) if len(found) else None,
+        "at": rows.attrs["at"],
+        "requests": int(rows["requests"].sum()),
+        "oldest_seconds": float(rows["oldest_seconds"].max()) if len(rows) else None,
         "stopped": table_json(context.source.cached(context.source.read.stopped, context.selection))["rows"],
-        **table_json(found),
+        **table_json(rows),
     }
 
 
@@ -218,10 +237,17 @@ def _slow_json(slow: ReplicaOutlier) -> dict[str, Any]:
         "others": slow.others,
         "requests": slow.requests,
         "since": moment(slow.onset),
-        "stages": [{"stage": each.stage, "delta_seconds": each.seconds, "share": each.share} for each in slow.growth],
+        "stages": [
+            {"stage": growth.stage, "delta_seconds": growth.seconds, "share": growth.share} for growth in slow.growth
+        ],
         "hardware": [
-            {"measure": each.measure.key, "value": each.own, "others": each.others, "unit": each.measure.unit}
-            for each in slow.hardware
+            {
+                "measure": difference.measure.key,
+                "value": difference.own,
+                "others": difference.others,
+                "unit": difference.measure.unit,
+            }
+            for difference in slow.hardware
         ],
     }
 
@@ -229,24 +255,24 @@ def _slow_json(slow: ReplicaOutlier) -> dict[str, Any]:
 def _latency(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
     counted = context.source.cached(context.source.read.latency, context.selection)
-    values = [_quantile(counted, each) for each in wanted]
+    values = [_quantile(counted, quantile) for quantile in wanted]
     return {"requests": counted.count, **table_json(pd.DataFrame(values, columns=_LATENCY))}
 
 
 def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None, float | None, float | None, bool]:
-    found = counted.quantile(quantile)
-    if found is None:
+    estimate = counted.quantile(quantile)
+    if estimate is None:
         return quantile, None, None, None, False
-    return quantile, found.value, found.low, found.high, has_enough_samples(counted.count, quantile)
+    return quantile, estimate.value, estimate.low, estimate.high, has_enough_samples(counted.count, quantile)
 
 
 def _tokens(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
     values = [
-        (measure, definition, counted.count, *_quantile(counted, each))
+        (measure, definition, counted.count, *_quantile(counted, quantile))
         for measure, metric in _STREAMS.items()
         for definition, counted in context.source.cached(context.source.read.streams, context.selection, metric).items()
-        for each in wanted
+        for quantile in wanted
     ]
     return table_json(pd.DataFrame(values, columns=_TOKENS))
 
@@ -261,38 +287,40 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
         fix = "set a and b to a known version, or a window such as 2026-11-21T12:00/6h"
         raise BadRequestError(msg, key="a", fix=fix, status=NOT_FOUND)
     wanted = _one_percentile(given) if given.get("p") else None
-    found = compared(context, pair, wanted)
+    comparison = compared(context, pair, wanted)
     return {
         "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
         "b": {"name": pair.b_name, "from": pair.b.start, "to": pair.b.end},
         "same_time": pair.together,
-        "percentile": found.quantile,
-        "verdict": found.verdict,
-        "summary": dict(found.stages.attrs),
-        **table_json(found.stages),
+        "percentile": comparison.quantile,
+        "verdict": comparison.verdict,
+        "summary": dict(comparison.stages.attrs),
+        **table_json(comparison.stages),
         "functions": [
             {
-                "stage": each.stage,
-                "function": each.title,
-                "a_seconds": each.before_ms / 1e3,
-                "b_seconds": each.after_ms / 1e3,
-                "share": each.share,
+                "stage": function.stage,
+                "function": function.title,
+                "a_seconds": function.before_ms / 1e3,
+                "b_seconds": function.after_ms / 1e3,
+                "share": function.share,
             }
-            for each in grown_at(context, pair, found.quantile)
+            for function in grown_at(context, pair, comparison.quantile)
         ],
     }
 
 
 def _critical_path(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = _one_percentile(given)
-    found = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
+    slow_paths = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
     return {
         "percentile": wanted,
-        "value_seconds": found.value_seconds if found else None,
-        "traces": found.requests if found else 0,
-        "complete_traces": found.complete if found else 0,
-        "missing": dict(found.missing) if found else {},
-        **table_json(pd.DataFrame([astuple(each) for each in found.shares] if found else [], columns=_SHARES)),
+        "value_seconds": slow_paths.value_seconds if slow_paths else None,
+        "traces": slow_paths.requests if slow_paths else 0,
+        "complete_traces": slow_paths.complete if slow_paths else 0,
+        "missing": dict(slow_paths.missing) if slow_paths else {},
+        **table_json(
+            pd.DataFrame([astuple(path) for path in slow_paths.shares] if slow_paths else [], columns=_SHARES)
+        ),
     }
 
 
@@ -300,25 +328,25 @@ def _map(context: Context, _: Arguments) -> dict[str, Any]:
     edges = shown_edges(context)
     rows = [
         (
-            *(each.edge.caller, each.edge.called, each.rate, each.is_counted, each.p50, each.p99, each.errors),
-            *(each.edge.share, each.edge.retained),
+            *(edge.edge.caller, edge.edge.called, edge.rate, edge.is_counted, edge.p50, edge.p99, edge.errors),
+            *(edge.edge.share, edge.edge.retained),
         )
-        for each in edges
+        for edge in edges
     ]
     return table_json(pd.DataFrame(rows, columns=_EDGES))
 
 
 def _traces(context: Context, given: Arguments) -> dict[str, Any]:
-    found = find_traces(context)
-    pages = max(-(-found.matching // TRACES_PER_PAGE), 1)
+    traces = find_traces(context)
+    pages = max(-(-traces.matching // TRACES_PER_PAGE), 1)
     if int(given.get("n", "1")) > pages:
         refuse(f"n is {given['n'][:60]}, but there are {pages} pages", "n", f"1 to {pages}")
     return {
-        "matching": found.matching,
-        "searched": found.searched,
-        "retained": found.retained,
-        "values": {**found.dimensions, **{f"attribute.{key}": values for key, values in found.attributes.items()}},
-        **table_json(found.page),
+        "matching": traces.matching,
+        "searched": traces.searched,
+        "retained": traces.retained,
+        "values": {**traces.dimensions, **{f"attribute.{key}": values for key, values in traces.attributes.items()}},
+        **table_json(traces.page),
     }
 
 
@@ -326,10 +354,10 @@ def _waste(context: Context, _given: Arguments) -> dict[str, Any]:
     costs, shown = context.source.costs, [row for row in urgent_first(context) if has_labels(context, row.service)]
     rows = [
         (
-            *(each.service, each.idle_cost, None if each.busy is None else 1 - each.busy, each.queue_seconds),
-            *(each.failed_calls, each.failed_seconds, each.load_seconds, each.load_cost),
+            *(waste.service, waste.idle_cost, None if waste.busy is None else 1 - waste.busy, waste.queue_seconds),
+            *(waste.failed_calls, waste.failed_seconds, waste.load_seconds, waste.load_cost),
         )
-        for each in waste_of(context, shown)
+        for waste in waste_of(context, shown)
     ]
     labels = {row.service: context.source.labels().get(row.service, {}) for row in shown}
     return {
@@ -360,34 +388,34 @@ def _fleet_row(row: ServiceRow) -> tuple[Any, ...]:
 def _incidents(context: Context, given: Arguments) -> dict[str, Any]:
     actions = context.source.incident_actions
     if given.get("id"):
-        found = actions.incident(given["id"])
-        if found is None:
-            fix = ", ".join(each.id for each in actions.incidents()[:_MAX_NAMED]) or "there are no incidents"
+        incident = actions.incident(given["id"])
+        if incident is None:
+            fix = ", ".join(incident.id for incident in actions.incidents()[:_MAX_NAMED]) or "there are no incidents"
             refuse(f"there is no incident {given['id'][:60]}", "id", fix, NOT_FOUND)
-        return {"incident": found, **table_json(_incident_table([found]))}
+        return {"incident": incident, **table_json(_incident_table([incident]))}
     state = given.get("state", "all")
     if state not in _INCIDENT_STATES:
         refuse(f"state is {state[:60]!r}", "state", ", ".join(_INCIDENT_STATES))
     view = context.view
     if given.keys() & {"from", "to"}:
-        known = actions.between(view.start, view.past_end)
+        incidents = actions.between(view.start, view.past_end)
     else:
-        known = actions.incidents(open_only=state == "open")
+        incidents = actions.incidents(open_only=state == "open")
     wanted = {key: given[key] for key in ("service", "severity") if key in given}
     rows = [
-        each
-        for each in known
-        if state in ("all", each.state) and all(getattr(each, key) == value for key, value in wanted.items())
+        incident
+        for incident in incidents
+        if state in ("all", incident.state) and all(getattr(incident, key) == value for key, value in wanted.items())
     ]
-    return table_json(_incident_table(sorted(rows, key=lambda each: each.order)))
+    return table_json(_incident_table(sorted(rows, key=lambda incident: incident.order)))
 
 
-def _incident_table(found: Sequence[Incident]) -> pd.DataFrame:
-    own = [key for key in _INCIDENTS if key not in ("environment", "stage")]
+def _incident_table(incidents: Sequence[Incident]) -> pd.DataFrame:
+    columns = [key for key in _INCIDENTS if key not in ("environment", "stage")]
     rows = [
-        {key: getattr(each, key) for key in own}
-        | {"environment": each.where.get("environment", ""), "stage": each.blamed and each.blamed.stage}
-        for each in found
+        {key: getattr(incident, key) for key in columns}
+        | {"environment": incident.where.get("environment", ""), "stage": incident.blamed and incident.blamed.stage}
+        for incident in incidents
     ]
     return pd.DataFrame(rows, columns=_INCIDENTS)
 
@@ -413,15 +441,19 @@ def _advice(context: Context, given: Arguments) -> dict[str, Any]:
     rank = given.get("rank", RANKS[0])
     if rank not in RANKS:
         refuse(f"rank is {rank[:60]!r}", "rank", ", ".join(RANKS))
-    found = advice_for_service(context, rank) if context.service else advice_for_fleet(context, rank)[0]
+    advice = advice_for_service(context, rank) if context.service else advice_for_fleet(context, rank)[0]
     rows = [
         (
-            *(each.finding.facts.service, each.finding.stage, *finding_text(each.finding)),
-            *((each.reach.before, each.reach.after) if each.reach else (None, None)),
-            *(each.gain(rank), each.ceiling(rank), [option.name for option in each.finding.family.options]),
-            each.mark.state if each.mark and each.is_hidden(context.view.now) else None,
+            *(advice_entry.finding.facts.service, advice_entry.finding.stage, *finding_text(advice_entry.finding)),
+            *((advice_entry.reach.before, advice_entry.reach.after) if advice_entry.reach else (None, None)),
+            *(
+                advice_entry.gain(rank),
+                advice_entry.ceiling(rank),
+                [option.name for option in advice_entry.finding.family.options],
+            ),
+            advice_entry.mark.state if advice_entry.mark and advice_entry.is_hidden(context.view.now) else None,
         )
-        for each in found
+        for advice_entry in advice
     ]
     return {"rank": rank, **table_json(pd.DataFrame(rows, columns=_ADVICE))}
 
@@ -429,11 +461,17 @@ def _advice(context: Context, given: Arguments) -> dict[str, Any]:
 def _collectors(context: Context, _given: Arguments) -> dict[str, Any]:
     source = context.source
     source.access.require_admin()
-    found = [collector_status(report, source.now()) for report in source.read.collectors()]
+    statuses = [collector_status(report, source.now()) for report in source.read.collectors()]
     rows = [
-        (each.report.name, each.report.version, each.state, problem.text if problem else None, *_fix_since(problem))
-        for each in found
-        for problem in each.troubles or (None,)
+        (
+            collector.report.name,
+            collector.report.version,
+            collector.state,
+            problem.text if problem else None,
+            *_fix_since(problem),
+        )
+        for collector in statuses
+        for problem in collector.troubles or (None,)
     ]
     return {
         "last_received": last_data(context, source.state()),
@@ -447,19 +485,19 @@ def _fix_since(problem: CollectorProblem | None) -> tuple[str | None, datetime |
 
 
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:
-    found = [
-        each
-        for each in context.source.slos()
-        if given.get("service") in (None, each.slo.service) and given.get("name") in (None, each.slo.name)
+    statuses = [
+        status
+        for status in context.source.slos()
+        if given.get("service") in (None, status.slo.service) and given.get("name") in (None, status.slo.name)
     ]
-    if given.get("name") and not found:
+    if given.get("name") and not statuses:
         raise _no_objective(context, given["name"])
-    return {"objectives": found}
+    return {"objectives": statuses}
 
 
 def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
     name = required(given, "name")
-    slo = next((each.slo for each in context.source.slos() if each.slo.name == name), None)
+    slo = next((status.slo for status in context.source.slos() if status.slo.name == name), None)
     if slo is None:
         raise _no_objective(context, name)
     if not slo.budgets:
@@ -470,9 +508,7 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
     objective = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
     if split is None:
         return objective | {"requests": 0, **table_json(pd.DataFrame(columns=_BUDGETS))}
-    uses = [
-        (each.stage, each.budget_seconds, each.seconds, each.mean_seconds, each.over_seconds) for each in split.uses
-    ]
+    uses = [(use.stage, use.budget_seconds, use.seconds, use.mean_seconds, use.over_seconds) for use in split.uses]
     return {
         **objective,
         "requests": split.requests,
@@ -488,13 +524,13 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
 def _audit(context: Context, _given: Arguments) -> dict[str, Any]:
     context.source.access.require_admin()
     entries = audit.audit_entries(context)
-    names = [each.name for each in fields(AuditEntry)]
-    frame = pd.DataFrame([[getattr(each, name) for name in names] for each in entries], columns=names)
+    names = [field.name for field in fields(AuditEntry)]
+    frame = pd.DataFrame([[getattr(entry, name) for name in names] for entry in entries], columns=names)
     return {"most": audit.MAX_ENTRIES, **table_json(frame)}
 
 
 def _no_objective(context: Context, name: str) -> BadRequestError:
-    names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
+    names = ", ".join(status.slo.name for status in context.source.slos()) or "none are set"
     return BadRequestError(f"there is no objective {name}", key="name", fix=names, status=NOT_FOUND)
 
 

@@ -88,23 +88,23 @@ class Dashboard:
 def build(source: Source, config: DashboardConfig) -> Flask:
     access = LiveAccess(config.access, lambda: datetime.now(UTC))
     # Pages, API and actions show and do what the reader may; probes and signed requests have no reader.
-    own = guard.source_of_reader(source)
+    restricted = guard.source_of_reader(source)
     audit_log = AuditLog(source.store, source.clock)
     server = Flask("stagelens", static_folder=None)
     # A name may have two slashes.
     server.url_map.merge_slashes = False
     wsgi_front.add_health_routes(server, source)
     assets.add_asset_route(server)
-    api.add_api_routes(server, own)
-    prometheus_api.add_prometheus_routes(server, own)
-    add_page_routes(server, own)
-    routing.add_figure_routes(server, own)
-    report.add_report_route(server, own)
-    write_api.add_event_routes(server, own)
-    write_api.add_incident_routes(server, own)
+    api.add_api_routes(server, restricted)
+    prometheus_api.add_prometheus_routes(server, restricted)
+    add_page_routes(server, restricted)
+    routing.add_figure_routes(server, restricted)
+    report.add_report_route(server, restricted)
+    write_api.add_event_routes(server, restricted)
+    write_api.add_incident_routes(server, restricted)
     signed_endpoints.add_hook_routes(server, source, access, audit_log)
     signed_endpoints.add_chart_route(server, source.incident_actions)
-    api.add_trace_route(server, own)
+    api.add_trace_route(server, restricted)
     compress_responses(server)
     audit_log.add_to(server)
     guard.protect(server, config, access, RevokedSessions(source.store, source.clock), audit_log=audit_log)
@@ -164,26 +164,26 @@ def _document(context: Context) -> Iterator[str]:
 def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterator[str]:
     try:
         now = _state(context)
-        known = seen if all(seen.get(key) == now[key] for key in ("address", "stale")) else {}
-        place = str(known.get("place", "/"))
-        if not _is_same(known, now):
+        shown = seen if all(seen.get(key) == now[key] for key in ("address", "stale")) else {}
+        path = str(shown.get("place", "/"))
+        if not _is_same(shown, now):
             if not after:
                 # The frame of a document has it.
                 yield _template("time", as_html(time_menu(context.view)))
-            made = routing.render_page(context)
-            place = made.place
-            yield _template("trail", as_html(trail(made.trail)))
-            yield from html_chunks(routing.page_body(context, made))
+            page = routing.render_page(context)
+            path = page.place
+            yield _template("trail", as_html(trail(page.trail)))
+            yield from html_chunks(routing.page_body(context, page))
             yield after
             yield _template("env", as_html(environment_menu(context)))
             if label := compared_time(context):
                 yield _template("time", as_html(time_menu(context.view, label)))
-        if known.get("revision") != now["revision"]:
+        if shown.get("revision") != now["revision"]:
             # The navigation is about all services.
             yield "".join(
-                _template(name, as_html(nodes)) for name, nodes in routing.navigation_parts(context, place).items()
+                _template(name, as_html(nodes)) for name, nodes in routing.navigation_parts(context, path).items()
             )
-        yield _seen_state({**now, "place": place})
+        yield _seen_state({**now, "place": path})
     except Exception as error:  # noqa: BLE001 - the status is sent already
         _log.exception("the page %r could not be completed", context.view.path)
         failed = routing.failed_page(error)
@@ -192,9 +192,9 @@ def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterato
 
 def _panels(context: Context, names: Sequence[str]) -> Iterator[str]:
     state = _state(context)
-    for each in panels(routing.render_page(context).body):
-        if each.name in names:
-            yield as_html(each)
+    for panel in panels(routing.render_page(context).body):
+        if panel.name in names:
+            yield as_html(panel)
     yield _seen_state(state)
 
 

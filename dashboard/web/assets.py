@@ -36,18 +36,18 @@ def url(name: str) -> str:
 
 def add_asset_route(server: Flask) -> None:
     def asset(name: str) -> Response:
-        found = _VERSIONED.fullmatch(name)
-        plain = f"{found[1]}{found[3]}" if found else ""
-        if found is None or plain not in _files():
+        match = _VERSIONED.fullmatch(name)
+        plain = f"{match[1]}{match[3]}" if match else ""
+        if match is None or plain not in _files():
             abort(404)
-        response = Response(_files()[plain], mimetype=_TYPES[found[3]])
-        encoding = accepted_encoding() if found[3] != ".woff2" else None
+        response = Response(_files()[plain], mimetype=_TYPES[match[3]])
+        encoding = accepted_encoding() if match[3] != ".woff2" else None
         if encoding is not None:
             response.set_data(_compressed(plain, encoding))
             response.headers["Content-Encoding"] = encoding
         response.headers["Vary"] = "Accept-Encoding"
         # A page of another version asks for another hash, and gets the current file.
-        is_current = found[2] == _hash(plain)
+        is_current = match[2] == _hash(plain)
         response.headers["Cache-Control"] = "private, max-age=31536000, immutable" if is_current else "no-cache"
         return response
 

@@ -133,12 +133,12 @@ class Authenticator:
             return None
         name = request.headers.get(header, "").strip()[:_MAX_NAME]
         listed = request.headers.get(self._config.proxy_groups_header or "", "").split(",")
-        groups = tuple(each.strip() for each in listed if each.strip())
+        groups = tuple(group.strip() for group in listed if group.strip())
         return Principal(name, f"proxy {name}", groups=groups) if name else None
 
     def _of_cookie(self, request: Request) -> Principal | None:
-        found = self._session(request)
-        return None if found is None or found.bound_to in self._signed_out else found
+        principal = self._session(request)
+        return None if principal is None or principal.bound_to in self._signed_out else principal
 
     def _session(self, request: Request) -> Principal | None:
         cookie = request.cookies.get(COOKIE, "")
@@ -153,12 +153,12 @@ class Authenticator:
         if shown is None:
             return None
         if shown.type == "bearer" and self._config.token:
-            known = self._proved(request, "", shown.token or "")
-            return Principal(by_token=True, has_token=True) if known else None
+            signer = self._proved(request, "", shown.token or "")
+            return Principal(by_token=True, has_token=True) if signer else None
         if shown.type == "basic":
             name = shown.username or ""
-            known = self._proved(request, name, shown.password or "")
-            return Principal(name, f"name {name}", has_token=not name) if known else None
+            signer = self._proved(request, name, shown.password or "")
+            return Principal(name, f"name {name}", has_token=not name) if signer else None
         return None
 
     def _signer(self, name: str) -> str | None:

@@ -22,7 +22,7 @@ _GZIP_WINDOW = 31
 
 
 def accepted_encoding() -> Encoding | None:
-    return next((each for each in ("zstd", "gzip") if request.accept_encodings[each] > 0), None)
+    return next((encoding for encoding in ("zstd", "gzip") if request.accept_encodings[encoding] > 0), None)
 
 
 def compressed(body: bytes, encoding: Encoding, *, small: bool = False) -> bytes:
@@ -66,7 +66,7 @@ def _compressed_chunks(chunks: Iterable[str], encoding: Encoding) -> Iterator[by
         stream, block = zstandard.ZstdCompressor(_FAST[0]).compressobj(), zstandard.COMPRESSOBJ_FLUSH_BLOCK
     else:
         stream, block = zlib.compressobj(_FAST[1], wbits=_GZIP_WINDOW), zlib.Z_SYNC_FLUSH
-    with contextlib.closing(cast("Iterator[str]", chunks)) as made:  # type: ignore[type-var]
-        for chunk in made:
+    with contextlib.closing(cast("Iterator[str]", chunks)) as chunks_to_compress:  # type: ignore[type-var]
+        for chunk in chunks_to_compress:
             yield stream.compress(chunk.encode()) + stream.flush(block)
     yield stream.flush()

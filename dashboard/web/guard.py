@@ -128,13 +128,13 @@ def _authenticate(config: DashboardConfig, authenticator: Authenticator, audit_l
         entered = signin_from_url(authenticator, audit_log) if config.token else None
         if entered is not None:
             return entered
-        found = authenticator.authenticate(request)
+        principal = authenticator.authenticate(request)
     except TooManyAttemptsError as error:
         return too_many_response(error)
-    if found is None:
+    if principal is None:
         return unauthenticated_response(config, authenticator)
-    access = authenticator.access_of(found)
-    flask.g.stagelens_reader, flask.g.stagelens_access = found, access
+    access = authenticator.access_of(principal)
+    flask.g.stagelens_reader, flask.g.stagelens_access = principal, access
     if access.grants or request.path == SIGN_OUT:
         return None
     return refused_response(403, f"You may see no environment; {access.grantors} can grant you a role.")

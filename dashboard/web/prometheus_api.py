@@ -112,59 +112,59 @@ def add_prometheus_routes(server: Flask, source: Source) -> None:
 def _query(source: Source, limits: QueryLimits) -> Response:
     at = _time("time", source.clock())
     asked = _Query(source, limits, [at], _lookback(_INSTANT_SECONDS))
-    found, seconds = asked.evaluate(_required("query")), _json_time(at)
-    if isinstance(found, np.ndarray):
-        return _success({"resultType": "scalar", "result": [seconds, _text(found[0])]})
-    result = [{"metric": each.labels, "value": [seconds, _text(each.values[0])]} for each in found]
+    value, seconds = asked.evaluate(_required("query")), _json_time(at)
+    if isinstance(value, np.ndarray):
+        return _success({"resultType": "scalar", "result": [seconds, _text(value[0])]})
+    result = [{"metric": series.labels, "value": [seconds, _text(series.values[0])]} for series in value]
     return _limited(result, lambda shown: {"resultType": "vector", "result": shown}, asked.warnings)
 
 
 def _query_range(source: Source, limits: QueryLimits) -> Response:
     times, step = _range()
     asked = _Query(source, limits, times, _lookback(max(step, _MIN_RANGE_SECONDS)), step)
-    found, seconds = asked.evaluate(_required("query")), [_json_time(each) for each in times]
-    series = [VectorSeries({}, found)] if isinstance(found, np.ndarray) else sorted(found, key=VectorSeries.key)
+    value, seconds = asked.evaluate(_required("query")), [_json_time(time) for time in times]
+    series = [VectorSeries({}, value)] if isinstance(value, np.ndarray) else sorted(value, key=VectorSeries.key)
 
     def matrix(shown: Vector) -> dict[str, Any]:
-        limits.use("points in the response", sum(int((~np.isnan(each.values)).sum()) for each in shown))
-        result = [{"metric": each.labels, "values": _points(seconds, each.values)} for each in shown]
+        limits.use("points in the response", sum(int((~np.isnan(one_series.values)).sum()) for one_series in shown))
+        result = [{"metric": one_series.labels, "values": _points(seconds, one_series.values)} for one_series in shown]
         return {"resultType": "matrix", "result": result}
 
     return _limited(series, matrix, asked.warnings)
 
 
 def _labels(_source: Source, limits: QueryLimits) -> Response:
-    metrics = {name for each in _selectors() for name in _metrics_of(matchers_of(each, limits))}
+    metrics = {name for selector in _selectors() for name in _metrics_of(matchers_of(selector, limits))}
     return _limited([NAME, *sorted(_labels_of(*(METRICS[name] for name in metrics or METRICS)))])
 
 
 def _label_values(source: Source, limits: QueryLimits, name: str) -> Response:
     asked = _selectors()
     if name == NAME:
-        metrics = {name for each in asked for name in _metrics_of(matchers_of(each, limits))}
+        metrics = {name for selector in asked for name in _metrics_of(matchers_of(selector, limits))}
         return _limited(sorted(metrics if asked else METRICS))
-    if name not in (known := _labels_of(*METRICS.values())):
-        return _success([], [f"no metric has the label {name[:60]}; there are {', '.join(sorted(known))}"])
+    if name not in (labels := _labels_of(*METRICS.values())):
+        return _success([], [f"no metric has the label {name[:60]}; there are {', '.join(sorted(labels))}"])
     asked = asked or [_parsed_selector(_VALUES_FROM.get(name, "stagelens_requests_per_second"))]
-    found = _series_within(source, limits, asked, Matcher(name, ".*", limits, is_regex=True))
-    return _limited(sorted({each.labels[name] for each in found if name in each.labels}))
+    series = _series_within(source, limits, asked, Matcher(name, ".*", limits, is_regex=True))
+    return _limited(sorted({one_series.labels[name] for one_series in series if name in one_series.labels}))
 
 
 def _all_series(source: Source, limits: QueryLimits) -> Response:
     asked = _selectors()
     if not asked:
         refuse("no match[] parameter provided")
-    return _limited([each.labels for each in _series_within(source, limits, asked)])
+    return _limited([series.labels for series in _series_within(source, limits, asked)])
 
 
 def _metadata(_source: Source, _limits: QueryLimits) -> Response:
     named = request.values.get("metric") or None
-    found = {
-        name: [{"type": "gauge", "help": each.text, "unit": each.unit}]
-        for name, each in METRICS.items()
+    metadata = {
+        name: [{"type": "gauge", "help": metric.text, "unit": metric.unit}]
+        for name, metric in METRICS.items()
         if named in (None, name)
     }
-    return _success(found, () if found else [f"no metric has this name; there are {', '.join(METRICS)}"])
+    return _success(metadata, () if metadata else [f"no metric has this name; there are {', '.join(METRICS)}"])
 
 
 def _buildinfo(_source: Source, _limits: QueryLimits) -> Response:
@@ -194,26 +194,26 @@ class _Query:
         metrics = _metrics_of(matchers)
         if not metrics:
             self.warnings.append(f"no metric has this name; there are {', '.join(METRICS)}")
-        found = list[VectorSeries]()
-        for each in (each for name in metrics for each in self._series(name, matchers, ends)):
+        selected = list[VectorSeries]()
+        for series in (series for name in metrics for series in self._series(name, matchers, ends)):
             self._limits.check_time()
-            if all(own.matches(each.labels.get(own.name, "")) for own in matchers):
+            if all(matcher.matches(series.labels.get(matcher.name, "")) for matcher in matchers):
                 self._limits.use("series")
                 self._limits.use("values", len(ends))
-                found.append(each)
-        if metrics and not found:
+                selected.append(series)
+        if metrics and not selected:
             self.warnings.append(
                 f"no series matches, or {self._lookback} s have too few requests for its quantile; "
                 "the parameter lookback_delta sets this length"
             )
-        return found
+        return selected
 
     def _ends(self, offset: float) -> range | tuple[int, ...]:
         first, count = math.floor(self._times[0] - offset), len(self._times)
         if count == 1 or self._step == int(self._step):
             step = max(int(self._step), 1)
             return range(first, first + step * count, step)
-        return tuple(math.floor(each - offset) for each in self._times)
+        return tuple(math.floor(time - offset) for time in self._times)
 
     def _series(self, name: str, matchers: Sequence[Matcher], ends: range | tuple[int, ...]) -> Iterator[VectorSeries]:
         metric = METRICS[name]
@@ -222,17 +222,21 @@ class _Query:
                 refuse(f"{name} has no values over time: ask for one time, with an instant query", "execution")
             yield from self._objectives(name, next(iter(ends)))
             return
-        named = {each.name for each in matchers}
+        named = {matcher.name for matcher in matchers}
         by = (_SERVICE, *(label for label in _OPTIONAL if label in named))
-        equal = {_DIMENSIONS[each.name]: each.value for each in matchers if each.is_equal and each.name in _DIMENSIONS}
+        equal = {
+            _DIMENSIONS[matcher.name]: matcher.value
+            for matcher in matchers
+            if matcher.is_equal and matcher.name in _DIMENSIONS
+        }
         quantiles = _quantiles(matchers) if _QUANTILE in metric.labels else {}
         about = Selection(_ANY_TIME, _ANY_TIME, **equal)
         dimensions = tuple(_DIMENSIONS[label] for label in by)
         query = WindowQuery(ends, self._lookback, self._unit, dimensions, metric.measure, tuple(quantiles.values()))
         # Thousands of times are too large a key for the cache.
         read = self._source.cached_windows if isinstance(ends, range) else self._source.read.windows
-        found = read(about, query)
-        for group, parts in found.groups.items():
+        window_table = read(about, query)
+        for group, parts in window_table.groups.items():
             labels = {NAME: name, **{label: value for label, value in zip(by, group, strict=True) if value}}
             if metric.measure == "requests" and parts:
                 part = "rate" if name == "stagelens_requests_per_second" else "errors"
@@ -250,32 +254,32 @@ class _Query:
     def _objectives(self, name: str, at: int) -> Iterator[VectorSeries]:
         # The current state is cached for the pages.
         is_now = abs(at - self._source.clock()) < self._unit
-        for each in self._source.slos(None if is_now else datetime.fromtimestamp(at, UTC)):
-            value = each.burn_1h if name == "stagelens_slo_burn_rate" else each.budget_left
+        for status in self._source.slos(None if is_now else datetime.fromtimestamp(at, UTC)):
+            value = status.burn_1h if name == "stagelens_slo_burn_rate" else status.budget_left
             # Without requests there is no budget, and no burn rate.
-            if each.budget_left is not None and value is not None:
+            if status.budget_left is not None and value is not None:
                 yield VectorSeries(
-                    {NAME: name, _SLO: each.slo.name, _SERVICE: each.slo.service}, np.array([float(value)])
+                    {NAME: name, _SLO: status.slo.name, _SERVICE: status.slo.service}, np.array([float(value)])
                 )
 
 
 def _labels_of(*metrics: ServedMetric) -> set[str]:
-    return {label for each in metrics for label in (*each.labels, *(_OPTIONAL if each.measure else ()))}
+    return {label for metric in metrics for label in (*metric.labels, *(_OPTIONAL if metric.measure else ()))}
 
 
 def _metrics_of(matchers: Sequence[Matcher]) -> list[str]:
-    return [name for name in METRICS if all(each.matches(name) for each in matchers if each.name == NAME)]
+    return [name for name in METRICS if all(matcher.matches(name) for matcher in matchers if matcher.name == NAME)]
 
 
 def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
-    texts = [each.value for each in matchers if each.name == _QUANTILE and each.is_equal] or _QUANTILES
+    texts = [matcher.value for matcher in matchers if matcher.name == _QUANTILE and matcher.is_equal] or _QUANTILES
     try:
-        found = {text: float(text) for text in texts}
+        quantiles = {text: float(text) for text in texts}
     except ValueError:
-        found = {"": math.nan}
-    if not all(0 <= each < 1 for each in found.values()):
+        quantiles = {"": math.nan}
+    if not all(0 <= quantile < 1 for quantile in quantiles.values()):
         refuse('quantile must be a number from 0 to below 1, such as quantile="0.999"')
-    return found
+    return quantiles
 
 
 def _series_within(
@@ -289,26 +293,26 @@ def _series_within(
     if start >= end:
         return []
     asked = _Query(source, limits, [end], end - start)
-    found = {each.key(): each for selector in selectors for each in asked.select(selector, *more)}
-    return [found[key] for key in sorted(found) if not np.isnan(found[key].values).all()]
+    series_by_key = {series.key(): series for selector in selectors for series in asked.select(selector, *more)}
+    return [series_by_key[key] for key in sorted(series_by_key) if not np.isnan(series_by_key[key].values).all()]
 
 
 def _selectors() -> list[promql_parser.VectorSelector]:
-    return [_parsed_selector(each) for each in request.values.getlist("match[]")]
+    return [_parsed_selector(text) for text in request.values.getlist("match[]")]
 
 
 def _parsed_selector(text: str) -> promql_parser.VectorSelector:
-    found = parse(text)
-    if not isinstance(found, promql_parser.VectorSelector):
+    expression = parse(text)
+    if not isinstance(expression, promql_parser.VectorSelector):
         refuse(f'invalid parameter "match[]": {text[:100]!r} is not a selector')
-    return found
+    return expression
 
 
 def _required(name: str) -> str:
-    found = request.values.get(name, "")
-    if not found:
+    text = request.values.get(name, "")
+    if not text:
         refuse(f'invalid parameter "{name}": it is missing')
-    return found
+    return text
 
 
 def _time(name: str, default: float) -> float:
@@ -316,28 +320,28 @@ def _time(name: str, default: float) -> float:
     if not text:
         return default
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
         try:
-            found = datetime.fromisoformat(text).astimezone(UTC).timestamp()
+            seconds = datetime.fromisoformat(text).astimezone(UTC).timestamp()
         except (ValueError, OverflowError):
-            found = math.nan
-    if not 0 <= found <= _LAST_TIME:
+            seconds = math.nan
+    if not 0 <= seconds <= _LAST_TIME:
         refuse(f'invalid parameter "{name}": cannot parse {text[:40]!r} to a valid timestamp from 1970 to 2199')
-    return round(found, 3)
+    return round(seconds, 3)
 
 
 def _duration(name: str, text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
         try:
-            found = promql_parser.parse_duration(text).total_seconds()
+            seconds = promql_parser.parse_duration(text).total_seconds()
         except (ValueError, OverflowError):
-            found = math.nan
-    if not 0 < found <= _MAX_SECONDS:
+            seconds = math.nan
+    if not 0 < seconds <= _MAX_SECONDS:
         refuse(f'invalid parameter "{name}": {text[:40]!r} is not a duration above 0, at most 400 days, such as 5m')
-    return found
+    return seconds
 
 
 def _lookback(default: float) -> float:
@@ -362,7 +366,7 @@ def _range() -> tuple[list[float], float]:
 
 
 def _points(times: Sequence[float], values: NDArray[np.float64]) -> list[list[Any]]:
-    return [[at, _text(each)] for at, each in zip(times, values.tolist(), strict=True) if not math.isnan(each)]
+    return [[at, _text(number)] for at, number in zip(times, values.tolist(), strict=True) if not math.isnan(number)]
 
 
 def _json_time(at: float) -> float:
@@ -375,13 +379,13 @@ def _text(value: float) -> str:
     return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
 
 
-def _limited(found: list[Any], made: Callable[[list[Any]], Any] = list, warnings: Sequence[str] = ()) -> Response:
+def _limited(rows: list[Any], convert: Callable[[list[Any]], Any] = list, warnings: Sequence[str] = ()) -> Response:
     text = request.values.get("limit", "") or "0"
     if not is_whole_number(text):
         refuse(f'invalid parameter "limit": {text[:40]!r} is not a number; write one such as 100, or omit it')
-    most = int(text) or len(found)
-    cut = ["results truncated due to limit"] if most < len(found) else []
-    return _success(made(found[:most]), [*warnings, *cut])
+    most = int(text) or len(rows)
+    cut = ["results truncated due to limit"] if most < len(rows) else []
+    return _success(convert(rows[:most]), [*warnings, *cut])
 
 
 def _success(data: Any, warnings: Sequence[str] = ()) -> Response:

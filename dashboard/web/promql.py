@@ -106,10 +106,10 @@ class Matcher:
         self.is_equal = not is_regex and not is_negated
         if is_regex and value not in limits.expressions:
             limits.expressions[value] = _expression(value, limits)
-        self._found = limits.expressions[value] if is_regex else value.__eq__
+        self._is_match = limits.expressions[value] if is_regex else value.__eq__
 
     def matches(self, value: str) -> bool:
-        return self._found(value) != self._is_negated
+        return self._is_match(value) != self._is_negated
 
 
 # Values without operators other than |, as Grafana writes those of a variable; they need no engine.
@@ -121,8 +121,8 @@ _PART = re.compile(
 )
 # Classes as in RE2, and so in Prometheus; those of Unicode, which the engine would use, are a hundred times larger.
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
-_ASCII = {rf"\{name}": f"[{each}]" for name, each in _CLASSES.items()} | {
-    rf"\{name.upper()}": f"[^{each}]" for name, each in _CLASSES.items()
+_ASCII = {rf"\{name}": f"[{characters}]" for name, characters in _CLASSES.items()} | {
+    rf"\{name.upper()}": f"[^{characters}]" for name, characters in _CLASSES.items()
 }
 # Upper bounds of the memory of a part of an expression, measured with pydantic_core 2.50. [bytes]
 _EXPRESSION_BYTES, _CHARACTER_BYTES, _GROUP_BYTES, _CLASS_BYTES, _PROPERTY_BYTES = 2000, 60, 150, 1100, 60_000
@@ -136,9 +136,9 @@ def _expression(text: str, limits: QueryLimits) -> Callable[[str], bool]:
     """
     if plain := _PLAIN.fullmatch(text):
         parts: list[str] = re.findall(r"\\?.", plain["values"], re.DOTALL)
-        return frozenset("".join("\0" if each == "|" else each[-1] for each in parts).split("\0")).__contains__
+        return frozenset("".join("\0" if part == "|" else part[-1] for part in parts).split("\0")).__contains__
     limits.use("bytes for regular expressions", _compiled_bytes(text))
-    narrow = _PART.sub(lambda found: _ASCII.get(found[0], found[0]), text)
+    narrow = _PART.sub(lambda match: _ASCII.get(match[0], match[0]), text)
     try:
         return SchemaValidator(
             core_schema.str_schema(pattern=f"^(?s:{narrow})$", regex_engine="rust-regex")
@@ -152,16 +152,16 @@ def _compiled_bytes(text: str) -> int:
         return _MAX_BYTES
     # Bytes of each open group; bytes of the last part, which a count repeats; number of open classes.
     groups, last, classes, scale = [_EXPRESSION_BYTES], 0, 0, 1
-    for found in _PART.finditer(text):
-        part = found[0]
+    for match in _PART.finditer(text):
+        part = match[0]
         if classes or part[0] not in "{()*+?":
-            own = _part_bytes(part)
-            groups[-1] += own
-            last = last + own if classes else own
+            size = _part_bytes(part)
+            groups[-1] += size
+            last = last + size if classes else size
             classes += (part[0] == "[") - (part == "]" and classes > 0)
         elif part[0] == "(":
             groups.append(_GROUP_BYTES)
-            flags = found["flags"] or ""
+            flags = match["flags"] or ""
             scale = 5 if "i" in flags else scale
             if "x" in flags:
                 raise _invalid(text, "the flag x is not supported")
@@ -170,10 +170,10 @@ def _compiled_bytes(text: str) -> int:
             if not groups:
                 raise _invalid(text)
             groups[-1] += last
-        elif found["low"] is None:  # *, + or ?
+        elif match["low"] is None:  # *, + or ?
             groups[-1] += _CHARACTER_BYTES
         else:
-            low, high = (int(each.lstrip("0")[:_MAX_DIGITS] or 0) for each in found.group("low", "high"))
+            low, high = (int(digits.lstrip("0")[:_MAX_DIGITS] or 0) for digits in match.group("low", "high"))
             repeated = min(last * 2 * max(low + 1, high), _MAX_BYTES)
             groups[-1] += repeated - last
             last = repeated
@@ -201,9 +201,9 @@ _MARK = "\ue000"
 def parse(query: str) -> promql.Expr:
     is_regex, texts = False, 0
 
-    def rewrite(found: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         nonlocal is_regex, texts
-        part = found[0]
+        part = match[0]
         if part in ("=~", "!~"):
             is_regex = True
             return "!=" if part == "!~" else "="
@@ -233,13 +233,13 @@ def matchers_of(selector: promql.VectorSelector, limits: QueryLimits) -> list[Ma
     named = [Matcher(NAME, selector.name, limits)] if selector.name else []
     return named + [
         Matcher(
-            each.name,
-            each.value.removeprefix(_MARK),
+            matcher.name,
+            matcher.value.removeprefix(_MARK),
             limits,
-            is_regex=each.value.startswith(_MARK),
-            is_negated=each.op == MatchOp.NotEqual,
+            is_regex=matcher.value.startswith(_MARK),
+            is_negated=matcher.op == MatchOp.NotEqual,
         )
-        for each in selector.matchers.matchers
+        for matcher in selector.matchers.matchers
     ]
 
 
@@ -250,15 +250,15 @@ class QueryEvaluator:
     def evaluate(self, expression: promql.Expr) -> Value:
         try:
             with np.errstate(all="ignore"):
-                found = self._evaluate(expression)
+                value = self._evaluate(expression)
         except RecursionError as error:
             msg = "the query is nested too deeply"
             raise QueryError(msg) from error
-        if isinstance(found, list):
-            found = _present(found)
-            if len({each.key() for each in found}) < len(found):
+        if isinstance(value, list):
+            value = _present(value)
+            if len({series.key() for series in value}) < len(value):
                 refuse("vector cannot contain metrics with the same labelset", "execution")
-        return found
+        return value
 
     def _evaluate(self, expression: promql.Expr) -> Value:
         self._limits.check_time()
@@ -268,8 +268,8 @@ class QueryEvaluator:
             case promql.ParenExpr():
                 return self._evaluate(expression.expr)
             case promql.UnaryExpr():
-                found = self._evaluate(expression.expr)
-                return [_nameless(each, -each.values) for each in found] if isinstance(found, list) else -found
+                value = self._evaluate(expression.expr)
+                return [_nameless(series, -series.values) for series in value] if isinstance(value, list) else -value
             case promql.VectorSelector():
                 return self._select(expression)
             case promql.BinaryExpr():
@@ -283,34 +283,36 @@ class QueryEvaluator:
         operation, modifier = str(expression.op), expression.modifier
         if operation not in _ARITHMETIC and operation not in _COMPARISONS:
             refuse(f"{operation} is not supported; {SUPPORTED}")
-        made = _Operation(operation, returns_bool=modifier is not None and modifier.return_bool)
+        arithmetic = _Operation(operation, returns_bool=modifier is not None and modifier.return_bool)
         left, right = self._evaluate(expression.lhs), self._evaluate(expression.rhs)
         if isinstance(left, list):
             if isinstance(right, list):
-                return _match(made, left, right, modifier, self._limits)
-            return [made.series(each, each.values, right, each.values) for each in left]
+                return _match(arithmetic, left, right, modifier, self._limits)
+            return [arithmetic.series(series, series.values, right, series.values) for series in left]
         if isinstance(right, list):
-            return [made.series(each, left, each.values, each.values) for each in right]
-        return made.apply(left, right, left)
+            return [arithmetic.series(series, left, series.values, series.values) for series in right]
+        return arithmetic.apply(left, right, left)
 
     def _aggregate(self, expression: promql.AggregateExpr) -> Vector:
         operation, modifier = str(expression.op), expression.modifier
         if operation not in (*_AGGREGATIONS, "topk", "bottomk"):
             hint = _PERCENTILE_HINT if operation == "quantile" else SUPPORTED
             refuse(f"{operation} is not supported; {hint}")
-        found = self._evaluate(expression.expr)
-        assert isinstance(found, list)  # noqa: S101 - the parser checks types
+        value = self._evaluate(expression.expr)
+        assert isinstance(value, list)  # noqa: S101 - the parser checks types
         groups: dict[tuple[tuple[str, str], ...], Vector] = {}
         names = modifier.labels if modifier else []
         is_by = modifier is None or modifier.type == promql.AggModifierType.By
-        for each in found:
-            groups.setdefault(each.key(names) if is_by else each.key(without=(NAME, *names)), []).append(each)
+        for series in value:
+            groups.setdefault(series.key(names) if is_by else series.key(without=(NAME, *names)), []).append(series)
         if operation in _AGGREGATIONS:
-            return [VectorSeries(dict(key), _sum_up(operation, own)) for key, own in groups.items()]
+            return [VectorSeries(dict(key), _sum_up(operation, vector)) for key, vector in groups.items()]
         assert expression.param is not None  # noqa: S101 - the parser checks types
         most = self._evaluate(expression.param)
         assert not isinstance(most, list)  # noqa: S101
-        return [each for own in groups.values() for each in _ranked(own, most, is_top=operation == "topk")]
+        return [
+            one_series for vector in groups.values() for one_series in _ranked(vector, most, is_top=operation == "topk")
+        ]
 
 
 def _unsupported(expression: promql.Expr) -> str:
@@ -361,13 +363,13 @@ class _Operation:
         return self.operator in _COMPARISONS and not self.returns_bool
 
     def apply(self, left: Floats, right: Floats, kept: Floats) -> Floats:
-        known = ~(np.isnan(left) | np.isnan(right))
+        is_known = ~(np.isnan(left) | np.isnan(right))
         if self.operator in _ARITHMETIC:
-            found = _ARITHMETIC[self.operator](left, right)
+            outcome = _ARITHMETIC[self.operator](left, right)
         else:
             is_true = _COMPARISONS[self.operator](left, right)
-            found = is_true.astype(np.float64) if self.returns_bool else np.where(is_true, kept, np.nan)
-        return np.where(known, found, np.nan)
+            outcome = is_true.astype(np.float64) if self.returns_bool else np.where(is_true, kept, np.nan)
+        return np.where(is_known, outcome, np.nan)
 
     def series(self, about: VectorSeries, left: Floats, right: Floats, kept: Floats) -> VectorSeries:
         values = self.apply(left, right, kept)
@@ -386,57 +388,59 @@ def _match(
     labels = matching.labels if matching else []
     is_on = matching is not None and matching.type == promql.LabelModifierType.Include
 
-    def signature(each: VectorSeries) -> tuple[tuple[str, str], ...]:
-        return each.key(labels) if is_on else each.key(without=(NAME, *labels))
+    def signature(operand: VectorSeries) -> tuple[tuple[str, str], ...]:
+        return operand.key(labels) if is_on else operand.key(without=(NAME, *labels))
 
     is_swapped = card == VectorMatchCardinality.OneToMany
     many, one = map(_present, (right, left) if is_swapped else (left, right))
     partners: dict[tuple[tuple[str, str], ...], Vector] = {}
-    for each in one:
-        partners.setdefault(signature(each), []).append(each)
-    for own in partners.values():
-        _check_one_at_a_time(own, "many-to-many matching not allowed: matching labels must be unique on one side")
-    found: dict[tuple[tuple[str, str], ...], VectorSeries] = {}
-    for each in many:
-        for other in partners.get(signature(each), ()):
+    for series in one:
+        partners.setdefault(signature(series), []).append(series)
+    for vector in partners.values():
+        _check_one_at_a_time(vector, "many-to-many matching not allowed: matching labels must be unique on one side")
+    matched: dict[tuple[tuple[str, str], ...], VectorSeries] = {}
+    for series in many:
+        for other in partners.get(signature(series), ()):
             limits.check_time()
-            pair = (other, each) if is_swapped else (each, other)
+            pair = (other, series) if is_swapped else (series, other)
             values = operation.apply(pair[0].values, pair[1].values, pair[0].values)
-            kept = dict(each.labels if operation.keeps_name else _nameless(each, values).labels)
+            kept = dict(series.labels if operation.keeps_name else _nameless(series, values).labels)
             if card == VectorMatchCardinality.OneToOne:
                 kept = {name: value for name, value in kept.items() if (name in labels) == is_on}
             for name in (modifier.group_labels if modifier else None) or ():
                 kept.pop(name, None)
                 kept |= {name: other.labels[name]} if name in other.labels else {}
-            made = VectorSeries(kept, values)
-            key = signature(each) if card == VectorMatchCardinality.OneToOne else made.key()
-            if before := found.get(key):
-                _check_one_at_a_time([before, made], "multiple matches for labels: use group_left, or unique labels")
-                made = VectorSeries(kept, np.fmax(before.values, made.values))
+            combined = VectorSeries(kept, values)
+            key = signature(series) if card == VectorMatchCardinality.OneToOne else combined.key()
+            if before := matched.get(key):
+                _check_one_at_a_time(
+                    [before, combined], "multiple matches for labels: use group_left, or unique labels"
+                )
+                combined = VectorSeries(kept, np.fmax(before.values, combined.values))
             else:
                 limits.use("values", len(values))
-            found[key] = made
-    return list(found.values())
+            matched[key] = combined
+    return list(matched.values())
 
 
-def _present(found: Vector) -> Vector:
-    return [each for each in found if not np.isnan(each.values).all()]
+def _present(vector: Vector) -> Vector:
+    return [series for series in vector if not np.isnan(series.values).all()]
 
 
-def _check_one_at_a_time(found: Sequence[VectorSeries], error: str) -> None:
-    if len(found) > 1 and (~np.isnan([each.values for each in found])).sum(axis=0).max() > 1:
+def _check_one_at_a_time(series: Sequence[VectorSeries], error: str) -> None:
+    if len(series) > 1 and (~np.isnan([one_series.values for one_series in series])).sum(axis=0).max() > 1:
         raise QueryError(error, "execution")
 
 
-def _sum_up(operation: str, own: Vector) -> Floats:
-    values = np.array([each.values for each in own])
+def _sum_up(operation: str, vector: Vector) -> Floats:
+    values = np.array([series.values for series in vector])
     return np.where(np.isnan(values).all(axis=0), np.nan, _AGGREGATIONS[operation](values))
 
 
-def _ranked(own: Vector, most: Floats, *, is_top: bool) -> Vector:
-    values = np.array([each.values for each in own])
+def _ranked(vector: Vector, most: Floats, *, is_top: bool) -> Vector:
+    values = np.array([series.values for series in vector])
     # NaN is last in both directions.
     order = np.argsort(-values if is_top else values, axis=0, kind="stable")
     rank = np.argsort(order, axis=0)
     kept = np.where(rank < np.floor(np.nan_to_num(most)), values, np.nan)
-    return [VectorSeries(own[place].labels, kept[place]) for place in order[:, -1].tolist()]
+    return [VectorSeries(vector[index].labels, kept[index]) for index in order[:, -1].tolist()]

@@ -37,15 +37,15 @@ PATH = "/report"
 _SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "slots_keys.js", "waterfall.js", "report.js")
 
 
-def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
-    body = as_html(made.body, "report", lambda address: live + address if live else None)
+def report(context: Context, page: Page, made_at: datetime, live: str) -> str:
+    body = as_html(page.body, "report", lambda address: live + address if live else None)
     scripts = "".join(f"<script>{text}</script>" for text in _scripts())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy())}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(made.title)}</title><style>{_styles()}</style></head>"
-        f'<body class="report"><main class="page">{_head(context, made.title, made_at, live)}{body}</main>'
+        f"<title>{escape(page.title)}</title><style>{_styles()}</style></head>"
+        f'<body class="report"><main class="page">{_head(context, page.title, made_at, live)}{body}</main>'
         f"{scripts}</body></html>"
     )
 
@@ -57,9 +57,9 @@ def add_report_route(server: Flask, source: Source) -> None:
         given = {key: value for key, value in request.args.items() if key in ORDER}
         view = view_of(source, request.args.get("path"), urlencode(given))
         context = context_of(view, source)
-        made = render_page(context)
-        text = report(context, made, source.now(), guard.dashboard_url())
-        response = Response(text, made.status, mimetype="text/html")
+        page = render_page(context)
+        text = report(context, page, source.now(), guard.dashboard_url())
+        response = Response(text, page.status, mimetype="text/html")
         response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
         response.headers["Cache-Control"] = "private, no-store"
         if request.args.get("download"):
@@ -72,7 +72,7 @@ def add_report_route(server: Flask, source: Source) -> None:
 @cache
 def policy() -> str:
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in _scripts()]
-    scripts = " ".join(f"'sha256-{each}'" for each in hashes)
+    scripts = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
         "form-action 'none'; base-uri 'none'"
@@ -81,12 +81,12 @@ def policy() -> str:
 
 def _head(context: Context, title: str, made_at: datetime, live: str) -> str:
     view = context.view
-    window = " to ".join(f"{each.astimezone(view.zone):%-d %b %Y %H:%M}" for each in (view.start, view.end))
+    window = " to ".join(f"{moment.astimezone(view.zone):%-d %b %Y %H:%M}" for moment in (view.start, view.end))
     name = escape(title.removesuffix(" · Stagelens"))
     shown = f'<a class="link" href="{escape(live + view.here())}">{name}</a>' if live else name
-    made = f"{made_at.astimezone(UTC):%-d %b %Y %H:%M} UTC"
+    date = f"{made_at.astimezone(UTC):%-d %b %Y %H:%M} UTC"
     return (
-        f'<header class="made"><span>View of <b>{shown}</b>, {window}, times in {escape(view.zone_name)} · made {made} · '
+        f'<header class="made"><span>View of <b>{shown}</b>, {window}, times in {escape(view.zone_name)} · made {date} · '
         f'Stagelens {__version__}</span><button class="btn" type="button" data-theme-switch>Light or dark</button></header>'
     )
 
@@ -114,13 +114,13 @@ _LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:
     source = Source(store, None, time.time)
-    made = Page(title, [], [html.P(note, className="sub"), *_page_body(source, start, end)])
-    return report(_page_context(source, "/", start, end), made, source.now(), "")
+    page = Page(title, [], [html.P(note, className="sub"), *_page_body(source, start, end)])
+    return report(_page_context(source, "/", start, end), page, source.now(), "")
 
 
 def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
-    found = source.services(start, end).sort_values("requests", ascending=False)
-    names = found["service"].tolist()
+    services = source.services(start, end).sort_values("requests", ascending=False)
+    names = services["service"].tolist()
     if not names:
         return [empty_page_card("No request was recorded", "Check that a supported library received requests.")]
     body: list[Node] = [*_page_nodes(source, "/", start, end)] if len(names) > 1 else []
@@ -162,6 +162,6 @@ def _make_unique(node: Component, number: int) -> None:
     for key in _LINKED_ATTRIBUTES:
         if hasattr(node, key):
             delattr(node, key)
-    for each in children(node):
-        if isinstance(each, Component):
-            _make_unique(each, number)
+    for child in children(node):
+        if isinstance(child, Component):
+            _make_unique(child, number)

@@ -111,7 +111,7 @@ def page_state(context: Context) -> dict[str, Any]:
 
 def render_page(context: Context) -> Page:
     try:
-        found = page_of(context)
+        page = page_of(context)
     except ForbiddenError as error:
         home = link("Overview", href=context.view.link("/"), className="btn pri")
         why = f"{str(error)[0].upper()}{str(error)[1:]}."
@@ -120,11 +120,11 @@ def render_page(context: Context) -> Page:
     except Exception as error:  # noqa: BLE001 - an error of a page must not break the frame
         _log.exception("the page %r could not be rendered", context.view.path)
         return failed_page(error)
-    if found is None:
+    if page is None:
         home = link("Overview", href=context.view.link("/"), className="btn pri")
         gone = empty_page_card("There is no such page", f"{context.view.path} is not a page.", actions=[home])
         return Page("Not found · Stagelens", [("Not found", None)], [gone], status=404)
-    return found
+    return page
 
 
 def failed_page(error: Exception) -> Page:
@@ -135,17 +135,17 @@ def failed_page(error: Exception) -> Page:
     )
 
 
-def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
-    return {"side": side(context, place, context.source.state()), "mobnav": mobile_nav(context.view, place)}
+def navigation_parts(context: Context, path: str) -> dict[str, Nodes]:
+    return {"side": side(context, path, context.source.state()), "mobnav": mobile_nav(context.view, path)}
 
 
-def page_body(context: Context, made: Page) -> Component:
+def page_body(context: Context, page: Page) -> Component:
     # The page of an unknown service says so itself.
-    wrong = [each for each in parameter_errors(context, request.args) if each.key != "path"]
-    notes = [banner([html.B(f"{each}. "), f"Fix: {each.fix}."]) for each in wrong]
-    shown = [stale_banner(context, context.source.state()), *notes, *made.body]
+    wrong = [error for error in parameter_errors(context, request.args) if error.key != "path"]
+    notes = [banner([html.B(f"{error}. "), f"Fix: {error.fix}."]) for error in wrong]
+    shown = [stale_banner(context, context.source.state()), *notes, *page.body]
     return html.Div(
-        [each for each in shown if each is not None], className="page", **attributes({"data-title": made.title})
+        [node for node in shown if node is not None], className="page", **attributes({"data-title": page.title})
     )
 
 
@@ -208,12 +208,12 @@ def _value_errors(context: Context, given: Mapping[str, str], page: str) -> Iter
         choices["by"] = groupings(context)
     if page == "" and "sort" in given:
         columns = table_columns(context, urgent_first(context))
-        choices["sort"] = [*columns, *(f"-{each}" for each in columns)]
+        choices["sort"] = [*columns, *(f"-{column}" for column in columns)]
     if page == "tokens" and "by" in given:
         choices["by"] = measures_of_window(context).definitions
     length = (lambda text: latency_of(text) is not None or not text.strip("0.ms ")), "a duration such as 250ms or 1.5s"
     checks: dict[str, tuple[Callable[[str], bool], str]] = {
-        **{key: (known.__contains__, ", ".join(["omit it", *known])) for key, known in choices.items()},
+        **{key: (names.__contains__, ", ".join(["omit it", *names])) for key, names in choices.items()},
         "n": (lambda text: is_whole_number(text) and int(text) > 0, "the number of a page, from 1"),
         "sel": (
             lambda _: selected_requests(view) is not None,
@@ -240,14 +240,14 @@ def _value_errors(context: Context, given: Mapping[str, str], page: str) -> Iter
 
 def _name_errors(context: Context, given: Mapping[str, str], page: str) -> Iterator[BadRequestError]:
     view, source, service = context.view, context.source, context.service
-    environment, known = view.text("env"), source.cached(source.read.environments)
-    if environment and environment not in known:
-        fix = ", ".join(known) or "omit env: no environment is known"
+    environment, environments = view.text("env"), source.cached(source.read.environments)
+    if environment and environment not in environments:
+        fix = ", ".join(environments) or "omit env: no environment is known"
         yield BadRequestError(
             f"there is no request of the environment {environment}", key="env", fix=fix, status=NOT_FOUND
         )
     elif service and context.versions.empty:
-        key = next((each for each in ("service", "svc") if given.get(each)), "path")
+        key = next((key for key in ("service", "svc") if given.get(key)), "path")
         why = f"no request of {service}{f' in {environment}' if environment else ''} is retained"
         yield BadRequestError(why, key=key, fix=f"{API_PREFIX}v1/names lists the services", status=NOT_FOUND)
     elif service or page == "traces":
@@ -320,11 +320,11 @@ def add_figure_routes(server: Flask, source: Source) -> None:
         if not (context.service and measure(source, context.selection).requests):
             return _error(f"{view.path} has no requests in this window, so there is no chart.", 404)
         try:
-            made = to_json_plotly(build(context))
+            chart = to_json_plotly(build(context))
         except Exception:  # noqa: BLE001 - on any error the browser leaves the existing chart unchanged
             _log.exception("the chart %r of %r could not be rendered", name, view.path)
             return _error("This chart could not be rendered. See the log of the dashboard.", 500)
-        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
+        return Response(chart, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
     server.add_url_rule("/figures/<name>", "figure", figure)
 

@@ -124,7 +124,7 @@ def _top(time: Component) -> Component:
             _button(
                 "refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds", [f"{REFRESH_SECONDS} s"], "btn hide"
             ),
-            *(_button(*each, [], "btn icon hide") for each in _ACTIONS),
+            *(_button(*action, [], "btn icon hide") for action in _ACTIONS),
             _button("theme", "moon", "Switch theme", [], "btn icon"),
             _button(*_HELP, [], "btn icon hide"),
         ],
@@ -134,7 +134,7 @@ def _top(time: Component) -> Component:
 
 def _drawer() -> Component:
     actions = (*_ACTIONS, ("refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds"), *_STEPS, _HELP)
-    buttons = [_button(*each, [each[-1]], "nav") for each in actions]
+    buttons = [_button(*action, [action[-1]], "nav") for action in actions]
     close = _button("menu", "close", "Close the menu", [], "btn icon")
     return html.Div([close, *buttons], className="drawer mob", role="group", **attributes({"aria-label": "Actions"}))
 
@@ -151,32 +151,34 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
     return [*shown, html.B(steps[-1][0], title=steps[-1][0], **attributes({"aria-current": "page"}))]
 
 
-def side(context: Context, place: str, state: StoreState) -> Component:
+def side(context: Context, path: str, state: StoreState) -> Component:
     counts = {
         "/slo": _slos_in_trouble(context),
         "/incidents": _incident_count(context),
         "/regressions": _regression_count(context),
         "/advice": _advice_count(context),
     }
-    pages = _pages(context.view, place, counts)
-    return html.Div([*pages, *_services(context, place), _side_footer(context, state)])
+    pages = _pages(context.view, path, counts)
+    return html.Div([*pages, *_services(context, path), _side_footer(context, state)])
 
 
-def _pages(view: View, place: str, counts: Mapping[str, Node]) -> list[Component]:
+def _pages(view: View, path: str, counts: Mapping[str, Node]) -> list[Component]:
     logo = html.Span(
         [html.I(className=f"st-{key}") for key in ("queue", "prefill", "postprocess", "decode")], className="logo"
     )
     home = {"className": "brand", **attributes({"aria-label": "Stagelens, overview"})}
-    entries = [_entry(view, *each, counts.get(each[1]), on=each[1] == place) for each in _NAV]
+    entries = [_entry(view, *page, counts.get(page[1]), on=page[1] == path) for page in _NAV]
     return [
         link([logo, html.Span("Stagelens")], href=view.link("/"), **home),
         html.Nav(entries, **attributes({"aria-label": "Pages"})),
     ]
 
 
-def mobile_nav(view: View, place: str) -> list[Node]:
+def mobile_nav(view: View, page_path: str) -> list[Node]:
     return [
-        link([html.I(className=f"ic ic-{icon}"), text], href=view.link(path), className="on" if path == place else "")
+        link(
+            [html.I(className=f"ic ic-{icon}"), text], href=view.link(path), className="on" if path == page_path else ""
+        )
         # A narrow screen has space for five entries; the menu leads to the others.
         for text, path, icon in _NAV[:_MOST_ON_PHONES]
     ]
@@ -217,7 +219,7 @@ def _advice_count(context: Context) -> Node:
 
 
 def _slos_in_trouble(context: Context) -> Node:
-    states = [each.state for each in context.slos]
+    states = [status.state for status in context.slos]
     worst = next((state for state in ("burning", "at_risk", "stale") if state in states), None)
     if worst is None:
         return None
@@ -227,7 +229,7 @@ def _slos_in_trouble(context: Context) -> Node:
 
 def _incident_count(context: Context) -> Node:
     number = len(context.open_incidents)
-    pages = any(each.severity == "page" for each in context.open_incidents)
+    pages = any(incident.severity == "page" for incident in context.open_incidents)
     return html.Span(str(number), className="cnt bad" if pages else "cnt", title="open") if number else None
 
 
@@ -237,23 +239,23 @@ def _regression_count(context: Context) -> Node:
     return html.Span(str(number), className="cnt bad", title=title) if number else None
 
 
-def _services(context: Context, place: str) -> list[Node]:
+def _services(context: Context, path: str) -> list[Node]:
     rows = urgent_first(context)
     if not rows:
         return []
     shown = rows[:_MAX_SERVICES]
     # The service of the current page is always listed.
-    shown += [row for row in rows[_MAX_SERVICES:] if service_path(row.service) == place]
-    links = [_service(context, row, place) for row in shown]
+    shown += [row for row in rows[_MAX_SERVICES:] if service_path(row.service) == path]
+    links = [_service(context, row, path) for row in shown]
     if len(rows) > len(shown):
         more = html.Span(f"and {len(rows) - len(shown)} more", className="t")
         links.append(link(more, href=context.view.link("/"), className="nav more"))
     return [html.Div("Services", className="navh"), html.Nav(links, **attributes({"aria-label": "Services"}))]
 
 
-def _service(context: Context, row: ServiceRow, place: str) -> Component:
+def _service(context: Context, row: ServiceRow, page_path: str) -> Component:
     path = service_path(row.service)
-    on = path == place
+    on = path == page_path
     current = {"aria-current": "page"} if on else {}
     parts: list[Node] = [dot(row.state or "no_data"), html.Span(row.service, className="t"), _latency(row.now)]
     return link(parts, href=context.view.link(path), className="nav on" if on else "nav", title=row.service, **current)
@@ -301,10 +303,10 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
         for width, since in state.shortened.items()
     ]
     capped = context.source.cached(context.source.read.folds)
-    own = [dimension for dimension in capped if dimension.service in ("", context.service or dimension.service)]
-    texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in own[:_MAX_FOLDS]]
-    if len(own) > _MAX_FOLDS:
-        texts.append(f"and {len(own) - _MAX_FOLDS} more: stagelens storage")
+    capped_here = [dimension for dimension in capped if dimension.service in ("", context.service or dimension.service)]
+    texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in capped_here[:_MAX_FOLDS]]
+    if len(capped_here) > _MAX_FOLDS:
+        texts.append(f"and {len(capped_here) - _MAX_FOLDS} more: stagelens storage")
     return [html.Span(text, className="warn") for text in texts]
 
 
@@ -317,12 +319,12 @@ def environment_menu(context: Context) -> Component | None:
     if "env" not in context.view.controls:
         return None
     chosen = context.view.text("env") or ""
-    known: list[str] = context.source.cached(context.source.read.environments)
-    if chosen and chosen not in known:
-        known = [*known, chosen]
-    if len(known) < 2 and not chosen:  # noqa: PLR2004 - a single environment is no choice
+    environments: list[str] = context.source.cached(context.source.read.environments)
+    if chosen and chosen not in environments:
+        environments = [*environments, chosen]
+    if len(environments) < 2 and not chosen:  # noqa: PLR2004 - a single environment is no choice
         return None
-    items = [_choice(name or _ALL, "env", name, on=name == chosen) for name in ("", *known)]
+    items = [_choice(name or _ALL, "env", name, on=name == chosen) for name in ("", *environments)]
     state = _worst_state(context, chosen)
     summary = html.Summary(
         [dot(state) if state else None, html.Span(chosen or _ALL, className="t"), html.I(className="ic ic-down")],
@@ -393,14 +395,17 @@ def _choice(text: str, key: str, value: str, *, on: bool) -> Component:
 
 def _worst_state(context: Context, environment: str) -> str:
     states: Sequence[str] = [
-        each.state for each in context.slos if not environment or each.slo.environment in (None, environment)
+        status.state for status in context.slos if not environment or status.slo.environment in (None, environment)
     ]
     return most_urgent(states)
 
 
 def palette(pages: Sequence[tuple[str, str]]) -> Component:
-    known = {"data-pages": json.dumps(pages), "data-stages": json.dumps({each.key: each.label for each in STAGES})}
-    return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", **known}))
+    attributes_of = {
+        "data-pages": json.dumps(pages),
+        "data-stages": json.dumps({stage.key: stage.label for stage in STAGES}),
+    }
+    return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", **attributes_of}))
 
 
 def help_sheet() -> Component:

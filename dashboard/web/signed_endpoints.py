@@ -119,8 +119,8 @@ def _respond(
 
 
 def _execute(source: Source, audit_log: AuditLog, kind: Kind, action: Action, access: ReaderAccess) -> None:
-    found = source.incident_actions.incident(action.incident)
-    about = (found.service, found.where.get("environment", "")) if found else ("", "")
+    incident = source.incident_actions.incident(action.incident)
+    about = (incident.service, incident.where.get("environment", "")) if incident else ("", "")
     verb = "accept as baseline" if action.verb == "accept" else action.verb
     entry = AuditEntry(source.now(), action.person, kind, verb, action.incident, *about)
     try:
@@ -143,10 +143,10 @@ def _apply(source: Source, action: Action) -> None:
         actions.acknowledge(action.incident, action.person)
     elif action.verb == "accept":
         actions.accept(action.incident, action.person)
-    elif (found := actions.incident(action.incident)) is not None:
-        about = {"service": found.service, "slo": found.name}
-        about |= {key: name for key, name in found.where.items() if key == "environment"}
-        actions.silence(about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {found.id}")
+    elif (incident := actions.incident(action.incident)) is not None:
+        about = {"service": incident.service, "slo": incident.name}
+        about |= {key: name for key, name in incident.where.items() if key == "environment"}
+        actions.silence(about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {incident.id}")
 
 
 def _refuse(action: Action, reason: str) -> None:

@@ -100,10 +100,10 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _is_valid(secret: str) -> bool:
-    found = _HASH.fullmatch(secret)
-    if found is None:
+    match = _HASH.fullmatch(secret)
+    if match is None:
         return False
-    n, r, p = (int(each) for each in found.groups()[:3])
+    n, r, p = (int(number) for number in match.groups()[:3])
     is_power_of_two = n >= _MIN_N and n & (n - 1) == 0
     return is_power_of_two and 0 < 128 * n * r <= _MAX_MEMORY_BYTES and 0 < p <= _MAX_P
 

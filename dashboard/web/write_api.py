@@ -40,7 +40,7 @@ LONGEST = timedelta(days=395)
 _DEFAULT = "1h"
 EVENTS_PATH = f"{API_PREFIX}v1/events"
 _MAX_BODY_BYTES = 16 * 1024
-_FIELDS = tuple(each.name for each in fields(Event))
+_FIELDS = tuple(field.name for field in fields(Event))
 # Error texts of SQLite and PostgreSQL for read-only databases.
 _READ_ONLY = ("readonly", "read-only", "permission denied")
 
@@ -81,7 +81,7 @@ def _read_event(source: Source) -> Event:
 
 
 def _with_author(event: Event) -> Event:
-    name = "".join(each for each in guard.current_principal().name if each.isprintable())
+    name = "".join(character for character in guard.current_principal().name if character.isprintable())
     if not name or event.kind == "advice":
         return event
     by = f" (by {name})"
@@ -97,7 +97,7 @@ def storing(otherwise: str, status: int = NOT_FOUND) -> Generator[None]:
         raise BadRequestError(what, fix=fix, status=status) from error
     except StoreError as error:
         message = f"{error} {error.__cause__}".lower()
-        if any(each in message for each in _READ_ONLY):
+        if any(word in message for word in _READ_ONLY):
             msg = "the dashboard has read-only access to this database"
             raise BadRequestError(msg, fix=otherwise, status=409) from error
         raise
@@ -108,13 +108,16 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         check_csrf()
         _about_incident(source, name)
         with storing("stagelens alerts ack"):
-            found = source.incident_actions.acknowledge(name, author_name(), undo=undo)
-        did = f"{author_name()} undid the acknowledgement of" if undo else f"{found.acked_by} acknowledged"
-        notified = found.transitions[-1].notified
-        sent = ", ".join(each.channel for each in found.deliveries[len(found.deliveries) - notified :]) or "no channel"
-        summary = f"{did} {found.name}; notified: {sent}"
-        kept = kept_acknowledgement(source, found)
-        acked = {"acked_by": found.acked_by, "acked_at": found.acked_at}
+            incident = source.incident_actions.acknowledge(name, author_name(), undo=undo)
+        did = f"{author_name()} undid the acknowledgement of" if undo else f"{incident.acked_by} acknowledged"
+        notified = incident.transitions[-1].notified
+        sent = (
+            ", ".join(delivery.channel for delivery in incident.deliveries[len(incident.deliveries) - notified :])
+            or "no channel"
+        )
+        summary = f"{did} {incident.name}; notified: {sent}"
+        kept = kept_acknowledgement(source, incident)
+        acked = {"acked_by": incident.acked_by, "acked_at": incident.acked_at}
         return json_response({"id": name, **acked, "summary": f"{summary}. {kept}" if kept else summary})
 
     def note(name: str) -> Response:
@@ -142,14 +145,14 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         comment = given.pop("comment", "")
         about(", ".join(f"{key} {value}" for key, value in given.items()), *silenced(given))
         with storing("stagelens alerts silence", 400):
-            made = source.incident_actions.silence(given, length, by=author_name(), comment=comment)
-        return json_response(made, 201)
+            created = source.incident_actions.silence(given, length, by=author_name(), comment=comment)
+        return json_response(created, 201)
 
     def end(name: str) -> Response:
         check_csrf()
-        found = source.incident_actions.silence_named(name)
-        if found is not None:
-            about(name, *silenced(found.matchers))
+        ended = source.incident_actions.silence_named(name)
+        if ended is not None:
+            about(name, *silenced(ended.matchers))
         with storing("stagelens alerts unsilence"):
             source.incident_actions.unsilence(name)
         return json_response({"id": name})
@@ -167,13 +170,16 @@ def add_incident_routes(server: Flask, source: Source) -> None:
 
 
 def _about_incident(source: Source, name: str, note: str = "") -> None:
-    found = source.incident_actions.incident(name)
-    if found is not None:
-        about(f"{name}: {note}" if note else name, found.service, found.where.get("environment", ""))
+    incident = source.incident_actions.incident(name)
+    if incident is not None:
+        about(f"{name}: {note}" if note else name, incident.service, incident.where.get("environment", ""))
 
 
 def author_name() -> str:
-    return "".join(each for each in guard.current_principal().name if each.isprintable()) or "a dashboard user"
+    return (
+        "".join(character for character in guard.current_principal().name if character.isprintable())
+        or "a dashboard user"
+    )
 
 
 def _json_fields(*fields: str) -> dict[str, str]:

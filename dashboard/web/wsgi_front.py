@@ -91,11 +91,11 @@ class _Threads:
 
     async def run(self, environ: dict[str, Any], send: Send) -> None:
         await self._free.acquire()
-        loop, made, left = asyncio.get_running_loop(), asyncio.Queue[_Made](), threading.Event()
-        place = threading.Lock()
+        loop, queue, left = asyncio.get_running_loop(), asyncio.Queue[_Made](), threading.Event()
+        release_once = threading.Lock()
 
         def give_way() -> None:
-            if place.acquire(blocking=False):
+            if release_once.acquire(blocking=False):
                 call(self._free.release)
 
         def work() -> None:
@@ -104,9 +104,9 @@ class _Threads:
                     for message in messages:
                         if left.is_set():
                             break
-                        call(made.put_nowait, message)
+                        call(queue.put_nowait, message)
             except BaseException as error:  # noqa: BLE001 - raised again where the response is awaited
-                call(made.put_nowait, error)
+                call(queue.put_nowait, error)
             give_way()
 
         def call(function: Callable[..., None], *arguments: _Made) -> None:
@@ -121,7 +121,7 @@ class _Threads:
             self._free.release()
             raise
         try:
-            await _send_all(made, send)
+            await _send_all(queue, send)
         finally:
             left.set()
 
@@ -141,10 +141,10 @@ class _Threads:
         yield {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def _send_all(made: asyncio.Queue[_Made], send: Send) -> None:
+async def _send_all(queue: asyncio.Queue[_Made], send: Send) -> None:
     more = True
     while more:
-        message = await made.get()
+        message = await queue.get()
         if isinstance(message, BaseException):
             raise message
         await send(message)
