@@ -3,7 +3,7 @@
 A reader in several groups has the rights of all of them. `default` applies to readers in no group, and `token` to readers and
 programs with the shared token. Without the file every reader may do everything.
 
-If a group has members of Slack, the buttons in Slack need the role too. Otherwise everybody in a channel may use them.
+If a group has members of Slack, the buttons in Slack need the role too. Otherwise all members of a channel may use them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ default: {role: viewer, environments: [staging]}
 """
 # https://docs.slack.dev/reference/objects/user-object: id
 _SLACK_ID = re.compile(r"[UW][A-Z0-9]{2,40}")
-# Maximum number of names in a text that tells whom to ask.
+# Maximum number of people named in an error as able to grant a role.
 _MAX_NAMED = 3
 
 
@@ -202,7 +202,7 @@ class LiveAccess:
         self._clock = clock
         self.file: LiveFile[AccessRules] = LiveFile(path, read_access_file)
         if path is not None:
-            # Without valid rules from the start, the dashboard would refuse everybody.
+            # Without valid rules from the start, the dashboard would refuse all readers.
             read_access_file(path)
         self.file.refresh(clock())
 

@@ -187,7 +187,7 @@ class Source:
 
     def whole(self, view: View) -> View:
         window = self.whole_window(view.start, view.end)
-        return view if window == (view.start, view.end) else replace(view, kept=window)
+        return view if window == (view.start, view.end) else replace(view, fixed_window=window)
 
     def whole_window(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
         """Return `[start, end)` in whole buckets of the store."""

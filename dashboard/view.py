@@ -73,7 +73,7 @@ class View:
     query: Mapping[str, str]
     now: datetime
     zone: tzinfo = UTC
-    kept: tuple[datetime, datetime] | None = None
+    fixed_window: tuple[datetime, datetime] | None = None
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -82,14 +82,14 @@ class View:
 
     @cached_property
     def end(self) -> datetime:
-        if self.kept is not None:
-            return self.kept[1]
+        if self.fixed_window is not None:
+            return self.fixed_window[1]
         return _moment(self.query.get("to", ""), self._whole_now) or self._whole_now
 
     @cached_property
     def start(self) -> datetime:
-        if self.kept is not None:
-            return self.kept[0]
+        if self.fixed_window is not None:
+            return self.fixed_window[0]
         asked = self._asked_start
         return asked if asked is not None and self._may_begin(asked) else self.end - DEFAULT_WINDOW
 
@@ -221,8 +221,8 @@ class View:
 
     def here(self, **changes: str | None) -> str:
         """Return this address with *changes* to the query; None removes a key. Another list starts at its first page."""
-        kept = {key: value for key, value in self.query.items() if key != "n" or not changes}
-        return address(self.path, {**kept, **{key.rstrip("_"): value or "" for key, value in changes.items()}})
+        retained = {key: value for key, value in self.query.items() if key != "n" or not changes}
+        return address(self.path, {**retained, **{key.rstrip("_"): value or "" for key, value in changes.items()}})
 
     def with_window(self, start: datetime, end: datetime) -> str:
         return self.here(from_=_stamp(start), to=_stamp(end))

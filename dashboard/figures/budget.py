@@ -52,7 +52,7 @@ _ABOVE_FROM, _BELOW_TO = 0.22, 0.5
 # Height of a threshold label, as part of the plot. [ratio]
 _NAME_HEIGHT = 0.09
 # Height of the plot of an incident above the largest value. [ratio]
-_ROOM_ABOVE = 1.15
+_HEADROOM = 1.15
 
 
 def budget_figure(
@@ -295,7 +295,7 @@ def trend_figure(
     texts = ["" if value is None else f"{axis.text(at)}<br><b>{write(value)}</b>" for at, value in pairs]
     style = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "connectgaps": False}
     data = [{**line(f8(x), list(trend.values), width=2), **style}]
-    top = max(trend.highest or 0.0, limit or 0.0) * _ROOM_ABOVE or 1.0
+    top = max(trend.highest or 0.0, limit or 0.0) * _HEADROOM or 1.0
     shapes: list[Shape] = [rectangle(axis.place(onset[0]), axis.place(onset[1]), 0, 1, "$bad@.1")]
     notes: list[Annotation] = []
     if limit is not None:

@@ -38,7 +38,7 @@ _LABELLED = (0.95, 0.99)
 _WORSE = 1.05
 _MIN_LABEL_SHARE = 0.06
 # Maximum number of stages in a hover text, and of letters of a version name beside the plot.
-_CAUSES, _NAME_ROOM = 2, 9
+_CAUSES, _MAX_NAME_LETTERS = 2, 9
 
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | None = None) -> Figure:
@@ -166,7 +166,7 @@ def _banded(name: str, frame: pd.DataFrame, row: int) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME_ROOM else name[: _NAME_ROOM - 1] + "…"
+    return name if len(name) <= _MAX_NAME_LETTERS else name[: _MAX_NAME_LETTERS - 1] + "…"
 
 
 def _between(x: object, base: np.ndarray, edge: np.ndarray, colour: str) -> list[Trace]:

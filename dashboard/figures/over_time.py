@@ -183,14 +183,16 @@ def hardware_figure(
     )
 
 
-def _gapped_line(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], **look: str) -> Trace:
+def _gapped_line(
+    values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], **line_style: str
+) -> Trace:
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     numbers = steps["value"].to_numpy(dtype=float)
     texts = [
         f"{axis.text(at)}<br>{name} <b>{write(float(value))}</b>" if np.isfinite(value) else ""
         for at, value in zip(steps["at"], numbers, strict=True)
     ]
-    style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", **look}
+    style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", **line_style}
     return line(f8(axis.places(steps["at"])), f4(numbers), width=1.3, connectgaps=False, **style)
 
 

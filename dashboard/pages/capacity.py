@@ -265,8 +265,8 @@ class Loads:
 
 
 def loads_of(context: Context) -> Loads:
-    promise, threshold = context.covering_slo, context.threshold_seconds
-    quantile = promise.slo.objective if promise else 0.99
+    slo_status, threshold = context.covering_slo, context.threshold_seconds
+    quantile = slo_status.slo.objective if slo_status else 0.99
     versions = context.versions
     names = [str(version) for version in versions["version"]]
     served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]

@@ -40,7 +40,7 @@ _REFUSALS = {
 }
 _OTHER_REFUSAL = "see the logs of the senders"
 PLACE = "/collectors"
-_LOOKS: dict[State, tuple[str, str]] = {
+_BADGES: dict[State, tuple[str, str]] = {
     "silent": ("Silent", "stale"),
     "failing": ("Failing", "bad"),
     "look": ("Degraded", "warn"),
@@ -94,7 +94,7 @@ def _head(collectors: Sequence[CollectorStatus]) -> Component:
     counts = Counter(collector.state for collector in collectors)
     parts = [
         several(len(collectors), "collector"),
-        *(f"{counts[state]} {_LOOKS[state][0].lower()}" for state in ORDER if counts[state]),
+        *(f"{counts[state]} {_BADGES[state][0].lower()}" for state in ORDER if counts[state]),
     ]
     sub = " · ".join(parts if collectors else ["no collector has reported"])
     return html.Div(html.Div([html.H1("Collectors"), html.P(sub, className="sub")]), className="phead")
@@ -125,7 +125,7 @@ def _row(context: Context, collector: CollectorStatus) -> Component:
 
 
 def _badge(state: State) -> Component:
-    word, shape = _LOOKS[state]
+    word, shape = _BADGES[state]
     return html.Span([html.I(className=f"dot {shape}"), word], className=f"pill {shape}")
 
 

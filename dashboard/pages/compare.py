@@ -58,8 +58,8 @@ _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 def report(context: Context, comparison: PairComparison) -> str:
     pair = comparison.pair
     part = scope_text(context.view, context.view.scope_of_all_versions)
-    whose = f"{context.service}, {part}" if part else context.service or ""
-    title = f"**{_plain(whose)}: {verdict_sentence(comparison)}** ({verdict_badge(context, comparison)[0]})"
+    subject = f"{context.service}, {part}" if part else context.service or ""
+    title = f"**{_plain(subject)}: {verdict_sentence(comparison)}** ({verdict_badge(context, comparison)[0]})"
     sides = [
         f"{side}: {_plain(name)}, {served(selection, UTC)} UTC"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))

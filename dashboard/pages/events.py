@@ -37,7 +37,7 @@ _ENDINGS = {
 _PLACE = "/events"
 # Maximum number of events in the list; a shorter window or a filter shows the others.
 _MOST = 500
-_TELL = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
+_EXAMPLE_COMMAND = 'stagelens event "v1.2 is out" --service shop --kind deploy --key v1.2'
 
 
 def render(context: Context) -> Page:
@@ -93,7 +93,7 @@ def _no_events(context: Context) -> Component:
     return empty(
         "No event in this window",
         "New versions and alerts appear automatically. Report other events from your pipelines:",
-        code_block(_TELL),
+        code_block(_EXAMPLE_COMMAND),
         actions=[*actions, longer],
     )
 

@@ -316,14 +316,14 @@ def _head(context: Context, incident: Incident) -> Component:
         _acknowledgement(context, incident),
     ]
     silence = context.source.incident_actions.silence_of(incident) if incident.resolved_at is None else None
-    kept = incidents.kept_acknowledgement(context.source, incident)
+    pagerduty_note = incidents.pagerduty_note(context.source, incident)
     title = html.Div(
         [
             html.H1([incidents.severity_pill(incident), incident.headline]),
             html.P(
                 [incidents.incident_pill(incident), " ", " · ".join(fact for fact in facts if fact)], className="sub"
             ),
-            html.P(kept, className="sub") if kept else None,
+            html.P(pagerduty_note, className="sub") if pagerduty_note else None,
             html.P(incidents.silence_note(context, silence), className="sub") if silence else None,
             html.P(incidents.mute_reason(context, incident), className="sub") if incident.muted else None,
         ],

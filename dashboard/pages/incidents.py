@@ -225,7 +225,7 @@ def severity_pill(incident: Incident) -> Component:
     )
 
 
-def kept_acknowledgement(source: Source, incident: Incident) -> str:
+def pagerduty_note(source: Source, incident: Incident) -> str:
     acts = [
         transition.event
         for transition in incident.transitions

@@ -162,17 +162,17 @@ def latency_card(context: Context, most: int, *, alone: bool = True, is_stated: 
     ratio = slow.ratio if slow else None
     rows = [_latency_row(replica, ratio if is_slow(replica) else None, top, machines, now) for replica in ranked[:most]]
     whole = view.link(service_path(context.service or "", "replicas"), **view.scope)
-    said = None
+    summary = None
     if slow and not alone:
         sentence = None if is_stated else html.P(slow_sentence(context, slow), className="say b")
-        said = html.Div([sentence, _silence(context, slow)], className="sentence")
+        summary = html.Div([sentence, _silence(context, slow)], className="sentence")
     return card(
         "Latency by replica",
-        [said, table(head, rows, "Latency by replica")],
+        [summary, table(head, rows, "Latency by replica")],
         sub=f"{several(len(ranked), 'replica')} · one scale up to {duration(top)}",
         tools=None if alone else link("All replicas →", href=whole, className="link"),
         foot=f"{len(ranked) - most} other replicas are not shown." if len(ranked) > most and alone else None,
-        flush=said is None,
+        flush=summary is None,
     )
 
 

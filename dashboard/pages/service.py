@@ -64,7 +64,7 @@ _BAND = "Number of requests, and the bounds of their latency"
 Mixture = tuple[str, float, str, float] | None
 _EXEMPLARS, _ADVICE = 6, 3
 # Number of retained requests searched for those near a pinned percentile.
-_LOOKED_THROUGH = 400
+_SEARCHED_REQUESTS = 400
 # Distance on the percentile axis, in grid steps on both sides: a fifth of a nine.
 _NEAR = 8
 # Unattributed share above which a note is shown: the time between stages is not instrumented. [ratio]
@@ -216,8 +216,8 @@ def _budget_tile(context: Context) -> Component | None:
     other = slo_scope_note(status.slo, context.selection)
     below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
     below += burn_note(status, context.view)
-    promise = f"{status.slo.name}: {status.slo.in_words()}"
-    return tile("Error budget", *budget_tile_words(status), html.Span(below, title=promise))
+    objective = f"{status.slo.name}: {status.slo.in_words()}"
+    return tile("Error budget", *budget_tile_words(status), html.Span(below, title=objective))
 
 
 def _inspector(context: Context) -> Component:
@@ -283,7 +283,7 @@ def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
     low, high = (grid["value_seconds"].iloc[min(max(at + side * _NEAR, 0), len(grid) - 1)] for side in (-1, 1))
     between = (float(low), float(high) if at + _NEAR < len(grid) else math.inf)
     return context.source.cached(
-        context.source.read.exemplars, context.selection, limit=_LOOKED_THROUGH, between_seconds=between
+        context.source.read.exemplars, context.selection, limit=_SEARCHED_REQUESTS, between_seconds=between
     )
 
 

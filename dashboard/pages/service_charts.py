@@ -115,12 +115,12 @@ def _percentile_words(context: Context, frame: pd.DataFrame) -> str:
     wide = bool(has_wide_bucket(frame)[-1])
     latency = f"between {interval(low, high)}" if wide else duration(float(last["value_seconds"]))
     objective = _objective(context)
-    promise = ""
+    objective_text = ""
     if objective is not None and objective.inside is not None:
-        promise = f" Objective of {duration(objective.threshold_seconds)}: {objective.shares}."
+        objective_text = f" Objective of {duration(objective.threshold_seconds)}: {objective.shares}."
     return (
         f"Stages of the latency by percentile, up to {percentile(float(last['percentile']))}, "
-        f"{latency}: {spoken_stages(stages_at(frame, len(frame) - 1))}.{promise}"
+        f"{latency}: {spoken_stages(stages_at(frame, len(frame) - 1))}.{objective_text}"
     )
 
 

@@ -126,8 +126,8 @@ def summarize(context: Context) -> Summary:
         where = _where(context, _growth(context, latency.quantile), latency.quantile)
     else:
         what, where = _burning(context, incidents)
-    whom = replica or _cause(context, causes)
-    return Summary((what, whom, where), replica is None and bool(causes.causes), replica is not None)
+    affected = replica or _cause(context, causes)
+    return Summary((what, affected, where), replica is None and bool(causes.causes), replica is not None)
 
 
 def _page(context: Context, tab: str = "", **more: str | None) -> str:
@@ -315,10 +315,10 @@ def _failures(context: Context, latency: QuantileComparison | None) -> tuple[Sen
     lost = source.cached(explain_violations, source.read, context.selection, Indicator("availability")).failures
     text = (failures_text(lost) if lost else "") or "no error type, route or called service has most of the failures"
     route = {"r": lost.route.value} if lost and lost.route else {}
-    whom = Sentence(f"{text[0].upper()}{text[1:]}.", _page(context, "traces", err="1", **route), "Its requests")
+    affected = Sentence(f"{text[0].upper()}{text[1:]}.", _page(context, "traces", err="1", **route), "Its requests")
     if latency is not None and latency.kind == "regression":
-        return what, whom, _change(context, latency)
-    return what, whom
+        return what, affected, _change(context, latency)
+    return what, affected
 
 
 def _first_token(context: Context, comparison: QuantileComparison) -> tuple[Sentence, ...]:
@@ -341,8 +341,8 @@ def _first_token(context: Context, comparison: QuantileComparison) -> tuple[Sent
     if len(medians) < 2:  # noqa: PLR2004 - a difference has two sides
         return what, advice
     (short, low), *_, (long, high) = medians.items()
-    whom = f"TTFT p50 is {duration(low)} with {short} prompt tokens and {duration(high)} with {long}."
-    return what, Sentence(whom, _page(context, "tokens"), "TTFT by prompt length"), advice
+    affected = f"TTFT p50 is {duration(low)} with {short} prompt tokens and {duration(high)} with {long}."
+    return what, Sentence(affected, _page(context, "tokens"), "TTFT by prompt length"), advice
 
 
 def _row_at(frame: pd.DataFrame, quantile: float) -> dict[str, float]:

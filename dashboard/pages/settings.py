@@ -174,9 +174,10 @@ def _tier(tier: TierStorage) -> Component:
 
 def _limits(context: Context) -> Component:
     read = context.source.read
-    folds = context.source.cached(read.folds)
+    aggregated = context.source.cached(read.folds)
     limits: Sequence[Component] = [
-        html.P([pill("Aggregated", "warn"), f" {dimension}: further values count as other."]) for dimension in folds
+        html.P([pill("Aggregated", "warn"), f" {dimension}: further values count as other."])
+        for dimension in aggregated
     ]
     caps = {words: whole(value) for name, value in asdict(read.caps).items() if (words := _CAPS.get(name))}
     body: list[Node] = [*limits, _facts(caps)]

@@ -133,8 +133,8 @@ def _groups(requests: int) -> int:
 
 
 def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
-    tells = np.array([has_enough_samples(int(number), 0.99) for number in frame["n"]], dtype=bool)
-    return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))
+    is_reliable = np.array([has_enough_samples(int(number), 0.99) for number in frame["n"]], dtype=bool)
+    return frame.assign(p99_seconds=frame["p99_seconds"].where(is_reliable))
 
 
 def _too_few_steps(measures: TokenMeasures, steps: int) -> Component:
@@ -240,8 +240,8 @@ def _band_card(title: str, histograms: Mapping[str, Histogram], counted: Histogr
         f"{title}: median {duration(float(medians[0]))} at {bands[0]} {spec.unit}, "
         f"{duration(float(medians[-1]))} at {bands[-1]}."
     )
-    tells = frame["p99_seconds"].notna().any()
-    foot = None if tells else f"p99 needs {whole(samples_needed(0.99))} requests in a bucket."
+    has_p99 = frame["p99_seconds"].notna().any()
+    foot = None if has_p99 else f"p99 needs {whole(samples_needed(0.99))} requests in a bucket."
     table_of = frame.rename(columns={"band": spec.unit, **TIME_COLUMNS})
     return card(
         title,

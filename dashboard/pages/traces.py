@@ -204,8 +204,8 @@ def _no_traces(view: View) -> Component:
 def _sampling_words(frame: pd.DataFrame) -> str:
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
-    kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
-    return f"Metrics include every request. Retained: {facts.get('rule', '')}. Here: {held}. Retained for {kept_for}."
+    retention = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
+    return f"Metrics include every request. Retained: {facts.get('rule', '')}. Here: {held}. Retained for {retention}."
 
 
 def _order(view: View) -> Component:

@@ -106,12 +106,15 @@ def waste_card(context: Context, rows: Sequence[ServiceRow]) -> Component | None
         for waste in shown
     ]
     largest = largest_waste(every)
-    says = html.P(_sentence(*largest, currency, view), className="says") if largest else None
+    sentence = html.P(_sentence(*largest, currency, view), className="says") if largest else None
     left = len(ranked[chosen]) - len(shown)
     asked = {key: view.query[key] for key in ("at", "env", "from", "to") if key in view.query}
     api = link("all in the API", href=address("/api/v1/query/waste", asked), className="link")
     foot: list[Node] | None = [f"{several(left, 'service')} with less not shown: ", api] if left else None
-    body: list[Node] = [html.Div(says, className="above") if says else None, table(head, lines, "Waste", css="fleet")]
+    body: list[Node] = [
+        html.Div(sentence, className="above") if sentence else None,
+        table(head, lines, "Waste", css="fleet"),
+    ]
     return card("Waste", body, sub=f"{view.window_phrase}, by {_SORTED_BY[chosen]}", foot=foot, flush=True)
 
 

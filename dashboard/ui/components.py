@@ -123,12 +123,12 @@ def delta(ratio: float | None, *, certain: bool, worse_up: bool = True, after: s
 
 def tile(name: Node, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
     big = html.Div([value, html.Small(unit) if unit else None], className="v num")
-    said = below if isinstance(below, str) else None
+    tooltip = below if isinstance(below, str) else None
     return html.Div(
         [
             html.Div(name, className="l", title=name if isinstance(name, str) else None),
             big,
-            html.Div(below, className="d", title=said),
+            html.Div(below, className="d", title=tooltip),
             spark,
         ],
         className="kpi",

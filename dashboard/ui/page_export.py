@@ -49,7 +49,7 @@ _INLINE = "(?:a|b|button|code|em|i|kbd|small|span|strong|summary|time)"
 _FIRST_WORD = re.compile(rf"(?:</?{_INLINE}(?: [^>]*)?>)*[\w+]")
 _LAST_WORD = re.compile(rf"[\w%)…+](?:</{_INLINE}>|<(i|span)(?: [^>]*)?></\1>)*$")
 # Longer than the empty elements behind a word.
-_LOOK_BACK = 300
+_LAST_CHARACTERS = 300
 LinkResolver = Callable[[str], str | None]
 HtmlTarget = Literal["page", "report"]
 
@@ -136,7 +136,7 @@ def _spaced(parts: Iterable[str]) -> str:
     joined = ""
     for part in parts:
         is_next = bool(_FIRST_WORD.match(part)) and (part[0] == "<" or joined.endswith(">"))
-        joined += f" {part}" if is_next and _LAST_WORD.search(joined[-_LOOK_BACK:]) else part
+        joined += f" {part}" if is_next and _LAST_WORD.search(joined[-_LAST_CHARACTERS:]) else part
     return joined
 
 

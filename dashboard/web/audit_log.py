@@ -33,8 +33,8 @@ _ACTIONS = {
 # Start of the names of endpoints that read although a client may send a POST.
 READS_BY_POST = "prometheus "
 _REFUSED, _FAILED = (401, 403), 400
-_NOBODY = "a dashboard user"
-# Failed sign-ins in a minute that get an entry: anybody can cause them.
+_UNNAMED = "a dashboard user"
+# Failed sign-ins in a minute that get an entry: any client can cause them.
 _MAX_FAILED_SIGN_INS, _MINUTE = 10, 60.0
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def about(subject: str, service: str = "", environment: str = "") -> None:
 
 def _entry_of(response: Response, at: datetime) -> AuditEntry:
     reader = flask.g.stagelens_reader
-    unnamed = "the shared token" if reader.has_token else _NOBODY
+    unnamed = "the shared token" if reader.has_token else _UNNAMED
     named = (request.view_args or {}).get("name", "")
     subject, service, environment = flask.g.get("stagelens_subject", (named, "", ""))
     return AuditEntry(

@@ -362,17 +362,17 @@ class _Operation:
     def keeps_name(self) -> bool:
         return self.operator in _COMPARISONS and not self.returns_bool
 
-    def apply(self, left: Floats, right: Floats, kept: Floats) -> Floats:
+    def apply(self, left: Floats, right: Floats, selected: Floats) -> Floats:
         is_known = ~(np.isnan(left) | np.isnan(right))
         if self.operator in _ARITHMETIC:
             outcome = _ARITHMETIC[self.operator](left, right)
         else:
             is_true = _COMPARISONS[self.operator](left, right)
-            outcome = is_true.astype(np.float64) if self.returns_bool else np.where(is_true, kept, np.nan)
+            outcome = is_true.astype(np.float64) if self.returns_bool else np.where(is_true, selected, np.nan)
         return np.where(is_known, outcome, np.nan)
 
-    def series(self, about: VectorSeries, left: Floats, right: Floats, kept: Floats) -> VectorSeries:
-        values = self.apply(left, right, kept)
+    def series(self, about: VectorSeries, left: Floats, right: Floats, selected: Floats) -> VectorSeries:
+        values = self.apply(left, right, selected)
         return VectorSeries(about.labels, values) if self.keeps_name else _nameless(about, values)
 
 
@@ -404,19 +404,19 @@ def _match(
             limits.check_time()
             pair = (other, series) if is_swapped else (series, other)
             values = operation.apply(pair[0].values, pair[1].values, pair[0].values)
-            kept = dict(series.labels if operation.keeps_name else _nameless(series, values).labels)
+            result_labels = dict(series.labels if operation.keeps_name else _nameless(series, values).labels)
             if card == VectorMatchCardinality.OneToOne:
-                kept = {name: value for name, value in kept.items() if (name in labels) == is_on}
+                result_labels = {name: value for name, value in result_labels.items() if (name in labels) == is_on}
             for name in (modifier.group_labels if modifier else None) or ():
-                kept.pop(name, None)
-                kept |= {name: other.labels[name]} if name in other.labels else {}
-            combined = VectorSeries(kept, values)
+                result_labels.pop(name, None)
+                result_labels |= {name: other.labels[name]} if name in other.labels else {}
+            combined = VectorSeries(result_labels, values)
             key = signature(series) if card == VectorMatchCardinality.OneToOne else combined.key()
             if before := matched.get(key):
                 _check_one_at_a_time(
                     [before, combined], "multiple matches for labels: use group_left, or unique labels"
                 )
-                combined = VectorSeries(kept, np.fmax(before.values, combined.values))
+                combined = VectorSeries(result_labels, np.fmax(before.values, combined.values))
             else:
                 limits.use("values", len(values))
             matched[key] = combined
@@ -442,5 +442,5 @@ def _ranked(vector: Vector, most: Floats, *, is_top: bool) -> Vector:
     # NaN is last in both directions.
     order = np.argsort(-values if is_top else values, axis=0, kind="stable")
     rank = np.argsort(order, axis=0)
-    kept = np.where(rank < np.floor(np.nan_to_num(most)), values, np.nan)
-    return [VectorSeries(vector[index].labels, kept[index]) for index in order[:, -1].tolist()]
+    selected = np.where(rank < np.floor(np.nan_to_num(most)), values, np.nan)
+    return [VectorSeries(vector[index].labels, selected[index]) for index in order[:, -1].tolist()]

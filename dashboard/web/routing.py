@@ -140,7 +140,7 @@ def navigation_parts(context: Context, path: str) -> dict[str, Nodes]:
 
 
 def page_body(context: Context, page: Page) -> Component:
-    # The page of an unknown service says so itself.
+    # The page of an unknown service reports it.
     wrong = [error for error in parameter_errors(context, request.args) if error.key != "path"]
     notes = [banner([html.B(f"{error}. "), f"Fix: {error.fix}."]) for error in wrong]
     shown = [stale_banner(context, context.source.state()), *notes, *page.body]
@@ -194,7 +194,7 @@ def _window_errors(view: View, given: Mapping[str, str]) -> Iterator[BadRequestE
     fix = "now, now-6h, milliseconds of the epoch, or ISO 8601 such as 2026-11-20T12:00Z, from 1970 to 2199"
     for key in wrong:
         yield BadRequestError(f"{key} is {given[key][:60]!r}, which is not a time", key=key, fix=fix)
-    asked = replace(view, kept=None)
+    asked = replace(view, fixed_window=None)
     if not wrong and not asked.is_as_asked:
         why = "the window is longer than 400 days, or its end is not after its start"
         yield BadRequestError(why, key="from", fix="use a `from` before `to`, by at most 400 days")

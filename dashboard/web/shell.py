@@ -48,7 +48,7 @@ REFRESH_SECONDS = 15
 STALE = timedelta(seconds=45)
 BUCKET = timedelta(seconds=BUCKET_SECONDS)
 _MAX_SERVICES = 40
-_MAX_FOLDS = 2
+_MAX_CAPPED = 2
 _MOST_ON_PHONES = 5
 _SKELETON = (54, 78, 320, 280)
 _NAV = (
@@ -304,9 +304,9 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
     ]
     capped = context.source.cached(context.source.read.folds)
     capped_here = [dimension for dimension in capped if dimension.service in ("", context.service or dimension.service)]
-    texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in capped_here[:_MAX_FOLDS]]
-    if len(capped_here) > _MAX_FOLDS:
-        texts.append(f"and {len(capped_here) - _MAX_FOLDS} more: stagelens storage")
+    texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in capped_here[:_MAX_CAPPED]]
+    if len(capped_here) > _MAX_CAPPED:
+        texts.append(f"and {len(capped_here) - _MAX_CAPPED} more: stagelens storage")
     return [html.Span(text, className="warn") for text in texts]
 
 

@@ -48,7 +48,7 @@ GIVE_WAY = "stagelens.give_way"
 CHART_ENDPOINT = "chart of an incident"
 # The cache time is short, because an open incident changes.
 _CHART_HEADERS = {"Cache-Control": "private, max-age=60", "Cross-Origin-Resource-Policy": "cross-origin"}
-_KEPT_BYTES = 32_000_000
+_CACHE_BYTES = 32_000_000
 # Number of charts that are drawn or wait to be drawn, and the retry time of further ones. [seconds]
 _MOST_WAITING, _BUSY_SECONDS = 16, 5
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
@@ -167,17 +167,17 @@ def _text_response(text: str, status: int) -> Response:
 
 
 class _Charts:
-    """Charts of incidents: each is drawn once and kept, and one is drawn at a time. Thread-safe."""
+    """Charts of incidents: each is drawn once and cached, and one is drawn at a time. Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept = QueryCache(_KEPT_BYTES)
+        self._cache = QueryCache(_CACHE_BYTES)
         self._pen, self._free = Lock(), BoundedSemaphore(_MOST_WAITING)
 
     def get(self, incident: str, finding: Finding) -> bytes | None:
-        png = self._kept.known(incident, finding)
+        png = self._cache.known(incident, finding)
         if png is None:
             give_way(request)
-            png = self._kept.get(incident, finding, lambda: self._draw(finding))
+            png = self._cache.get(incident, finding, lambda: self._draw(finding))
         return png
 
     def _draw(self, finding: Finding) -> bytes | None:

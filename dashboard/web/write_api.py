@@ -29,7 +29,7 @@ from ...core.errors import ConfigError, StoreError
 from ...core.settings.values import parse_duration
 from ...store.events import MAX_TEXT, Event, event_from_json
 from ..incident_actions import silenced
-from ..pages.incidents import kept_acknowledgement
+from ..pages.incidents import pagerduty_note
 from ..source import Source
 from ..view import API_PREFIX, INCIDENTS_API, SILENCES_API
 from . import guard
@@ -116,9 +116,9 @@ def add_incident_routes(server: Flask, source: Source) -> None:
             or "no channel"
         )
         summary = f"{did} {incident.name}; notified: {sent}"
-        kept = kept_acknowledgement(source, incident)
+        hint = pagerduty_note(source, incident)
         acked = {"acked_by": incident.acked_by, "acked_at": incident.acked_at}
-        return json_response({"id": name, **acked, "summary": f"{summary}. {kept}" if kept else summary})
+        return json_response({"id": name, **acked, "summary": f"{summary}. {hint}" if hint else summary})
 
     def note(name: str) -> Response:
         check_csrf()

@@ -53,7 +53,7 @@ class Front:
         self._authenticator = authenticator
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
         self._queries = _Threads(pages, _QUERY_THREADS, "stagelens-query")
-        # Anybody can send requests without sign-in at any rate: they share one thread.
+        # Any client can send requests without sign-in at any rate: they share one thread.
         self._open = _Threads(pages, _OPEN_THREADS, "stagelens-open")
         # Liveness has its own threads, so that a slow store does not cause a restart of the process.
         readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
