@@ -105,11 +105,11 @@
     return /^\d{4}-\d\d-\d\dT/.test(value) ? value.replace("T", " ").replace(/(:00)?(\.\d+)?Z$/, " UTC") : String(value);
   }
 
-  function tableOf({ title, says, columns, rows }) {
+  function tableOf({ title, summary, columns, rows }) {
     const part = document.createElement("section");
     part.innerHTML = `<h2></h2><p class="muted"></p><div class="tw" tabindex="0" role="region"><table><thead></thead><tbody></tbody></table></div>`;
     part.querySelector("h2").textContent = title;
-    part.querySelector("p").textContent = says;
+    part.querySelector("p").textContent = summary;
     part.querySelector(".tw").setAttribute("aria-label", title);
     part.querySelector("thead").append(row(columns.map(({ name, unit }) => (unit ? `${name} (${unit})` : name)), "th", rows[0] || []));
     part.querySelector("tbody").append(...rows.map((each) => row(each, "td", each)));
