@@ -36,7 +36,7 @@ function withoutDescriptions(text) {
     },
   });
   const last = values.sort((a, b) => b.start - a.start);
-  return last.reduce((kept, { start, end }) => `${kept.slice(0, start)}''${kept.slice(end)}`, text);
+  return last.reduce((code, { start, end }) => `${code.slice(0, start)}''${code.slice(end)}`, text);
 }
 
 const smaller = {

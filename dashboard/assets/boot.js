@@ -2,9 +2,9 @@
 (function () {
   "use strict";
   try {
-    Object.entries({ theme: /^(light|dark)$/, patterns: /^on$/, density: /^compact$/ }).forEach(([name, known]) => {
+    Object.entries({ theme: /^(light|dark)$/, patterns: /^on$/, density: /^compact$/ }).forEach(([name, pattern]) => {
       const chosen = localStorage.getItem(`stagelens-${name}`) || "";
-      if (known.test(chosen)) document.documentElement.dataset[name] = chosen;
+      if (pattern.test(chosen)) document.documentElement.dataset[name] = chosen;
     });
   } catch (_) {
     // Storage may be forbidden; the system's preference holds then.
@@ -13,7 +13,7 @@
   const root = document.documentElement;
   root.dataset.loading = "";
   let titled = null;
-  function place(all) {
+  function placeParts(all) {
     const page = document.querySelector("#root [data-title]");
     // Once: a title is a change of the document, too.
     if (page && page !== titled) document.title = (titled = page).dataset.title;
@@ -23,11 +23,11 @@
       template.remove();
     });
   }
-  const arriving = new MutationObserver(() => place(false));
+  const arriving = new MutationObserver(() => placeParts(false));
   arriving.observe(root, { childList: true, subtree: true });
   document.addEventListener("DOMContentLoaded", () => {
     arriving.disconnect();
-    place(true);
+    placeParts(true);
   });
   // On the first visit the server does not know the zone: `shell_refresh.js` then loads the page again.
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";

@@ -1,5 +1,5 @@
-// Text fields in menus: each sets one key of the address, or adds to its values. They are made when their menu opens and are not the server's: one
-// that is placed anew while somebody types loses letters.
+// Text fields in menus: each sets one key of the address, or adds to its values. They are created when their menu opens and are not the server's: one
+// that is placed anew while the reader types loses letters.
 window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";
@@ -8,24 +8,24 @@ window.stagelens = window.stagelens || {};
     if (event.target.matches && event.target.matches(".menu[open]")) event.target.querySelectorAll("[data-field]").forEach(filled);
   }, true);
 
-  function filled(place) {
-    const input = place.firstElementChild || made(place);
+  function filled(container) {
+    const input = container.firstElementChild || createField(container);
     // The address may have changed since the menu was last open.
-    input.value = place.dataset.value || "";
+    input.value = container.dataset.value || "";
   }
 
-  function made(place) {
-    const { example, name, list } = place.dataset;
+  function createField(container) {
+    const { example, name, list } = container.dataset;
     const input = document.createElement("input");
     Object.assign(input, { type: "text", placeholder: example, autocomplete: "off", spellcheck: false });
     input.setAttribute("aria-label", `${name}, such as ${example}`);
     if (list) input.setAttribute("list", list);
     input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
-      const values = [place.dataset.before, input.value.trim()].filter(Boolean);
-      app.go(app.address({ [place.dataset.field]: values.join(","), n: "" }));
+      const values = [container.dataset.before, input.value.trim()].filter(Boolean);
+      app.go(app.address({ [container.dataset.field]: values.join(","), n: "" }));
     });
-    place.append(input);
+    container.append(input);
     return input;
   }
 })(window.stagelens);

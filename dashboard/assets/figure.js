@@ -15,13 +15,13 @@ window.stagelens = window.stagelens || {};
   // tokens.css holds every colour as light-dark(a, b), and nothing else does.
   function palette(theme) {
     return (palettes[theme] = palettes[theme] || new Proxy({}, {
-      get(known, token) {
-        if (!(token in known)) {
+      get(cache, token) {
+        if (!(token in cache)) {
           const name = "--" + String(token).replace("st.", "st-");
           const pair = /light-dark\(\s*(#\w+)\s*,\s*(#\w+)\s*\)/.exec(getComputedStyle(root).getPropertyValue(name));
-          known[token] = pair ? pair[theme === "dark" ? 2 : 1] : undefined;
+          cache[token] = pair ? pair[theme === "dark" ? 2 : 1] : undefined;
         }
-        return known[token];
+        return cache[token];
       },
     }));
   }
@@ -50,9 +50,9 @@ window.stagelens = window.stagelens || {};
 
   function walk(value, colours) {
     if (typeof value === "string") return resolved(value, colours);
-    if (Array.isArray(value)) return value.map((each) => walk(each, colours));
+    if (Array.isArray(value)) return value.map((element) => walk(element, colours));
     if (!value || typeof value !== "object" || value.bdata) return value;
-    return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, walk(each, colours)]));
+    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, walk(part, colours)]));
   }
 
   function merged(below, above) {
@@ -103,8 +103,8 @@ window.stagelens = window.stagelens || {};
   function stepped(trace) {
     if (!app.lit) return trace;
     if (trace._cells && trace._cells.byStage) {
-      const place = trace._cells.labels.indexOf(app.lit);
-      const scale = trace.colorscale.map(([at, colour], i) => [at, Math.floor(i / 3) === place ? colour : colour.split("@")[0] + PALE]);
+      const index = trace._cells.labels.indexOf(app.lit);
+      const scale = trace.colorscale.map(([at, colour], i) => [at, Math.floor(i / 3) === index ? colour : colour.split("@")[0] + PALE]);
       return { ...trace, colorscale: scale };
     }
     if (!trace.stackgroup || trace.name === app.lit) return trace;
@@ -121,13 +121,13 @@ window.stagelens = window.stagelens || {};
   function withCells(trace) {
     const cells = trace._cells;
     const counts = unpacked(cells.counts, cells.wide ? Uint32Array : Uint16Array);
-    const [dominant, shares, second, others] = [cells.dominant, cells.shares, cells.second, cells.others].map((each) => unpacked(each, Uint8Array));
+    const [dominant, shares, second, others] = [cells.dominant, cells.shares, cells.second, cells.others].map((packed) => unpacked(packed, Uint8Array));
     const causes = (cell) => {
       const most = `mostly <b>${cells.labels[dominant[cell]]}</b> ${shares[cell]}${THIN}%`;
       const next = 100 - shares[cell] - others[cell];
       return next > 0 ? `${most},<br>then ${cells.labels[second[cell]]} ${next}${THIN}%` : most;
     };
-    const deepest = Math.log1p(counts.reduce((most, each) => Math.max(most, each), 1));
+    const deepest = Math.log1p(counts.reduce((most, number) => Math.max(most, number), 1));
     const z = [];
     const text = [];
     for (let start = 0; start < counts.length; start += cells.columns) {
@@ -151,8 +151,8 @@ window.stagelens = window.stagelens || {};
 
   const [SECOND, MINUTE, HOUR, DAY] = [1e3, 6e4, 36e5, 864e5];
   const STEPS = [
-    ...[1, 2, 5, 10, 15, 30].map((each) => each * SECOND), ...[1, 2, 5, 10, 15, 30].map((each) => each * MINUTE),
-    ...[1, 2, 3, 6, 12].map((each) => each * HOUR), ...[1, 2, 7, 14, 28, 56].map((each) => each * DAY),
+    ...[1, 2, 5, 10, 15, 30].map((number) => number * SECOND), ...[1, 2, 5, 10, 15, 30].map((number) => number * MINUTE),
+    ...[1, 2, 3, 6, 12].map((number) => number * HOUR), ...[1, 2, 7, 14, 28, 56].map((number) => number * DAY),
   ];
   const FIRST_MONDAY = 4 * DAY;
   const TICKS = { wide: 6, narrow: 4 };
@@ -160,16 +160,16 @@ window.stagelens = window.stagelens || {};
   // Ticks at round times of the reader's clock; the first one after a change of the clock has the clock's name.
   app.timeTicks = function (clock, [from, to]) {
     const most = innerWidth < NARROW ? TICKS.narrow : TICKS.wide;
-    const step = STEPS.find((each) => (to - from) / each <= most) || STEPS[STEPS.length - 1];
+    const step = STEPS.find((length) => (to - from) / length <= most) || STEPS[STEPS.length - 1];
     const ticks = { tickmode: "array", tickvals: [], ticktext: [] };
-    clock.forEach(([start, offset, name], place) => {
-      const first = FIRST_MONDAY + Math.ceil(((place ? Math.max(start, from) : from) + offset - FIRST_MONDAY) / step) * step;
-      const end = Math.min(place + 1 < clock.length ? clock[place + 1][0] : Infinity, to + 1);
+    clock.forEach(([start, offset, name], index) => {
+      const first = FIRST_MONDAY + Math.ceil(((index ? Math.max(start, from) : from) + offset - FIRST_MONDAY) / step) * step;
+      const end = Math.min(index + 1 < clock.length ? clock[index + 1][0] : Infinity, to + 1);
       for (let wall = first; wall - offset < end; wall += step) {
         const [, day, month, , time] = new Date(wall).toUTCString().split(" ");
         const text = wall % DAY ? time.slice(0, step < MINUTE ? 8 : 5) : `${+day} ${month}`;
         ticks.tickvals.push(wall - offset);
-        ticks.ticktext.push(place && wall === first && step < DAY && start > from ? `${text} ${name}` : text);
+        ticks.ticktext.push(index && wall === first && step < DAY && start > from ? `${text} ${name}` : text);
       }
     });
     return ticks;

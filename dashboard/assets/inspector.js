@@ -9,9 +9,9 @@
   }
 
   app.inspect = function (index) {
-    const found = inspector();
-    if (!found) return;
-    const { box, values } = found;
+    const current = inspector();
+    if (!current) return;
+    const { box, values } = current;
     const shown = index < 0 ? values.default : index;
     let [base, total] = [0, 0];
     box.querySelectorAll("tr[data-stage]").forEach((row) => {
@@ -28,7 +28,7 @@
       bar.hidden = Math.abs(now - before) <= values.errors[shown];
       row.querySelector(".dv").title = signed(now - before);
     });
-    document.querySelectorAll("[data-percentile]").forEach((each) => (each.textContent = values.percentiles[shown]));
+    document.querySelectorAll("[data-percentile]").forEach((element) => (element.textContent = values.percentiles[shown]));
     box.querySelector("[data-total]").textContent = (values.wide[shown] ? "≈ " : "") + app.duration(total);
     const added = box.querySelector("[data-added]");
     added.textContent = signed(total - base);
@@ -44,30 +44,30 @@
     const stages = Object.entries(values.stages).map(([stage, seconds]) => [stage, seconds[index]]).sort((a, b) => b[1] - a[1]);
     const name = (stage) => document.querySelector(`tr[data-stage="${CSS.escape(stage)}"] .lit`).textContent;
     const most = stages.slice(0, 3).map(([stage, seconds]) => `${name(stage)} ${app.duration(seconds)}`);
-    return `${values.percentiles[index]}: ${app.duration(stages.reduce((sum, each) => sum + each[1], 0))}, of which ${most.join(", ")}`;
+    return `${values.percentiles[index]}: ${app.duration(stages.reduce((sum, [, seconds]) => sum + seconds, 0))}, of which ${most.join(", ")}`;
   };
 
   const signed = (seconds) => (seconds >= 5e-9 ? "+" : "") + app.duration(seconds);
 
   // The same words as in inspector.py.
   function aside(values, shown) {
-    const said = values.held[shown] ? [values.held[shown]] : [];
-    if (values.wide[shown]) said.push(`The value is in ${values.bands[shown].split(",")[0]}: ${values.fixed}.`);
+    const sentences = values.held[shown] ? [values.held[shown]] : [];
+    if (values.wide[shown]) sentences.push(`The value is in ${values.bands[shown].split(",")[0]}: ${values.fixed}.`);
     if (values.mixed[shown]) {
       const [first, most, second, less] = values.mixed[shown];
-      said.push(`Here ${most}\u202f% of requests are mostly ${values.causes[first]}, ${less}\u202f% mostly ${values.causes[second]}.`);
+      sentences.push(`Here ${most}\u202f% of requests are mostly ${values.causes[first]}, ${less}\u202f% mostly ${values.causes[second]}.`);
     }
-    return said.join(" ");
+    return sentences.join(" ");
   }
 
   // Pinning changes the address, and the panels that show requests at the percentile.
   app.pin = function (index) {
-    const found = inspector();
-    if (!found) return;
-    const name = found.values.percentiles[index].slice(1);
+    const current = inspector();
+    if (!current) return;
+    const name = current.values.percentiles[index].slice(1);
     history.replaceState(history.state, "", app.address({ p: name === "99" ? "" : name }));
     app.open();
-    app.said(`p${name} selected`);
+    app.announce(`p${name} selected`);
   };
 
   // ---- stages: a click highlights one, Alt and a click leaves it out
@@ -78,11 +78,11 @@
     app.redraw();
   }
 
-  // Says on the rows which stage is highlighted; a page that was built anew has forgotten it.
+  // Show on the rows which stage is highlighted; a page that was built anew has forgotten it.
   app.relight = function () {
-    document.querySelectorAll("button[data-lit]").forEach((each) => {
-      each.setAttribute("aria-pressed", String(each.dataset.lit === app.lit));
-      each.closest("tr").classList.toggle("on", each.dataset.lit === app.lit);
+    document.querySelectorAll("button[data-lit]").forEach((button) => {
+      button.setAttribute("aria-pressed", String(button.dataset.lit === app.lit));
+      button.closest("tr").classList.toggle("on", button.dataset.lit === app.lit);
     });
     const row = again && document.querySelector(`tr[data-stage="${CSS.escape(again)}"] button`);
     if (row) row.focus({ preventScroll: true });
@@ -94,7 +94,7 @@
   function leaveOut(button) {
     const stage = (again = button.closest("tr").dataset.stage);
     const hidden = (new URLSearchParams(location.search).get("hide") || "").split(",").filter(Boolean);
-    const others = hidden.filter((each) => each !== stage);
+    const others = hidden.filter((other) => other !== stage);
     app.go(app.address({ hide: (others.length < hidden.length ? others : [...hidden, stage]).join(",") }));
   }
 
@@ -104,7 +104,7 @@
     if (button && !getSelection().toString()) (event.altKey ? leaveOut : light)(button);
   });
 
-  // With Alt the Enter key presses no button by itself.
+  // With Alt the Enter key presses no button.
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !event.altKey || !event.target.matches("button[data-lit]")) return;
     event.preventDefault();

@@ -35,7 +35,7 @@ window.stagelens = window.stagelens || {};
 
   function patchChildren(parent, wanted) {
     const [before, after] = [[...parent.childNodes], [...wanted.childNodes]];
-    after.forEach((next, place) => put(parent, before[place], next));
+    after.forEach((next, index) => put(parent, before[index], next));
     before.slice(after.length).forEach((rest) => rest.remove());
   }
 
@@ -76,10 +76,10 @@ window.stagelens = window.stagelens || {};
 
     // Move the children of `from` that have arrived to `to`; the last one may be incomplete.
     function move(from, to, complete) {
-      let place = moved.get(from) || 0;
-      for (let next; (next = from.firstChild); place += 1) {
+      let index = moved.get(from) || 0;
+      for (let next; (next = from.firstChild); index += 1) {
         const whole = complete || Boolean(next.nextSibling);
-        const now = to.childNodes[place];
+        const now = to.childNodes[index];
         if (next.nodeType === 1 && next.matches(LAYOUT)) {
           const there = now && isSameNode(now, next) ? now : put(to, now, next.cloneNode(false));
           setAttributes(there, next);
@@ -94,8 +94,8 @@ window.stagelens = window.stagelens || {};
           }
         } else break;
       }
-      moved.set(from, place);
-      if (complete) [...to.childNodes].slice(place).forEach((rest) => rest.remove());
+      moved.set(from, index);
+      if (complete) [...to.childNodes].slice(index).forEach((rest) => rest.remove());
     }
 
     function putTemplates(complete) {
@@ -123,7 +123,7 @@ window.stagelens = window.stagelens || {};
       },
       // Return the state of the page, with which the stream ends; null if it broke off.
       end() {
-        root.querySelectorAll("[data-new]").forEach((each) => delete each.dataset.new);
+        root.querySelectorAll("[data-new]").forEach((element) => delete element.dataset.new);
         const state = parsed.getElementById("seen");
         return state && JSON.parse(state.textContent);
       },

@@ -10,9 +10,9 @@
   app.common = () => "";
   app.query = () => new URLSearchParams();
   app.pin = (index) => app.inspect(index);
-  const said = Object.assign(document.createElement("div"), { className: "sr", role: "status" });
-  document.body.append(said);
-  app.said = (text) => (said.textContent = text);
+  const status = Object.assign(document.createElement("div"), { className: "sr", role: "status" });
+  document.body.append(status);
+  app.announce = (text) => (status.textContent = text);
   // Dragging zooms this one chart, a double click shows all of it again.
   app.PLOT_CONFIG.doubleClick = "reset";
   app.zoomsCharts = true;

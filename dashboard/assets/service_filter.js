@@ -1,5 +1,5 @@
 // The field that filters the list of services: its text becomes `q` of the address after a pause in typing. The server does not
-// render it, because a field that is replaced while somebody types loses letters.
+// render it, because a field that is replaced while the reader types loses letters.
 window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";

@@ -6,7 +6,7 @@
   // What the other files add: what buttons do, and what happens on each arrival.
   Object.assign(app, { actions: {}, arrivals: [] });
 
-  // Which keys an address may have, in their order, and which of them go along to other pages: the server says.
+  // Which keys an address may have, in their order, and which of them links to other pages include; the server defines both.
   const keys = (name) => document.querySelector("[data-keys]").dataset[name].split(" ");
 
   app.query = () => new URLSearchParams(location.search);
@@ -100,7 +100,7 @@
     }
     [isFirst, walked] = [false, false];
     marked();
-    app.arrivals.forEach((each) => each());
+    app.arrivals.forEach((listener) => listener());
   };
 
   function marked() {
@@ -117,7 +117,7 @@
     document.querySelectorAll(`[data-do=${name}]`).forEach((button) => button.setAttribute("aria-pressed", String(on)));
   }
 
-  // ---- what the reader likes: kept in this browser and never in an address; a redraw, no call to the server
+  // ---- preferences of the reader, stored in this browser and never in an address; a change redraws, without a call to the server
 
   function like(name, value) {
     if (value) root.dataset[name] = value;
@@ -143,7 +143,7 @@
     app.redraw();
   });
 
-  // Paper is white; what was below the fold is drawn as well.
+  // Paper is white; charts out of view are drawn as well.
   let before;
   addEventListener("beforeprint", () => {
     before = root.dataset.theme;
@@ -176,7 +176,7 @@
       const off = app.query().get("refresh") === "off";
       app.replace({ refresh: off ? "" : "off" });
       marked();
-      app.said(off ? "Refreshing every 15 s" : "Refresh is off");
+      app.announce(off ? "Refreshing every 15 s" : "Refresh is off");
     },
     // On narrow screens the side bar is a menu: all pages, services and actions.
     menu() {
@@ -202,35 +202,35 @@
   });
 
   app.copied = copied;
-  function copied(text, said) {
+  function copied(text, summary) {
     const fallback = () => {
       // Without https there is no clipboard to write to, only the old way.
       const field = document.createElement("textarea");
       field.value = text;
       document.body.append(field);
       field.select();
-      app.said(document.execCommand("copy") ? said : "This browser does not allow copying");
+      app.announce(document.execCommand("copy") ? summary : "This browser does not allow copying");
       field.remove();
     };
-    if (navigator.clipboard) navigator.clipboard.writeText(text).then(() => app.said(said), fallback);
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(() => app.announce(summary), fallback);
     else fallback();
   }
 
   let silence;
-  app.said = function (text) {
-    const place = document.getElementById("said");
-    place.textContent = text;
-    place.classList.add("on");
+  app.announce = function (text) {
+    const element = document.getElementById("announcement");
+    element.textContent = text;
+    element.classList.add("on");
     clearTimeout(silence);
-    silence = setTimeout(() => place.classList.remove("on"), 2600);
+    silence = setTimeout(() => element.classList.remove("on"), 2600);
   };
 
   // ---- clicks
 
   function redrawn(button) {
-    [...button.parentElement.children].forEach((each) => {
-      each.classList.toggle("on", each === button);
-      each.setAttribute("aria-pressed", String(each === button));
+    [...button.parentElement.children].forEach((other) => {
+      other.classList.toggle("on", other === button);
+      other.setAttribute("aria-pressed", String(other === button));
     });
     app.replace({ [button.dataset.key]: button.dataset.value });
     app.ask(button.dataset.redraw);

@@ -24,7 +24,7 @@
       const action = event.target.dataset.export;
       if (!action) return;
       menu.hidePopover();
-      EXPORTS[action](card).catch((error) => app.said(`Export failed: ${error.message}`));
+      EXPORTS[action](card).catch((error) => app.announce(`Export failed: ${error.message}`));
     });
     menu.addEventListener("toggle", (event) => opener.setAttribute("aria-expanded", String(event.newState === "open")));
     document.body.append(menu);
@@ -35,23 +35,23 @@
     if (opener) opener.setAttribute("aria-expanded", "false");
     [card, opener] = [button.closest(".card"), button];
     const drawn = card.querySelector("[data-chart]");
-    menu.querySelectorAll("[data-export=table], [data-export=png], [data-export=svg]").forEach((each) => (each.hidden = !drawn));
+    menu.querySelectorAll("[data-export=table], [data-export=png], [data-export=svg]").forEach((item) => (item.hidden = !drawn));
     menu.showPopover();
-    const [place, size] = [button.getBoundingClientRect(), menu.getBoundingClientRect()];
-    menu.style.left = `${Math.max(8, place.right - size.width)}px`;
-    menu.style.top = `${place.bottom + size.height + 8 < innerHeight ? place.bottom + 4 : Math.max(8, place.top - size.height - 4)}px`;
+    const [anchor, size] = [button.getBoundingClientRect(), menu.getBoundingClientRect()];
+    menu.style.left = `${Math.max(8, anchor.right - size.width)}px`;
+    menu.style.top = `${anchor.bottom + size.height + 8 < innerHeight ? anchor.bottom + 4 : Math.max(8, anchor.top - size.height - 4)}px`;
     menu.querySelector("button:not([hidden])").focus();
   };
 
   // ---- what a card holds, and what its files are called
 
-  const charts = (place) => [...place.querySelectorAll("[data-chart]")].map((each) => each.dataset.chart);
-  const tables = (place) => [...place.querySelectorAll("table caption")].map((each) => each.textContent);
-  const titleOf = (place) => place.querySelector(".ch h2").textContent;
+  const charts = (container) => [...container.querySelectorAll("[data-chart]")].map((chart) => chart.dataset.chart);
+  const tables = (container) => [...container.querySelectorAll("table caption")].map((caption) => caption.textContent);
+  const titleOf = (container) => container.querySelector(".ch h2").textContent;
 
   function fileName(what, kind) {
-    const [start, end] = app.window().map((each) => new Date(each).toISOString().slice(0, 16).replace(/[-:]/g, ""));
-    const page = location.pathname.split("/").filter((each) => each && each !== "s").map(app.named).join(" ") || "fleet";
+    const [start, end] = app.window().map((moment) => new Date(moment).toISOString().slice(0, 16).replace(/[-:]/g, ""));
+    const page = location.pathname.split("/").filter((part) => part && part !== "s").map(app.named).join(" ") || "fleet";
     return `${[app.query().get("svc") || "", page, what].join(" ").replace(/[^\p{L}\p{N}.]+/gu, "-").replace(/^-/, "")}_${start}Z-${end}Z.${kind}`;
   }
 
@@ -65,7 +65,7 @@
 
   // ---- numbers: the server has them
 
-  const wanted = (place) => (charts(place).length ? charts(place).map((chart) => ({ chart })) : tables(place).map((table) => ({ table })));
+  const wanted = (container) => (charts(container).length ? charts(container).map((chart) => ({ chart })) : tables(container).map((table) => ({ table })));
 
   function question(which) {
     const query = app.query();
@@ -79,21 +79,21 @@
     throw new Error((await answer.json()).error);
   }
 
-  async function csv(place) {
-    for (const which of wanted(place)) {
+  async function csv(container) {
+    for (const which of wanted(container)) {
       const answer = await asked({ ...which, format: "csv" });
       saved(await answer.blob(), fileName(which.chart || which.table, "csv"));
     }
   }
 
-  // `like`: a row of values, whose numbers stand at the right.
+  // `like`: a row of values; numbers are aligned right.
   function row(cells, kind, like) {
     const line = document.createElement("tr");
-    line.append(...cells.map((value, place) => {
+    line.append(...cells.map((value, index) => {
       const cell = document.createElement(kind);
       cell.textContent = shown(value);
       if (kind === "th") cell.scope = "col";
-      if (typeof like[place] === "number") cell.className = "r";
+      if (typeof like[index] === "number") cell.className = "r";
       return cell;
     }));
     return line;
@@ -112,14 +112,14 @@
     part.querySelector("p").textContent = summary;
     part.querySelector(".tw").setAttribute("aria-label", title);
     part.querySelector("thead").append(row(columns.map(({ name, unit }) => (unit ? `${name} (${unit})` : name)), "th", rows[0] || []));
-    part.querySelector("tbody").append(...rows.map((each) => row(each, "td", each)));
+    part.querySelector("tbody").append(...rows.map((values) => row(values, "td", values)));
     return part;
   }
 
   let sheet;
-  async function table(place) {
-    const found = [];
-    for (const chart of charts(place)) found.push(await (await asked({ chart })).json());
+  async function table(container) {
+    const views = [];
+    for (const chart of charts(container)) views.push(await (await asked({ chart })).json());
     if (!sheet) {
       sheet = document.createElement("dialog");
       sheet.className = "sheet";
@@ -129,14 +129,14 @@
     const foot = document.createElement("div");
     foot.className = "acts";
     foot.innerHTML = `<button type="button" class="btn">CSV</button><button type="button" class="btn pri" data-do="close">Close</button>`;
-    foot.firstElementChild.addEventListener("click", () => csv(place));
-    sheet.replaceChildren(...found.map(tableOf), foot);
+    foot.firstElementChild.addEventListener("click", () => csv(container));
+    sheet.replaceChildren(...views.map(tableOf), foot);
     sheet.showModal();
   }
 
   // ---- pictures: Plotly writes SVG, the browser makes the PNG of it; Plotly's own way needs what the policy forbids
 
-  const heading = (place) => [titleOf(place), (place.querySelector(".ch .sub") || {}).textContent || ""];
+  const heading = (container) => [titleOf(container), (container.querySelector(".ch .sub") || {}).textContent || ""];
 
   const HEAD = 44;
   async function drawn(chart, [title, sub]) {
@@ -153,20 +153,20 @@
     return { text: decodeURIComponent(address.slice(address.indexOf(",") + 1)), width, height };
   }
 
-  async function svgs(place) {
-    const made = [];
-    for (const chart of charts(place)) {
-      if (app.figures[chart]) made.push([chart, await drawn(chart, heading(place))]);
+  async function svgs(container) {
+    const pictures = [];
+    for (const chart of charts(container)) {
+      if (app.figures[chart]) pictures.push([chart, await drawn(chart, heading(container))]);
     }
-    return made;
+    return pictures;
   }
 
-  async function svg(place) {
-    for (const [chart, { text }] of await svgs(place)) saved(new Blob([text], { type: "image/svg+xml" }), fileName(chart, "svg"));
+  async function svg(container) {
+    for (const [chart, { text }] of await svgs(container)) saved(new Blob([text], { type: "image/svg+xml" }), fileName(chart, "svg"));
   }
 
-  async function png(place) {
-    for (const [chart, { text, width, height }] of await svgs(place)) {
+  async function png(container) {
+    for (const [chart, { text, width, height }] of await svgs(container)) {
       const picture = new Image();
       picture.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
       await picture.decode();
@@ -176,27 +176,27 @@
     }
   }
 
-  async function link(place) {
-    const [chart] = charts(place);
-    app.copied(location.origin + location.pathname + location.search + (chart ? `#${chart}` : ""), `Link to "${titleOf(place)}" copied`);
+  async function link(container) {
+    const [chart] = charts(container);
+    app.copied(location.origin + location.pathname + location.search + (chart ? `#${chart}` : ""), `Link to "${titleOf(container)}" copied`);
   }
 
   // A string of JSON is one of Python, too.
   const quoted = JSON.stringify;
 
-  async function python(place) {
-    const reads = wanted(place).flatMap((which) => {
+  async function python(container) {
+    const reads = wanted(container).flatMap((which) => {
       const [[kind, name]] = Object.entries(which);
       return [`frame = client.view(${quoted(location.pathname + location.search)}, ${kind}=${quoted(name)})`, "print(frame)"];
     });
     const lines = ["from stagelens.client import connect", "", `client = connect(${quoted(location.origin)})`, ...reads, ""];
-    app.copied(lines.join("\n"), `Python code for "${titleOf(place)}" copied`);
+    app.copied(lines.join("\n"), `Python code for "${titleOf(container)}" copied`);
   }
 
-  async function curl(place) {
+  async function curl(container) {
     const token = "token" in document.documentElement.dataset ? `-H "Authorization: Bearer $STAGELENS_DASHBOARD_TOKEN" ` : "";
-    const lines = wanted(place).map((which) => `curl -s ${token}'${location.origin}${question(which)}'\n`);
-    app.copied(lines.join(""), `curl command for "${titleOf(place)}" copied`);
+    const lines = wanted(container).map((which) => `curl -s ${token}'${location.origin}${question(which)}'\n`);
+    app.copied(lines.join(""), `curl command for "${titleOf(container)}" copied`);
   }
 
   const EXPORTS = { table, csv, svg, png, link, python, curl };

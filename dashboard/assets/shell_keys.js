@@ -16,8 +16,8 @@
   function row(step) {
     const beside = document.querySelector(step > 0 ? "a[data-next]" : "a[data-previous]");
     if (beside) return beside.click();
-    const rows = [...document.querySelectorAll("main tbody tr[data-href]")].filter((each) => each.offsetParent && each.querySelector("a"));
-    const here = rows.findIndex((each) => each.contains(document.activeElement));
+    const rows = [...document.querySelectorAll("main tbody tr[data-href]")].filter((line) => line.offsetParent && line.querySelector("a"));
+    const here = rows.findIndex((line) => line.contains(document.activeElement));
     const next = rows[Math.max(0, Math.min(rows.length - 1, here + step))];
     if (next) next.querySelector("a").focus();
   }

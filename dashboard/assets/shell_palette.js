@@ -12,7 +12,7 @@
   // Asked for when the palette opens, within the rights of the reader. What fails leaves its kind out.
   let names = { services: [], fleet: [], slos: [], incidents: [], at: 0 };
   const get = (path) => fetch(`/api/v1/${path}`).then((answer) => (answer.ok ? answer.json() : Promise.reject(answer)));
-  const records = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map(({ name }, place) => [name, row[place]])));
+  const records = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map(({ name }, index) => [name, row[index]])));
   // As `path_segment` in addresses.py.
   const segment = (name) => encodeURIComponent(name.replace(/[\x00-\x1f\x7f/\\%?#;~]|^\.(?=\.?$)/g,
     (letter) => `~${letter.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}`));
@@ -21,7 +21,7 @@
     const more = [
       ["fleet", get("query/fleet").then(records)], ["slos", get("query/slo").then(({ objectives }) => objectives.map(({ slo }) => slo))],
       ["incidents", get("query/incidents").then(records)],
-    ].map(([key, answer]) => answer.then((found) => (names[key] = found), () => 0));
+    ].map(([key, answer]) => answer.then((rows) => (names[key] = rows), () => 0));
     everyAnswer = Promise.all(more).then(() => box.open && listed(true));
     const services = get("names").then(({ services }) => Object.assign(names, { services, at: Date.now(), missing: false }), () => (names.missing = true));
     return services;
@@ -32,25 +32,25 @@
 
   // The tabs, stages and versions of a service.
   function ofService({ name, path, versions }) {
-    const about = names.fleet.find((each) => each.service === name) || {};
+    const about = names.fleet.find((record) => record.service === name) || {};
     const goes = {
       Compare: () => app.to("/compare", { svc: name }),
       SLO: () => about.slo && app.to(`/slo/${segment(about.slo)}`),
       Tokens: (tab) => (about.kind === "llm" || (app.here() === name && document.querySelector(".tabs a[href*='/tokens']"))) && app.to(`${path}/${tab}`),
     };
     const tabs = TABS.map(([text, tab]) => [`${name}: ${text}`, "Tab", goes[text] ? goes[text](tab) : app.to(`${path}/${tab}`)]);
-    const known = versions.filter(Boolean);
+    const named = versions.filter(Boolean);
     const isHere = app.here() === name;
     return [
       ...tabs.filter(([, , address]) => address),
       ...stages().map(([key, text]) => [`${name}: requests that are mostly ${text}`, "Stage", app.to(`${path}/traces`, { dom: key })]),
-      ...known.map((version) => [`${name} ${version}`, "Version", app.to(path, { v: version })]),
-      ...known.map((version) => [`Compare ${version} of ${name} with the one before`, "Compare", app.to("/compare", { svc: name, b: version })]),
+      ...named.map((version) => [`${name} ${version}`, "Version", app.to(path, { v: version })]),
+      ...named.map((version) => [`Compare ${version} of ${name} with the one before`, "Compare", app.to("/compare", { svc: name, b: version })]),
     ].map((item) => [...item, isHere]);
   }
 
   // A button of the frame does the same as its line in the palette.
-  const buttons = (selector, kind, text) => [...document.querySelectorAll(selector)].map((each) => [text(each), kind, () => each.click()]);
+  const buttons = (selector, kind, text) => [...document.querySelectorAll(selector)].map((button) => [text(button), kind, () => button.click()]);
   const SETTINGS = [
     ["Light or dark theme", "theme"], ["Patterns on stages, for colour blindness", "patterns"], ["Compact or wide rows", "density"],
     ["Copy the link to this view", "copy"], ["Save this view as one file", "save"], ["Refresh on or off", "refresh"], ["Keys and help", "help"],
@@ -60,18 +60,18 @@
   function everything(typed) {
     const pages = JSON.parse(document.getElementById("jump").dataset.pages);
     const [service, inside] = [app.here(), typed ? names.services : []];
-    const own = names.services.filter(({ name }) => name === service);
+    const current = names.services.filter(({ name }) => name === service);
     return [
       ...pages.map(([text, path]) => [text, "Page", app.to(path)]),
       ...names.services.map(({ name, path }) => [name, "Service", app.to(path)]),
       ...(service ? [[`Compare ${service} with the previous version or window`, "Compare", app.to("/compare", { svc: service })]] : []),
-      ...(typed ? inside : own).flatMap(ofService),
+      ...(typed ? inside : current).flatMap(ofService),
       ...names.slos.map(({ name, service: of }) => [of && !name.includes(of) ? `${name} of ${of}` : name, "SLO", app.to(`/slo/${segment(name)}`)]),
       ...names.incidents.map(({ id, headline, state }) => [headline, state === "open" ? "Open incident" : "Incident", app.to(`/incidents/${encodeURIComponent(id)}`)]),
       ...stages().map(([key, text]) => [`Requests that are mostly ${text}`, "Stage", app.to("/traces", { dom: key })]),
-      ...buttons("[data-window]", "Time", (each) => each.textContent),
-      ...buttons(".menu.time [data-key]", "Time", (each) => `${each.parentElement.getAttribute("aria-label")}: ${each.textContent}`),
-      ...buttons(".menu.env [data-key]", "Environment", (each) => `Environment ${each.textContent}`),
+      ...buttons("[data-window]", "Time", (button) => button.textContent),
+      ...buttons(".menu.time [data-key]", "Time", (button) => `${button.parentElement.getAttribute("aria-label")}: ${button.textContent}`),
+      ...buttons(".menu.env [data-key]", "Environment", (button) => `Environment ${button.textContent}`),
       ...SETTINGS.map(([text, action]) => [text, "Setting", () => app.actions[action]({})]),
     ];
   }
@@ -81,7 +81,7 @@
   // Whether two words differ by at most `most` letters: one more, one less, another, or two swapped.
   function differ(a, b, most) {
     if (Math.abs(a.length - b.length) > most) return false;
-    let [before, row] = [[], [...b, ""].map((_, place) => place)];
+    let [before, row] = [[], [...b, ""].map((_, index) => index)];
     for (let i = 1; i <= a.length; i += 1) {
       const next = [i];
       for (let j = 1; j <= b.length; j += 1) {
@@ -96,12 +96,12 @@
 
   // The whole, the start of a word, anywhere, a word with a typing error, letters in their order: less and less; 0 for none.
   function likeness(text, word) {
-    const place = text.indexOf(word);
+    const index = text.indexOf(word);
     if (text === word) return 5;
-    if (place === 0) return 4;
-    if (place > 0) return /[a-z0-9]/.test(text[place - 1]) ? 2 : 3;
+    if (index === 0) return 4;
+    if (index > 0) return /[a-z0-9]/.test(text[index - 1]) ? 2 : 3;
     const errors = word.length > 7 ? 2 : word.length > 3 ? 1 : 0;
-    if (errors && [...text.split(/[^a-z0-9.]+/), ...text.split(/:? /)].some((each) => differ(word, each, errors) || differ(word, each.slice(0, word.length), errors))) return 1.5;
+    if (errors && [...text.split(/[^a-z0-9.]+/), ...text.split(/:? /)].some((part) => differ(word, part, errors) || differ(word, part.slice(0, word.length), errors))) return 1.5;
     let from = 0;
     return [...word].every((letter) => (from = text.indexOf(letter, from) + 1) > 0) ? 0.5 / (1 + from / 1000) : 0;
   }
@@ -111,21 +111,21 @@
 
   function meant(typed) {
     const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = everything(words.length).map((item) => {
+    const ranked = everything(words.length).map((item) => {
       const [name, kind] = [item[0].toLowerCase().replace(/\u202f/g, " "), item[1].toLowerCase()];
-      const each = words.map((word) => Math.max(likeness(name, word), kind.includes(word) ? 1.2 : 0));
-      return { item, rank: each.every(Boolean) ? each.reduce((sum, one) => sum + one, item[3] ? 0.5 : 0) : -1 };
+      const ranks = words.map((word) => Math.max(likeness(name, word), kind.includes(word) ? 1.2 : 0));
+      return { item, rank: ranks.every(Boolean) ? ranks.reduce((sum, one) => sum + one, item[3] ? 0.5 : 0) : -1 };
     });
     const order = (a, b) => b.rank - a.rank || (words.length ? KINDS.indexOf(a.item[1]) - KINDS.indexOf(b.item[1]) || a.item[0].length - b.item[0].length : 0);
-    const items = found.filter(({ rank }) => rank >= 0).sort(order).slice(0, MOST).map(({ item }) => item);
+    const items = ranked.filter(({ rank }) => rank >= 0).sort(order).slice(0, MOST).map(({ item }) => item);
     const id = typed.trim().toLowerCase();
     return TRACE.test(id) ? [[`Trace ${id}`, "Trace", app.to(`/traces/${id}`)], ...items.slice(1 - MOST)] : items;
   }
 
   // ---- the box
 
-  // The server writes no field: one that is placed anew while somebody types loses letters.
-  let box, field, list, found = [], chosen = 0;
+  // The server writes no field: one that is placed anew while the reader types loses letters.
+  let box, field, list, results = [], chosen = 0;
   function built() {
     box = document.getElementById("jump");
     box.innerHTML = `<input type="text" role="combobox" aria-expanded="true" aria-controls="found" aria-autocomplete="list" autocomplete="off"
@@ -135,14 +135,14 @@
     field.addEventListener("keydown", moved);
     list.addEventListener("click", (event) => {
       const option = event.target.closest("li");
-      if (option) taken(+option.dataset.place);
+      if (option) choose(+option.dataset.index);
     });
   }
 
-  function option([text, kind], place) {
+  function option([text, kind], index) {
     const line = document.createElement("li");
-    line.id = `found-${place}`;
-    line.dataset.place = place;
+    line.id = `found-${index}`;
+    line.dataset.index = index;
     line.setAttribute("role", "option");
     const [name, what] = [document.createElement("span"), document.createElement("small")];
     name.textContent = text;
@@ -153,31 +153,31 @@
 
   // `same`: what was chosen stays so if it is still there.
   function listed(same) {
-    const before = same === true && found[chosen];
-    found = meant(field.value);
-    list.replaceChildren(...found.map(option));
-    box.querySelector("p").textContent = found.length ? (names.missing ? "The list of services could not be loaded." : "") : "No match.";
-    lit(Math.max(0, before ? found.findIndex(([text, kind]) => text === before[0] && kind === before[1]) : 0));
+    const before = same === true && results[chosen];
+    results = meant(field.value);
+    list.replaceChildren(...results.map(option));
+    box.querySelector("p").textContent = results.length ? (names.missing ? "The list of services could not be loaded." : "") : "No match.";
+    lit(Math.max(0, before ? results.findIndex(([text, kind]) => text === before[0] && kind === before[1]) : 0));
   }
 
-  function lit(place) {
-    chosen = found.length ? (place + found.length) % found.length : 0;
+  function lit(position) {
+    chosen = results.length ? (position + results.length) % results.length : 0;
     [...list.children].forEach((line, index) => line.setAttribute("aria-selected", String(index === chosen)));
-    field.setAttribute("aria-activedescendant", found.length ? `found-${chosen}` : "");
-    if (found.length) list.children[chosen].scrollIntoView({ block: "nearest" });
+    field.setAttribute("aria-activedescendant", results.length ? `found-${chosen}` : "");
+    if (results.length) list.children[chosen].scrollIntoView({ block: "nearest" });
   }
 
   function moved(event) {
     const steps = { ArrowDown: 1, ArrowUp: -1 };
     if (steps[event.key]) lit(chosen + steps[event.key]);
     // Who types faster than the server answers still gets the service.
-    else if (event.key === "Enter") (found.length ? waiting : Promise.all([waiting, everyAnswer])).then(() => taken(chosen));
+    else if (event.key === "Enter") (results.length ? waiting : Promise.all([waiting, everyAnswer])).then(() => choose(chosen));
     else return;
     event.preventDefault();
   }
 
-  function taken(place) {
-    const item = found[place];
+  function choose(index) {
+    const item = results[index];
     if (!item || !box.open) return;
     box.close();
     if (typeof item[2] === "string") app.go(item[2]);

@@ -24,7 +24,7 @@
   // A length as an address has it.
   app.written = function (milliseconds) {
     const length = Math.round(milliseconds / 1e3) * 1e3;
-    const unit = ["d", "h", "m"].find((each) => length % UNITS[each] === 0) || "s";
+    const unit = ["d", "h", "m"].find((name) => length % UNITS[name] === 0) || "s";
     return `${length / UNITS[unit]}${unit}`;
   };
 
@@ -37,14 +37,14 @@
     const word = /^(today|yesterday)/.exec(text);
     if (word) return { day: [today[0], today[1], today[2] - (word[1] === "yesterday")], rest: text.slice(word[0].length), named: true };
     const [iso, first, last] = [ISO.exec(text), DAY_FIRST.exec(text), MONTH_FIRST.exec(text)];
-    const found = iso || first || last;
-    if (!found) return { day: base, rest: text, named: false };
+    const match = iso || first || last;
+    if (!match) return { day: base, rest: text, named: false };
     const [year, name, number] = iso ? iso.slice(1) : first ? [first[3], first[2], first[1]] : [last[3], last[1], last[2]];
     const month = iso ? name - 1 : MONTHS.indexOf(name);
     // A day without its year is the last one there was.
     const day = [year ? +year : today[0] - (at(utc, today[0], month, +number) > now + UNITS.d), month, +number];
     const real = new Date(Date.UTC(...day)).getUTCMonth() === month;
-    return real ? { day, rest: text.slice(found[0].length), named: true } : null;
+    return real ? { day, rest: text.slice(match[0].length), named: true } : null;
   }
 
   // One end of a window: when, its day, whether it named that, whether it is all of it.
@@ -53,25 +53,25 @@
     const back = /^now\s*-\s*(.+)$/.exec(text);
     if (back) return lengthOf(back[1]) ? { at: now - lengthOf(back[1]), named: true } : null;
     if (/^\d{12,13}$/.test(text)) return { at: +text, named: true };
-    const begun = dayOf(text, base, now, utc);
-    if (!begun) return null;
-    const { day, rest, named } = begun;
+    const start = dayOf(text, base, now, utc);
+    if (!start) return null;
+    const { day, rest, named } = start;
     if (!rest.trim()) return named ? { at: at(utc, ...day), day, named, whole: true } : null;
-    const found = /^[t,]?\s*(\d\d?):(\d\d)(?::(\d\d)(?:\.\d+)?)?\s*(z|utc|[+-]\d\d:?\d\d)?$/.exec(rest.trim());
-    if (!found || found[1] > 24 || found[2] > 59 || found[3] > 59) return null;
-    const time = [...day, +found[1], +found[2], +(found[3] || 0)];
-    if (!found[4]) return { at: at(utc, ...time), day, named };
-    const [, sign, hours, minutes] = /([+-])(\d\d):?(\d\d)/.exec(found[4]) || ["", "", 0, 0];
+    const match = /^[t,]?\s*(\d\d?):(\d\d)(?::(\d\d)(?:\.\d+)?)?\s*(z|utc|[+-]\d\d:?\d\d)?$/.exec(rest.trim());
+    if (!match || match[1] > 24 || match[2] > 59 || match[3] > 59) return null;
+    const time = [...day, +match[1], +match[2], +(match[3] || 0)];
+    if (!match[4]) return { at: at(utc, ...time), day, named };
+    const [, sign, hours, minutes] = /([+-])(\d\d):?(\d\d)/.exec(match[4]) || ["", "", 0, 0];
     // `14:00-15:30` is a range, `T14:00-05:00` is a time with the offset of its zone.
     if (sign && (rest[0] !== "t" || hours > 14)) return null;
     const offset = (+hours * 60 + +minutes) * (sign === "-" ? -1 : 1);
     return { at: Date.UTC(...time) - offset * UNITS.m, day, named };
   }
 
-  // Where a text may be cut into two ends: at a word or a sign with room around it, nowhere, at a dash.
+  // Where a text may be cut into two ends: at a word or a sign with space around it, nowhere, at a dash.
   function cuts(text) {
-    const found = /\s+(?:to|until|-)\s+|\s*(?:\/|\.\.)\s*/.exec(text);
-    if (found) return [[text.slice(0, found.index), text.slice(found.index + found[0].length)]];
+    const match = /\s+(?:to|until|-)\s+|\s*(?:\/|\.\.)\s*/.exec(text);
+    if (match) return [[text.slice(0, match.index), text.slice(match.index + match[0].length)]];
     const dashes = [...text.matchAll(/-/g)].map(({ index }) => [text.slice(0, index).trim(), text.slice(index + 1).trim()]);
     return [[text, null], ...dashes];
   }
@@ -95,12 +95,12 @@
       const end = start && endOf(start, last, now, utc);
       return end ? { start, end } : null;
     };
-    let found = from(today);
-    if (!found) return null;
+    let range = from(today);
+    if (!range) return null;
     // Times alone are the last ones there were.
-    const ahead = found.start.at >= now || (found.end > now && found.end >= at(utc, today[0], today[1], today[2] + 1));
-    if (!found.start.named && ahead) found = from([today[0], today[1], today[2] - 1]);
-    return [found.start.at, found.end];
+    const ahead = range.start.at >= now || (range.end > now && range.end >= at(utc, today[0], today[1], today[2] + 1));
+    if (!range.start.named && ahead) range = from([today[0], today[1], today[2] - 1]);
+    return [range.start.at, range.end];
   }
 
   // Return `{from, to}` as an address has them, or `{wrong}`: what is wrong and what would be right.
@@ -109,9 +109,9 @@
     const length = lengthOf(wanted.replace(/^now\s*-\s*/, ""));
     if (length > LONGEST) return { wrong: "At most 400 days." };
     if (length) return { from: `now-${app.written(length)}`, to: "" };
-    const found = cuts(wanted).map(([first, last]) => between(first, last, now, utc)).find((each) => each);
-    if (!found) return { wrong: `Invalid time range. Write ${EXAMPLES}.` };
-    const [start, end] = found;
+    const range = cuts(wanted).map(([first, last]) => between(first, last, now, utc)).find(Boolean);
+    if (!range) return { wrong: `Invalid time range. Write ${EXAMPLES}.` };
+    const [start, end] = range;
     if (end <= start) return { wrong: "The end is before the start." };
     if (start >= now) return { wrong: "The start is in the future." };
     if (end - start > LONGEST) return { wrong: "At most 400 days." };

@@ -1,4 +1,4 @@
-// Loads the page of the address, refreshes it (one request at a time, not while somebody uses it, less often without new data), and
+// Loads the page of the address, refreshes it (one request at a time, not while the reader uses it, less often without new data), and
 // reports when the dashboard does not respond.
 (function (app) {
   "use strict";
@@ -30,13 +30,13 @@
     if (!due) delete html.dataset.loading;
   }
 
-  // `known`: the state of the page that is shown, if it is enough to get what differs from it. The last request counts.
-  async function load(known) {
-    const panels = known ? [] : affected();
+  // `state`: the state of the page that is shown, if it is enough to get what differs from it. The last request counts.
+  async function load(state) {
+    const panels = state ? [] : affected();
     if (panels.length) return update(panels);
     const query = new URLSearchParams(location.search);
     query.set("path", location.pathname);
-    if (known) query.set("seen", JSON.stringify(known));
+    if (state) query.set("seen", JSON.stringify(state));
     last.abort();
     const { signal } = (last = new AbortController());
     requested = here();
@@ -55,7 +55,7 @@
   function affected() {
     const [was, is] = [new URLSearchParams(shownAt.split("?")[1] || ""), app.query()];
     const changed = [...new Set([...was.keys(), ...is.keys()])].filter((key) => was.get(key) !== is.get(key));
-    const panels = [...document.querySelectorAll("#root [data-needs]")].map((each) => [each.dataset.part, each.dataset.needs.split(" ")]);
+    const panels = [...document.querySelectorAll("#root [data-needs]")].map((panel) => [panel.dataset.part, panel.dataset.needs.split(" ")]);
     if (shown !== location.pathname || due || !changed.every((key) => panels.some(([, needs]) => needs.includes(key)))) return [];
     return panels.filter(([, needs]) => needs.some((key) => changed.includes(key))).map(([name]) => name);
   }
@@ -64,7 +64,7 @@
   async function update(panels) {
     const query = new URLSearchParams(location.search);
     query.set("path", location.pathname);
-    panels.forEach((each) => query.append("only", each));
+    panels.forEach((name) => query.append("only", name));
     last.abort();
     const { signal } = (last = new AbortController());
     requested = here();
@@ -81,7 +81,7 @@
     }
   }
 
-  // Take this address for that of the page, whose panels were updated, and change its links.
+  // Use this address as that of the page after an update of its panels, and change its links.
   app.shows = function () {
     if (shown !== location.pathname) return;
     app.relink(new URLSearchParams(shownAt.split("?")[1] || ""));
@@ -192,11 +192,11 @@
     if (!shown || shown === location.pathname) return;
     wanted = location.pathname + location.search;
     history.replaceState(history.state, "", shownAt);
-    app.said(`Offline: ${app.named(wanted.split("?")[0])} opens when the dashboard responds again`);
+    app.announce(`Offline: ${app.named(wanted.split("?")[0])} opens when the dashboard responds again`);
   }
 
   // Open the wanted page, or refresh, also without new data.
-  function found() {
+  function recovered() {
     if (!lostAt) return;
     lostAt = null;
     [pace, passed] = [1, 0];
@@ -217,7 +217,7 @@
   const browserFetch = window.fetch;
   const UNAVAILABLE = [502, 503, 504];
   function probe() {
-    browserFetch.call(window, "/healthz", { cache: "no-store", signal: AbortSignal.timeout(CHECK_MS) }).then((response) => (UNAVAILABLE.includes(response.status) ? lost() : found()), lost);
+    browserFetch.call(window, "/healthz", { cache: "no-store", signal: AbortSignal.timeout(CHECK_MS) }).then((response) => (UNAVAILABLE.includes(response.status) ? lost() : recovered()), lost);
   }
   app.actions.probe = probe;
   setInterval(() => document.visibilityState === "visible" && probe(), CHECK_MS);
@@ -231,7 +231,7 @@
       response.then((response) => {
         if (response.status === 401) showBanner(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
         else if (UNAVAILABLE.includes(response.status)) lostOnTheWay();
-        else found();
+        else recovered();
       }, (error) => error.name === "AbortError" || lostOnTheWay());
     }
     return response;

@@ -35,14 +35,14 @@
   const hasWindow = () => menu().dataset.controls.split(" ").includes("time");
 
   function show(window) {
-    if (!hasWindow()) return app.said("This page has no time range");
+    if (!hasWindow()) return app.announce("This page has no time range");
     app.go(app.address({ from: window.from === "now-6h" ? "" : window.from, to: window.to }));
   }
 
   app.shift = function (share) {
     const [start, end] = app.window();
     const length = end - start;
-    if (share > 0 && isLive()) return app.said("This is the newest data");
+    if (share > 0 && isLive()) return app.announce("This is the newest data");
     if (isNewest(end + share * length)) return show({ from: `now-${app.written(length)}`, to: "" });
     return show({ from: String(Math.round(start + share * length)), to: String(Math.round(end + share * length)) });
   };
@@ -60,21 +60,21 @@
   app.actions.earlier = () => app.shift(-0.5);
   app.actions.later = () => app.shift(0.5);
 
-  // ---- the menu: the server writes no fields, so they are made when it opens
+  // ---- the menu: the server writes no fields, so they are created when it opens
 
-  const KEPT = "stagelens-windows";
+  const STORAGE_KEY = "stagelens-windows";
   function lately() {
     try {
-      return JSON.parse(localStorage.getItem(KEPT)) || [];
+      return JSON.parse(localStorage.getItem(STORAGE_KEY)) || [];
     } catch (_) {
       return [];
     }
   }
 
-  function keep(window) {
-    const rest = lately().filter((each) => each.from !== window.from || each.to !== window.to);
+  function remember(window) {
+    const rest = lately().filter((recent) => recent.from !== window.from || recent.to !== window.to);
     try {
-      localStorage.setItem(KEPT, JSON.stringify([window, ...rest].slice(0, 5)));
+      localStorage.setItem(STORAGE_KEY, JSON.stringify([window, ...rest].slice(0, 5)));
     } catch (_) {
       // Without storage there are no last ranges.
     }
@@ -94,9 +94,9 @@
     <form class="two"><label>From<input name="from" type="datetime-local" required></label><label>To<input name="to" type="datetime-local" required></label>
     <button class="btn">Show</button></form><div class="lately"></div>`;
 
-  function filled(place) {
-    place.innerHTML = FORM;
-    const [typed, picked] = place.querySelectorAll("form");
+  function filled(container) {
+    container.innerHTML = FORM;
+    const [typed, picked] = container.querySelectorAll("form");
     typed.elements.text.addEventListener("input", () => understood(typed));
     typed.addEventListener("submit", (event) => submitted(event, typed, typed.elements.text.value));
     picked.addEventListener("submit", (event) => submitted(event, typed, [...picked.querySelectorAll("input")].map(instant).join(" to ")));
@@ -107,7 +107,7 @@
       field.dataset.at = app.window()[end];
       field.defaultValue = wall(app.window()[end]);
     });
-    place.querySelector(".lately").replaceChildren(...lately().map((window) => {
+    container.querySelector(".lately").replaceChildren(...lately().map((window) => {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = label(window);
@@ -117,20 +117,20 @@
   }
 
   function understood(form, text = form.elements.text.value) {
-    const found = text.trim() ? app.windowOf(text, app.now(), isUtc()) : null;
+    const range = text.trim() ? app.windowOf(text, app.now(), isUtc()) : null;
     const hint = form.querySelector(".hint");
-    hint.textContent = !found ? "" : found.wrong || label(found);
-    hint.classList.toggle("bad", Boolean(found && found.wrong));
-    form.elements.text.setAttribute("aria-invalid", String(Boolean(found && found.wrong)));
-    return found;
+    hint.textContent = !range ? "" : range.wrong || label(range);
+    hint.classList.toggle("bad", Boolean(range && range.wrong));
+    form.elements.text.setAttribute("aria-invalid", String(Boolean(range && range.wrong)));
+    return range;
   }
 
   function submitted(event, form, text) {
     event.preventDefault();
-    const found = understood(form, text);
-    if (!found || found.wrong) return;
-    keep(found);
-    show(found);
+    const range = understood(form, text);
+    if (!range || range.wrong) return;
+    remember(range);
+    show(range);
   }
 
   // `toggle` does not bubble, it is only captured.
@@ -142,7 +142,7 @@
   }, true);
 
   app.openTime = function (text) {
-    if (!hasWindow()) return app.said("This page has no time range");
+    if (!hasWindow()) return app.announce("This page has no time range");
     opened = menu();
     opened.setAttribute("open", "");
     filled(opened.querySelector(".ranges"));

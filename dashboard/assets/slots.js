@@ -15,10 +15,10 @@
   const sized = new ResizeObserver((entries) =>
     entries.forEach(({ target }) => {
       const plot = plots.get(target.dataset.chart);
-      const known = plot && plot.isConnected && plot._fullLayout;
+      const layout = plot && plot.isConnected && plot._fullLayout;
       // To be observed is reported too: a plot that fits its box is not drawn a second time.
-      const fits = known && known.width === target.clientWidth && known.height === target.clientHeight;
-      if (known && target.clientWidth && !fits) Plotly.Plots.resize(plot);
+      const fits = layout && layout.width === target.clientWidth && layout.height === target.clientHeight;
+      if (layout && target.clientWidth && !fits) Plotly.Plots.resize(plot);
     }),
   );
 
@@ -33,7 +33,7 @@
     }));
     loading = loading || new Promise(loaded).catch(() => {
       loading = null;
-      app.said("Charts could not be loaded. Reload the page.");
+      app.announce("Charts could not be loaded. Reload the page.");
     });
     return loading;
   }
@@ -73,11 +73,11 @@
   }
 
   // The figure of a chart. The plot of a box that was built anew moves over before the next paint.
-  const taken = new WeakSet();
+  const loaded = new WeakSet();
   function take(figure) {
     const name = figure.dataset.spec;
     specs[name] = JSON.parse(figure.textContent);
-    taken.add(figure);
+    loaded.add(figure);
     const slot = slotOf(name);
     const plot = plots.get(name);
     if (plot && !plot.isConnected && plot.page === location.pathname) slot.append(plot);
@@ -90,7 +90,7 @@
   app.drawNew = function () {
     document.querySelectorAll("script[data-spec]").forEach((figure) => {
       try {
-        if (!taken.has(figure)) take(figure);
+        if (!loaded.has(figure)) take(figure);
       } catch (error) {
         if (!(error instanceof SyntaxError)) throw error;
       }
@@ -99,11 +99,11 @@
 
   function subtitle(slot, spec) {
     const head = slot.closest(".card") && slot.closest(".card").querySelector(".ch");
-    const place = head && (head.querySelector(".sub .steady > span") || head.querySelector(".sub"));
-    if (place && spec.subtitle) place.textContent = spec.subtitle;
+    const target = head && (head.querySelector(".sub .steady > span") || head.querySelector(".sub"));
+    if (target && spec.subtitle) target.textContent = spec.subtitle;
   }
 
-  // `all`: those below the fold as well.
+  // `all`: those out of view as well.
   app.redraw = function (all) {
     if (all) Object.keys(specs).forEach(draw);
     plots.forEach((plot, name) => (plot.isConnected ? draw(name) : plots.delete(name)));
@@ -122,7 +122,7 @@
         specs[name] = spec;
         draw(name);
       })
-      .catch(() => app.said("This chart could not be rendered. Try again."));
+      .catch(() => app.announce("This chart could not be rendered. Try again."));
   };
 
   function listen(name, plot) {
@@ -133,8 +133,8 @@
       return;
     }
     plot.on("plotly_click", (event) => {
-      const place = event.points[0].customdata;
-      if (typeof place === "string") app.follow(place);
+      const target = event.points[0].customdata;
+      if (typeof target === "string") app.follow(target);
     });
     plot.on("plotly_relayout", (change) => {
       const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
@@ -145,19 +145,19 @@
     link(name, plot);
   }
 
-  // An address of the dashboard, or the name of a kept request.
-  app.follow = (place) => app.go(place[0] === "/" ? place : `/traces/${encodeURIComponent(place)}${app.common()}`);
+  // An address of the dashboard, or the name of a retained request.
+  app.follow = (target) => app.go(target[0] === "/" ? target : `/traces/${encodeURIComponent(target)}${app.common()}`);
 
   // A box in the heat map selects requests by latency and time, in seconds.
   app.select = select;
   function select({ x, y }) {
     const ordered = (values) => [...values].sort((a, b) => a - b);
-    const [low, high] = ordered(y).map((each) => +each.toPrecision(4));
-    const [start, end] = ordered(x).map((each) => Math.round(each / 1000));
+    const [low, high] = ordered(y).map((seconds) => +seconds.toPrecision(4));
+    const [start, end] = ordered(x).map((milliseconds) => Math.round(milliseconds / 1000));
     if (low < high && start < end) app.go(app.address({ sel: [low, high, start, end].join(":") }));
   }
 
-  // Dragging sets the window of the page: only in a report, which has one window, a chart zooms by itself.
+  // Dragging sets the window of the page: only in a report, which has one window, a chart zooms alone.
   function zoom(plot, range) {
     const [start, end] = range.map(Math.round).sort((a, b) => a - b);
     const { tickvals, ticktext } = app.timeTicks(plot.layout.xaxis._clock, [start, end]);
@@ -168,13 +168,13 @@
 
   // One line through all time charts at the time under the pointer.
   function link(name, plot) {
-    const others = () => [...plots].filter(([other, each]) => other !== name && other !== "percentile"
-      && each.isConnected && each.layout && each.layout.xaxis._clock);
+    const others = () => [...plots].filter(([other, otherPlot]) => other !== name && other !== "percentile"
+      && otherPlot.isConnected && otherPlot.layout && otherPlot.layout.xaxis._clock);
     plot.on("plotly_hover", (event) => {
       const at = plot.layout.xaxis._clock ? event.points[0].x : null;
-      others().forEach(([, each]) => cursor(each, at));
+      others().forEach(([, otherPlot]) => cursor(otherPlot, at));
     });
-    plot.on("plotly_unhover", () => others().forEach(([, each]) => cursor(each, null)));
+    plot.on("plotly_unhover", () => others().forEach(([, otherPlot]) => cursor(otherPlot, null)));
   }
 
   app.cursor = cursor;

@@ -3,7 +3,7 @@
   "use strict";
 
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], PageUp: [10, 10], PageDown: [-10, -10], Home: [-1e9, 0], End: [1e9, 0] };
-  const within = (place, length) => Math.max(0, Math.min(length - 1, place));
+  const within = (index, length) => Math.max(0, Math.min(length - 1, index));
   const plain = (text) => String(text).replace(/<br>/g, ", ").replace(/<[^>]*>/g, "");
 
   // The percentile chart, beside the table of its stages.
@@ -26,7 +26,7 @@
 
   // The time at `x`, by the reader's clock.
   function clock(plot, x) {
-    const [, offset] = plot.layout.xaxis._clock.findLast(([start], place) => !place || start <= x);
+    const [, offset] = plot.layout.xaxis._clock.findLast(([start], index) => !index || start <= x);
     return new Date(x + offset).toISOString().slice(11, 19);
   }
 
@@ -70,14 +70,14 @@
     frame.hidden = !range;
     if (!range) return;
     const { xaxis, yaxis, _size } = plot._fullLayout;
-    const [x, y] = [range.x.map((each) => xaxis.d2p(each)), range.y.map((each) => yaxis.d2p(each))];
+    const [x, y] = [range.x.map((value) => xaxis.d2p(value)), range.y.map((value) => yaxis.d2p(value))];
     frame.style.transform = `translate(${_size.l + x[0]}px, ${_size.t + y[1]}px)`;
     Object.assign(frame.style, { width: `${x[1] - x[0]}px`, height: `${y[0] - y[1]}px` });
   }
 
-  // Charts whose points lead somewhere: from one of them to the next.
-  const pointsOf = (plot) => plot._fullData.flatMap((trace) => [...(trace.customdata || [])].map((place, index) => ({ trace, place, index })))
-    .filter(({ place }) => typeof place === "string" && place)
+  // Charts with points that link to pages: from one point to the next.
+  const pointsOf = (plot) => plot._fullData.flatMap((trace) => [...(trace.customdata || [])].map((target, index) => ({ trace, target, index })))
+    .filter(({ target }) => typeof target === "string" && target)
     .sort((a, b) => (a.trace.x[a.index] < b.trace.x[b.index] ? -1 : a.trace.x[a.index] > b.trace.x[b.index] ? 1 : 0));
   const points = {
     fits: (name, plot) => pointsOf(plot).length > 0,
@@ -86,11 +86,11 @@
       at.index = at.index === undefined ? all.length - 1 : within(at.index + (across || up), all.length);
       const { trace, index } = all[at.index];
       app.cursor(plot, trace.x[index]);
-      const said = Array.isArray(trace.text) ? trace.text[index] : trace.hovertext && trace.hovertext[index];
+      const text = Array.isArray(trace.text) ? trace.text[index] : trace.hovertext && trace.hovertext[index];
       const when = plot.layout.xaxis._clock && clock(plot, trace.x[index]);
-      return [when, trace.name, plain(said || ""), `${at.index + 1} of ${all.length}`].filter(Boolean).join(", ");
+      return [when, trace.name, plain(text || ""), `${at.index + 1} of ${all.length}`].filter(Boolean).join(", ");
     },
-    enter: (plot, at) => at.index !== undefined && app.follow(pointsOf(plot)[at.index].place),
+    enter: (plot, at) => at.index !== undefined && app.follow(pointsOf(plot)[at.index].target),
     leave: (plot) => app.cursor(plot, null),
   };
 
@@ -98,11 +98,11 @@
   // Called with each drawing: the reader can go to the chart with the Tab key.
   app.keyed = function (name, plot) {
     const slot = plot.parentElement;
-    const mode = [percentile, heat, points].find((each) => each.fits(name, plot));
+    const mode = [percentile, heat, points].find((candidate) => candidate.fits(name, plot));
     if (!mode) return;
-    const known = states.get(slot);
-    states.set(slot, { mode, at: known ? known.at : {} });
-    if (known) return;
+    const state = states.get(slot);
+    states.set(slot, { mode, at: state ? state.at : {} });
+    if (state) return;
     slot.tabIndex = 0;
     slot.setAttribute("role", "application");
     slot.setAttribute("aria-roledescription", "chart");
@@ -121,7 +121,7 @@
   function pressed(slot, event) {
     const [{ mode, at }, plot] = [states.get(slot), slot.firstElementChild];
     if (event.metaKey || event.ctrlKey || event.altKey || !plot._fullData) return;
-    if (ARROWS[event.key]) app.said(mode.move(plot, at, ARROWS[event.key], event));
+    if (ARROWS[event.key]) app.announce(mode.move(plot, at, ARROWS[event.key], event));
     else if (event.key === "Enter" || event.key === " ") mode.enter(plot, at);
     else if (event.key === "Escape") {
       states.get(slot).at = {};

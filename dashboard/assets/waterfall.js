@@ -1,4 +1,4 @@
-// The waterfall of a trace: dragging along its axis looks closer, a double click shows the whole again. The bars stand at
+// The waterfall of a trace: dragging along its axis zooms in, a double click shows the whole again. The bars stand at
 // percents of their lane, so that a wider lane that is shifted to the left is all it takes.
 (function () {
   "use strict";

@@ -21,10 +21,10 @@
       const done = await app.post(to || "/api/v1/events", body);
       // An incident is no data: a refresh would see nothing new.
       await (to ? app.open() : app.refresh());
-      if (done.summary) app.said(done.summary);
+      if (done.summary) app.announce(done.summary);
       return true;
     } catch (error) {
-      app.said(error.message);
+      app.announce(error.message);
       return false;
     } finally {
       button.ariaDisabled = null;
@@ -46,7 +46,7 @@
     const button = event.target.closest("button[data-post]");
     if (button) act(button, button.dataset.to, button.dataset.post);
     if (event.target.closest("button[data-signout]")) {
-      app.post("/signout", "").then(() => location.assign("/signin"), (error) => app.said(error.message));
+      app.post("/signout", "").then(() => location.assign("/signin"), (error) => app.announce(error.message));
     }
   });
 

@@ -100,7 +100,7 @@ def frame(view: View, content: Nodes) -> Component:
                 [*((name, path) for name, path, _ in _NAV), *(_OF_ADMINS if guard.current_access().is_admin else ())]
             ),
             help_sheet(),
-            html.Div(id="said", className="said", role="status"),
+            html.Div(id="announcement", className="announcement", role="status"),
         ]
     )
 

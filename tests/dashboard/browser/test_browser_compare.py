@@ -45,7 +45,7 @@ def test_the_report_is_copied_with_a_complete_link(open_tab: OpenTab, base: str)
     visit = open_tab(base, permissions=["clipboard-read", "clipboard-write"])
     page = visit.go("/compare?svc=vision-api")
     page.get_by_role("button", name="Copy report").click()
-    expect(page.locator("#said")).to_have_text("Report copied")
+    expect(page.locator("#announcement")).to_have_text("Report copied")
     copied = str(page.evaluate("navigator.clipboard.readText()"))
 
     assert copied.startswith("**vision-api: B is")

@@ -47,11 +47,11 @@ def test_an_incident_is_acknowledged_and_silenced_with_buttons(incidents_visit: 
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     page.get_by_role("button", name="Acknowledge", exact=True).focus()
     page.keyboard.press("Enter")
-    page.locator("#said", has_text="a dashboard user acknowledged checkout-latency").wait_for()
+    page.locator("#announcement", has_text="a dashboard user acknowledged checkout-latency").wait_for()
     page.get_by_text("a dashboard user acknowledged it at").first.wait_for()
     expect(page.get_by_role("button", name="Undo acknowledgement")).to_be_focused()
     page.keyboard.press("Enter")
-    page.locator("#said", has_text="undid the acknowledgement of checkout-latency").wait_for()
+    page.locator("#announcement", has_text="undid the acknowledgement of checkout-latency").wait_for()
     page.get_by_role("button", name="Acknowledge", exact=True).wait_for()
     with page.expect_response("**/api/v1/silences"):
         page.get_by_role("button", name="Silence 1h").click()

@@ -82,7 +82,7 @@ def test_a_chart_that_fails_to_refresh_stays(open_tab: OpenTab, base: str) -> No
     page = visit.go(ADDRESS)
     page.route("**/figures/**", lambda route: route.fulfill(status=500))
     page.get_by_role("button", name="Share", exact=True).click()
-    expect(page.locator("#said")).to_contain_text("could not be rendered")
+    expect(page.locator("#announcement")).to_contain_text("could not be rendered")
     drawn = fills(page, "percentile")
     page.unroute("**/figures/**")
     page.get_by_role("button", name="Share", exact=True).click()
@@ -175,7 +175,7 @@ def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
 
 
 def test_charts_work_with_the_keyboard(visit: Visit) -> None:
-    page, said = visit.go(ADDRESS), visit.page.get_by_role("status").and_(visit.page.locator("#said"))
+    page, said = visit.go(ADDRESS), visit.page.get_by_role("status").and_(visit.page.locator("#announcement"))
     chart = page.locator("[data-chart=percentile][data-drawn]")
     chart.focus()
     page.keyboard.press("ArrowLeft")

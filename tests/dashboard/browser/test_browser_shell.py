@@ -243,7 +243,7 @@ def test_copied_code_reads_the_numbers_of_the_card(
         for kind, command in (("Python", [sys.executable, "-c"]), ("curl", ["sh", "-c"])):
             page.get_by_role("button", name=f"Export {card}").press("Enter")
             page.get_by_role("button", name=f"Copy as {kind}").press("Enter")
-            expect(page.locator("#said")).to_have_text(re.compile(f'^{kind} .*"{card}" copied$'))
+            expect(page.locator("#announcement")).to_have_text(re.compile(f'^{kind} .*"{card}" copied$'))
             copied = str(page.evaluate("navigator.clipboard.readText()"))
             assert ("Bearer $STAGELENS_DASHBOARD_TOKEN" in copied) == (token is not None and kind == "curl")
             environment = os.environ | {"STAGELENS_DASHBOARD_TOKEN": token or ""}
@@ -265,6 +265,7 @@ def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
         complaints += serious_violations(page, OVERLAYS)
         page.get_by_role("button", name="View as table").click()
         expect(page.locator("dialog.sheet tbody tr").first).to_contain_text("UTC")
+        expect(page.locator("dialog.sheet section > p")).to_contain_text("error budget")
         complaints += serious_violations(page, OVERLAYS)
         screenshot(page, f"table-{theme}")
         page.keyboard.press("Escape")
@@ -288,8 +289,8 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
     copied: list[tuple[str, str]] = []
     for key in ("c", "Shift+C"):
         page.keyboard.press(key)
-        expect(page.locator("#said")).to_contain_text("fixed window" if key == "c" else "moving")
-        copied.append((page.evaluate("navigator.clipboard.readText()"), page.locator("#said").inner_text()))
+        expect(page.locator("#announcement")).to_contain_text("fixed window" if key == "c" else "moving")
+        copied.append((page.evaluate("navigator.clipboard.readText()"), page.locator("#announcement").inner_text()))
     context.close()
 
     assert copied[0] == (
