@@ -79,7 +79,10 @@ def _admitted(access: Access, *, is_open: bool) -> list[str]:
     lines = [f"{token.name}{_limited(token.environment, token.limits)}, with its token" for token in access.tokens]
     if access.tls and access.tls.client_ca:
         signed = f"with a certificate signed by {access.tls.client_ca}"
-        named = [f"{each.common_name}{_limited(each.environment, each.limits)}" for each in access.certificates]
+        named = [
+            f"{certificate.common_name}{_limited(certificate.environment, certificate.limits)}"
+            for certificate in access.certificates
+        ]
         lines += [f"{name}, {signed}" for name in named or ["all senders"]]
     if access.requires_credentials:
         return [*lines, f"{others} without credentials (STAGELENS_COLLECTOR_OPEN is true)"] if is_open else lines
@@ -93,7 +96,7 @@ def _limited(environment: str | None, limits: RateLimits) -> str:
         f"{requests:g} requests/s" if requests else "",
         f"{format_size(size)}/s" if size else "",
     ]
-    text = ", ".join(each for each in parts if each)
+    text = ", ".join(part for part in parts if part)
     return f" ({text})" if text else ""
 
 
@@ -112,9 +115,9 @@ def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]
 
 
 def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
-    known = {*_settings_of(CollectorConfig.from_env), *_settings_of(access_section.tokens_from_env)}
+    settings = {*_settings_of(CollectorConfig.from_env), *_settings_of(access_section.tokens_from_env)}
     for key in sorted(environment):
-        if _OURS.match(key) and key not in known and (fix := meant(key, known)):
+        if _OURS.match(key) and key not in settings and (fix := meant(key, settings)):
             yield f"{key} is not known{fix}"
 
 
@@ -169,7 +172,7 @@ def _check_file(file: Path) -> None:
     if not folder.is_dir():
         msg = f"the database {file} needs the folder {folder}; create it, or set another file in STAGELENS_DATABASE"
         raise StoreError(msg)
-    for place in (file if file.exists() else folder, folder):
-        if not os.access(place, os.W_OK):
-            msg = f"{place} is not writable for this user; change its owner, or set another file in STAGELENS_DATABASE"
+    for path in (file if file.exists() else folder, folder):
+        if not os.access(path, os.W_OK):
+            msg = f"{path} is not writable for this user; change its owner, or set another file in STAGELENS_DATABASE"
             raise StoreError(msg)

@@ -45,13 +45,13 @@ def print_storage(config: CollectorConfig) -> None:
 def forget(config: CollectorConfig, patterns: Sequence[str]) -> None:
     """Delete all data of the services that *patterns* name; `*` matches any characters."""
     with closing(open_existing(config)) as store:
-        known = store.services()
-        by_pattern = {pattern: _matching(known, pattern) for pattern in patterns}
-        for pattern, found in by_pattern.items():
-            if not found:
+        services = store.services()
+        by_pattern = {pattern: _matching(services, pattern) for pattern in patterns}
+        for pattern, matches in by_pattern.items():
+            if not matches:
                 msg = f"there is no service {pattern}; nothing was deleted. The dashboard lists all services"
                 raise StoreError(msg)
-        named = sorted({name for found in by_pattern.values() for name in found})
+        named = sorted({name for matches in by_pattern.values() for name in matches})
         store.forget(named)
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     print(f"Deleted all data of {', '.join(named[:_SHOWN])}{more}. New data of these services will be stored.")
@@ -114,8 +114,8 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *rest = (
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.ljust(width) if number == 0 else text.rjust(width)
+            for number, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         yield "   ".join((first, *rest)).rstrip()
 
@@ -182,9 +182,9 @@ def _check_tables(file: Path) -> None:
         suppress(sqlite3.DatabaseError),
         closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection,
     ):
-        found = connection.execute(query).fetchone()
-        if found is not None:
-            msg = f"{file} is not a backup of Stagelens: it contains {found[0]}, which is not a table; restore a file that `stagelens backup` wrote"
+        row = connection.execute(query).fetchone()
+        if row is not None:
+            msg = f"{file} is not a backup of Stagelens: it contains {row[0]}, which is not a table; restore a file that `stagelens backup` wrote"
             raise StoreError(msg)
 
 

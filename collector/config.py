@@ -82,11 +82,11 @@ class CollectorConfig(StoreConfig):
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
         """Read the settings from *env*; an empty value selects the default."""
-        found = super().from_env(env)
+        config = super().from_env(env)
         if env.get(_GRPC_PORT, "").strip():
-            return found
+            return config
         # With any free port for HTTP, several collectors run on the machine: gRPC takes any free port, too.
-        return found.model_copy(update={"grpc_port": DEFAULT_GRPC_PORT if found.port else 0})
+        return config.model_copy(update={"grpc_port": DEFAULT_GRPC_PORT if config.port else 0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +115,18 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
 
     *held* has the previous secrets by path of their files; the current ones are added.
     """
-    own, egress_policy = tokens_from_env(env), EgressPolicy.from_env(env)
-    found = CollectorFile(Access(tokens=own))
+    env_tokens, egress_policy = tokens_from_env(env), EgressPolicy.from_env(env)
+    collector_file = CollectorFile(Access(tokens=env_tokens))
     if path is None:
-        return found
+        return collector_file
     document = read_document(path, "the collector's file")
     if document.value is not None:
         read_section(_Sections, document, (), document.value)
         sections = document.value if isinstance(document.value, dict) else {}
         access, rules, scrape, prometheus = (sections.get(key) or {} for key in _Sections.model_fields)
         found_access = read_access(document, ("access",), access, env, {} if held is None else held)
-        found = CollectorFile(
-            replace(found_access.access, tokens=(*found_access.access.tokens, *own)),
+        collector_file = CollectorFile(
+            replace(found_access.access, tokens=(*found_access.access.tokens, *env_tokens)),
             read_rules(document, ("rules",), rules),
             read_targets(document, ("scrape",), scrape, egress_policy),
             read_prometheus(document, ("prometheus",), prometheus),
@@ -134,7 +134,7 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
         )
     if document.problems:
         raise FileError(path, document.problems)
-    return replace(found, warnings=tuple(spell_problem(path, warning) for warning in document.warnings))
+    return replace(collector_file, warnings=tuple(spell_problem(path, warning) for warning in document.warnings))
 
 
 class _File(LiveFile[CollectorFile]):
@@ -154,7 +154,7 @@ class LiveConfig(PeriodicThread):
         self.env = env
         self.current = read_collector_file(path, env, held)
         self._tls = self.current.access.tls
-        self._live = _File(path, lambda path: self._again(path, env, held), lambda found: found.files)
+        self._live = _File(path, lambda path: self._again(path, env, held), lambda collector_file: collector_file.files)
         self.refresh()
 
     @property
@@ -170,14 +170,14 @@ class LiveConfig(PeriodicThread):
         return _CHECK_SECONDS
 
     def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
-        found = read_collector_file(path, env, held)
-        if self.current.access.requires_credentials and not found.access.requires_credentials:
+        collector_file = read_collector_file(path, env, held)
+        if self.current.access.requires_credentials and not collector_file.access.requires_credentials:
             # A partly written file has the same symptom.
             msg = f"{path}: it has neither tokens nor a client_ca, so all senders would be accepted; restart if that is intended"
             raise ConfigError(msg)
         if read_document(path, "the collector's file").value is None:
             msg = f"{path} is empty, as after a write to a full disk; restart if that is intended"
             raise ConfigError(msg)
-        if found.access.tls != self._tls:
+        if collector_file.access.tls != self._tls:
             _log.warning("%s: restart to apply the changed access.tls", path)
-        return replace(found, access=replace(found.access, tls=self._tls))
+        return replace(collector_file, access=replace(collector_file.access, tls=self._tls))

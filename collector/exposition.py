@@ -67,7 +67,7 @@ _WANTED = {"proto": "io.prometheus.client.MetricFamily", "encoding": "delimited"
 
 def write_text(counted: Iterable[HistogramFamily]) -> bytes:
     """Return the histograms *counted* in the text format; metric families without histograms are left out."""
-    return "".join(line for each in counted if each.labels for line in _text_family(each)).encode()
+    return "".join(line for family in counted if family.labels for line in _text_family(family)).encode()
 
 
 def _text_family(counted: HistogramFamily) -> Iterator[str]:
@@ -108,21 +108,21 @@ def _plain(metric: Metric) -> Any:
     for sample in metric.samples:
         # The creation time of a counter, a separate sample, is left out.
         if sample.name == family.name:
-            made = family.metric.add()
-            _label(made, sample.labels.items())
-            getattr(made, _FIELDS[kind]).value = sample.value
+            exported = family.metric.add()
+            _label(exported, sample.labels.items())
+            getattr(exported, _FIELDS[kind]).value = sample.value
     return family
 
 
 def _classic(family: Any, samples: Sequence[Sample]) -> None:
-    made = family.metric.add().histogram
+    histogram = family.metric.add().histogram
     for sample in samples:
         if sample.name.endswith("_bucket"):
-            made.bucket.add(cumulative_count=int(sample.value), upper_bound=float(sample.labels["le"]))
+            histogram.bucket.add(cumulative_count=int(sample.value), upper_bound=float(sample.labels["le"]))
         elif sample.name.endswith("_count"):
-            made.sample_count = int(sample.value)
+            histogram.sample_count = int(sample.value)
         elif sample.name.endswith("_sum"):
-            made.sample_sum = sample.value
+            histogram.sample_sum = sample.value
 
 
 def _native(counted: HistogramFamily) -> Any:
@@ -130,9 +130,9 @@ def _native(counted: HistogramFamily) -> Any:
     classic = (cumulative_counts(counted.counts, counted.bounds) + counted.zero[:, None]).tolist()
     numbers = zip(counted.zero.tolist(), counted.sum.tolist(), strict=True)
     for labels, counts, held, (zero, total) in zip(counted.labels, counted.counts, classic, numbers, strict=True):
-        made = family.metric.add()
-        _label(made, labels)
-        histogram = made.histogram
+        metric = family.metric.add()
+        _label(metric, labels)
+        histogram = metric.histogram
         histogram.sample_count, histogram.sample_sum = int(counts.sum()) + zero, total
         # The threshold also distinguishes an empty native histogram from a classic one.
         histogram.schema, histogram.zero_threshold, histogram.zero_count = SCALE, ZERO_THRESHOLD, zero
@@ -165,7 +165,9 @@ def negotiate(accept: str) -> str:
     native = plain = 0.0
     for offer in accept.split(","):
         kind, *given = (part.strip() for part in offer.split(";"))
-        parameters = {key.strip(): value.strip(' "') for key, _, value in (each.partition("=") for each in given)}
+        parameters = {
+            key.strip(): value.strip(' "') for key, _, value in (parameter.partition("=") for parameter in given)
+        }
         weight = _weight(parameters.get("q", "1"))
         if kind == "application/vnd.google.protobuf" and parameters.items() >= _WANTED.items():
             native = max(native, weight)

@@ -31,8 +31,8 @@ class CollectorLosses:
     def add_of_sender(self, sender: str, why: str) -> None:
         with self._lock:
             key = f"{sender}: {why}"
-            known = key in self._of_senders or len(self._of_senders) < _MAX_SENDERS
-            self._of_senders[key if known else f"others: {why}"] += 1
+            is_listed = key in self._of_senders or len(self._of_senders) < _MAX_SENDERS
+            self._of_senders[key if is_listed else f"others: {why}"] += 1
 
     @property
     def of_senders(self) -> dict[str, float]:
@@ -42,12 +42,12 @@ class CollectorLosses:
     def store(self, write: Callable[[PointColumns], object], now: int) -> None:
         """Pass the losses by service since the last call to *write*; after an error they are passed again."""
         with self._lock:
-            taken, self._of_services = self._of_services, Counter()
-        if not taken:
+            counts, self._of_services = self._of_services, Counter()
+        if not counts:
             return
         try:
-            write(PointColumns.join([lost_points(*key, number, now) for key, number in taken.items()]))
+            write(PointColumns.join([lost_points(*key, number, now) for key, number in counts.items()]))
         except StoreError:
             with self._lock:
-                self._of_services += taken
+                self._of_services += counts
             raise

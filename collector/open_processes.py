@@ -63,14 +63,14 @@ class OpenProcesses:
         """Note the report of a process. The bodies of one report, in any order, have the same time."""
         if not instance or not len(points):
             return
-        opened = [place for place, about in enumerate(points.identities) if about.metric == OPEN_TIME]
+        opened = [index for index, about in enumerate(points.identities) if about.metric == OPEN_TIME]
         at = int(points.at.max())
         with self._lock:
             before = self._last.get(instance)
             if before is not None and at > before.at:
                 del self._last[instance]
-            for place in opened if before is None or at >= before.at else ():
-                self._add(instance, next(iter(points.between(place, place + 1))), before)
+            for index in opened if before is None or at >= before.at else ():
+                self._add(instance, next(iter(points.between(index, index + 1))), before)
 
     def _add(self, instance: str, point: Point, before: LastReport | None) -> None:
         buckets = point.histogram.buckets
@@ -81,12 +81,12 @@ class OpenProcesses:
         oldest_seconds = 2.0 ** ((max(buckets) + 1) / 2.0**point.histogram.scale)
         requests = round(sum(buckets.values()) / seen)
         interval = point.at - before.at if before else 0
-        place = split_hardware_key(point.stage)[1]
-        found = LastReport(point.series, place, point.at, self._clock(), requests, oldest_seconds, interval)
+        process = split_hardware_key(point.stage)[1]
+        report = LastReport(point.series, process, point.at, self._clock(), requests, oldest_seconds, interval)
         if instance in self._last:
-            self._last[instance].include(found)
+            self._last[instance].include(report)
         else:
-            self._last[instance] = found
+            self._last[instance] = report
 
     def stopped(self) -> Mapping[str, LastReport]:
         now = self._clock()

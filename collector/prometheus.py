@@ -120,20 +120,20 @@ class Counters:
                 self._add(points)
 
     def _add(self, points: PointColumns) -> None:
-        known = self._known
-        if len(known) > _MAX_KNOWN:
-            known.clear()
-        for identity in {*points.identities}.difference(known):
-            known[identity] = self._row(identity)
-        row = np.fromiter(map(known.__getitem__, points.identities), np.int64, len(points))
+        rows = self._known
+        if len(rows) > _MAX_KNOWN:
+            rows.clear()
+        for identity in {*points.identities}.difference(rows):
+            rows[identity] = self._row(identity)
+        row = np.fromiter(map(rows.__getitem__, points.identities), np.int64, len(points))
         chosen = row >= 0
         row, histograms = row[chosen], points.histograms.where(chosen)
         np.add.at(self._zero, row, histograms.zero)
         np.add.at(self._sum, row, histograms.sum)
         self._grown[row] = self._clock()
         lengths = histograms.buckets.lengths
-        place = bucket_positions(histograms.buckets.index, np.repeat(histograms.scale, lengths))
-        np.add.at(self._counts.reshape(-1), np.repeat(row * BUCKETS, lengths) + place, histograms.buckets.amount)
+        position = bucket_positions(histograms.buckets.index, np.repeat(histograms.scale, lengths))
+        np.add.at(self._counts.reshape(-1), np.repeat(row * BUCKETS, lengths) + position, histograms.buckets.amount)
 
     def _row(self, about: Identity) -> int:
         family = _BY_SOURCE.get(about.metric)
@@ -175,13 +175,15 @@ class Counters:
             settings = self._in_force
         bounds = tuple(sorted({*LADDER, *settings.buckets}))
         names = ("service_name", "status", *(LABELS[label] for label in settings.labels))
-        found: list[HistogramFamily] = []
+        families: list[HistogramFamily] = []
         for number, family in enumerate(FAMILIES):
-            own = [place for place, key in enumerate(keys) if key[0] == number]
+            family_rows = [row for row, key in enumerate(keys) if key[0] == number]
             named = (*names, family.key) if family.key else names
-            labels = [tuple(zip(named, keys[place][1], strict=True)) for place in own]
-            found.append(HistogramFamily(family, labels, counts[own], zero[own], total[own], bounds))
-        return found
+            labels = [tuple(zip(named, keys[row][1], strict=True)) for row in family_rows]
+            families.append(
+                HistogramFamily(family, labels, counts[family_rows], zero[family_rows], total[family_rows], bounds)
+            )
+        return families
 
     def _forget(self) -> None:
         since = self._clock() - IDLE_SECONDS

@@ -60,6 +60,6 @@ class PrometheusSettings(Section):
         return f"at most {self.histograms} histograms, by {labels}" if self.histograms else "no histograms"
 
 
-def read_prometheus(document: Document, place: Place, value: Any) -> PrometheusSettings:
+def read_prometheus(document: Document, path: Place, value: Any) -> PrometheusSettings:
     """Read the section `prometheus:`; errors become problems of the document, and the default applies."""
-    return read_section(PrometheusSettings, document, place, value) or PrometheusSettings()
+    return read_section(PrometheusSettings, document, path, value) or PrometheusSettings()

@@ -314,7 +314,7 @@ class Collector:
             raise
         self._reporter.name = f"{socket.gethostname()}:{port}"
         self._reporter.start()
-        _log.info("collecting %s", " and ".join(" ".join(place.split()) for place in self.places))
+        _log.info("collecting %s", " and ".join(" ".join(endpoint.split()) for endpoint in self.places))
 
     def stop(self) -> None:
         """Finish requests in progress, commit batches, process the inbox and maintain the store; a second call does nothing."""

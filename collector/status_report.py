@@ -137,12 +137,12 @@ def _log_stopped(service: str, stopped: Sequence[StoredLoad]) -> None:
     )
 
 
-def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
-    """Return the vitals of a collector from the samples of its metrics in *taken*, oldest first, each with its time."""
-    (first, before), (last, after) = taken[0], taken[-1]
+def vitals_from_samples(scrapes: Sequence[tuple[float, Samples]]) -> Vitals:
+    """Return the vitals of a collector from the samples of its metrics in *scrapes*, oldest first, each with its time."""
+    (first, before), (last, after) = scrapes[0], scrapes[-1]
     seconds = max(last - first, 1.0)
     # Before the first sample all counters were zero.
-    since: Samples = before if len(taken) > 1 else {}
+    since: Samples = before if len(scrapes) > 1 else {}
     grown = {key: value - since.get(key, 0.0) for key, value in after.items()}
     exports: dict[str, float] = {}
     refused: dict[str, float] = {}
@@ -162,7 +162,7 @@ def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
         store_bytes=after.get(("store_bytes", ()), 0),
         store_budget_bytes=after.get(("store_budget_bytes", ()), 0),
         memory_bytes=after.get(("process_resident_memory_bytes", ()), 0),
-        cpu_ratio=grown.get(("process_cpu_seconds_total", ()), 0) / seconds if len(taken) > 1 else 0,
+        cpu_ratio=grown.get(("process_cpu_seconds_total", ()), 0) / seconds if len(scrapes) > 1 else 0,
     )
 
 

@@ -29,12 +29,12 @@ def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent
 
     Events of other kinds, such as process names, are ignored.
     """
-    for place, item in enumerate(source.items(path), 1):
+    for number, item in enumerate(source.items(path), 1):
         event = read_event(item)
         if event is not None:
             yield event, item
         elif not isinstance(item, dict) or item.get("ph") in ("X", None):
-            source.diagnostics.skip(f"event {place}", "has no name, no time or no duration")
+            source.diagnostics.skip(f"event {number}", "has no name, no time or no duration")
 
 
 def read_event(item: Any) -> ChromeEvent | None:

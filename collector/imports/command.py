@@ -55,7 +55,7 @@ def import_files(
         keep = replace(_KEEP, everything=config.keeps_all_traces)
         for path in paths:
             try:
-                found = import_file(path, store, window, rules, keep, service, environment)
+                result = import_file(path, store, window, rules, keep, service, environment)
             except ImportFileError as error:
                 print(f"stagelens: {error}", file=sys.stderr)
                 failed = True
@@ -63,48 +63,48 @@ def import_files(
                 print("\nstagelens: interrupted; import the same files again to continue", file=sys.stderr)
                 return _INTERRUPTED
             else:
-                imported.append(found)
-                print("\n".join(_summary(found, config, now)), flush=True)
-                failed = failed or found.broken_count > 0
+                imported.append(result)
+                print("\n".join(_summary(result, config, now)), flush=True)
+                failed = failed or result.broken_count > 0
         store.maintain()
-    if any(each.requests or each.known for each in imported):
+    if any(import_result.requests or import_result.known for import_result in imported):
         command = shlex.join(["stagelens", "dashboard", *dashboard_options])
         print(f"view the data: {command}, and select the time above")
     return int(failed)
 
 
-def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
-    yield f"{found.path}: {found.format}"
-    if found.requests:
-        spans = f", from {found.spans:,} spans" if found.spans else ""
-        services = ", ".join(f"{name} {count:,}" for name, count in found.services.most_common(_SERVICES_SHOWN))
-        more = f" and {len(found.services) - _SERVICES_SHOWN} more" if len(found.services) > _SERVICES_SHOWN else ""
-        yield f"  {found.requests:,} requests{spans}; {found.traces:,} retained as traces"
+def _summary(result: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
+    yield f"{result.path}: {result.format}"
+    if result.requests:
+        spans = f", from {result.spans:,} spans" if result.spans else ""
+        services = ", ".join(f"{name} {count:,}" for name, count in result.services.most_common(_SERVICES_SHOWN))
+        more = f" and {len(result.services) - _SERVICES_SHOWN} more" if len(result.services) > _SERVICES_SHOWN else ""
+        yield f"  {result.requests:,} requests{spans}; {result.traces:,} retained as traces"
         yield f"  services  {services}{more}"
-        yield f"  time      {_utc(found.first)} to {_utc(found.last + FINEST)} UTC"
-    if found.dropped:
-        yield f"  {found.dropped:,} more requests were not counted, as reported by their agents"
-    if found.known:
-        yield f"  {found.known:,} requests were imported before, from this file or a similar one: not counted again"
-    if not found.requests and not found.known:
+        yield f"  time      {_utc(result.first)} to {_utc(result.last + FINEST)} UTC"
+    if result.dropped:
+        yield f"  {result.dropped:,} more requests were not counted, as reported by their agents"
+    if result.known:
+        yield f"  {result.known:,} requests were imported before, from this file or a similar one: not counted again"
+    if not result.requests and not result.known:
         yield "  the file contains no request: nothing was counted"
-    for note in (*found.notes, *_retention_notes(found, config, now)):
+    for note in (*result.notes, *_retention_notes(result, config, now)):
         yield f"  note: {note}"
-    for each in found.broken:
-        yield f"  skipped: {each}"
-    if found.broken_count > len(found.broken):
-        yield f"  skipped: {found.broken_count:,} records in total"
+    for problem in result.broken:
+        yield f"  skipped: {problem}"
+    if result.broken_count > len(result.broken):
+        yield f"  skipped: {result.broken_count:,} records in total"
 
 
-def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
-    if not found.requests:
+def _retention_notes(result: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
+    if not result.requests:
         return
     for what, retention, lost in (
         ("buckets of 10 s", config.retention.seconds_10, "it is stored by the minute"),
         ("buckets of a minute", config.retention.minutes, "it is stored by the hour"),
         ("traces", config.retention.traces, "they are deleted soon"),
     ):
-        if found.first < now - retention.total_seconds():
+        if result.first < now - retention.total_seconds():
             yield f"some data is older than the retention of {what} ({retention.days} days): {lost}"
 
 

@@ -47,9 +47,12 @@ def format_of(source: ImportFile) -> Format:
     names: list[str] = []
     try:
         for where, name in islice(source.keys(), _MAX_NAMES):
-            found = next((each for each in FORMATS if where == each.where and name in each.keys), None)
-            if found is not None:
-                return found
+            detected = next(
+                (file_format for file_format in FORMATS if where == file_format.where and name in file_format.keys),
+                None,
+            )
+            if detected is not None:
+                return detected
             names.append(name)
         why = (
             f"its first names are {', '.join(map(repr, names[:5]))}"
@@ -58,6 +61,6 @@ def format_of(source: ImportFile) -> Format:
         )
     except ImportFileError as error:
         why = str(error)
-    read = "".join(f"\n  {each.title}" for each in FORMATS)
+    read = "".join(f"\n  {file_format.title}" for file_format in FORMATS)
     msg = f"{source.path}: has no supported format: {why}. Supported formats:{read}"
     raise ImportFileError(msg)

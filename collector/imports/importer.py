@@ -90,12 +90,12 @@ def import_file(  # noqa: PLR0917 - options of an import
     Raises ImportFileError, and StoreError if the store cannot be written; a repeated import continues after the last write.
     """
     source = ImportFile(path)
-    found = format_of(source)
-    imported = ImportResult(path, found.title)
+    file_format = format_of(source)
+    imported = ImportResult(path, file_format.title)
     reader, keep = SpanReader(lambda: (*import_rules(), *rules)), keep or SamplingPolicy()
     importing = _Importer(source, imported, store, window, keep, reader, service, environment)
-    for place, export in found.read(source, service):
-        importing.take(place, export)
+    for location, export in file_format.read(source, service):
+        importing.take(location, export)
     importing.finish()
     diagnostics = source.diagnostics
     imported.notes += diagnostics.notes
@@ -131,24 +131,24 @@ class _Importer:
         if self.environment is not None:
             resource[names.ENVIRONMENT] = self.environment
 
-    def take(self, place: str, export: Object) -> None:
+    def take(self, location: str, export: Object) -> None:
         try:
-            self._read(place, export)
+            self._read(location, export)
         except WireError:
             # Read each record alone, so that the valid ones count.
             for piece in split_export(export, 1):
                 try:
-                    self._read(place, piece)
+                    self._read(location, piece)
                 except WireError as error:
-                    self.source.diagnostics.skip(place, str(error))
+                    self.source.diagnostics.skip(location, str(error))
 
-    def _read(self, place: str, export: Object) -> None:
+    def _read(self, location: str, export: Object) -> None:
         if self.service is not None:
             _set_service(export, self.service)
         signal = "metrics" if METRICS in export else "traces"
         body = json.dumps(export, separators=(",", ":")).encode()
         read = read_export(signal, JSON, body, None, self.window, self.reader, self._correct)
-        self._tell(place, read)
+        self._tell(location, read)
         batch = read.batch
         if batch.spans:
             self.last_parcel += 1
@@ -158,11 +158,11 @@ class _Importer:
         if self.held_bytes > _HELD_BYTES:
             self._fold()
 
-    def _tell(self, place: str, read: Export) -> None:
+    def _tell(self, location: str, read: Export) -> None:
         tally = read.tally
         refused = sum(tally.rejected.values())
         if refused:
-            self.source.diagnostics.skip(place or "a record", "; ".join(tally.messages), refused)
+            self.source.diagnostics.skip(location or "a record", "; ".join(tally.messages), refused)
         if tally.rejected[Reason.TIME]:
             self.source.diagnostics.note("data older than the retention, or more than a day in the future, is skipped")
         if tally.ignored:
@@ -228,5 +228,5 @@ def _set_service(export: Object, service: str) -> None:
     mine = {"key": names.SERVICE_NAME, "value": {"stringValue": service}}
     for resource in (*objects(export, METRICS), *objects(export, SPANS)):
         owner = object_at(resource, "resource")
-        others = [each for each in objects(owner, "attributes") if each.get("key") != names.SERVICE_NAME]
+        others = [attribute for attribute in objects(owner, "attributes") if attribute.get("key") != names.SERVICE_NAME]
         resource["resource"] = owner | {"attributes": [*others, mine]}

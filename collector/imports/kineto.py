@@ -55,30 +55,30 @@ class Nested:
     """Nested ranges of one thread, with lookup of the outermost ranges and of the innermost range at a time."""
 
     def __init__(self, ranges: Iterable[ChromeEvent]) -> None:
-        self.ranges = sorted(ranges, key=lambda each: (each.start, -each.end))
-        self._starts = [each.start for each in self.ranges]
+        self.ranges = sorted(ranges, key=lambda event: (event.start, -event.end))
+        self._starts = [event.start for event in self.ranges]
         # Index of the enclosing range of each range, -1 for none.
         self._around: list[int] = []
         open_: list[int] = []
-        for place, each in enumerate(self.ranges):
-            while open_ and self.ranges[open_[-1]].end <= each.start:
+        for index, event in enumerate(self.ranges):
+            while open_ and self.ranges[open_[-1]].end <= event.start:
                 open_.pop()
             self._around.append(open_[-1] if open_ else -1)
-            open_.append(place)
+            open_.append(index)
 
     def outermost(self) -> list[ChromeEvent]:
-        found: list[ChromeEvent] = []
-        for each in self.ranges:
-            if not found or each.start >= found[-1].end:
-                found.append(each)
-        return found
+        events: list[ChromeEvent] = []
+        for event in self.ranges:
+            if not events or event.start >= events[-1].end:
+                events.append(event)
+        return events
 
     def around(self, at: int) -> ChromeEvent | None:
         """Return the innermost range at the time *at*; None outside of all ranges."""
-        place = bisect_right(self._starts, at) - 1
-        while place >= 0 and self.ranges[place].end <= at:
-            place = self._around[place]
-        return self.ranges[place] if place >= 0 else None
+        index = bisect_right(self._starts, at) - 1
+        while index >= 0 and self.ranges[index].end <= at:
+            index = self._around[index]
+        return self.ranges[index] if index >= 0 else None
 
 
 def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
@@ -125,7 +125,9 @@ def _take(trace: _KinetoTrace, event: ChromeEvent, item: Object) -> None:
 
 def _unix_offset(source: ImportFile, ended: int) -> int:
     """Return the offset to add to the times of the trace for Unix nanoseconds."""
-    base = next((each for each in source.items("baseTimeNanoseconds", quiet=True) if type(each) is int), 0)
+    base = next(
+        (nanoseconds for nanoseconds in source.items("baseTimeNanoseconds", quiet=True) if type(nanoseconds) is int), 0
+    )
     if base or ended > _DATED:
         return base
     source.note_undated()
@@ -133,12 +135,12 @@ def _unix_offset(source: ImportFile, ended: int) -> int:
 
 
 def _kineto_requests(ranges: Sequence[ChromeEvent]) -> list[ChromeEvent]:
-    steps = [each for each in ranges if each.name.startswith(_STEP)]
+    steps = [event for event in ranges if event.name.startswith(_STEP)]
     if steps:
         return steps
-    outer = [each for lane in _by_lane(ranges).values() for each in lane.outermost()]
+    outer = [event for lane in _by_lane(ranges).values() for event in lane.outermost()]
     # A range with the name of a stage is a request only if there are no other ranges.
-    return [each for each in outer if not _stage_of(each)] or outer
+    return [event for event in outer if not _stage_of(event)] or outer
 
 
 def _stage_of(event: ChromeEvent) -> str:
@@ -151,18 +153,20 @@ def _stage_of(event: ChromeEvent) -> str:
 class _KinetoRequests:
     def __init__(self, trace: _KinetoTrace, requests: list[ChromeEvent], offset: int) -> None:
         self._offset = offset
-        self._found: list[tuple[ChromeEvent, list[StageInterval], set[str]]] = [(each, [], set()) for each in requests]
-        self._number = {id(each): place for place, each in enumerate(requests)}
+        self._found: list[tuple[ChromeEvent, list[StageInterval], set[str]]] = [
+            (request, [], set()) for request in requests
+        ]
+        self._number = {id(request): number for number, request in enumerate(requests)}
         self._places = _by_lane(requests)
-        self._stages = _by_lane([each for each in trace.ranges if _stage_of(each)])
+        self._stages = _by_lane([interval for interval in trace.ranges if _stage_of(interval)])
         for lane in self._stages.values():
-            for each in lane.ranges:
-                self._add(_stage_of(each), each, each)
+            for interval in lane.ranges:
+                self._add(_stage_of(interval), interval, interval)
         # A range around requests, such as the module that serves them, is not part of a request.
-        for lane in _by_lane(each for each in trace.work if self._around(each)).values():
-            for each in lane.outermost():
-                if not self._stage_around(each):
-                    self._add("forward", each, each)
+        for lane in _by_lane(interval for interval in trace.work if self._around(interval)).values():
+            for interval in lane.outermost():
+                if not self._stage_around(interval):
+                    self._add("forward", interval, interval)
         for event, correlation, device in trace.on_device:
             launched = trace.launches.get(correlation)
             if launched is not None:
@@ -198,23 +202,23 @@ def _copy_stage(event: ChromeEvent) -> str:
 
 def _by_lane(events: Iterable[ChromeEvent]) -> dict[tuple[str, str], Nested]:
     lanes: defaultdict[tuple[str, str], list[ChromeEvent]] = defaultdict(list)
-    for each in events:
-        lanes[each.lane].append(each)
-    return {lane: Nested(found) for lane, found in lanes.items()}
+    for event in events:
+        lanes[event.lane].append(event)
+    return {lane: Nested(lane_events) for lane, lane_events in lanes.items()}
 
 
 def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> list[StageInterval]:
-    found: list[StageInterval] = []
+    merged: list[StageInterval] = []
     last: dict[str, int] = {}
-    for each in sorted(intervals, key=attrgetter("start")):
-        begin, stop = max(each.start, start), min(each.end, end)
+    for interval in sorted(intervals, key=attrgetter("start")):
+        begin, stop = max(interval.start, start), min(interval.end, end)
         if begin >= stop:
             continue
-        place = last.get(each.stage)
-        if place is not None and found[place].end >= begin and each.stage in ("forward", "h2d", "d2h"):
-            known = found[place]
-            found[place] = StageInterval(known.stage, known.start, max(known.end, stop), known.name)
+        index = last.get(interval.stage)
+        if index is not None and merged[index].end >= begin and interval.stage in ("forward", "h2d", "d2h"):
+            previous = merged[index]
+            merged[index] = StageInterval(previous.stage, previous.start, max(previous.end, stop), previous.name)
         else:
-            last[each.stage] = len(found)
-            found.append(StageInterval(each.stage, begin, stop, each.name))
-    return found
+            last[interval.stage] = len(merged)
+            merged.append(StageInterval(interval.stage, begin, stop, interval.name))
+    return merged

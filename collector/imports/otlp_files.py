@@ -23,15 +23,15 @@ _RECORDS_PER_EXPORT = 1000
 
 def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, Object]]:
     """Yield the exports in *source*, each with its position; invalid lines are reported."""
-    for place, key, item in _read_resources(source):
+    for location, key, item in _read_resources(source):
         if key == LOGS:
             source.diagnostics.note("it has logs, which are not counted")
             continue
         try:
             for export in split_export({key: [item]}):
-                yield place, export
+                yield location, export
         except WireError as error:
-            source.diagnostics.skip(place, str(error))
+            source.diagnostics.skip(location, str(error))
 
 
 def split_export(export: Object, at_once: int = _RECORDS_PER_EXPORT) -> Iterator[Object]:
@@ -87,10 +87,10 @@ def _read_lines(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
             if not isinstance(root, dict):
                 source.diagnostics.skip(f"line {number}", "is not an object")
                 continue
-            found = [(key, item) for key in OTLP_KEYS for item in objects(root, key)]
+            resources = [(key, item) for key in OTLP_KEYS for item in objects(root, key)]
         except RecursionError:
             source.diagnostics.skip(f"line {number}", "is nested too deeply")
         except (ValueError, WireError) as error:
             source.diagnostics.skip(f"line {number}", f"is not OTLP ({error})")
         else:
-            yield from ((f"line {number}", key, item) for key, item in found)
+            yield from ((f"line {number}", key, item) for key, item in resources)

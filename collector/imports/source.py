@@ -44,10 +44,10 @@ class Diagnostics:
         if text not in self.notes:
             self.notes.append(text)
 
-    def skip(self, place: str, why: str, count: int = 1) -> None:
+    def skip(self, location: str, why: str, count: int = 1) -> None:
         self.broken_count += count
         if len(self.broken) < _MAX_SHOWN:
-            self.broken.append(f"{place}: {why}")
+            self.broken.append(f"{location}: {why}")
 
 
 class ImportFile:
@@ -172,21 +172,21 @@ class ImportFile:
                 text = file.read(_MOST_LOOKED_AT_BYTES + 1)
             if len(text) <= _MOST_LOOKED_AT_BYTES:
                 json.loads(text)
-        except json.JSONDecodeError as found:
-            return f"line {found.lineno} column {found.colno} is not JSON ({found.msg})"
+        except json.JSONDecodeError as fault:
+            return f"line {fault.lineno} column {fault.colno} is not JSON ({fault.msg})"
         except RecursionError:
             return "it is nested too deeply"
-        except ValueError as found:
-            return f"it is not JSON ({_short(found)})"
+        except ValueError as fault:
+            return f"it is not JSON ({_short(fault)})"
         return f"it is not JSON ({_short(error)})"
 
 
 def _modified(path: Path) -> float:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    file_status = path.stat()
+    if not stat.S_ISREG(file_status.st_mode) and not stat.S_ISDIR(file_status.st_mode):
         msg = f"{path}: is a pipe or a device, which cannot be read twice; save the data to a file first"
         raise ImportFileError(msg)
-    return found.st_mtime
+    return file_status.st_mtime
 
 
 def _short(error: Exception) -> str:

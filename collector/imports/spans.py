@@ -98,10 +98,10 @@ def make_id(text: str, digits: int) -> str:
 def otlp_span(
     ids: tuple[str, str, str], name: str, times: tuple[int, int], kind: int, values: Mapping[str, str | int]
 ) -> dict[str, Any]:
-    trace, own, parent = ids
+    trace, span_id, parent = ids
     return {
         "traceId": trace,
-        "spanId": own,
+        "spanId": span_id,
         "parentSpanId": parent,
         "name": name,
         "kind": kind,
@@ -117,11 +117,17 @@ def otlp_event(name: str, at: int) -> dict[str, str]:
 
 def _spans(request: ImportedRequest, key: str) -> Iterator[dict[str, Any]]:
     trace, root = make_id(key, 32), make_id(key, 16)
-    made = otlp_span((trace, root, ""), request.name, (request.start, request.end), _SERVER, request.attributes)
-    made["events"] = [otlp_event(TOKEN, at) for at in request.tokens]
+    span = otlp_span((trace, root, ""), request.name, (request.start, request.end), _SERVER, request.attributes)
+    span["events"] = [otlp_event(TOKEN, at) for at in request.tokens]
     if request.failed:
-        made["status"] = {"code": _ERROR}
-    yield made
-    for number, each in enumerate(request.intervals):
+        span["status"] = {"code": _ERROR}
+    yield span
+    for number, interval in enumerate(request.intervals):
         ids = trace, make_id(f"{key}/{number}", 16), root
-        yield otlp_span(ids, each.name or each.stage, (each.start, each.end), _INTERNAL, {names.STAGE: each.stage})
+        yield otlp_span(
+            ids,
+            interval.name or interval.stage,
+            (interval.start, interval.end),
+            _INTERNAL,
+            {names.STAGE: interval.stage},
+        )

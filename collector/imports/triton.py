@@ -71,20 +71,23 @@ def _is_sound(record: Any) -> bool:
         return False
     times: Any = record.get("timestamps", [])
     return isinstance(times, list) and all(
-        isinstance(each, dict) and isinstance(each.get("name"), str) and type(each.get("ns")) is int and each["ns"] >= 0
-        for each in times
+        isinstance(timestamp, dict)
+        and isinstance(timestamp.get("name"), str)
+        and type(timestamp.get("ns")) is int
+        and timestamp["ns"] >= 0
+        for timestamp in times
     )
 
 
 def _times(record: Object) -> list[tuple[str, int]]:
-    return [(each["name"], each["ns"]) for each in record.get("timestamps", [])]
+    return [(timestamp["name"], timestamp["ns"]) for timestamp in record.get("timestamps", [])]
 
 
 def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
     growing: OrderedDict[int, _Trace] = OrderedDict()
-    for place, record in enumerate(source.items("item"), 1):
+    for number, record in enumerate(source.items("item"), 1):
         if not _is_sound(record):
-            source.diagnostics.skip(f"record {place}", "is not a record of a Triton trace")
+            source.diagnostics.skip(f"record {number}", "is not a record of a Triton trace")
             continue
         trace = growing.setdefault(record["id"], _Trace())
         growing.move_to_end(record["id"])
@@ -119,12 +122,12 @@ def _triton_spans(number: int, trace: _Trace, root: int, offset: int, digest: st
         above = make_id(f"{key}/request", 16)
         if whole:
             yield _triton_span((ids, above, ""), "InferRequest", whole, offset, {})
-    own = make_id(f"{key}/model", 16)
+    model_id = make_id(f"{key}/model", 16)
     if model:
         values = {"triton.model_name": trace.model, "triton.model_version": trace.version}
-        yield _triton_span((ids, own, above), trace.model or "model", model, offset, values)
+        yield _triton_span((ids, model_id, above), trace.model or "model", model, offset, values)
     if compute:
-        yield _triton_span((ids, make_id(f"{key}/compute", 16), own), "compute", compute, offset, {})
+        yield _triton_span((ids, make_id(f"{key}/compute", 16), model_id), "compute", compute, offset, {})
 
 
 def _triton_span(
@@ -132,6 +135,6 @@ def _triton_span(
 ) -> Object:
     # A stream has several responses: in order of time, each start is followed by its end.
     shifted = sorted((at + offset, event) for event, at in times)
-    made = otlp_span(ids, name, (shifted[0][0], shifted[-1][0]), _SERVER, values)
-    made["events"] = [otlp_event(each, at) for at, each in shifted]
-    return made
+    span = otlp_span(ids, name, (shifted[0][0], shifted[-1][0]), _SERVER, values)
+    span["events"] = [otlp_event(event_name, at) for at, event_name in shifted]
+    return span

@@ -41,20 +41,20 @@ def read_vllm(source: ImportFile, service: str | None) -> Iterator[tuple[str, Ob
 
 def _requests(source: ImportFile, count: int) -> Iterator[ImportedRequest]:
     values = {names.MODEL: _text(source, "model_id"), names.ROUTE: _text(source, "backend")}
-    known = {key: value for key, value in values.items() if value}
+    attributes = {key: value for key, value in values.items() if value}
     columns = (
         source.items("ttfts.item"),
         *(_column(source, key) for key in ("itls", "input_lens", "output_lens", "errors")),
     )
     starts, failed = _starts(source, count), 0
-    for number, (first, gaps, taken, given, error) in enumerate(zip(*columns, strict=False), 1):
+    for number, (first, gaps, tokens_in, given, error) in enumerate(zip(*columns, strict=False), 1):
         start = next(starts)
         if error:
             failed += 1
         elif not _is_time(first) or not isinstance(gaps or [], list) or not all(map(_is_time, gaps or [])):
             source.diagnostics.skip(f"request {number}", "has invalid times")
         else:
-            yield _request(start, first, gaps or [], known | _tokens(taken, given))
+            yield _request(start, first, gaps or [], attributes | _tokens(tokens_in, given))
     if failed:
         source.diagnostics.note(f"{failed} failed requests are skipped: the file does not have their latency")
 
@@ -65,9 +65,9 @@ def _request(start: int, first: float, gaps: list[float], values: dict[str, str 
     return ImportedRequest("request", start, came[-1], stages, values | {FIRST_TOKEN: came[0] - start}, came)
 
 
-def _tokens(taken: Any, given: Any) -> dict[str, str | int]:
-    found = {TOKENS_IN: taken, TOKENS_OUT: given}
-    return {key: value for key, value in found.items() if type(value) is int and value > 0}
+def _tokens(tokens_in: Any, given: Any) -> dict[str, str | int]:
+    counts = {TOKENS_IN: tokens_in, TOKENS_OUT: given}
+    return {key: value for key, value in counts.items() if type(value) is int and value > 0}
 
 
 def _column(source: ImportFile, key: str) -> Iterator[Any]:
@@ -76,12 +76,12 @@ def _column(source: ImportFile, key: str) -> Iterator[Any]:
 
 
 def _starts(source: ImportFile, count: int) -> Iterator[int]:
-    duration = sum(each for each in source.items("duration", quiet=True) if _is_time(each)) or 1.0
+    duration = sum(seconds for seconds in source.items("duration", quiet=True) if _is_time(seconds)) or 1.0
     start = _ended_ns(source) - round(duration * _NS)
     times = list(source.items("start_times.item", quiet=True))
     if len(times) == count and all(map(_is_number, times)) and max(times) - min(times) < _MOST_SECONDS:
         first = min(times)
-        yield from (start + round((each - first) * _NS) for each in times)
+        yield from (start + round((seconds - first) * _NS) for seconds in times)
         return
     source.diagnostics.note("it does not have start times of requests: they are spread evenly over the run")
     yield from (start + round(duration * number / count * _NS) for number in range(count))
@@ -99,8 +99,8 @@ def _ended_ns(source: ImportFile) -> int:
 
 
 def _text(source: ImportFile, key: str) -> str:
-    found: list[Any] = list(source.items(key, quiet=True))
-    return found[-1] if found and isinstance(found[-1], str) else ""
+    values: list[Any] = list(source.items(key, quiet=True))
+    return values[-1] if values and isinstance(values[-1], str) else ""
 
 
 def _is_time(value: Any) -> bool:

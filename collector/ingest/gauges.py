@@ -32,16 +32,16 @@ def read_gauges(
         tally.ignored += metric.size
         return []
     tally.ignored += max(0, len(metric.numbers) - MAX_GAUGE_POINTS)
-    found: dict[tuple[str, int], float] = {}
+    sums: dict[tuple[str, int], float] = {}
     for index, point in enumerate(metric.numbers[:MAX_GAUGE_POINTS]):
         try:
             for name, at, value in _gauge_values(metric.name, point, resource, window):
                 # Values of the same measure, such as system and user CPU time, are added.
-                found[name, at] = found.get((name, at), 0.0) + value
+                sums[name, at] = sums.get((name, at), 0.0) + value
         except RejectedError as error:
             tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
     series = SeriesReader(resource).series({})
-    return [Point(series, HARDWARE, name, at, _single_value(value)) for (name, at), value in found.items()]
+    return [Point(series, HARDWARE, name, at, _single_value(value)) for (name, at), value in sums.items()]
 
 
 def _has_type_of(metric: model.Metric, kind: str) -> bool:

@@ -150,7 +150,7 @@ def validate_exports(exports: Sequence[ParsedExport], window: TimeWindow, spans:
     contents = [export.content for export in exports]
     if isinstance(contents[0], ParsedSpans):
         traces = _validate_traces([content for content in contents if isinstance(content, ParsedSpans)], window, spans)
-        return [export.validated(*found) for export, found in zip(exports, traces, strict=True)]
+        return [export.validated(*validated_traces) for export, validated_traces in zip(exports, traces, strict=True)]
     if isinstance(contents[0], int):
         return [_ignored_logs(export) for export in exports]
     resources = [content for content in contents if not isinstance(content, int | ParsedSpans)]
@@ -173,7 +173,7 @@ def _validate_traces(
 ) -> Iterator[tuple[Batch, IngestResult, model.Attributes | None]]:
     readers = [RetainedTraceReader(window) for _ in exports]
     decoded = spans.finish(exports, window, [reader.tally for reader in readers])
-    for export, reader, found in zip(exports, readers, decoded, strict=True):
+    for export, reader, decoded_spans in zip(exports, readers, decoded, strict=True):
         reader.read(export.retained)
         resources = [item.resource for item in export.retained]
         resource: model.Attributes | None = resources[0] if resources else None
@@ -185,7 +185,7 @@ def _validate_traces(
             traces=reader.traces,
             loads=reader.loads,
             instance=_instance(resources),
-            spans=encode_spans(found) if len(found.rows) else b"",
+            spans=encode_spans(decoded_spans) if len(decoded_spans.rows) else b"",
         )
         yield batch, reader.tally, resource
 
@@ -208,8 +208,8 @@ def batch_id(signal: model.ExportSignal, body: bytes, name: str | None) -> str:
 
 
 def _instance(resources: Iterable[model.Attributes]) -> str:
-    found = (printable_text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
-    return next((instance for instance in found if instance), "")
+    instances = (printable_text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
+    return next((instance for instance in instances if instance), "")
 
 
 def _count_records(body: bytes) -> int:

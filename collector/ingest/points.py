@@ -319,7 +319,9 @@ def _points(
         histograms = HistogramArrays(
             histograms.scale - finer, histograms.zero, histograms.sum, replace(buckets, index=index)
         )
-    known = [identity for identity, is_valid in zip(identities, valid.tolist(), strict=True) if is_valid]
+    valid_identities = [identity for identity, is_valid in zip(identities, valid.tolist(), strict=True) if is_valid]
     return PointColumns(
-        [identity for identity in known if isinstance(identity, Identity)], at[valid].astype(np.int64), histograms
+        [identity for identity in valid_identities if isinstance(identity, Identity)],
+        at[valid].astype(np.int64),
+        histograms,
     )

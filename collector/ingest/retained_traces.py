@@ -179,19 +179,19 @@ def _check_span(span: RetainedSpan) -> None:
 
 
 def _stages_ns(root: RetainedSpan) -> dict[str, int]:
-    found: dict[str, int] = {}
+    stages_ns: dict[str, int] = {}
     for key, value in root.attributes.items():
         if not key.startswith(names.STAGE_SELF_PREFIX):
             continue
         if type(value) is not int or value < 0:
             msg = f"{printable_text(key)} must be whole nanoseconds from 0 up, got {printable_text(value)!r}"
             raise RejectedError(Reason.STAGE, msg)
-        found[stage_name(key.removeprefix(names.STAGE_SELF_PREFIX), names.STAGE_SELF_PREFIX + "<key>")] = value
+        stages_ns[stage_name(key.removeprefix(names.STAGE_SELF_PREFIX), names.STAGE_SELF_PREFIX + "<key>")] = value
     duration = root.end_ns - root.start_ns
-    if sum(found.values()) != duration:
-        msg = f"its stages add up to {sum(found.values())} ns, but its duration is {duration} ns"
+    if sum(stages_ns.values()) != duration:
+        msg = f"its stages add up to {sum(stages_ns.values())} ns, but its duration is {duration} ns"
         raise RejectedError(Reason.PARTITION, msg)
-    return found
+    return stages_ns
 
 
 def _child_span(root: RetainedSpan, span: RetainedSpan) -> dict[str, object]:

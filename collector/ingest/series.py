@@ -58,18 +58,18 @@ class SeriesReader:
     @cached_property
     def place(self) -> str:
         """Host and process of the resource, which identify the replica; "" if the resource has neither."""
-        found = place_of(self._resource)
-        return "" if found == place("process", "", "", "") else found
+        replica = place_of(self._resource)
+        return "" if replica == place("process", "", "", "") else replica
 
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
         status = attributes.get(names.STATUS)
         if status is None:
             status = names.STATUS_ERROR if error or names.ERROR_TYPE in attributes else names.STATUS_OK
         key = (*(attributes.get(name, "") for name in _POINT_KEYS), status)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._build(attributes, status)
-        return found
+        series = self._known.get(key)
+        if series is None:
+            series = self._known[key] = self._build(attributes, status)
+        return series
 
     def _build(self, attributes: Attributes, status: Scalar) -> Series:
         if status not in names.STATUSES:
@@ -123,15 +123,15 @@ class SeriesCache:
             self._known, self._shared, self._size = {}, {}, 0
         process = (*reader.process, metric, reader.place if metric in _BY_PLACE else "")
         self._size += process not in self._known
-        known = self._known.setdefault(process, {})
-        found = map(known.get, attributes)
+        cached = self._known.setdefault(process, {})
+        identities = map(cached.get, attributes)
         return [
-            identity or self._read(reader, metric, sent, known)
-            for identity, sent in zip(found, attributes, strict=True)
+            identity or self._read(reader, metric, sent, cached)
+            for identity, sent in zip(identities, attributes, strict=True)
         ]
 
     def _read(
-        self, reader: SeriesReader, metric: str, sent: bytes, known: dict[bytes, Identity]
+        self, reader: SeriesReader, metric: str, sent: bytes, cached: dict[bytes, Identity]
     ) -> Identity | RejectedError:
         attributes = read_attributes(sent)
         try:
@@ -141,7 +141,7 @@ class SeriesCache:
         self._size += 1
         identity = self._shared.setdefault(key, Identity(*key))
         if len(sent) <= MAX_REMEMBERED_BYTES:
-            known[sent] = identity
+            cached[sent] = identity
         return identity
 
 
@@ -182,5 +182,5 @@ def _attribute_of(value: Scalar | None, replica: str) -> str:
 
 def _replica_stage_of(value: Scalar | None, replica: str) -> str:
     """Return *value*, a stage, with the place *replica*; in a saved run *value* has its place already."""
-    stage, known = split_replica_stage_key(value) if isinstance(value, str) else (value, "")
-    return replica_stage_key(stage_name(stage, names.STAGE), printable_text(known) or replica)
+    stage, sent_replica = split_replica_stage_key(value) if isinstance(value, str) else (value, "")
+    return replica_stage_key(stage_name(stage, names.STAGE), printable_text(sent_replica) or replica)

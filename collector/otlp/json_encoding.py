@@ -137,15 +137,15 @@ def _counts(value: Any, key: str) -> list[int]:
     return [_integer(_UINT64, count, key) for count in value]
 
 
-def _integer(limits: tuple[int, int], found: Any, key: str) -> int:
-    value = found
+def _integer(limits: tuple[int, int], sent: Any, key: str) -> int:
+    value = sent
     if type(value) is str:
         value = int(value) if _INTEGER.fullmatch(value) else None
     elif type(value) is float:  # JSON has one number type: 5.0 is an integer
         value = int(value) if value.is_integer() else None
     low, high = limits
     if type(value) is not int or not low <= value <= high:
-        refuse(key, f"an integer between {low} and {high}", found)
+        refuse(key, f"an integer between {low} and {high}", sent)
     # The upper limit of an unsigned number is all bits.
     return value if value >= 0 or -low > high else value & high
 
@@ -169,8 +169,8 @@ def _boolean(value: Any, key: str) -> bool:
 
 
 def _enumeration(kind: EnumDescriptor, value: Any, key: str) -> int:
-    known = kind.values_by_name.get(value) if isinstance(value, str) else None
-    return _integer(_INT32, value, key) if known is None else known.number
+    enum_value = kind.values_by_name.get(value) if isinstance(value, str) else None
+    return _integer(_INT32, value, key) if enum_value is None else enum_value.number
 
 
 def _id(value: Any, key: str) -> bytes:
@@ -204,39 +204,39 @@ def load(body: bytes) -> Object:
 
 
 def objects(node: Object, key: str) -> list[Object]:
-    found = node.get(key)
-    if found is None:
+    items = node.get(key)
+    if items is None:
         return []
-    if type(found) is not list:
-        refuse(key, "a list", found)
-    for index, item in enumerate(found):
+    if type(items) is not list:
+        refuse(key, "a list", items)
+    for index, item in enumerate(items):
         if type(item) is not dict:
             refuse(f"{key}[{index}]", "an object", item)
-    return found
+    return items
 
 
 def object_at(node: Object, key: str) -> Object:
-    found = node.get(key)
-    if found is None:
+    child = node.get(key)
+    if child is None:
         return {}
-    if type(found) is not dict:
-        refuse(key, "an object", found)
-    return found
+    if type(child) is not dict:
+        refuse(key, "an object", child)
+    return child
 
 
 def string(node: Object, key: str) -> str:
-    found = node.get(key)
-    if found is None:
+    text = node.get(key)
+    if text is None:
         return ""
-    if type(found) is not str:
-        refuse(key, "a string", found)
-    if not found.isascii():
+    if type(text) is not str:
+        refuse(key, "a string", text)
+    if not text.isascii():
         try:
-            found.encode()
+            text.encode()
         except UnicodeEncodeError as error:  # "\ud800": JSON allows lone surrogates, UTF-8 does not
             msg = f"{key} is not valid Unicode ({error.reason})"
             raise WireError(msg) from error
-    return found
+    return text
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -244,9 +244,9 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(msg)
 
 
-def refuse(key: str, wanted: str, found: Any) -> NoReturn:
-    """Raise `WireError` with a message: the value of *key* is *found* instead of *wanted*."""
+def refuse(key: str, wanted: str, sent: Any) -> NoReturn:
+    """Raise `WireError` with a message: the value of *key* is *sent* instead of *wanted*."""
     shapes = {dict: "an object", list: "a list", type(None): "nothing"}
-    shown = shapes.get(type(found)) or repr(found)[:40]
+    shown = shapes.get(type(sent)) or repr(sent)[:40]
     msg = f"{key} must be {wanted}, got {shown}"
     raise WireError(msg)

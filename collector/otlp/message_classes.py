@@ -37,18 +37,20 @@ def message_classes(
 ) -> dict[str, Any]:
     file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3", dependency=requires)
     for message, fields in messages.items():
-        made = file.message_type.add(name=message)
+        descriptor = file.message_type.add(name=message)
         for number, (name, kind) in fields.items():
-            field = made.field.add(name=name, number=number, **_type(package, kind))
+            field = descriptor.field.add(name=name, number=number, **_type(package, kind))
             if kind == MAP:
-                entry = made.nested_type.add(name=f"{name.capitalize()}Entry", options=MessageOptions(map_entry=True))
+                entry = descriptor.nested_type.add(
+                    name=f"{name.capitalize()}Entry", options=MessageOptions(map_entry=True)
+                )
                 entry.field.add(name="key", number=1, **_type(package, "string"))
                 entry.field.add(name="value", number=2, **_type(package, "bytes"))
                 field.type_name = f".{package}.{message}.{entry.name}"
             elif kind.startswith("|"):
                 field.oneof_index = 0
         if any(kind.startswith("|") for _, kind in fields.values()):
-            made.oneof_decl.add(name="data")
+            descriptor.oneof_decl.add(name="data")
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 

@@ -34,10 +34,10 @@ _MIN_EVERY, _MAX_EVERY = timedelta(seconds=1), timedelta(minutes=5)
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    found = value if isinstance(value, list | tuple) else [value]
-    if not found or not all(isinstance(name, str) and name for name in found):
+    metric_names = value if isinstance(value, list | tuple) else [value]
+    if not metric_names or not all(isinstance(name, str) and name for name in metric_names):
         reject("does not name metrics; write `my_queue_seconds` or `{names: [my_queue], unit: ms}`")
-    return tuple(found)
+    return tuple(metric_names)
 
 
 _Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
@@ -143,16 +143,16 @@ def base_of(sample: str) -> str:
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    found: dict[str, Engine] = {}
-    for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
+    engine_by_key: dict[str, Engine] = {}
+    for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda path: path.name):
         document = yaml_config.parse(file.read_text(encoding="utf-8"))
         engine = read_section(Engine, document, (), document.value)
         if engine is None or document.problems:
             problem = document.problems[0]
             msg = f"{file.name}:{problem.line}: {problem.text}"
             raise StagelensError(msg)
-        found[file.name.removesuffix(".yaml")] = engine
-    return found
+        engine_by_key[file.name.removesuffix(".yaml")] = engine
+    return engine_by_key
 
 
 def detect(samples: Collection[str]) -> dict[str, Engine]:
@@ -224,7 +224,7 @@ class _Scraping(Section):
                 yield Fault(("targets", position, "url"), f"is {url}, which is another target too; list each URL once")
 
 
-def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[ScrapeTarget, ...]:
+def read_targets(document: Document, path: Place, value: Any, egress_policy: EgressPolicy) -> tuple[ScrapeTarget, ...]:
     """Read the section `scrape:`; invalid targets, and targets that *egress_policy* denies, become problems of the document."""
-    found = read_section(_Scraping, document, place, value, {"egress_policy": egress_policy})
-    return found.targets if found else ()
+    section = read_section(_Scraping, document, path, value, {"egress_policy": egress_policy})
+    return section.targets if section else ()

@@ -39,11 +39,11 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
         else parser.text_fd_to_metric_families
     )  # pyright: ignore[reportAssignmentType] - typed as a file, but only iterated over
     lines = _Lines(text, {*wanted, PROCESS_START})
-    found: defaultdict[str, list[Sample]] = defaultdict(list)
+    samples_by_name: defaultdict[str, list[Sample]] = defaultdict(list)
     try:
         samples = (sample for family in read(lines) for sample in family.samples)
         for sample in islice(samples, limit):
-            found[sample.name].append(sample)
+            samples_by_name[sample.name].append(sample)
         more = next(samples, None)
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
         shown = lines.last.strip()[:_SHOWN_CHARS]
@@ -52,7 +52,7 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
     if more is not None:
         msg = f"it has more than {limit} samples of the scraped metrics; drop labels at the target"
         raise ExpositionError(msg)
-    return found
+    return samples_by_name
 
 
 class _Lines:

@@ -50,12 +50,15 @@ def replica_points_of(added: Streams, target: ScrapeTarget, engine: Engine, at: 
     at the mean latency of all requests, because only its sum is known.
     """
     asked = {stream: counted for stream, counted in added.items() if stream.kind == "request"}
-    count, total = sum(each.count for each in asked.values()), math.fsum(each.sum for each in asked.values())
+    count, total = (
+        sum(stream_counts.count for stream_counts in asked.values()),
+        math.fsum(stream_counts.sum for stream_counts in asked.values()),
+    )
     if not count or total < ZERO_THRESHOLD * count:
         return
     address = urlsplit(target.url)
     host = address.hostname or ""
-    place = f"{SCRAPED}{host_and_port(host, address.port) if address.port else host}"
+    replica = f"{SCRAPED}{host_and_port(host, address.port) if address.port else host}"
     latency: defaultdict[Series, Histogram] = defaultdict(lambda: Histogram(ATTRIBUTE_SCALE))
     spent: Counter[tuple[Series, str]] = Counter()
     for stream, counted in added.items():
@@ -66,11 +69,11 @@ def replica_points_of(added: Streams, target: ScrapeTarget, engine: Engine, at: 
         elif stream.kind == "stage":
             spent[series, stream.key] += round(counted.sum * 1e6)
     for series, histogram in latency.items():
-        yield Point(series, names.REQUEST_BY_ATTRIBUTE, attribute_key(REPLICA.key, place), at, histogram)
+        yield Point(series, names.REQUEST_BY_ATTRIBUTE, attribute_key(REPLICA.key, replica), at, histogram)
     bucket = bucket_index(total / count, ATTRIBUTE_SCALE)
     for (series, stage), time in spent.items():
         if time:
-            key = replica_stage_key(stage, place)
+            key = replica_stage_key(stage, replica)
             yield Point(series, names.REPLICA_STAGE_TIME, key, at, Histogram(ATTRIBUTE_SCALE, {bucket: time}))
 
 
@@ -94,19 +97,19 @@ def _closest_values(counted: StreamCounts) -> Iterator[tuple[float, int]]:
 
 
 def _edge_histograms(counted: StreamCounts) -> tuple[Histogram, Histogram]:
-    found = Distribution()
+    distribution = Distribution()
     for (low, high), count in counted.buckets.items():
-        found.add(low, high, count)
-    found.set_sum(counted.sum)
-    return found.lows, found.highs
+        distribution.add(low, high, count)
+    distribution.set_sum(counted.sum)
+    return distribution.lows, distribution.highs
 
 
 def _series_of(labels: Labels, target: ScrapeTarget, engine: Engine) -> Series:
     values = dict(labels)
 
     def label_value(dimension: str) -> str:
-        found = (values.get(name, "") for name in getattr(engine.labels, dimension))
-        return next((printable_text(value) for value in found if value not in ("", _NOT_AVAILABLE)), "")
+        candidates = (values.get(name, "") for name in getattr(engine.labels, dimension))
+        return next((printable_text(value) for value in candidates if value not in ("", _NOT_AVAILABLE)), "")
 
     status = label_value("status")
     failed = status.isdecimal() and int(status) >= _SERVER_ERROR

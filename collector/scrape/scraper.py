@@ -210,15 +210,15 @@ def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[Samples
     samples = parse_exposition(response.text, response.media_type, wanted)
     if target.engine_rules:
         return samples, target.engine_rules
-    found = detect(samples)
-    if len(found) > 1:
-        known = " or ".join(f"`engine: {key}`" for key in found)
-        msg = f"it has metrics of {' and '.join(engine.name for engine in found.values())}; write {known}"
+    detected = detect(samples)
+    if len(detected) > 1:
+        choices = " or ".join(f"`engine: {key}`" for key in detected)
+        msg = f"it has metrics of {' and '.join(engine.name for engine in detected.values())}; write {choices}"
         raise ExpositionError(msg)
-    if not found:
+    if not detected:
         msg = "it has no metrics of a known engine yet; write `engine:`, or `rules:` for custom metrics"
         raise ExpositionError(msg)
-    return samples, next(iter(found.values()))
+    return samples, next(iter(detected.values()))
 
 
 def _snapshot(
@@ -229,9 +229,9 @@ def _snapshot(
     streams: Streams | None,
 ) -> Snapshot:
     rules = hashlib.blake2b(repr((engine, target.statistics_url)).encode(), digest_size=8).hexdigest()
-    found = read_snapshot(samples, engine, at, rules)
+    snapshot = read_snapshot(samples, engine, at, rules)
     if target.statistics_url is None:
-        return found
+        return snapshot
     if streams is None:
-        return found.with_streams({}, beyond=1)
-    return found.with_streams(streams)
+        return snapshot.with_streams({}, beyond=1)
+    return snapshot.with_streams(streams)

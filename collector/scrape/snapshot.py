@@ -84,19 +84,19 @@ class Snapshot:
 
 
 def read_snapshot(samples: Samples, engine: Engine, at: float, rules: str) -> Snapshot:
-    found: dict[MetricStream, StreamCounts] = {}
+    streams: dict[MetricStream, StreamCounts] = {}
     beyond = 0
     for kind, key, source in _asked(engine):
         for labels, counted in _streams(samples, source, kind):
             if any(value in engine.without.get(label, ()) for label, value in labels):
                 continue
-            if counted is None or len(found) >= MAX_STREAMS:
+            if counted is None or len(streams) >= MAX_STREAMS:
                 beyond += 1
             else:
-                found[MetricStream(kind, key, labels)] = counted
+                streams[MetricStream(kind, key, labels)] = counted
     starts = samples.get(PROCESS_START, [])
     started = starts[0].value if len(starts) == 1 and math.isfinite(starts[0].value) else 0.0
-    return Snapshot(at, rules, started, found, beyond)
+    return Snapshot(at, rules, started, streams, beyond)
 
 
 def _asked(engine: Engine) -> Iterator[tuple[Kind, str, SourceMetric]]:
@@ -116,11 +116,11 @@ def _streams(samples: Samples, source: SourceMetric, kind: Kind) -> Iterator[tup
     """Yield labels and counts of the first metric of *source* that is present; None for invalid counts."""
     for name in source.names:
         if kind == "tokens":
-            found = _counter(samples, (name,))
-            if found:
+            counters = _counter(samples, (name,))
+            if counters:
                 yield from (
                     (labels, _valid_counts({ONE_BUCKET: value} if value else {}, 0.0, 0.0))
-                    for labels, value in found.items()
+                    for labels, value in counters.items()
                 )
                 return
         elif f"{name}_bucket" in samples or f"{name}_count" in samples or any(_native(samples, name)):
@@ -162,7 +162,7 @@ def _classic(edges: Sequence[tuple[float, float]], unit: float) -> dict[tuple[fl
 
 def _exponential(histogram: Any, unit: float) -> dict[tuple[float, float], float]:
     """Return the buckets of a native histogram: bucket i ends at 2**(i * 2**-schema)."""
-    found = {(0.0, histogram.zero_threshold * unit): float(histogram.zero_count)} if histogram.zero_count else {}
+    buckets = {(0.0, histogram.zero_threshold * unit): float(histogram.zero_count)} if histogram.zero_count else {}
     count, index = 0.0, 0
     deltas = iter(histogram.pos_deltas or ())
     width = 2.0**-histogram.schema
@@ -171,9 +171,9 @@ def _exponential(histogram: Any, unit: float) -> dict[tuple[float, float], float
         for _ in range(span.length):
             count += next(deltas, 0)
             if count:
-                found[2.0 ** ((index - 1) * width) * unit, 2.0 ** (index * width) * unit] = count
+                buckets[2.0 ** ((index - 1) * width) * unit, 2.0 ** (index * width) * unit] = count
             index += 1
-    return found
+    return buckets
 
 
 def _one_bucket(count: float | None, total: float, created: float = 0.0) -> StreamCounts | None:
@@ -189,7 +189,9 @@ def _valid_counts(
 
 
 def _counter(samples: Samples, names: Iterable[str]) -> dict[Labels, float]:
-    present = (samples[each] for name in names for each in (name, f"{name}_total") if each in samples)
+    present = (
+        samples[sample_name] for name in names for sample_name in (name, f"{name}_total") if sample_name in samples
+    )
     return _values(next(present, []))
 
 

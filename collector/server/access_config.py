@@ -138,16 +138,18 @@ class AccessSection(Section):
         if self.certificates and not (self.tls and self.tls.client_ca):
             fix = "set the CA under tls:, such as client_ca: /etc/stagelens/clients.crt"
             yield Fault("certificates", f"has names, but no CA verifies certificates; {fix}")
-        yield from _duplicates("tokens", [each.name for each in self.tokens], "has the same name {!r} as")
-        yield from _duplicates("tokens", [each.digest for each in self.tokens], "has the same token as")
-        common_names = [each.common_name for each in self.certificates]
+        yield from _duplicates("tokens", [token.name for token in self.tokens], "has the same name {!r} as")
+        yield from _duplicates("tokens", [token.digest for token in self.tokens], "has the same token as")
+        common_names = [certificate.common_name for certificate in self.certificates]
         yield from _duplicates("certificates", common_names, "has the same name {!r} as")
 
     @property
     def access(self) -> Access:
         return Access(
-            tuple(Token(each.name, each.digest, each.environment, each.limits) for each in self.tokens),
-            tuple(Certificate(each.common_name, each.environment, each.limits) for each in self.certificates),
+            tuple(Token(token.name, token.digest, token.environment, token.limits) for token in self.tokens),
+            tuple(
+                Certificate(section.common_name, section.environment, section.limits) for section in self.certificates
+            ),
             self.anonymous.limits,
             self.tls,
         )
@@ -155,7 +157,7 @@ class AccessSection(Section):
     @property
     def files(self) -> tuple[Path, ...]:
         """Files with secrets; the configuration is read again when one of them changes."""
-        return tuple(each.token.file for each in self.tokens if each.token.file)
+        return tuple(token.token.file for token in self.tokens if token.token.file)
 
 
 def _duplicates(key: str, values: Sequence[str | bytes], text: str) -> Iterator[Fault]:
@@ -165,10 +167,10 @@ def _duplicates(key: str, values: Sequence[str | bytes], text: str) -> Iterator[
 
 
 def read_access(
-    document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]
+    document: Document, path: Place, value: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> AccessSection:
     """Read the section `access:`; errors are added to the document's problems. `Secret` describes *held*."""
-    return read_section(AccessSection, document, place, value, {"env": env, "held": held}) or AccessSection()
+    return read_section(AccessSection, document, path, value, {"env": env, "held": held}) or AccessSection()
 
 
 def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:

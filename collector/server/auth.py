@@ -130,8 +130,8 @@ class AccessControl:
             token = _match_token(access.tokens, caller.authorization)
             return _Client("token", token.name, token.environment, token.limits)
         if caller.certificate:
-            known = _match_certificate(access.certificates, caller.certificate)
-            return _Client("certificate", caller.certificate, known.environment, known.limits)
+            certificate = _match_certificate(access.certificates, caller.certificate)
+            return _Client("certificate", caller.certificate, certificate.environment, certificate.limits)
         if access.requires_credentials and not self._is_open:
             raise RefusedError(
                 HTTPStatus.UNAUTHORIZED, _CREDENTIALS_REQUIRED if access.tokens else _CERTIFICATE_REQUIRED
@@ -144,14 +144,14 @@ def _match_token(tokens: tuple[Token, ...], authorization: str) -> Token:
     if scheme.lower() != "bearer" or len(authorization) > MAX_AUTHORIZATION_CHARS:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, _NOT_BEARER)
     digest = hashlib.sha256(shown.strip().encode(errors="replace")).digest()
-    found: Token | None = None
+    matched: Token | None = None
     # All digests are compared, so the response time reveals neither the position of a token nor a partial match.
     for token in tokens:
         if hmac.compare_digest(token.digest, digest):
-            found = token
-    if found is None:
+            matched = token
+    if matched is None:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, _NOT_KNOWN)
-    return found
+    return matched
 
 
 def _match_certificate(certificates: tuple[Certificate, ...], common_name: str) -> Certificate:

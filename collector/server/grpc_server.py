@@ -52,7 +52,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 100),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.per_message_decompression", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 0b101),  # identity and gzip, which `encoding_of` tells apart
+    ("grpc.compression_enabled_algorithms_bitset", 0b101),  # identity and gzip, which `encoding_of` distinguishes
     ("grpc.http2.bdp_probe", 0),  # keeps the receive window small, however fast the sender is
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.settings_timeout", 10_000),
@@ -72,7 +72,7 @@ MAX_UNSHARED_SECONDS = 1.0
 class _Receipts:
     """Messages that are received, and those that wait for it. For use in one event loop.
 
-    The next one is the newest of the sender of which the fewest are received, so that unfinished messages exclude nobody.
+    The next one is the newest of the sender of which the fewest are received, so that unfinished messages exclude no sender.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Receipts:
         """End the oldest waiting message of the sender with most of them; return whether there is one."""
         waiting = {start: sender for start, sender in self._waiting.items() if not start.done()}
         number = Counter(waiting.values())
-        start = max(waiting, key=lambda each: number[waiting[each]], default=None)
+        start = max(waiting, key=lambda receipt: number[waiting[receipt]], default=None)
         if start is not None:
             start.set_exception(FullError(_BUSY.message))
         return start is not None
@@ -104,7 +104,7 @@ class _Receipts:
     def _start(self) -> None:
         while self._started.total() < MESSAGES_AT_ONCE:
             waiting = [start for start in reversed(self._waiting) if not start.done()]
-            start = min(waiting, key=lambda each: self._started[self._waiting[each]], default=None)
+            start = min(waiting, key=lambda receipt: self._started[self._waiting[receipt]], default=None)
             if start is None:
                 break
             self._started[self._waiting.pop(start)] += 1
@@ -114,7 +114,7 @@ class _Receipts:
         reading = asyncio.ensure_future(read())
         try:
             while not (await asyncio.wait({reading}, timeout=MAX_UNSHARED_SECONDS))[0]:
-                if any(self._started[each] <= self._started[sender] for each in self._waiting.values()):
+                if any(self._started[other] <= self._started[sender] for other in self._waiting.values()):
                     raise FullError(_BUSY.message)
             return reading.result()
         finally:

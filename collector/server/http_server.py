@@ -114,9 +114,9 @@ class HttpServer(uvicorn.Server):
 
 def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         # A name such as localhost may resolve to IPv4 and IPv6; most other programs try IPv4.
-        family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        family, *_, address = min(candidates, key=lambda candidate: candidate[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         msg = f"the {who} cannot listen on {host_and_port(host, port)} ({error.strerror or error}).\n    {fix}"

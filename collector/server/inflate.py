@@ -108,8 +108,8 @@ def resource_in(head: bytes, encoding: str) -> Attributes:
 
 
 def _text_of(head: bytes, key: bytes) -> str:
-    if found := re.search(_IN_JSON % re.escape(key), head):
-        return found[1].decode(errors="replace")
-    if found := re.search(_IN_PROTOBUF % (len(key), re.escape(key)), head, re.DOTALL):
-        return head[found.end() : found.end() + found[1][0]].decode(errors="replace")
+    if match := re.search(_IN_JSON % re.escape(key), head):
+        return match[1].decode(errors="replace")
+    if match := re.search(_IN_PROTOBUF % (len(key), re.escape(key)), head, re.DOTALL):
+        return head[match.end() : match.end() + match[1][0]].decode(errors="replace")
     return ""

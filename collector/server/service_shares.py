@@ -43,13 +43,13 @@ class ServiceShares:
         # Senders that exceeded their share, and when last.
         self._greedy: dict[Sender | None, float] = {}
 
-    def update(self, known: Iterable[str], active: Iterable[str]) -> None:
+    def update(self, services: Iterable[str], active: Iterable[str]) -> None:
         """Replace the services in the store: all of them, which are always admitted, and those with data within a day."""
         now = self._clock()
         with self._lock:
             for named in self._named.values():
                 _drop_expired(named, now)
-            self._known, self._active = frozenset(known), set(active).union(*self._named.values())
+            self._known, self._active = frozenset(services), set(active).union(*self._named.values())
 
     def admit(self, sender: Sender | None, service: str) -> bool:
         """Return whether *sender* may use *service*: it is known or was used recently, or the sender has a share left."""

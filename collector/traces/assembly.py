@@ -79,20 +79,20 @@ def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
             continue
         first = stop - length
         rows[first:stop] = spans.rows
-        places = [sources.setdefault(each, len(sources)) for each in spans.sources]
-        source[first:stop] = np.array(places, np.int64)[spans.rows["source"]]
-        places = [labels.setdefault(each, len(labels)) for each in spans.labels]
-        label[first:stop] = np.array(places, np.int64)[spans.rows["label"]]
+        numbers = [sources.setdefault(span_source, len(sources)) for span_source in spans.sources]
+        source[first:stop] = np.array(numbers, np.int64)[spans.rows["source"]]
+        numbers = [labels.setdefault(span_label, len(labels)) for span_label in spans.labels]
+        label[first:stop] = np.array(numbers, np.int64)[spans.rows["label"]]
     parcel = np.repeat(np.arange(len(parcels)), lengths)
     return SpanBatch(rows, parcel, source, label, list(sources), list(labels), streams)
 
 
 def hash_pairs(one: Ids, other: Ids) -> Ids:
-    found = one * _FIRST ^ (other + _SECOND)
-    found ^= found >> np.uint64(29)
-    found *= _SECOND
-    found ^= found >> np.uint64(32)
-    return found
+    hashes = one * _FIRST ^ (other + _SECOND)
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= _SECOND
+    hashes ^= hashes >> np.uint64(32)
+    return hashes
 
 
 def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
@@ -231,13 +231,15 @@ def _unique(batch: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
     if not len(same):
         return _Keys(ordered, order), twin
     places = np.union1d(same, same + 1)
-    found, rows = order[places], batch.rows
+    positions, rows = order[places], batch.rows
     # Prefer a counted row, then a row that has ended, then the longest row, whatever the order of arrival.
-    ends = rows["end"][found]
-    found = found[np.lexsort((rows["start"][found], -ends, ends == 0, ~counted[found], keys[found]))]
-    first = np.flatnonzero(np.diff(keys[found], prepend=~keys[found[:1]]) != 0)
-    twin[found] = np.repeat(found[first], np.diff(first, append=len(found)))
-    order[places] = found
+    ends = rows["end"][positions]
+    positions = positions[
+        np.lexsort((rows["start"][positions], -ends, ends == 0, ~counted[positions], keys[positions]))
+    ]
+    first = np.flatnonzero(np.diff(keys[positions], prepend=~keys[positions[:1]]) != 0)
+    twin[positions] = np.repeat(positions[first], np.diff(first, append=len(positions)))
+    order[places] = positions
     stays = twin[order] == order
     return _Keys(ordered[stays], order[stays]), twin
 
@@ -280,8 +282,8 @@ def _find_enclosing_roots(batch: SpanBatch, trace: Ids, roots: Ints, detached: I
     last = (
         np.searchsorted(of_root * width + np.searchsorted(starts, rows["start"][roots], "right"), wanted, "right") - 1
     )
-    place = np.maximum(last, 0)
-    exists = (last >= 0) & (of_root[place] == at) & (groups[at] == group[detached])
+    index = np.maximum(last, 0)
+    exists = (last >= 0) & (of_root[index] == at) & (groups[at] == group[detached])
     # Among the roots of the group up to that one: the two that end last.
     order = np.argsort(rows["end"][roots], kind="stable")
     by_end, rank = roots[order], np.empty(len(roots), np.int64)
@@ -289,8 +291,8 @@ def _find_enclosing_roots(batch: SpanBatch, trace: Ids, roots: Ints, detached: I
     before_group = of_root * len(roots)
     furthest = np.maximum.accumulate(before_group + rank)
     second = np.maximum.accumulate(np.minimum(before_group + rank, np.append(-1, furthest[:-1]))) - before_group
-    host = by_end[(furthest - before_group)[place]]
-    rival = by_end[np.maximum(second[place], 0)]
+    host = by_end[(furthest - before_group)[index]]
+    rival = by_end[np.maximum(second[index], 0)]
     until = np.maximum(rows["end"][detached], rows["start"][detached])
-    is_alone = (second[place] < 0) | (rows["end"][rival] < until)
+    is_alone = (second[index] < 0) | (rows["end"][rival] < until)
     return np.where(exists & (rows["end"][host] >= until) & is_alone, host, -1)

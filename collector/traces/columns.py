@@ -156,10 +156,10 @@ class Spans(SpanColumns):
     streams: Streams = field(default_factory=lambda: streams_of({}), metadata=SHARED)
 
 
-def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
+def streams_of(measurements: Mapping[int, StreamMeasurements]) -> Streams:
     rows = [
         (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
-        for row, stream in sorted(found.items())
+        for row, stream in sorted(measurements.items())
     ]
     return np.array(rows, STREAM)
 
@@ -213,9 +213,9 @@ def _number(blob: bytes, at: int) -> int:
 
 @lru_cache(_LABELS)
 def _label(text: str) -> Label:
-    found: dict[str, Any] = json.loads(text)
-    attributes = tuple((str(key), value) for key, value in found.pop("attributes"))
-    return Label(**found, attributes=attributes)
+    values: dict[str, Any] = json.loads(text)
+    attributes = tuple((str(key), value) for key, value in values.pop("attributes"))
+    return Label(**values, attributes=attributes)
 
 
 def _damaged(error: Exception) -> StoreError:

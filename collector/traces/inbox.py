@@ -239,8 +239,10 @@ class _DueTraces:
     def rows_of(self, rows: Rows) -> Ints:
         keys = trace_keys(rows)
         # Most rows belong to other traces: a table lookup is cheaper than a search.
-        found = np.flatnonzero(self._table[_cells(keys)])
-        return found[self._due[np.minimum(np.searchsorted(self._due, keys[found]), len(self._due) - 1)] == keys[found]]
+        candidates = np.flatnonzero(self._table[_cells(keys)])
+        return candidates[
+            self._due[np.minimum(np.searchsorted(self._due, keys[candidates]), len(self._due) - 1)] == keys[candidates]
+        ]
 
 
 def _cells(keys: Ids) -> Ints:

@@ -43,9 +43,9 @@ class MeasuredSpan(NamedTuple):
     stream: StreamMeasurements | None  # measurements of a streamed response; None without any
 
 
-def measure_span(found: SpanMeasurements, start: int, end: int) -> MeasuredSpan:
+def measure_span(measurements: SpanMeasurements, start: int, end: int) -> MeasuredSpan:
     """Return the measurements that a rule defines for a span; invalid values are ignored."""
-    rule, numbers, events = found.rule, found.numbers, found.events
+    rule, numbers, events = measurements.rule, measurements.numbers, measurements.events
     if events:
         start = next((at for name, at in events if name == rule.start_event and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
@@ -53,7 +53,7 @@ def measure_span(found: SpanMeasurements, start: int, end: int) -> MeasuredSpan:
     stream = _stream(rule.stream, start, end, numbers, events)
     intervals: list[SpanInterval] = []
     cursor = start
-    for part in found.parts:
+    for part in measurements.parts:
         for begin, stop in _where(part, start, cursor, numbers, events):
             if part.lasts and part.stage == _AFTER and stream:
                 # The front end of an engine takes its time before the first token, too, and reports no position.
@@ -126,13 +126,13 @@ def _nanoseconds(keys: Sequence[str], unit: str, numbers: Mapping[str, Scalar]) 
             return None
         value, unit = match[1], match[2].replace("µ", "u").replace("μ", "u")
     if isinstance(value, int) and not isinstance(value, bool):
-        found = value * UNITS[unit]
+        ns = value * UNITS[unit]
     else:
         number = _number(value)
         if number is None or not abs(number) < _MAX_NS / UNITS[unit]:
             return None
-        found = round(number * UNITS[unit])
-    return found if 0 <= found < _MAX_NS else None
+        ns = round(number * UNITS[unit])
+    return ns if 0 <= ns < _MAX_NS else None
 
 
 def _tokens(keys: Sequence[str], numbers: Mapping[str, Scalar]) -> int:

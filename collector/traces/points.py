@@ -73,15 +73,17 @@ def points_of(requests: Requests) -> PointColumns:
         groups, ns = _groups(requests, probes), requests.duration[probes]
         stage = np.zeros_like(probes)
         group = groups.of_request[probes]
-        found = _histograms(names.PROBE_DURATION, (UNTIMED,), group, stage, ns / _NS, ns)
-        columns += _columns(requests, groups, [found])
+        untimed = _histograms(names.PROBE_DURATION, (UNTIMED,), group, stage, ns / _NS, ns)
+        columns += _columns(requests, groups, [untimed])
     return PointColumns.join(columns) if columns else PointColumns.of([])
 
 
-def _columns(requests: Requests, groups: _Groups, found: Sequence[_MetricHistograms]) -> Iterator[PointColumns]:
+def _columns(
+    requests: Requests, groups: _Groups, metric_histograms: Sequence[_MetricHistograms]
+) -> Iterator[PointColumns]:
     of_kind = [_identities_of(series) for series in requests.kinds]
     series = [of_kind[number] for number in groups.series.tolist()]
-    for metric, by, key, histograms in found:
+    for metric, by, key, histograms in metric_histograms:
         group, name = np.divmod(key, len(by))
         pairs = zip(group.tolist(), name.tolist(), strict=True)
         identities = [series[of][metric, by[int(which)]] for of, which in pairs]
@@ -98,22 +100,22 @@ def _groups(requests: Requests, counted: Ints) -> _Groups:
 
 def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator[_MetricHistograms]:
     stages, duration = requests.stages, requests.duration[counted]
-    own, present = requests.split.own[counted], requests.split.present[counted]
+    self_ns, present = requests.split.own[counted], requests.split.present[counted]
     main = requests.split.main[counted]
     request, stage = np.nonzero(present)
     yield _histograms(names.REQUEST_DURATION, stages, group, main, duration / _NS, duration)
     yield _histograms(
-        names.STAGE_DURATION, stages, group[request], stage, own[request, stage] / _NS, own[request, stage]
+        names.STAGE_DURATION, stages, group[request], stage, self_ns[request, stage] / _NS, self_ns[request, stage]
     )
-    yield _stage_time_histograms(names.STAGE_TIME, stages, group, _buckets(duration / _NS), own)
+    yield _stage_time_histograms(names.STAGE_TIME, stages, group, _buckets(duration / _NS), self_ns)
 
 
 def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]:
     batch = requests.assembled.batch
-    named = [each.place or each.instance for each in batch.sources]
+    named = [source.place or source.instance for source in batch.sources]
     places = sorted({*named})
-    replica = np.array([places.index(each) for each in named], np.int64)[batch.source[requests.assembled.roots]]
-    counted = counted[np.array([bool(each) for each in places], np.bool_)[replica[counted]]]
+    replica = np.array([places.index(name) for name in named], np.int64)[batch.source[requests.assembled.roots]]
+    counted = counted[np.array([bool(place_name) for place_name in places], np.bool_)[replica[counted]]]
     duration = requests.duration[counted]
     minute = (requests.start[counted] + duration) // (_MINUTE * _NS)
     first, group = group_rows(requests.series[counted], replica[counted], minute)
@@ -122,18 +124,18 @@ def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]
     replicas = [places[number] for number in replica[counted][first].tolist()]
     seconds = duration / _NS
     latency = _histograms(names.REQUEST_BY_ATTRIBUTE, ("",), group, np.zeros_like(group), seconds, duration)
-    own = requests.split.own[counted]
-    spent = _stage_time_histograms(names.REPLICA_STAGE_TIME, requests.stages, group, _buckets(seconds), own)
-    for metric, by, key, found in (latency, spent):
+    self_ns = requests.split.own[counted]
+    spent = _stage_time_histograms(names.REPLICA_STAGE_TIME, requests.stages, group, _buckets(seconds), self_ns)
+    for metric, by, key, fine_histograms in (latency, spent):
         of, name = np.divmod(key, len(by))
         stages = [by[int(which)] for which in name.tolist()]
         keys = [
             replica_stage_key(stage, replicas[number]) if stage else attribute_key(REPLICA.key, replicas[number])
             for number, stage in zip(of.tolist(), stages, strict=True)
         ]
-        identities = [series[number][metric, each] for number, each in zip(of.tolist(), keys, strict=True)]
-        buckets = replace(found.buckets, index=found.buckets.index >> SCALE - ATTRIBUTE_SCALE)
-        histograms = replace(found, scale=np.full(len(found), ATTRIBUTE_SCALE), buckets=buckets)
+        identities = [series[number][metric, key_name] for number, key_name in zip(of.tolist(), keys, strict=True)]
+        buckets = replace(fine_histograms.buckets, index=fine_histograms.buckets.index >> SCALE - ATTRIBUTE_SCALE)
+        histograms = replace(fine_histograms, scale=np.full(len(fine_histograms), ATTRIBUTE_SCALE), buckets=buckets)
         yield PointColumns(identities, minute[first][of] * _MINUTE, histograms)
 
 
@@ -154,9 +156,9 @@ def _token_histograms(requests: Requests, groups: _Groups) -> Iterator[_MetricHi
         yield histograms(names.FIRST_TOKEN, responses.definitions, timed, definition, first / _NS, first)
         chosen = responses.request[timed]
         until = requests.intervals.of(chosen, requests.start[chosen] + first[timed])
-        own = split_by_stage(until, requests.stages, len(chosen)).own
+        self_ns = split_by_stage(until, requests.stages, len(chosen)).own
         yield _stage_time_histograms(
-            names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), own
+            names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), self_ns
         )
         yield histograms(
             names.FIRST_TOKEN_BY_INPUT,
@@ -174,12 +176,12 @@ def _token_histograms(requests: Requests, groups: _Groups) -> Iterator[_MetricHi
         )
     gap = responses.gap
     yield histograms(names.STREAM_GAP, responses.definitions, counted & (gap > 0), definition, gap / _NS, gap)
-    for place, tokens in enumerate((responses.tokens_in, responses.tokens_out)):
+    for direction, tokens in enumerate((responses.tokens_in, responses.tokens_out)):
         yield histograms(
             names.TOKENS,
             (names.TOKENS_IN, names.TOKENS_OUT),
             counted & (tokens > 0),
-            np.full(len(tokens), place),
+            np.full(len(tokens), direction),
             tokens.astype(np.float64),
         )
 
@@ -193,11 +195,11 @@ def _token_buckets(tokens: Ints) -> Ints:
 def _buckets(values: Floats) -> Ints:
     """Return the bucket of each value, as `bucket_index` does; the bucket of values below a nanosecond is arbitrary."""
     values = np.maximum(values, ZERO_THRESHOLD)
-    place = np.log2(values) * 2**SCALE
-    found = np.ceil(place).astype(np.int64) - 1
-    for row in np.flatnonzero(np.abs(place - np.rint(place)) < _CLOSE).tolist():
-        found[row] = bucket_index(float(values[row]))
-    return found
+    exponent = np.log2(values) * 2**SCALE
+    indexes = np.ceil(exponent).astype(np.int64) - 1
+    for row in np.flatnonzero(np.abs(exponent - np.rint(exponent)) < _CLOSE).tolist():
+        indexes[row] = bucket_index(float(values[row]))
+    return indexes
 
 
 def _histograms(  # noqa: PLR0917 - metric, groups and values
@@ -210,7 +212,11 @@ def _histograms(  # noqa: PLR0917 - metric, groups and values
     exact = values if ns is None else ns
     total = np.zeros(len(keys), exact.dtype)
     np.add.at(total, owner, exact)
-    sums = total.astype(np.float64) if ns is None else np.array([each / _NS for each in total.tolist()], np.float64)
+    sums = (
+        total.astype(np.float64)
+        if ns is None
+        else np.array([total_ns / _NS for total_ns in total.tolist()], np.float64)
+    )
     owner, bucket = owner[~is_zero], _buckets(values[~is_zero])
     first, cell = group_rows(owner, bucket)
     sizes = np.bincount(owner[first], minlength=len(keys))
@@ -220,17 +226,17 @@ def _histograms(  # noqa: PLR0917 - metric, groups and values
 
 
 def _stage_time_histograms(
-    metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints
+    metric: str, stages: Sequence[str], group: Ints, bucket: Ints, self_ns: Ints
 ) -> _MetricHistograms:
     """Sum the microseconds of each group and stage, by the latency bucket of the requests.
 
     Rounding follows `core.request_histograms.round_to_microseconds`, so that the stages of a bucket add up to its rounded total.
     """
-    timed = own.any(axis=1)
+    timed = self_ns.any(axis=1)
     group, bucket = group[timed], bucket[timed]
     first, cell = group_rows(group, bucket)
-    total = np.zeros((len(first), own.shape[1]), np.int64)
-    np.add.at(total, cell, own[timed])
+    total = np.zeros((len(first), self_ns.shape[1]), np.int64)
+    np.add.at(total, cell, self_ns[timed])
     until = (np.cumsum(total, axis=1) + 500) // 1000
     microseconds = np.diff(until, axis=1, prepend=0)
     cells, stage = np.nonzero(microseconds)

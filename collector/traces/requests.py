@@ -49,11 +49,11 @@ class Intervals(Columnar):
         number = np.full(int(self.request.max(initial=-1)) + 1, -1)
         number[chosen] = np.arange(len(chosen))
         stays = np.flatnonzero(number[self.request] >= 0)
-        place = np.full(len(self.request), -1)
-        place[stays] = np.arange(len(stays))
+        new_index = np.full(len(self.request), -1)
+        new_index[stays] = np.arange(len(stays))
         kept = self.take(stays)
         ends = np.concatenate((end, kept.end[len(chosen) :]))
-        return replace(kept, request=number[kept.request], end=ends, within=place[kept.within])
+        return replace(kept, request=number[kept.request], end=ends, within=new_index[kept.within])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +78,20 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
 
     counts = inside & simple[intervals.request]
     # Exact: a float represents the nanoseconds of a hundred days.
-    taken = np.bincount(
+    nested_ns = np.bincount(
         intervals.within[counts & ~is_request], (end - start)[counts & ~is_request], minlength=len(start)
     ).astype(np.int64)
-    own = np.zeros((requests, len(stages)), np.int64)
+    self_ns = np.zeros((requests, len(stages)), np.int64)
     present = np.zeros((requests, len(stages)), np.bool_)
-    np.add.at(own, (intervals.request[counts], intervals.stage[counts]), (end - start - taken)[counts])
+    np.add.at(self_ns, (intervals.request[counts], intervals.stage[counts]), (end - start - nested_ns)[counts])
     present[intervals.request[counts], intervals.stage[counts]] = True
     present[:, -1] = True
-    for request, found in _partition_overlapping(intervals, np.flatnonzero(~simple), stages, is_request):
-        own[request] = 0
-        for stage, spent in found.items():
-            place = len(stages) - 1 if stage == OVERHEAD else stages.index(stage)
-            own[request, place], present[request, place] = spent, True
-    return RequestStageTimes(own, present)
+    for request, spent_by_stage in _partition_overlapping(intervals, np.flatnonzero(~simple), stages, is_request):
+        self_ns[request] = 0
+        for stage, spent in spent_by_stage.items():
+            column = len(stages) - 1 if stage == OVERHEAD else stages.index(stage)
+            self_ns[request, column], present[request, column] = spent, True
+    return RequestStageTimes(self_ns, present)
 
 
 def _overlapping(  # noqa: PLR0917 - columns
@@ -268,8 +268,8 @@ def _streamed_responses(assembled: AssembledSpans) -> StreamedResponses:
         first_stream["first_token_ns"] > 0, batch.rows["start"][row] - began + first_stream["first_token_ns"], 0
     )
     names = {label.definition or OTHER: 0 for label in batch.labels}
-    place = {name: place for place, name in enumerate(names)}
-    of_label = np.array([place[label.definition or OTHER] for label in batch.labels], np.int64)
+    number = {name: index for index, name in enumerate(names)}
+    of_label = np.array([number[label.definition or OTHER] for label in batch.labels], np.int64)
     return StreamedResponses(
         request=streamed,
         first_token=np.where(alone, first_token, 0),
@@ -285,14 +285,14 @@ def _streamed_responses(assembled: AssembledSpans) -> StreamedResponses:
 def stages_of(assembled: AssembledSpans) -> list[str]:
     """Return the stages of all labels in the order of charts, `overhead` last."""
     labels = assembled.batch.labels
-    found = {NETWORK_STAGE} | {stage for label in labels for stage in (label.stage, label.head) if stage}
-    return [*sorted(found - {OVERHEAD}, key=position), OVERHEAD]
+    stage_keys = {NETWORK_STAGE} | {stage for label in labels for stage in (label.stage, label.head) if stage}
+    return [*sorted(stage_keys - {OVERHEAD}, key=position), OVERHEAD]
 
 
 def intervals_of(assembled: AssembledSpans, stages: Sequence[str]) -> Intervals:
     batch, requests = assembled.batch, len(assembled.roots)
     rows = batch.rows
-    number = {stage: place for place, stage in enumerate(stages)}
+    number = {stage: index for index, stage in enumerate(stages)}
     stage = np.array([number.get(label.stage, -1) for label in batch.labels], np.int64)[batch.label]
     head = np.array([number.get(label.head, -1) for label in batch.labels], np.int64)[batch.label]
     is_root = np.zeros(len(rows), np.bool_)
@@ -300,9 +300,9 @@ def intervals_of(assembled: AssembledSpans, stages: Sequence[str]) -> Intervals:
     of_request = assembled.request >= 0
 
     staged = np.flatnonzero(of_request & ~is_root & (stage >= 0))
-    place = np.full(len(rows), -1)
-    place[assembled.roots], place[staged] = np.arange(requests), requests + np.arange(len(staged))
-    around = _nearest_interval(assembled, place >= 0)
+    interval_of_row = np.full(len(rows), -1)
+    interval_of_row[assembled.roots], interval_of_row[staged] = np.arange(requests), requests + np.arange(len(staged))
+    around = _nearest_interval(assembled, interval_of_row >= 0)
     start, end = rows["start"], rows["end"].copy()
     # A span that has not ended ends with its request.
     endless = np.flatnonzero(of_request & (end == 0))
@@ -314,9 +314,9 @@ def intervals_of(assembled: AssembledSpans, stages: Sequence[str]) -> Intervals:
     inner = np.maximum(end[calls] - start[calls] - busy, 0) // 2
     stage_of_root, stage_of_row = stage[assembled.roots], stage[staged]
     stage_of_root[stage_of_root < 0] = len(stages) - 1
-    stage_of_row[place[calls] - requests] = number[NETWORK_STAGE]
+    stage_of_row[interval_of_row[calls] - requests] = number[NETWORK_STAGE]
     return Intervals(
-        request=np.concatenate((np.arange(requests), *(assembled.request[each] for each in (staged, parents, calls)))),
+        request=np.concatenate((np.arange(requests), *(assembled.request[spans] for spans in (staged, parents, calls)))),
         start=np.concatenate((start[assembled.roots], start[staged], start[parents], start[calls] + inner)),
         end=np.concatenate((
             end[assembled.roots],
@@ -327,9 +327,9 @@ def intervals_of(assembled: AssembledSpans, stages: Sequence[str]) -> Intervals:
         stage=np.concatenate((stage_of_root, stage_of_row, head[parents], stage[calls])),
         within=np.concatenate((
             np.arange(requests),
-            place[around[assembled.up[staged]]],
-            place[around[parents]],
-            place[calls],
+            interval_of_row[around[assembled.up[staged]]],
+            interval_of_row[around[parents]],
+            interval_of_row[calls],
         )),
     )  # fmt: skip
 

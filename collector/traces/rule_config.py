@@ -85,17 +85,17 @@ class SpanFacts(NamedTuple):
 def _globs(value: Any) -> tuple[str, ...]:
     if value is None:
         reject('is empty; write a pattern, "*" for any value')
-    found = value if isinstance(value, list | tuple) else [value]
-    if wrong := [each for each in found if not isinstance(each, str | int | float) or not str(each)]:
+    globs = value if isinstance(value, list | tuple) else [value]
+    if wrong := [glob for glob in globs if not isinstance(glob, str | int | float) or not str(glob)]:
         reject(f'has {wrong[0]!r}; write a text, such as rerank, or "*" for any')
-    return tuple(_text_of(each) for each in found)
+    return tuple(_text_of(glob) for glob in globs)
 
 
 def _kinds(value: Any) -> tuple[str, ...]:
-    found, allowed = as_texts(value), sorted(set(KINDS))
-    if wrong := [each for each in found if each not in KINDS]:
+    kinds, allowed = as_texts(value), sorted(set(KINDS))
+    if wrong := [kind for kind in kinds if kind not in KINDS]:
         reject(f"has {wrong[0]!r}; write {', '.join(allowed)}{meant(wrong[0], allowed)}")
-    return found
+    return kinds
 
 
 def _stage(value: Any, info: ValidationInfo) -> str:
@@ -107,11 +107,11 @@ def _stage(value: Any, info: ValidationInfo) -> str:
 
 
 def _sources(value: Any) -> tuple[str, ...]:
-    found = as_texts(value)
-    for name in (name for source in found for name in template_attributes(source)):
+    sources = as_texts(value)
+    for name in (name for source in sources for name in template_attributes(source)):
         if holds_content(name):
             reject(f"has {name}, which may contain user content; Stagelens never stores user content: remove it")
-    return found
+    return sources
 
 
 def _template(value: Any) -> str:
@@ -153,10 +153,10 @@ class SpanCondition(Section):
         texts: dict[Place, tuple[str, ...]] = {("scope",): self.scope, ("span",): self.span}
         texts |= {("attributes", name): globs for name, globs in self.attributes.items()}
         texts |= {("resource", name): globs for name, globs in self.resource.items()}
-        for place, globs in texts.items():
+        for path, globs in texts.items():
             for glob in filter(_SETS.search, globs):
                 text = f"has {glob!r}, matched literally: only * and ? are wildcards; write a list for several"
-                yield Fault(place, text, is_warning=True)
+                yield Fault(path, text, is_warning=True)
 
     def concerns(self, scope: str, kind: str) -> bool:
         return (not self.kind or kind in self.kind) and (not self.scope or _any(self.scope, scope))
@@ -184,13 +184,14 @@ def _regex(glob: str) -> re.Pattern[str]:
     return re.compile(re.escape(glob).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
 
 
-def _any(globs: Iterable[str], found: str) -> bool:
-    return any(_regex(glob).fullmatch(found[:MAX_MATCHED_CHARS]) for glob in globs)
+def _any(globs: Iterable[str], text: str) -> bool:
+    return any(_regex(glob).fullmatch(text[:MAX_MATCHED_CHARS]) for glob in globs)
 
 
-def _all(conditions: Mapping[str, tuple[str, ...]], found: Mapping[str, Scalar]) -> bool:
+def _all(conditions: Mapping[str, tuple[str, ...]], attributes: Mapping[str, Scalar]) -> bool:
     return all(
-        key in found and (texts == ANY or _any(texts, _text_of(found[key]))) for key, texts in conditions.items()
+        key in attributes and (texts == ANY or _any(texts, _text_of(attributes[key])))
+        for key, texts in conditions.items()
     )
 
 
@@ -311,10 +312,10 @@ class Rule(Section):
 
     @property
     def events(self) -> frozenset[str]:
-        found = {self.start_event, self.stream.first_token_event, *self.stream.answers}
+        events = {self.start_event, self.stream.first_token_event, *self.stream.answers}
         for part in self.parts:
-            found |= {part.from_event, part.to_event}
-        return frozenset(found - {""})
+            events |= {part.from_event, part.to_event}
+        return frozenset(events - {""})
 
     @property
     def exact(self) -> frozenset[str]:
@@ -359,15 +360,15 @@ class _RuleFile(Section):
         return value
 
 
-def read_rules(document: Document, place: Place, value: Any) -> tuple[Rule, ...]:
+def read_rules(document: Document, path: Place, value: Any) -> tuple[Rule, ...]:
     """Read the section `rules:`; errors are added to the document's problems, unreachable rules to its warnings."""
-    found = read_section(_RuleFile, document, place, value, {"stages": [*stages.BY_KEY]})
-    if found is None:
+    section = read_section(_RuleFile, document, path, value, {"stages": [*stages.BY_KEY]})
+    if section is None:
         return ()
-    rules = [(document.line((*place, "spans", position)), rule) for position, rule in enumerate(found.spans)]
+    rules = [(document.line((*path, "spans", position)), rule) for position, rule in enumerate(section.spans)]
     _check_names(document, rules)
     document.warnings.extend(_never(rules))
-    return found.spans
+    return section.spans
 
 
 @cache

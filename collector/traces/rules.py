@@ -90,9 +90,9 @@ class RuleSet:
         return _NO_RULE
 
     def _near(self, scope: str, kind: str) -> list[tuple[frozenset[str], SpanCondition, Rule]]:
-        found = self._nearby.get((scope, kind))
-        if found is None:
-            found = [
+        nearby_rules = self._nearby.get((scope, kind))
+        if nearby_rules is None:
+            nearby_rules = [
                 (frozenset(when.attributes), when, rule)
                 for rule in self.rules
                 for when in rule.when
@@ -101,8 +101,8 @@ class RuleSet:
             if len(scope) <= MAX_MATCHED_CHARS:
                 if len(self._nearby) >= _MAX_NEARBY:
                     self._nearby.clear()
-                self._nearby[scope, kind] = found
-        return found
+                self._nearby[scope, kind] = nearby_rules
+        return nearby_rules
 
     def meaning(self, span: SpanFacts) -> SpanMeaning:
         rule = self.find(span)
@@ -153,9 +153,9 @@ def _flags(rule: Rule) -> int:
 
 def _first(sources: Iterable[str], attributes: Mapping[str, Scalar]) -> str:
     for source in sources:
-        found = _fill_template(source, attributes) if "{" in source else attributes.get(source)
-        if found is not None and found != "":
-            return printable_text(found)
+        attribute = _fill_template(source, attributes) if "{" in source else attributes.get(source)
+        if attribute is not None and attribute != "":
+            return printable_text(attribute)
     return ""
 
 
@@ -257,20 +257,22 @@ class RuleCache:
 
     def place(self, scope: str, resource: Attributes) -> SpanOrigin:
         counts = tuple(sorted((key, value) for key, value in resource.items() if key in self.rules.resource))
-        found = self._places.get((scope, counts))
-        if found is None:
+        origin = self._places.get((scope, counts))
+        if origin is None:
             if len(self._places) >= MAX_PLACES:
                 self._places.clear()
-            found = self._places[scope, counts] = SpanOrigin(scope, dict(counts))
-        return found
+            origin = self._places[scope, counts] = SpanOrigin(scope, dict(counts))
+        return origin
 
     def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> SpanMeaning:
         """Return the rule result for spans with *key*, and cache it; UnicodeDecodeError for an invalid name."""
-        place, name, kind, root, shape, _, classes = key
+        origin, name, kind, root, shape, _, classes = key
         kind_name = KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
         classified = dict(zip(shape.classified, classes, strict=True))
         attributes = {**dict.fromkeys(shape.present, True), **values, **classified}
-        found = self.rules.meaning(SpanFacts(place.scope, name.decode(), kind_name, attributes, place.resource, root))
+        meaning = self.rules.meaning(
+            SpanFacts(origin.scope, name.decode(), kind_name, attributes, origin.resource, root)
+        )
         size = _FIXED_BYTES + _ATTRIBUTE_BYTES * len(values) + len(name) + size_bytes
         if size <= MAX_REMEMBERED_BYTES:
             if self._bytes + size > MAX_MEANINGS_BYTES:
@@ -278,5 +280,5 @@ class RuleCache:
                 self._scanned = ScannedKinds(self.rules)
                 self._bytes = 0
             self._bytes += size
-            self.meanings[key] = found
-        return found
+            self.meanings[key] = meaning
+        return meaning

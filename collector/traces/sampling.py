@@ -56,11 +56,11 @@ def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
     ids = np.where(calling, batch.rows["span"][rows], 0).tolist()
     shown = [pieces[kind].between(*time, span_id) for kind, time, span_id in zip(kinds, times, ids, strict=True)]
     number = (~is_root).astype(np.int64)
-    for place in np.flatnonzero(is_root).tolist():
-        shown[place] = ""
-    for place, besides in _extra_spans(assembled, rows, start - began, end - start).items():
-        shown[place] = ",".join([*filter(None, (shown[place],)), *besides])
-        number[place] += len(besides)
+    for position in np.flatnonzero(is_root).tolist():
+        shown[position] = ""
+    for position, besides in _extra_spans(assembled, rows, start - began, end - start).items():
+        shown[position] = ",".join([*filter(None, (shown[position],)), *besides])
+        number[position] += len(besides)
     bounds = [*np.flatnonzero(is_root).tolist(), len(rows)]
     so_far = np.append(0, np.cumsum(number))[bounds].tolist()
     for (first, last), (before, after) in zip(pairwise(bounds), pairwise(so_far), strict=True):
@@ -112,28 +112,28 @@ class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
         attributes: dict[str, Any] = dict(label.attributes)
         if failed:
             attributes[names.STATUS] = names.STATUS_ERROR
-        found = self[kind] = _SpanTemplate(label.name, NETWORK_STAGE if is_call else label.stage, attributes)
-        return found
+        template = self[kind] = _SpanTemplate(label.name, NETWORK_STAGE if is_call else label.stage, attributes)
+        return template
 
 
 def _extra_spans(assembled: AssembledSpans, rows: Ints, since: Ints, took: Ints) -> dict[int, list[str]]:
     """Return additional spans of *rows* by position: head stages before the first child, and remote work; times in nanoseconds."""
     labels, label = assembled.batch.labels, assembled.batch.label[rows]
     started = assembled.batch.rows["start"]
-    found: defaultdict[int, list[str]] = defaultdict(list)
+    extra: defaultdict[int, list[str]] = defaultdict(list)
     first = first_child_start(assembled)
-    has_head = assembled.batch.of_labels(lambda each: bool(each.head))[rows]
-    for place in np.flatnonzero(has_head & (first[rows] < NO_CHILD)).tolist():
-        head = labels[label[place]].head
-        length = min(max(int(first[rows[place]] - started[rows[place]]), 0), int(took[place]))
-        found[place].append(_SpanTemplate(head, head, {}).between(int(since[place]), max(length, 0)))
+    has_head = assembled.batch.of_labels(lambda span_label: bool(span_label.head))[rows]
+    for position in np.flatnonzero(has_head & (first[rows] < NO_CHILD)).tolist():
+        head = labels[label[position]].head
+        length = min(max(int(first[rows[position]] - started[rows[position]]), 0), int(took[position]))
+        extra[position].append(_SpanTemplate(head, head, {}).between(int(since[position]), max(length, 0)))
     callers = np.flatnonzero(np.isin(rows, assembled.callers))
     place_of = dict(zip(rows[callers].tolist(), callers.tolist(), strict=True))
     for caller, server in zip(assembled.callers.tolist(), assembled.called.tolist(), strict=True):
-        place = place_of.get(caller)
-        if place is not None:
-            found[place].append(_remote_span(assembled, caller, server, int(started[caller] - since[place])))
-    return found
+        position = place_of.get(caller)
+        if position is not None:
+            extra[position].append(_remote_span(assembled, caller, server, int(started[caller] - since[position])))
+    return extra
 
 
 def _remote_span(assembled: AssembledSpans, caller: int, server: int, began: int) -> str:
@@ -194,14 +194,14 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
             because=chosen[number],
             dominant=requests.stages[int(main)],
             stages_ns={
-                stage: spent for stage, spent, there in zip(requests.stages, own, present, strict=True) if there
+                stage: spent for stage, spent, there in zip(requests.stages, self_ns, present, strict=True) if there
             },
             document=pack(
                 f'{{"spans":[{spans}],"attributes":{records.encode_json(dict(labels[label].attributes))}'
                 f',"parent":"{(f"{parent:016x}" if parent else "")}"}}'
             ),
         )
-        for (number, high, low, span, parent, series, start, duration, main, label, own, present), spans in zip(
+        for (number, high, low, span, parent, series, start, duration, main, label, self_ns, present), spans in zip(
             zip(*(column.tolist() for column in columns), strict=True), encode_spans(requests, numbers), strict=True
         )
     ]
@@ -220,8 +220,8 @@ def _chosen(requests: Requests, policy: SamplingPolicy) -> dict[int, RetainReaso
         ("uniform", _first(requests.series[counted], draw, policy.uniform)),
     ]
     chosen: dict[int, RetainReason] = {}
-    for because, found in reasons:
-        for number in counted[found].tolist():
+    for because, selected in reasons:
+        for number in counted[selected].tolist():
             chosen.setdefault(number, because)
     return chosen
 

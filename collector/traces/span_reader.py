@@ -85,13 +85,13 @@ _NO_SPAN = bytes(SPAN_BYTES)
 
 
 class SpanReader:
-    """Reader of span exports with a cache of rule results, which a new object of *own* rules resets. Thread-safe."""
+    """Reader of span exports with a cache of rule results, which a new object from *read_rules* resets. Thread-safe."""
 
     def __init__(
-        self, own: Callable[[], Sequence[Rule] | None] = lambda: None, probes: ProbePolicy | None = None
+        self, read_rules: Callable[[], Sequence[Rule] | None] = lambda: None, probes: ProbePolicy | None = None
     ) -> None:
-        self._own, self._probes = own, probes
-        rules = own()
+        self._read_rules, self._probes = read_rules, probes
+        rules = read_rules()
         self._in_force = rules, self._cache_of(rules)
 
     def parse(self, body: bytes, correct: Correction | None = None) -> ParsedSpans:
@@ -114,14 +114,14 @@ class SpanReader:
 
     @property
     def rule_cache(self) -> RuleCache:
-        rules = self._own()
+        rules = self._read_rules()
         # One attribute holds both, so that concurrent changes are harmless.
         if rules is not self._in_force[0]:
             self._in_force = rules, self._cache_of(rules)
         return self._in_force[1]
 
-    def _cache_of(self, own: Sequence[Rule] | None) -> RuleCache:
-        return RuleCache(RuleSet((*(own or ()), *built_in()), self._probes))
+    def _cache_of(self, rules: Sequence[Rule] | None) -> RuleCache:
+        return RuleCache(RuleSet((*(rules or ()), *built_in()), self._probes))
 
 
 @contextmanager
@@ -311,13 +311,13 @@ def _rows_of(messages: Sequence[Any], numbers: Sequence[int]) -> tuple[Rows, dic
 def _ids(ids: Sequence[bytes], size: int) -> NDArray[np.uint64]:
     """Return *ids* as 8-byte numbers; ids that do not have *size* bytes become zero."""
     if set(map(len, ids)) != {size}:
-        ids = [each if len(each) == size else bytes(size) for each in ids]
+        ids = [identifier if len(identifier) == size else bytes(size) for identifier in ids]
     return np.frombuffer(b"".join(ids), ">u8").astype(np.uint64)
 
 
 def _is_error(status: bytes) -> bool:
-    known = _STATUS.get(status)
-    return Status.FromString(status).code == Status.STATUS_CODE_ERROR if known is None else known
+    is_error = _STATUS.get(status)
+    return Status.FromString(status).code == Status.STATUS_CODE_ERROR if is_error is None else is_error
 
 
 class _Examined(NamedTuple):

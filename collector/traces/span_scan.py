@@ -76,26 +76,26 @@ class ByteStrings:
         count = max(-(-int(shown.max(initial=0)) // _WORD_BYTES), 1)
         words = scan.words_at(start, count)
         hashes = length.view(np.uint64) * _FACTORS[-1]
-        for place in range(count):
-            words[place] &= _MASKS[place].take(shown)
-            hashes += words[place] * _FACTORS[place]
+        for index in range(count):
+            words[index] &= _MASKS[index].take(shown)
+            hashes += words[index] * _FACTORS[index]
         cells = (hashes >> np.uint64(64 - _CELL_BITS)).view(np.int64)
-        found = self._cells.take(cells)
-        same = self._lengths.take(found) == length
-        for word, known in zip(words, self._words, strict=False):
-            same &= known.take(found) == word
+        numbers = self._cells.take(cells)
+        same = self._lengths.take(numbers) == length
+        for word, stored in zip(words, self._words, strict=False):
+            same &= stored.take(numbers) == word
         for row in np.flatnonzero(~same).tolist():
             string = scan.data[int(start[row]) : int(end[row])]
             number = self._numbers.get(string)
-            found[row] = self._add(string, int(cells[row]), words[:, row]) if number is None else number
-        return found
+            numbers[row] = self._add(string, int(cells[row]), words[:, row]) if number is None else number
+        return numbers
 
     def _add(self, string: bytes, cell: int, words: NDArray[np.uint64]) -> int:
         with self._lock:
             # Another thread may have added it.
-            known = self._numbers.get(string)
-            if known is not None:
-                return known
+            existing = self._numbers.get(string)
+            if existing is not None:
+                return existing
             number = len(self._numbers)
             if number >= _CAPACITY or len(string) > _MAX_BYTES:
                 return -1
@@ -173,12 +173,12 @@ class ScannedSpans(NamedTuple):
         is_span[spans] = True
         which = np.flatnonzero(is_span[self.relevant.span])
         which = which[is_wanted[self.relevant.name[which]]]
-        found: dict[int, dict[str, bytes]] = {span: {} for span in spans}
+        values: dict[int, dict[str, bytes]] = {span: {} for span in spans}
         columns = (column[which].tolist() for column in self.relevant)
         for span, name, begin, end in zip(*columns, strict=True):
             key: str = names[int(name)]
-            found[span][key] = self.scan.data[begin:end]
-        return found
+            values[span][key] = self.scan.data[begin:end]
+        return values
 
 
 def scan_spans(spans: Sequence[bytes], origins: Ints, strings: SpanStrings) -> ScannedSpans:
@@ -262,8 +262,8 @@ def _relevant_attributes(  # noqa: PLR0917 - columns
     return relevant, entries
 
 
-def _joined(heads: Ints, place: Ints, entries: Ints) -> list[bytes]:
-    after = np.cumsum(np.bincount(place, minlength=len(heads)) + 1)
+def _joined(heads: Ints, head_index: Ints, entries: Ints) -> list[bytes]:
+    after = np.cumsum(np.bincount(head_index, minlength=len(heads)) + 1)
     first = np.append(0, after)
     joined = np.empty(len(heads) + len(entries), np.int64)
     is_entry = np.ones(len(joined), np.bool_)

@@ -66,13 +66,13 @@ def _to_columns(
     streams: dict[int, StreamMeasurements] = {}
     intervals: list[tuple[int, SpanInterval]] = []
     is_valid = valid.tolist()
-    chosen = [found for found in parsed.measurements if is_valid[found.row]]
-    measured = np.array([found.row for found in chosen], np.intp)
+    chosen = [measurement for measurement in parsed.measurements if is_valid[measurement.row]]
+    measured = np.array([measurement.row for measurement in chosen], np.intp)
     columns = (column[measured].tolist() for column in (rows["start"], rows["end"], number_of))
-    for found, start, end, number in zip(chosen, *columns, strict=True):
-        result = measure_span(found, start, end)
+    for measurement, start, end, number in zip(chosen, *columns, strict=True):
+        result = measure_span(measurement, start, end)
         if result.start != start:
-            rows["start"][found.row] = result.start
+            rows["start"][measurement.row] = result.start
         intervals += [(number, interval) for interval in result.intervals]
         if result.stream is not None:
             streams[number] = result.stream
