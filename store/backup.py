@@ -68,8 +68,10 @@ def _counts(snapshot: StoreSnapshot) -> Iterator[tuple[tuple[int, str, str], int
 
 
 def _quantiles(snapshot: StoreSnapshot, service: str) -> tuple[float | None, ...]:
-    found = fetch.request_latency(snapshot, Selection(_ALL_TIME.start, _ALL_TIME.end, service=service))
-    return tuple(None if (estimate := found.quantile(each)) is None else estimate.value for each in _QUANTILES)
+    latency = fetch.request_latency(snapshot, Selection(_ALL_TIME.start, _ALL_TIME.end, service=service))
+    return tuple(
+        None if (estimate := latency.quantile(quantile)) is None else estimate.value for quantile in _QUANTILES
+    )
 
 
 def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint) -> list[str]:
@@ -154,10 +156,10 @@ def is_copy_unfinished(engine: sa.Engine) -> bool:
 
 def _source_name(connection: sa.Connection) -> str:
     url, table = connection.engine.url, schema.ledger
-    place = str(Path(url.database or "").resolve()) if url.get_backend_name() == "sqlite" else database.location(url)
+    location = str(Path(url.database or "").resolve()) if url.get_backend_name() == "sqlite" else database.location(url)
     part = connection.execute(sa.select(schema.store.c.last_part)).scalar_one()
     held = connection.execute(sa.select(sa.func.count(), sa.func.sum(table.c.rows), sa.func.sum(table.c.bytes))).one()
-    return f"{place} at {part}, {'/'.join(map(str, held))}"
+    return f"{location} at {part}, {'/'.join(map(str, held))}"
 
 
 def stretches_of(connection: sa.Connection) -> Iterator[Stretch]:
@@ -249,11 +251,11 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
 def copied_tables(connection: sa.Connection) -> list[sa.Table]:
     # Partitions of points are tables, too.
     names = sa.inspect(connection).get_table_names()
-    found = sa.MetaData()
-    found.reflect(
+    metadata = sa.MetaData()
+    metadata.reflect(
         connection, only=[name for name in names if name not in _NOT_COPIED and not name.startswith("points")]
     )
-    return found.sorted_tables
+    return metadata.sorted_tables
 
 
 def _copy_tables(source: sa.Connection, target: sa.Connection) -> None:

@@ -162,8 +162,8 @@ def read_reports(connection: Connection) -> list[Report]:
 
 
 def _vitals(text: str) -> Vitals:
-    found: dict[str, Any] = json.loads(text)
-    known = {each.name: found[each.name] for each in fields(Vitals) if each.name in found}
+    values: dict[str, Any] = json.loads(text)
+    vitals = {field.name: values[field.name] for field in fields(Vitals) if field.name in values}
     for name in ("failing", "file_errors", "greedy"):
-        known[name] = tuple(tuple(each) if isinstance(each, list) else each for each in known.get(name, ()))
-    return Vitals(**known)
+        vitals[name] = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in vitals.get(name, ()))
+    return Vitals(**vitals)

@@ -104,15 +104,17 @@ def add_event(connection: Connection, event: Event) -> None:
     minute = at // _MINUTE_MS * _MINUTE_MS
     names = {"service": storable_name(event.service), "environment": storable_name(event.environment)}
     same = {**names, "kind": event.kind, "key": event.key, "text": event.text}
-    found = connection.execute(
+    existing = connection.execute(
         select(table.c.id, table.c.at)
         .where(*(table.c[name] == value for name, value in same.items()))
         .where(table.c.at >= minute, table.c.at < minute + _MINUTE_MS)
     ).first()
-    if found is None:
+    if existing is None:
         connection.execute(insert(table).values(at=at, link=event.link, **same))
     else:
-        connection.execute(update(table).where(table.c.id == found.id).values(at=max(at, found.at), link=event.link))
+        connection.execute(
+            update(table).where(table.c.id == existing.id).values(at=max(at, existing.at), link=event.link)
+        )
     _bump_revision(connection, same["service"])
 
 
@@ -139,7 +141,7 @@ def _check_line(name: str, text: str, most: int) -> None:
         msg = f"{name} has {len(text)} characters; use at most {most}, and a link for the rest"
         raise ValueError(msg)
     # Cc: line breaks, tabs, NUL and escapes; Zl, Zp: other line breaks; Cs: unpaired surrogates, which databases reject.
-    wrong = next((each for each in text if unicodedata.category(each) in {"Cc", "Zl", "Zp", "Cs"}), None)
+    wrong = next((character for character in text if unicodedata.category(character) in {"Cc", "Zl", "Zp", "Cs"}), None)
     if wrong is not None:
         msg = f"{name} contains the control character {wrong!a}; write one line of plain text"
         raise ValueError(msg)
@@ -154,14 +156,14 @@ def _parse_body(body: bytes | str) -> Mapping[str, Any]:
         msg = f"the body has {len(body)} bytes; {MAX_BODY_BYTES} is the limit; use a link for the rest"
         raise ValueError(msg)
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         msg = f'the body is not valid JSON ({error}); send an object such as {{"text": "…"}}'
         raise ValueError(msg) from error
-    if not isinstance(found, dict):
-        msg = f'the body is {json.dumps(found)[:40]}, not an object; send one such as {{"text": "…"}}'
+    if not isinstance(document, dict):
+        msg = f'the body is {json.dumps(document)[:40]}, not an object; send one such as {{"text": "…"}}'
         raise ValueError(msg)  # noqa: TRY004 - for the sender a wrong type is an invalid value
-    return cast("Mapping[str, Any]", found)
+    return cast("Mapping[str, Any]", document)
 
 
 def _parse_time(value: Any, now: datetime) -> datetime:
@@ -241,8 +243,10 @@ def write_stopped(connection: Connection, stopped: Sequence[StoredLoad]) -> list
     write_loads(connection, silent)
     table = schema.loads
     for service in {storable_name(load.service) for load in silent}:
-        own = (table.c.service == service) & (table.c.phase == STOPPED)
-        surplus = select(table.c.id).where(own).order_by(table.c.ended.desc(), table.c.id.desc()).offset(MAX_STOPPED)
+        of_service = (table.c.service == service) & (table.c.phase == STOPPED)
+        surplus = (
+            select(table.c.id).where(of_service).order_by(table.c.ended.desc(), table.c.id.desc()).offset(MAX_STOPPED)
+        )
         connection.execute(delete(table).where(table.c.id.in_(connection.scalars(surplus.limit(MAX_LOADS // 2)).all())))
         _bump_revision(connection, service)
     return sorted(silent, key=lambda load: load.ended, reverse=True)
@@ -271,9 +275,9 @@ def _heard(connection: Connection, instances: Sequence[str], since: int) -> dict
         return {}
     table = schema.batches
     recent = select(table.c.instance, func.max(table.c.received)).where(table.c.received >= since)
-    found = connection.execute(recent.where(table.c.instance != "").group_by(table.c.instance))
+    rows = connection.execute(recent.where(table.c.instance != "").group_by(table.c.instance))
     wanted = {*map(storable_name, instances)}
-    return {instance: at for instance, at in found if instance in wanted}
+    return {instance: at for instance, at in rows if instance in wanted}
 
 
 def _load_row(load: StoredLoad) -> dict[str, str | int]:

@@ -52,8 +52,8 @@ class StoreExport:
             if stretch.start < stop:
                 table = self._points.load(connection, stretch.tier, stretch.start, stop)
                 # Negative metric codes are totals of series that are exported individually.
-                own = sorted(sum_rows(table.where(table.metric > 0), stretch.tier, 0))
-                keys = {row.stage for row in own if _NAMES[row.metric] == names.PROFILE_TIME}
+                rows = sorted(sum_rows(table.where(table.metric > 0), stretch.tier, 0))
+                keys = {row.stage for row in rows if _NAMES[row.metric] == names.PROFILE_TIME}
                 texts = profile.read_stacks(connection, sorted(keys))
                 yield [
                     ExportedHistogram(
@@ -64,16 +64,16 @@ class StoreExport:
                         row.tier,
                         histogram,
                     )
-                    for row, histogram in zip(own, histograms_of(own), strict=True)
+                    for row, histogram in zip(rows, histograms_of(rows), strict=True)
                 ]
 
     def traces(self) -> Iterator[KeptTrace]:
         table = schema.traces
         wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
         for trace_id, span_id in self._snapshot.connection.execute(wanted).all():
-            found = traces.find_trace(self._snapshot, f"{trace_id}-{span_id}")
-            if found is not None:
-                yield found
+            trace = traces.find_trace(self._snapshot, f"{trace_id}-{span_id}")
+            if trace is not None:
+                yield trace
 
     def dropped(self) -> int:
         batches = schema.batches
@@ -90,8 +90,8 @@ def open_export(store: Store) -> Generator[StoreExport]:
 
 def _series(connection: Connection) -> dict[int, Series]:
     table = schema.series
-    found = connection.execute(select(table.c.id, *(table.c[name] for name in schema.DIMENSIONS)))
-    return {number: Series(*names) for number, *names in found}
+    rows = connection.execute(select(table.c.id, *(table.c[name] for name in schema.DIMENSIONS)))
+    return {number: Series(*names) for number, *names in rows}
 
 
 def _finest_until(connection: Connection) -> dict[int, int]:

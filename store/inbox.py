@@ -74,7 +74,7 @@ Fold: TypeAlias = Callable[[AggregationInput], AggregationResult]
 
 def put_spans(connection: Connection, spans: Sequence[bytes], now: int) -> None:
     """Write each of the encoded *spans* as a parcel received at *now*, in Unix seconds."""
-    _insert_parcels(connection, [Parcel(now, counted=False, spans=each) for each in spans])
+    _insert_parcels(connection, [Parcel(now, counted=False, spans=encoded) for encoded in spans])
 
 
 def read_backlog(connection: Connection) -> InboxBacklog:
@@ -115,11 +115,11 @@ def read_delivery(connection: Connection, now: int, max_bytes: int) -> Aggregati
 
 def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
     table = schema.inbox
-    found = sum(
+    count = sum(
         connection.execute(select(func.count()).select_from(table).where(table.c.id.in_(some))).scalar_one()
         for some in _id_chunks(numbers)
     )
-    return found == len(numbers)
+    return count == len(numbers)
 
 
 def replace_parcels(connection: Connection, result: AggregationResult) -> None:

@@ -67,8 +67,8 @@ class PointTable(Columnar):
 
     def of_stages(self, wanted: Callable[[str], bool]) -> Bools:
         """Return a mask of the points whose stage is *wanted*; shape (n,)."""
-        present, place = np.unique(self.stage, return_inverse=True)
-        return np.array([wanted(self.stages[number]) for number in present.tolist()], np.bool_)[place]
+        present, index = np.unique(self.stage, return_inverse=True)
+        return np.array([wanted(self.stages[number]) for number in present.tolist()], np.bool_)[index]
 
     def added_up(self, width: int) -> PointTable:
         """Return the sums by key in buckets of time of *width* seconds, sorted by service, metric and bucket."""
@@ -106,7 +106,7 @@ class PointTable(Columnar):
         edges = np.concatenate(([0], np.flatnonzero(changed) + 1, [len(self)]))
         offsets = self.histograms.buckets.offsets
         few = np.diff(edges) < MIN_BLOCK_POINTS
-        found = self.where(np.repeat(few, np.diff(edges))).rows(tier, part) if few.any() else []
+        rows = self.where(np.repeat(few, np.diff(edges))).rows(tier, part) if few.any() else []
         columns, pack = self._block_columns(), zstandard.ZstdCompressor(level=_LEVEL).compress
         for start, stop in zip(edges[:-1][~few].tolist(), edges[1:][~few].tolist(), strict=True):
             for number, low in enumerate(range(start, stop, MAX_BLOCK_POINTS)):
@@ -115,13 +115,13 @@ class PointTable(Columnar):
                 buckets = slice(int(offsets[low]), int(offsets[points.stop]))
                 blob = _FORMAT_BYTE + pack(self._encode_block(columns, points, buckets))
                 total = float(self.histograms.sum[points].sum())
-                found.append(PointRow(tier, *key, 0, points.stop - low, self._count(points, buckets), total, blob))
-        return sorted(found)
+                rows.append(PointRow(tier, *key, 0, points.stop - low, self._count(points, buckets), total, blob))
+        return sorted(rows)
 
     def _count(self, points: slice, buckets: slice) -> int:
         counts = (self.histograms.zero[points], self.histograms.buckets.amount[buckets])
-        is_valid = sum(float(each.sum(dtype=np.float64)) for each in counts) <= MAX_COUNT
-        return sum(int(each.sum()) for each in counts) if is_valid else MAX_COUNT
+        is_valid = sum(float(amounts.sum(dtype=np.float64)) for amounts in counts) <= MAX_COUNT
+        return sum(int(amounts.sum()) for amounts in counts) if is_valid else MAX_COUNT
 
     def _block_columns(self) -> Mapping[str, NDArray[np.generic]]:
         buckets = self.histograms.buckets
@@ -137,10 +137,10 @@ class PointTable(Columnar):
         }
 
     def _encode_block(self, columns: Mapping[str, NDArray[np.generic]], points: slice, buckets: slice) -> bytes:
-        present, place = np.unique(self.stage[points], return_inverse=True)
+        present, index = np.unique(self.stage[points], return_inverse=True)
         names = json.dumps([self.stages[number] for number in present.tolist()]).encode()
         packed = [
-            _smallest(place if name == "stage" else columns[name][buckets if name in _BUCKET_COLUMNS else points])
+            _smallest(index if name == "stage" else columns[name][buckets if name in _BUCKET_COLUMNS else points])
             for name in BLOCK_COLUMNS
         ]
         letters = "".join(_LETTERS[column.dtype] for column in packed).encode()
@@ -204,25 +204,25 @@ def decode_block(blob: bytes, stages: dict[str, int]) -> tuple[Ints, Ints, Histo
         points, buckets, size, letters = _HEAD.unpack_from(data)
         at = _HEAD.size + size
         numbers = [stages.setdefault(name, len(stages)) for name in json.loads(data[_HEAD.size : at])]
-        found: dict[str, NDArray[np.generic]] = {}
+        columns: dict[str, NDArray[np.generic]] = {}
         for name, letter in zip(BLOCK_COLUMNS, letters.decode(), strict=True):
             kind, count = _TYPES[letter], buckets if name in _BUCKET_COLUMNS else points
-            found[name] = np.frombuffer(data, kind, count, at)
+            columns[name] = np.frombuffer(data, kind, count, at)
             at += count * kind.itemsize
-        lengths = found["lengths"].astype(np.int64)
+        lengths = columns["lengths"].astype(np.int64)
         offsets = offsets_of(lengths)
         if offsets[-1] != buckets or at != len(data):
             _raise_damaged()
-        stage = np.array(numbers, np.int64)[found["stage"].astype(np.int64)]
+        stage = np.array(numbers, np.int64)[columns["stage"].astype(np.int64)]
     except (ValueError, IndexError, KeyError, TypeError, struct.error, zstandard.ZstdError) as error:
         _raise_damaged(error)
     histograms = HistogramArrays(
-        found["scale"].astype(np.int64),
-        found["zero"].astype(np.int64),
-        found["sum"].astype(np.float64),
-        Buckets.of_gaps(found["gap"].astype(np.int64), offsets, found["amount"].astype(np.int64)),
+        columns["scale"].astype(np.int64),
+        columns["zero"].astype(np.int64),
+        columns["sum"].astype(np.float64),
+        Buckets.of_gaps(columns["gap"].astype(np.int64), offsets, columns["amount"].astype(np.int64)),
     )
-    return found["series"].astype(np.int64), stage, histograms
+    return columns["series"].astype(np.int64), stage, histograms
 
 
 def _raise_damaged(error: Exception | None = None) -> NoReturn:

@@ -53,10 +53,10 @@ class PointColumns(Columnar):
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> PointColumns:
-        known: dict[tuple[Series, str, str], Identity] = {}
+        identities: dict[tuple[Series, str, str], Identity] = {}
         keys = [(point.series, point.metric, point.stage) for point in points]
         return cls(
-            [known.setdefault(key, Identity(*key)) for key in keys],
+            [identities.setdefault(key, Identity(*key)) for key in keys],
             np.array([point.at for point in points], np.int64),
             HistogramArrays.of([point.histogram for point in points]),
         )

@@ -51,8 +51,10 @@ class ClosedPoints(WrappedPoints):
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        closed = [each for each in segments if _is_cached(each)]
-        yield from self._points.read(connection, question, [each for each in segments if each not in closed], steps)
+        closed = [candidate for candidate in segments if _is_cached(candidate)]
+        yield from self._points.read(
+            connection, question, [candidate for candidate in segments if candidate not in closed], steps
+        )
         selection = replace(question.selection, start=_ANY_TIME, end=_ANY_TIME)
         about = replace(question, selection=selection, metrics=tuple(question.metrics))
         width = None if steps is None else steps.width
@@ -65,15 +67,15 @@ class ClosedPoints(WrappedPoints):
 
         for segment, version in zip(closed, _versions(connection, closed), strict=True):
             # The same steps for every window, whose start moves.
-            own = None if width is None else Steps(floor_to(segment.start, width), width)
+            segment_steps = None if width is None else Steps(floor_to(segment.start, width), width)
 
-            def read(segment: Segment = segment, own: Steps | None = own) -> Columns:
-                pieces = self._points.read(connection, question, [segment], own)
-                return sum_points(join_columns(list(pieces)), own, apart=question.by is not None)
+            def read(segment: Segment = segment, steps_of: Steps | None = segment_steps) -> Columns:
+                pieces = self._points.read(connection, question, [segment], steps_of)
+                return sum_points(join_columns(list(pieces)), steps_of, apart=question.by is not None)
 
             every = self._of_all_services(about, segment, version) if steps is None else None
             if every is None:
-                yield self._cache.get((about, segment, own), version, read)
+                yield self._cache.get((about, segment, segment_steps), version, read)
             else:
                 yield every.where(np.isin(every.series, ids())).without_unused_stages()
 
@@ -83,10 +85,10 @@ class ClosedPoints(WrappedPoints):
         if not is_of_service or about.by == "series" or about.counts_only or about.prefix:
             return None
         whole = replace(about, selection=others, metrics=BREAKDOWN_METRICS, by="total")
-        found: Columns | None = self._cache.known((whole, segment, None), version)
-        if found is None or not set(about.metrics) <= set(BREAKDOWN_METRICS):
+        columns: Columns | None = self._cache.known((whole, segment, None), version)
+        if columns is None or not set(about.metrics) <= set(BREAKDOWN_METRICS):
             return None
-        return found.where(np.isin(found.metric, [schema.METRIC_CODES[name] for name in about.metrics]))
+        return columns.where(np.isin(columns.metric, [schema.METRIC_CODES[name] for name in about.metrics]))
 
 
 def _is_cached(segment: Segment) -> bool:
@@ -98,12 +100,12 @@ def _versions(connection: Connection, segments: Sequence[Segment]) -> list[Hasha
         return []
     generation = database.generation(connection)
     parts = [
-        f"SELECT {place}, sum(rows), sum(bytes), {generation} FROM ledger WHERE tier = {tier_code(segment.tier)} "  # noqa: S608 - numbers only
+        f"SELECT {number}, sum(rows), sum(bytes), {generation} FROM ledger WHERE tier = {tier_code(segment.tier)} "  # noqa: S608 - numbers only
         f"AND slot >= {floor_to(segment.start, schema.SLOT_SECONDS[segment.tier])} "
         f"AND slot < {ceil_to(segment.end, schema.SLOT_SECONDS[segment.tier])}"
-        for place, segment in enumerate(segments)
+        for number, segment in enumerate(segments)
     ]
-    return [tuple(found) for _, *found in sorted(connection.execute(text(" UNION ALL ".join(parts))).all())]
+    return [tuple(version) for _, *version in sorted(connection.execute(text(" UNION ALL ".join(parts))).all())]
 
 
 @dataclass(slots=True)
@@ -129,14 +131,14 @@ class QueryCache:
         """
         with self._lock:
             entry = self._entries.get(key)
-            known = entry is not None and entry.revision == revision
-            if entry is None or not known:
+            is_current = entry is not None and entry.revision == revision
+            if entry is None or not is_current:
                 entry = _CachedResult(revision, Future())
                 self._forget(key)
                 self._entries[key] = entry
                 self._bytes += entry.size
             self._entries.move_to_end(key)
-        if not known:
+        if not is_current:
             self._compute(key, entry, compute)
         return entry.future.result()
 
@@ -150,7 +152,7 @@ class QueryCache:
 
     def _compute(self, key: Hashable, entry: _CachedResult, compute: Callable[[], Any]) -> None:
         try:
-            found = compute()
+            result = compute()
         except BaseException as error:
             with self._lock:
                 if self._entries.get(key) is entry:
@@ -160,23 +162,23 @@ class QueryCache:
         with self._lock:
             if self._entries.get(key) is entry:
                 # A key has texts of the reader, such as filters.
-                grown = _estimated_bytes(found) + len(repr(key)) - entry.size
+                grown = _estimated_bytes(result) + len(repr(key)) - entry.size
                 entry.size += grown
                 self._bytes += grown
                 while self._bytes > self._most_bytes and len(self._entries) > 1:
                     self._forget(next(iter(self._entries)))
-        entry.future.set_result(found)
+        entry.future.set_result(result)
 
     def _forget(self, key: Hashable) -> None:
         forgotten = self._entries.pop(key, None)
         self._bytes -= forgotten.size if forgotten else 0
 
 
-def _estimated_bytes(found: Any) -> int:
-    if isinstance(found, bytes):
-        return _SMALL_BYTES + len(found)
-    if hasattr(found, "nbytes"):
-        return _SMALL_BYTES + found.nbytes
-    if hasattr(found, "memory_usage"):
-        return _SMALL_BYTES + int(found.memory_usage().sum())
-    return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only the number of elements matters
+def _estimated_bytes(result: Any) -> int:
+    if isinstance(result, bytes):
+        return _SMALL_BYTES + len(result)
+    if hasattr(result, "nbytes"):
+        return _SMALL_BYTES + result.nbytes
+    if hasattr(result, "memory_usage"):
+        return _SMALL_BYTES + int(result.memory_usage().sum())
+    return _SMALL_BYTES * max(len(result), 1) if isinstance(result, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only the number of elements matters

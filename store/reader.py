@@ -103,25 +103,25 @@ def filtered_engine(engine: sa.Engine, environments: frozenset[str]) -> sa.Engin
 
 
 def _visible_rows(environments: frozenset[str]) -> dict[sa.Table, sa.FromClause]:
-    own = sorted(environments)
+    visible = sorted(environments)
     series, loads, traces = schema.series, schema.loads, schema.traces
     services, events, batches = schema.services, schema.events, schema.batches
-    series_ids = sa.select(series.c.id).where(series.c.environment.in_(own))
+    series_ids = sa.select(series.c.id).where(series.c.environment.in_(visible))
     # Counts, names and revisions of a service include its other environments only if it has some of these as well.
-    service_ids = sa.select(series.c.service_id).where(series.c.environment.in_(own))
-    instances = sa.select(loads.c.instance).where(loads.c.environment.in_(own))
+    service_ids = sa.select(series.c.service_id).where(series.c.environment.in_(visible))
+    instances = sa.select(loads.c.instance).where(loads.c.environment.in_(visible))
     conditions = {
-        series: series.c.environment.in_(own),
-        loads: loads.c.environment.in_(own),
+        series: series.c.environment.in_(visible),
+        loads: loads.c.environment.in_(visible),
         traces: traces.c.series_id.in_(series_ids),
         services: services.c.id.in_(service_ids),
         # An event without an environment is about all environments of its service.
         events: sa.or_(
-            events.c.environment.in_([name for name in own if name]),
+            events.c.environment.in_([name for name in visible if name]),
             sa.and_(
                 events.c.environment == "",
-                events.c.service.in_(sa.select(series.c.service).where(series.c.environment.in_(own))),
-                events.c.service.not_in(sa.select(series.c.service).where(series.c.environment.not_in(own))),
+                events.c.service.in_(sa.select(series.c.service).where(series.c.environment.in_(visible))),
+                events.c.service.not_in(sa.select(series.c.service).where(series.c.environment.not_in(visible))),
             ),
         ),
         batches: batches.c.instance.in_(instances),
@@ -179,13 +179,13 @@ class RoutePoints(WrappedPoints):
     def read(
         self, connection: sa.Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        found = super().read(connection, question, segments, steps)
-        return found if self._changed(question) is question else map(_as_requests, found)
+        columns = super().read(connection, question, segments, steps)
+        return columns if self._changed(question) is question else map(_as_requests, columns)
 
     def read_each(
         self, connection: sa.Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        changed = [place for place, (question, _) in enumerate(asked) if self._changed(question) is not question]
+        changed = [index for index, (question, _) in enumerate(asked) if self._changed(question) is not question]
         for columns in super().read_each(connection, asked):
             yield _as_requests(columns, np.isin(columns.series, changed)) if changed else columns
 

@@ -43,8 +43,8 @@ def unpack_attributes(packed: bytes) -> dict[str, Any]:
     document = _decompress(packed).decode()
     # They come after the spans, and have no objects inside; a root attribute that is called "attributes" is found instead.
     after = document[document.rfind('"attributes":') + len('"attributes":') :].lstrip()
-    found = _decode_json(after)[0]
-    return found if isinstance(found, dict) else json.loads(document)["attributes"]
+    attributes = _decode_json(after)[0]
+    return attributes if isinstance(attributes, dict) else json.loads(document)["attributes"]
 
 
 def visible_trace(packed: bytes, environments: frozenset[str]) -> bytes:
@@ -53,10 +53,10 @@ def visible_trace(packed: bytes, environments: frozenset[str]) -> bytes:
     # Parsing takes most of the time, and most documents have only parts of their own service.
     if f'"{SERVICE_NAME}"'.encode() not in document:
         return packed
-    found = json.loads(document)
-    found["spans"] = [_visible_span(span, environments) for span in found["spans"]]
+    trace = json.loads(document)
+    trace["spans"] = [_visible_span(span, environments) for span in trace["spans"]]
     # Not compressed, because only the reader of this moment gets it.
-    return zlib.compress(encode_json(found).encode(), 0)
+    return zlib.compress(encode_json(trace).encode(), 0)
 
 
 def _visible_span(span: dict[str, Any], environments: frozenset[str]) -> dict[str, Any]:

@@ -113,8 +113,8 @@ class PointKeys:
         self._columns = array("q")
 
     def find(self, identities: Sequence[Hashable]) -> _Ints:
-        known = self.known.get
-        return np.fromiter([known(identity, -1) for identity in identities], np.int64, len(identities))
+        key_of = self.known.get
+        return np.fromiter([key_of(identity, -1) for identity in identities], np.int64, len(identities))
 
     def columns(self, numbers: _Ints) -> tuple[_Ints, _Ints, _Ints, _Ints]:
         service, metric, series, stage = np.array(self._columns, np.int64).reshape(-1, 4)[numbers].T.copy()
@@ -125,10 +125,10 @@ class PointKeys:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            place = self._stage_numbers.setdefault(stage, len(self.stages))
-            if place == len(self.stages):
+            stage_number = self._stage_numbers.setdefault(stage, len(self.stages))
+            if stage_number == len(self.stages):
                 self.stages.append(stage)
-            self._columns.extend((service_id, metric, series_id, place))
+            self._columns.extend((service_id, metric, series_id, stage_number))
         return number
 
     def remember(self, identity: Hashable, number: int) -> None:
@@ -178,10 +178,10 @@ class SeriesIndex:
     def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
         """Return the ids of *series*, merged where a cap is reached; a new series is first seen at *at*, in Unix seconds."""
         capped = self._capped.get(series) or self._capped_series(series)
-        known = self._series.get(capped)
-        if known is None:
-            known = self._series[capped] = self._insert(connection, capped, at)
-        return known
+        series_id = self._series.get(capped)
+        if series_id is None:
+            series_id = self._series[capped] = self._insert(connection, capped, at)
+        return series_id
 
     def is_final(self, series: Series) -> bool:
         return series in self._capped
@@ -207,10 +207,10 @@ class SeriesIndex:
         if hour > self._places_hour:
             self._places.clear()
             self._places_hour = hour
-        name, known = storable_name(name), self._places[service_id]
-        if name not in known and len(known) >= MAX_PLACES:
+        name, replicas = storable_name(name), self._places[service_id]
+        if name not in replicas and len(replicas) >= MAX_PLACES:
             return hardware_key(split_hardware_key(name)[0], OTHER)
-        known.add(name)
+        replicas.add(name)
         return name
 
     def attribute(self, service_id: int, key: str, at: int) -> str:
@@ -220,10 +220,10 @@ class SeriesIndex:
             self._attributes.clear()
             self._attributes_hour = hour
         name, value = split_attribute_key(storable_name(key))
-        known = self._attributes[service_id]
-        if name not in known and len(known) >= MAX_ATTRIBUTES:
+        attributes = self._attributes[service_id]
+        if name not in attributes and len(attributes) >= MAX_ATTRIBUTES:
             return attribute_key(OTHER, OTHER)
-        values = known.setdefault(name, set())
+        values = attributes.setdefault(name, set())
         if value not in values and len(values) >= MAX_ATTRIBUTE_VALUES:
             return attribute_key(name, OTHER)
         values.add(value)
@@ -231,9 +231,9 @@ class SeriesIndex:
 
     def replica_stage(self, connection: Connection, service_id: int, key: str, at: int) -> str:
         """Return the key under which the time of a replica in a stage is counted; see `attribute` for its place."""
-        stage, place = split_replica_stage_key(key)
-        _, place = split_attribute_key(self.attribute(service_id, attribute_key(REPLICA.key, place), at))
-        return replica_stage_key(self.stage(connection, service_id, stage), place)
+        stage, replica = split_replica_stage_key(key)
+        _, replica = split_attribute_key(self.attribute(service_id, attribute_key(REPLICA.key, replica), at))
+        return replica_stage_key(self.stage(connection, service_id, stage), replica)
 
     def stack(self, connection: Connection, service_id: int, key: str, at: int) -> str:
         hour, day = at // _STACK_SECONDS, at // _DAY_SECONDS
@@ -244,10 +244,10 @@ class SeriesIndex:
             self._written_stacks.clear()
             self._stacks_day = day
         stage, _, text = key.partition(";")
-        name, known = hash_of_stack(text := storable(text)), self._stacks[service_id]
-        if name not in known and len(known) >= MAX_STACKS:
+        name, stacks = hash_of_stack(text := storable(text)), self._stacks[service_id]
+        if name not in stacks and len(stacks) >= MAX_STACKS:
             name = hash_of_stack(text := _OTHER_STACK)
-        known.add(name)
+        stacks.add(name)
         if self._written_stacks.get((service_id, name), -1) < day:
             _write_stack(connection, service_id, (name, text), day * _DAY_SECONDS)
             self._written_stacks[service_id, name] = day
@@ -255,13 +255,13 @@ class SeriesIndex:
 
     def _custom_stage(self, connection: Connection, service_id: int, stage: str) -> str:
         stage = storable_name(stage)
-        known = self._stages[service_id]
-        if stage in known:
+        stages = self._stages[service_id]
+        if stage in stages:
             return stage
-        if len(known) >= self._caps.custom_stages:
+        if len(stages) >= self._caps.custom_stages:
             return OTHER
         connection.execute(insert(schema.stages).values(service_id=service_id, stage=stage))
-        known.add(stage)
+        stages.add(stage)
         return stage
 
     def refresh(self, connection: Connection, generation: ColumnElement[str]) -> None:
@@ -339,9 +339,9 @@ class SeriesIndex:
         return capped
 
     def _admit(self, service: str, dimension: str, value: str, cap: int) -> str:
-        known = self._values[service, dimension]
-        if value in known or len(known) < cap:
-            known.add(value)
+        values = self._values[service, dimension]
+        if value in values or len(values) < cap:
+            values.add(value)
             return value
         # An unknown value stays unknown: the empty string does not count towards the cap.
         return value and OTHER

@@ -120,7 +120,7 @@ class Columns(Columnar):
     def without_unused_stages(self) -> Columns:
         """Return the points with `stages` reduced to those that occur; each takes a row of every table."""
         used, stage = np.unique(self.stage, return_inverse=True)
-        return replace(self, stage=stage, stages=tuple(self.stages[each] for each in used.tolist()))
+        return replace(self, stage=stage, stages=tuple(self.stages[number] for number in used.tolist()))
 
 
 NO_POINTS = Columns(
@@ -223,8 +223,8 @@ class StageCounts:
         return Estimate(bucket_middle(bucket, self.scale), *bucket_bounds(bucket, self.scale))
 
 
-def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints]:
-    """Sum the buckets of *columns* into *n_rows* rows at *scale*, each point into its *place*.
+def bucket_table(columns: Columns, row: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints]:
+    """Sum the buckets of *columns* into *n_rows* rows at *scale*, each point into its *row*.
 
     Returns the non-empty buckets, ascending, shape (k,); and the table of sums, shape (n_rows, k).
     """
@@ -236,7 +236,7 @@ def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tupl
     filled = np.flatnonzero(present)
     position = np.cumsum(present) - 1
     amount = np.zeros(n_rows * len(filled), np.int64)
-    np.add.at(amount, np.repeat(place, lengths) * len(filled) + position[index - low], columns.buckets.amount)
+    np.add.at(amount, np.repeat(row, lengths) * len(filled) + position[index - low], columns.buckets.amount)
     return filled + low, amount.reshape(n_rows, len(filled))
 
 
@@ -321,7 +321,7 @@ class WrappedPoints:
     def read_each(
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        return self._points.read_each(connection, [(self._changed(each), segments) for each, segments in asked])
+        return self._points.read_each(connection, [(self._changed(question), segments) for question, segments in asked])
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         return self._points.seen(connection, self._changed(question), segments)

@@ -106,10 +106,10 @@ def _read_only_url(database_url: str) -> str:
     engine = database.open_engine(url)
     try:
         with database.reading(engine) as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
+            revision = MigrationContext.configure(connection).get_current_revision()
     finally:
         engine.dispose()
-    return url if found == head else ""
+    return url if revision == head else ""
 
 
 def _is_writable(path: Path) -> bool:

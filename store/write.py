@@ -110,11 +110,11 @@ def _storable_trace(trace: KeptTrace) -> KeptTrace:
 
 def _is_new(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
     table = schema.batches
-    known = set(connection.scalars(select(table.c.id).where(table.c.id.in_([batch.id for batch in batches]))))
+    stored = set(connection.scalars(select(table.c.id).where(table.c.id.in_([batch.id for batch in batches]))))
     fresh: list[bool] = []
     for batch in batches:
-        fresh.append(batch.id not in known)
-        known.add(batch.id)
+        fresh.append(batch.id not in stored)
+        stored.add(batch.id)
     return fresh
 
 
@@ -135,16 +135,16 @@ def _finest_table(connection: Connection, points: PointColumns, index: SeriesInd
     keys = index.keys
     key = keys.find(points.identities)
     # In the order of arrival: if a cap does not allow all series, the first ones are counted under their own names.
-    for place in np.flatnonzero(key < 0).tolist():
-        key[place] = _find_key(connection, points.identities[place], index, int(bucket[place]))
+    for row in np.flatnonzero(key < 0).tolist():
+        key[row] = _find_key(connection, points.identities[row], index, int(bucket[row]))
     service, metric, series, stage = keys.columns(key)
     table = PointTable(service, metric, bucket, series, stage, points.histograms, keys.stages)
     return table.added_up(schema.FINEST)
 
 
 def _find_key(connection: Connection, about: Identity, index: SeriesIndex, at: int) -> int:
-    if (known := index.keys.known.get(about)) is not None:
-        return known
+    if (key := index.keys.known.get(about)) is not None:
+        return key
     interned = index.intern(connection, about.series, at)
     stage = _row_stage(connection, about, interned.service_id, index, at)
     number = index.keys.add(interned.service_id, schema.METRIC_CODES[about.metric], interned.series_id, stage)
@@ -169,9 +169,9 @@ def _row_stage(connection: Connection, about: Identity, service_id: int, index: 
 
 
 def _rows_by_tier(
-    table: PointTable, points: Points, index: SeriesIndex, part: int, known: Sequence[schema.Tier]
+    table: PointTable, points: Points, index: SeriesIndex, part: int, tiers: Sequence[schema.Tier]
 ) -> list[PointRow]:
-    finest, *coarser = known
+    finest, *coarser = tiers
     rows = points.finest_rows(table.where(table.bucket >= finest.kept_from), part)
     for tier in coarser:
         late = table.where((tier.kept_from <= table.bucket) & (table.bucket < tier.watermark))
@@ -195,12 +195,14 @@ def _insert_traces(
         return []
     table = schema.traces
     ids = list({trace.trace_id for trace in traces})
-    known: set[tuple[str, str]] = set()
+    stored: set[tuple[str, str]] = set()
     for first in range(0, len(ids), _IDS_AT_ONCE):
         some = table.c.trace_id.in_(ids[first : first + _IDS_AT_ONCE])
-        known |= {(row[0], row[1]) for row in connection.execute(select(table.c.trace_id, table.c.span_id).where(some))}
+        stored |= {
+            (row[0], row[1]) for row in connection.execute(select(table.c.trace_id, table.c.span_id).where(some))
+        }
     named = {(trace.trace_id, trace.span_id): trace for trace in traces}
-    fresh = {name: trace for name, trace in named.items() if name not in known}
+    fresh = {name: trace for name, trace in named.items() if name not in stored}
     owners: list[SeriesNumbers] = []
     rows: list[_TraceRow] = []
     pack = records.trace_packer()

@@ -91,19 +91,19 @@ _CLUSTER_SETTINGS = {
 class ClickHouseServer:
     """A ClickHouse server, cluster or embedded directory. Thread-safe."""
 
-    def __init__(self, client: Client, url: URL, place: TableLocation) -> None:
+    def __init__(self, client: Client, url: URL, tables: TableLocation) -> None:
         self._client = client
         self._url = url
-        self.place = place
+        self.place = tables
 
     @classmethod
     def open(cls, url: URL) -> ClickHouseServer:
         options = {name: str(value) for name, value in url.query.items() if name not in {"cluster", "ttl"}}
         cluster = url.query.get("cluster")
-        place = TableLocation(url.database or _DATABASE, str(cluster) if cluster else None)
+        tables = TableLocation(url.database or _DATABASE, str(cluster) if cluster else None)
         settings = _SETTINGS | (_CLUSTER_SETTINGS if cluster else {})
         with _explain_errors(url, "cannot open"):
-            return cls(_client(url, options, settings), url, place)
+            return cls(_client(url, options, settings), url, tables)
 
     def check(self) -> None:
         self.command("SELECT 1", "cannot reach")
@@ -253,8 +253,8 @@ class ClickHousePoints:
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
         for number, (question, segments) in enumerate(asked):
-            for found in self.read(connection, replace(question, by=None), segments, None):
-                yield replace(found, series=np.full(len(found), number))
+            for columns in self.read(connection, replace(question, by=None), segments, None):
+                yield replace(columns, series=np.full(len(columns), number))
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         where = _where_clause(connection, question, segments)
@@ -282,11 +282,11 @@ class ClickHousePoints:
         if not stages:
             return PointTable.of(())
         what = f"{', '.join(_NUMBER_COLUMNS)}, {sql.stage_column(stages)}, gaps, amounts"
-        found = self.server.table(sql.select_query(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
-        plain = {name: column.tolist() for name, column in found.items() if name in _NUMBER_COLUMNS}
+        table = self.server.table(sql.select_query(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
+        plain = {name: column.tolist() for name, column in table.items() if name in _NUMBER_COLUMNS}
         plain["tier"] = [tier] * len(plain["tier"])
-        plain["stage"] = [stages[place - 1] for place in found["place"].tolist()]
-        blobs = encode_buckets(_buckets(found["gaps.lengths"], found["gaps"], found["amounts"]))
+        plain["stage"] = [stages[number - 1] for number in table["place"].tolist()]
+        blobs = encode_buckets(_buckets(table["gaps.lengths"], table["gaps"], table["amounts"]))
         return PointTable.of(PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True))
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
@@ -346,8 +346,8 @@ class ClickHousePoints:
         self._owner = owner
 
     def _stages(self, where: str) -> list[str]:
-        found = self.server.rows(sql.select_query("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
-        return [row[0] for row in found]
+        rows = self.server.rows(sql.select_query("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
+        return [row[0] for row in rows]
 
     def _insert(self, change: PreparedWrite) -> None:
         *plain, blobs = zip(*database.stored_rows(change.rows), strict=True)
@@ -368,22 +368,22 @@ class ClickHousePoints:
 
 
 def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
-    place = server.place
-    which = f"database = {sql.quote_text(place.database)} AND name = {sql.quote_text(place.local_name)}"
-    found = server.rows(sql.select_query("comment, engine_full", "system.tables", which))
-    if not found:
-        for statement in sql.create_statements(place, ttl):
+    tables = server.place
+    which = f"database = {sql.quote_text(tables.database)} AND name = {sql.quote_text(tables.local_name)}"
+    rows = server.rows(sql.select_query("comment, engine_full", "system.tables", which))
+    if not rows:
+        for statement in sql.create_statements(tables, ttl):
             server.command(statement, "cannot make the tables of")
         return
-    comment, engine = found[0]
+    comment, engine = rows[0]
     if comment != f"{sql.COMMENT}{sql.VERSION}":
         msg = (
-            f"cannot open {server.location()}: its table {place.local} is not of this version ({comment!r}); upgrade Stagelens, "
+            f"cannot open {server.location()}: its table {tables.local} is not of this version ({comment!r}); upgrade Stagelens, "
             "or use another database"
         )
         raise StoreError(msg)
     if (ttl not in engine) if ttl else (" TTL " in engine):
-        server.command(sql.ttl_statement(place, ttl))
+        server.command(sql.ttl_statement(tables, ttl))
 
 
 def _where_clause(connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> str | None:

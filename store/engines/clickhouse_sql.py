@@ -92,9 +92,9 @@ class _NativeReader:
         return self._data[self._at - size : self._at].decode()
 
     def numbers(self, kind: np.dtype[Any], count: int) -> Array:
-        found = np.frombuffer(self._data, kind, count, self._at)
-        self._at += found.nbytes
-        return found
+        numbers = np.frombuffer(self._data, kind, count, self._at)
+        self._at += numbers.nbytes
+        return numbers
 
 
 def _encode_text(value: str) -> bytes:
@@ -196,7 +196,7 @@ def time_to_live(retention: Retention) -> str:
     return f"toDateTime(bucket) + toIntervalSecond({_by_tier(seconds)})"
 
 
-def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
+def create_statements(tables: TableLocation, ttl: str | None) -> list[str]:
     """Return the statements that create the database and its tables if they do not exist."""
     columns = ", ".join(f"{name} {kind} CODEC({codec})" for name, kind, codec in COLUMNS)
     slot = f"intDiv(bucket, {_by_tier([FREED_SECONDS[tier] for tier in schema.TIERS])})"
@@ -206,26 +206,24 @@ def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
         "materialize_ttl_recalculate_only": 1,
         "non_replicated_deduplication_window": _REMEMBERED_INSERTS,
     }
-    database = f"CREATE DATABASE IF NOT EXISTS {quote_name(place.database)}{place.everywhere}"
+    database = f"CREATE DATABASE IF NOT EXISTS {quote_name(tables.database)}{tables.everywhere}"
     rows = (
-        f"CREATE TABLE IF NOT EXISTS {place.local}{place.everywhere} ({columns}) "
-        f"ENGINE = {'ReplicatedMergeTree' if place.cluster else 'MergeTree'} "
+        f"CREATE TABLE IF NOT EXISTS {tables.local}{tables.everywhere} ({columns}) "
+        f"ENGINE = {'ReplicatedMergeTree' if tables.cluster else 'MergeTree'} "
         f"PARTITION BY (tier, {slot}) ORDER BY (tier, service_id, metric, bucket, series_id, stage) "
         f"{f'TTL {ttl} ' if ttl else ''}"
         f"SETTINGS {', '.join(f'{name} = {value}' for name, value in settings.items())} "
         f"COMMENT {quote_text(f'{COMMENT}{VERSION}')}"
     )
-    if not place.cluster:
+    if not tables.cluster:
         return [database, rows]
-    target = f"{quote_text(place.cluster)}, {quote_text(place.database)}, {place.local_name}, cityHash64(series_id)"
-    over_all = (
-        f"CREATE TABLE IF NOT EXISTS {place.points}{place.everywhere} AS {place.local} ENGINE = Distributed({target})"
-    )
+    target = f"{quote_text(tables.cluster)}, {quote_text(tables.database)}, {tables.local_name}, cityHash64(series_id)"
+    over_all = f"CREATE TABLE IF NOT EXISTS {tables.points}{tables.everywhere} AS {tables.local} ENGINE = Distributed({target})"
     return [database, rows, over_all]
 
 
-def ttl_statement(place: TableLocation, ttl: str | None) -> str:
-    return f"ALTER TABLE {place.local}{place.everywhere} {f'MODIFY TTL {ttl}' if ttl else 'REMOVE TTL'}"
+def ttl_statement(tables: TableLocation, ttl: str | None) -> str:
+    return f"ALTER TABLE {tables.local}{tables.everywhere} {f'MODIFY TTL {ttl}' if ttl else 'REMOVE TTL'}"
 
 
 def _by_tier(values: Sequence[int]) -> str:
@@ -258,11 +256,11 @@ class Owners:
     def of(cls, connection: Connection, question: PointQuery) -> Owners:
         series = schema.series.c
         statement = select(series.service_id, series.id, series.total_id).where(*question.selection.conditions())
-        found = connection.execute(statement).all()
-        services = sorted({row[0] for row in found})
+        rows = connection.execute(statement).all()
+        services = sorted({row[0] for row in rows})
         if question.is_of_services:
             return cls(services, None, None)
-        return cls(services, sorted({row[1] for row in found}), sorted({row[2] for row in found}))
+        return cls(services, sorted({row[1] for row in rows}), sorted({row[2] for row in rows}))
 
 
 def conditions(question: PointQuery, segments: Sequence[Segment], owners: Owners) -> str:

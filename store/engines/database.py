@@ -117,11 +117,11 @@ _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/
 
 
 def dialect(url: URL) -> SqlDialect:
-    known = _DIALECTS.get(url.get_backend_name())
-    if known is None:
+    sql_dialect = _DIALECTS.get(url.get_backend_name())
+    if sql_dialect is None:
         msg = f"the database URL is {url.render_as_string()!r}; write {_URL_FORMS}"
         raise StoreError(msg)
-    return known
+    return sql_dialect
 
 
 def location(url: URL) -> str:
@@ -156,9 +156,9 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
 @contextmanager
 def reading(engine: Engine) -> Generator[Connection]:
     """Provide a connection with a consistent snapshot for the block."""
-    known = dialect(engine.url)
+    sql_dialect = dialect(engine.url)
     with explain_errors(engine, "cannot read"), engine.connect() as plain:
-        connection = known.for_reading(plain)
+        connection = sql_dialect.for_reading(plain)
         with connection.begin():
             yield connection
 
@@ -170,23 +170,23 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
     Raises:
         StoreError: The database cannot begin, write or commit; nothing was written.
     """
-    known = dialect(engine.url)
+    sql_dialect = dialect(engine.url)
     with explain_errors(engine, doing), engine.connect() as plain:
-        connection = known.for_writing(plain)
+        connection = sql_dialect.for_writing(plain)
         with connection.begin():
             yield connection
-        known.confirm(connection)
+        sql_dialect.confirm(connection)
 
 
 @contextmanager
 def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
     """Provide a connection for several transactions under a lock that excludes other writers."""
-    known = dialect(engine.url)
+    sql_dialect = dialect(engine.url)
     with explain_errors(engine, doing), engine.connect() as plain:
-        connection = known.for_writing(plain)
-        with known.exclusive(connection):
+        connection = sql_dialect.for_writing(plain)
+        with sql_dialect.exclusive(connection):
             yield connection
-        known.confirm(connection)
+        sql_dialect.confirm(connection)
 
 
 def generation(connection: Connection) -> ColumnElement[str]:
@@ -308,13 +308,13 @@ class SqlPoints:
         return PointTable.of(PointRow(tier, *row) for piece in _raw_rows(connection, statement) for row in piece)
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        found: list[int] = []
+        buckets: list[int] = []
         for code in schema.METRIC_CODES.values():
             where = {"tier": tier, "code": code, "since": since}
             lowest = connection.execute(_FIRST_BUCKET, where).scalar()
             if lowest is not None:
-                found.append(lowest)
-        return min(found, default=None)
+                buckets.append(lowest)
+        return min(buckets, default=None)
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:
         self._dialect.free(connection, tier, until)
@@ -358,8 +358,8 @@ def _of_segments(
 def _statements(selects: Sequence[_Select]) -> Iterator[TextClause]:
     for first in range(0, len(selects), _SEGMENTS_AT_ONCE):
         part = selects[first : first + _SEGMENTS_AT_ONCE]
-        values = {name: value for each in part for name, value in each.values.items()}
-        yield text(" UNION ALL ".join(each.text for each in part)).bindparams(**values)
+        values = {name: value for query in part for name, value in query.values.items()}
+        yield text(" UNION ALL ".join(query.text for query in part)).bindparams(**values)
 
 
 def _selects(
@@ -420,8 +420,8 @@ def _finest_tables(connection: Connection, question: PointQuery, segments: Seque
     numbers: Ints | None = None
     if not question.is_of_services:
         owners, values = _owners(question)
-        found = connection.scalars(text(f"SELECT id {owners}").bindparams(**values))
-        numbers = np.array(found.all(), np.int64)
+        ids = connection.scalars(text(f"SELECT id {owners}").bindparams(**values))
+        numbers = np.array(ids.all(), np.int64)
     for statement in _of_segments(question, segments, lambda _: _ROW):
         for rows in _pieces(connection, statement):
             table = PointTable.of(rows)
@@ -447,24 +447,24 @@ def _pieces(connection: Connection, statement: Executable) -> Iterator[list[Poin
 
 
 def _seen_in(tables: Iterable[PointTable]) -> list[SeriesSeen]:
-    found: dict[int, SeriesSeen] = {}
+    seen: dict[int, SeriesSeen] = {}
     for table in tables:
-        series, place = np.unique(table.series, return_inverse=True)
+        series, index = np.unique(table.series, return_inverse=True)
         count, first, last = (
             np.zeros(len(series), np.int64),
             np.full(len(series), _LATEST),
             np.zeros(len(series), np.int64),
         )
-        np.add.at(count, place, table.histograms.count)
-        np.minimum.at(first, place, table.bucket)
-        np.maximum.at(last, place, table.bucket)
+        np.add.at(count, index, table.histograms.count)
+        np.minimum.at(first, index, table.bucket)
+        np.maximum.at(last, index, table.bucket)
         for one in map(SeriesSeen, series.tolist(), count.tolist(), first.tolist(), last.tolist()):
-            known = found.get(one.series_id, one)
-            requests = one.requests if known is one else known.requests + one.requests
-            found[one.series_id] = SeriesSeen(
-                one.series_id, requests, min(known.first, one.first), max(known.last, one.last)
+            previous = seen.get(one.series_id, one)
+            requests = one.requests if previous is one else previous.requests + one.requests
+            seen[one.series_id] = SeriesSeen(
+                one.series_id, requests, min(previous.first, one.first), max(previous.last, one.last)
             )
-    return list(found.values())
+    return list(seen.values())
 
 
 def _raw_rows(connection: Connection, statement: Executable, at_once: int = PIECE_ROWS) -> Generator[Sequence[Any]]:
@@ -477,7 +477,7 @@ def _raw_rows(connection: Connection, statement: Executable, at_once: int = PIEC
 
 
 def _columns_of_table(table: PointTable, *, counts_only: bool) -> Columns:
-    present, place = np.unique(table.stage, return_inverse=True)
+    present, index = np.unique(table.stage, return_inverse=True)
     names = [table.stages[number] for number in present.tolist()]
     stages = sorted(names)
     position = {name: number for number, name in enumerate(stages)}
@@ -486,7 +486,7 @@ def _columns_of_table(table: PointTable, *, counts_only: bool) -> Columns:
         times=table.bucket,
         series=table.series,
         metric=np.abs(table.metric),
-        stage=np.array([position[name] for name in names], np.int64)[place],
+        stage=np.array([position[name] for name in names], np.int64)[index],
         stages=tuple(stages),
         scale=histograms.scale,
         zero=histograms.count if counts_only else histograms.zero,
@@ -502,11 +502,11 @@ def stored_rows(rows: Sequence[PointRow]) -> Sequence[PointRow]:
 
 def _columns(rows: Sequence[Any]) -> Columns:
     series, times, metric, stage, scale, zero, total, *blobs = (
-        map(itemgetter(place), rows) for place in range(len(rows[0]))
+        map(itemgetter(index), rows) for index in range(len(rows[0]))
     )
     names = list(stage)
     stages = sorted(set(names))
-    position = {name: place for place, name in enumerate(stages)}
+    position = {name: index for index, name in enumerate(stages)}
     return Columns(
         times=np.fromiter(times, np.int64, len(rows)),
         series=np.fromiter(series, np.int64, len(rows)),

@@ -142,11 +142,11 @@ def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
     names = connection.scalars(
         text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'points'::regclass")
     )
-    found: dict[tuple[int, int], str] = {}
+    partitions: dict[tuple[int, int], str] = {}
     for name in names:
         _, tier, start = name.rpartition(".")[2].split("_")
-        found[int(tier), int(start)] = name
-    return found
+        partitions[int(tier), int(start)] = name
+    return partitions
 
 
 def free(connection: Connection, tier: int, until: int) -> None:

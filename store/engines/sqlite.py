@@ -106,19 +106,19 @@ def _set(connection: sqlite3.Connection, pragma: str) -> None:
 
 def _open_files(path: str) -> dict[str, tuple[int, int]]:
     paths = (path, *(f"{os.path.realpath(path)}{suffix}" for suffix in ("-wal", "-shm")))
-    return {each: found for each in paths if (found := _file_id(each))}
+    return {file: file_id for file in paths if (file_id := _file_id(file))}
 
 
 def _file_id(path: str) -> tuple[int, int] | None:
     with suppress(OSError):
-        found = os.stat(path)  # noqa: PTH116 - before and after every transaction
-        return found.st_dev, found.st_ino
+        status = os.stat(path)  # noqa: PTH116 - before and after every transaction
+        return status.st_dev, status.st_ino
     return None
 
 
 def _check_files(path: str, opened: Mapping[str, tuple[int, int]]) -> None:
     """Raise StoreError unless *opened* are still the files at their paths, which the next start opens."""
-    if any(_file_id(each) != known for each, known in opened.items()):
+    if any(_file_id(file) != file_id for file, file_id in opened.items()):
         msg = (
             f"cannot use {path}: it, its -wal or its -shm was removed or replaced while it was open; put the same files back, "
             "or restart Stagelens, which opens the file that is there now"

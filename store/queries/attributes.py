@@ -101,8 +101,8 @@ class AttributeQueries(QueryGroup):
             scale, index, table = _table(latency, sample.step_of(latency), latency.stage, (len(starts), len(values)))
             stages = _stage_time(sample.fetch(snapshot, spent), sample)
             replicas = [
-                ReplicaCounts(place, table[:, values.index(value)], stages.get(value, {}))
-                for value, place in _places(filter(None, values)).items()
+                ReplicaCounts(replica, table[:, values.index(value)], stages.get(value, {}))
+                for value, replica in _places(filter(None, values)).items()
             ]
             return ReplicaTable(scale, index, starts, replicas)
 
@@ -154,7 +154,7 @@ def _sample(  # noqa: PLR0917 - a query and its limits
         return _Sample(steps, starts, schema.plan_segments(tiers, start, end, widest))
     seconds = schema.floor_to(int(share * (steps.width or 0)), widest)
     parts = [_part(bounds, number, max(seconds, widest), widest) for number in range(len(starts))]
-    return _Sample(steps, starts, [each for part in parts for each in schema.plan_segments(tiers, *part, widest)])
+    return _Sample(steps, starts, [planned for part in parts for planned in schema.plan_segments(tiers, *part, widest)])
 
 
 def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tuple[int, int]:
@@ -166,29 +166,31 @@ def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tupl
 
 
 def _keys(columns: Columns) -> list[tuple[str, str]]:
-    found = [split_attribute_key(stage) for stage in columns.stages]
-    counts = np.bincount(columns.stage, columns.counts, len(found)).tolist()
+    pairs = [split_attribute_key(stage) for stage in columns.stages]
+    counts = np.bincount(columns.stage, columns.counts, len(pairs)).tolist()
     kept: defaultdict[str, set[str]] = defaultdict(set)
-    for (name, value), _ in sorted(zip(found, counts, strict=True), key=lambda each: (-each[1], each[0])):
+    for (name, value), _ in sorted(zip(pairs, counts, strict=True), key=lambda entry: (-entry[1], entry[0])):
         if value != OTHER and len(kept[name]) < MAX_ATTRIBUTE_VALUES:
             kept[name].add(value)
-    return [(name, value if value in kept[name] else OTHER) for name, value in found]
+    return [(name, value if value in kept[name] else OTHER) for name, value in pairs]
 
 
 def _by_dimension(snapshot: StoreSnapshot, series: Ints, table: Ints) -> dict[str, dict[str, Ints]]:
     """Return the requests by dimension and value; *table* has the requests of each of *series*, of shape (t, n, k)."""
     columns = schema.series.c
-    rows = snapshot.connection.execute(select(columns.id, *(columns[each.key] for each in DIMENSIONS)))
-    place = {number: position for position, number in enumerate(series.tolist())}
-    known = {place[number]: values for number, *values in rows if number in place}
-    made: dict[str, dict[str, Ints]] = {}
+    rows = snapshot.connection.execute(select(columns.id, *(columns[column.key] for column in DIMENSIONS)))
+    row_of = {number: position for position, number in enumerate(series.tolist())}
+    values_by_row = {row_of[number]: values for number, *values in rows if number in row_of}
+    by_dimension: dict[str, dict[str, Ints]] = {}
     for position, dimension in enumerate(DIMENSIONS):
         owners: defaultdict[str, list[int]] = defaultdict(list)
-        for number in sorted(known):
-            owners[known[number][position]].append(number)
+        for number in sorted(values_by_row):
+            owners[values_by_row[number][position]].append(number)
         if owners:
-            made[dimension.key] = {value: table[:, numbers].sum(axis=1) for value, numbers in sorted(owners.items())}
-    return made
+            by_dimension[dimension.key] = {
+                value: table[:, numbers].sum(axis=1) for value, numbers in sorted(owners.items())
+            }
+    return by_dimension
 
 
 def _table(columns: Columns, step: Ints, row: Ints, shape: tuple[int, int]) -> tuple[int, Ints, Ints]:
@@ -203,19 +205,19 @@ def _places(values: Iterable[str]) -> Mapping[str, str]:
     A scraped engine counts the requests that its spans count, too, but at another place: either the scraped places or the others are
     returned, whichever are more.
     """
-    known = sorted(values)
-    others = {value: value for value in known if not value.startswith(SCRAPED)}
-    scraped = {value: value.removeprefix(SCRAPED) for value in known if value.startswith(SCRAPED)}
+    replicas = sorted(values)
+    others = {value: value for value in replicas if not value.startswith(SCRAPED)}
+    scraped = {value: value.removeprefix(SCRAPED) for value in replicas if value.startswith(SCRAPED)}
     return max(others, scraped, key=len)
 
 
 def _stage_time(columns: Columns, sample: _Sample) -> Mapping[str, Mapping[str, Ints]]:
     shape = (len(sample.starts), len(columns.stages))
-    place = sample.step_of(columns) * shape[1] + columns.stage
+    cell = sample.step_of(columns) * shape[1] + columns.stage
     spent = np.zeros(shape[0] * shape[1], np.int64)
-    np.add.at(spent, place, columns.counts)
-    made: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
+    np.add.at(spent, cell, columns.counts)
+    spent_by_replica: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
     for number, key in enumerate(columns.stages):
         stage, where = split_replica_stage_key(key)
-        made[where][stage] = spent.reshape(shape)[:, number]
-    return made
+        spent_by_replica[where][stage] = spent.reshape(shape)[:, number]
+    return spent_by_replica

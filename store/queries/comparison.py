@@ -75,9 +75,9 @@ class ComparisonQueries(QueryGroup):
                 _stage_row(stage, a_seconds.get(stage, 0.0), b_seconds.get(stage, 0.0), change)
                 for stage in a_seconds | b_seconds
             ]
-            made = frame(STAGE_COLUMNS, rows).sort_values("delta_seconds", ascending=False, ignore_index=True)
-            made.attrs.update(ratio)
-            return made
+            comparison = frame(STAGE_COLUMNS, rows).sort_values("delta_seconds", ascending=False, ignore_index=True)
+            comparison.attrs.update(ratio)
+            return comparison
 
     def mix(self, a: Selection, b: Selection) -> pd.DataFrame:
         """Return the differences in the composition of the requests between *a* and *b*.
@@ -114,15 +114,17 @@ class ComparisonQueries(QueryGroup):
             rows: list[dict[str, float]] = []
             requests, floor_seconds = 0, None
             if len(columns.of(REQUEST_DURATION)):
-                own = _stage_durations(columns.of(STAGE_DURATION), stage)
-                groups = _latency_groups(Mixture(columns), stage, own.value_at(0.5).value if own.total else 0.0)
+                durations = _stage_durations(columns.of(STAGE_DURATION), stage)
+                groups = _latency_groups(
+                    Mixture(columns), stage, durations.value_at(0.5).value if durations.total else 0.0
+                )
                 requests = int(groups.requests.sum())
-                if factor is None and own.total:
-                    floor_seconds = own.value_at(floor).value
+                if factor is None and durations.total:
+                    floor_seconds = durations.value_at(floor).value
                 rows = _whatif_rows(groups, percentiles, _remaining_time(groups.spent, floor_seconds, factor))
-            made = frame(WHATIF_COLUMNS, rows)
-            made.attrs |= {"requests": requests, "floor_seconds": floor_seconds}
-            return made
+            estimates = frame(WHATIF_COLUMNS, rows)
+            estimates.attrs |= {"requests": requests, "floor_seconds": floor_seconds}
+            return estimates
 
 
 def _stage_durations(durations: Columns, stage: str) -> StageCounts:
@@ -166,7 +168,7 @@ def _remaining_time(spent: Floats, floor_seconds: float | None, factor: float | 
 
 
 def _whatif_rows(groups: LatencyGroups, percentiles: Sequence[float], left: Floats) -> list[dict[str, float]]:
-    read = [groups.quantiles(each, percentiles) for each in (groups.spent, left, np.zeros_like(left))]
+    read = [groups.quantiles(times, percentiles) for times in (groups.spent, left, np.zeros_like(left))]
     return [dict(zip(WHATIF_COLUMNS, values, strict=True)) for values in zip(percentiles, *read, strict=True)]
 
 
@@ -191,19 +193,19 @@ def _stage_row(stage: str, a_seconds: float, b_seconds: float, change: float) ->
 
 def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
     before, after = (one.latency.histogram() if one else Histogram() for one in (a, b))
-    found = compare_quantile(before, after, quantile)
+    ratio = compare_quantile(before, after, quantile)
     columns = ("a_value", "b_value", "ratio", "ratio_low", "ratio_high", "a_n", "b_n")
-    return {column: getattr(found, column) for column in columns}
+    return {column: getattr(ratio, column) for column in columns}
 
 
 def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict[str, int]]:
     seen = series_with_requests(snapshot, selection)
-    found: dict[str, Counter[str]] = {dimension: Counter() for dimension in MIX_DIMENSIONS}
-    for dimension, requests in found.items():
+    by_dimension: dict[str, Counter[str]] = {dimension: Counter() for dimension in MIX_DIMENSIONS}
+    for dimension, requests in by_dimension.items():
         for value, n in zip(seen[dimension], seen["requests"], strict=True):
             requests[value] += int(n)
     by_band = {band: runs.count for band, runs in batch_latency(snapshot, selection).items()}
-    return {**found, "batch": by_band}
+    return {**by_dimension, "batch": by_band}
 
 
 def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
@@ -212,10 +214,10 @@ def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, 
         return None
     shares = {value: (a.get(value, 0) / a_n, b.get(value, 0) / b_n) for value in sorted({*a, *b})}
     changes = {value: after - before for value, (before, after) in shares.items()}
-    value = max(changes, key=lambda each: abs(changes[each]))
+    value = max(changes, key=lambda key: abs(changes[key]))
     both = (a.get(value, 0) + b.get(value, 0)) / (a_n + b_n)
     noise = MIN_STANDARD_ERRORS * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
     change = changes[value]
-    distance = math.fsum(abs(each) for each in changes.values()) / 2
+    distance = math.fsum(abs(change) for change in changes.values()) / 2
     changed = abs(change) >= MIN_SHIFT and abs(change) > noise
     return dict(zip(MIX_COLUMNS, (dimension, value, *shares[value], change, distance, changed), strict=True))

@@ -93,7 +93,7 @@ class StepCounts:
         """Return the number of values above *threshold* in each step by stage; shape (n, stages)."""
         # The threshold splits the same bucket in all steps, so the share above it is computed once for each bucket.
         alone = [Histogram(self.scale, {index: 1}) for index in self.index.tolist()]
-        shares = np.array([each.count_above(threshold).value for each in alone], np.float64)
+        shares = np.array([histogram.count_above(threshold).value for histogram in alone], np.float64)
         split = (shares > 0) & (shares < 1)
         return self.amount[..., shares == 1].sum(axis=2) + (self.amount[..., split] * shares[split]).sum(axis=2)
 
@@ -128,25 +128,25 @@ def equal_scale_slices(*scales: Ints) -> Iterator[slice]:
 
 
 def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> Iterator[StepCounts]:
-    found = step_edges(columns, steps)
-    scales = found.scale if scale is None else np.minimum(found.scale, scale)
+    edges = step_edges(columns, steps)
+    scales = edges.scale if scale is None else np.minimum(edges.scale, scale)
     for chosen in equal_scale_slices(scales):
-        yield count_steps(columns, found, chosen, int(scales[chosen.start]))
+        yield count_steps(columns, edges, chosen, int(scales[chosen.start]))
 
 
-def count_steps(columns: Columns, found: StepEdges, chosen: slice, scale: int) -> StepCounts:
-    edges = found.edges[chosen.start : chosen.stop + 1]
+def count_steps(columns: Columns, all_edges: StepEdges, chosen: slice, scale: int) -> StepCounts:
+    edges = all_edges.edges[chosen.start : chosen.stop + 1]
     part = columns.between(int(edges[0]), int(edges[-1]))
-    return count_at(part, np.repeat(np.arange(len(edges) - 1), np.diff(edges)), found.starts[chosen], scale)
+    return count_at(part, np.repeat(np.arange(len(edges) - 1), np.diff(edges)), all_edges.starts[chosen], scale)
 
 
 def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
     shape = (len(at), max(1, len(columns.stages)))
-    place = step * shape[1] + columns.stage
-    index, amount = bucket_table(columns, place, shape[0] * shape[1], scale)
+    cell = step * shape[1] + columns.stage
+    index, amount = bucket_table(columns, cell, shape[0] * shape[1], scale)
     zero, total = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1])
-    np.add.at(zero, place, columns.zero)
-    np.add.at(total, place, columns.sum)
+    np.add.at(zero, cell, columns.zero)
+    np.add.at(total, cell, columns.sum)
     return StepCounts(at, scale, index, amount.reshape(*shape, len(index)), zero.reshape(shape), total.reshape(shape))
 
 
@@ -178,9 +178,9 @@ class QueryGroup:
         A query that is repeated for another service reads the points of all services, so that the next ones read nothing.
         """
         with self._snapshot() as snapshot:
-            made = copy(self)
-            made._shared = replace(snapshot, points=SharedPoints(snapshot.points))  # noqa: SLF001 - of a copy of this reader
-            yield made
+            group = copy(self)
+            group._shared = replace(snapshot, points=SharedPoints(snapshot.points))  # noqa: SLF001 - of a copy of this reader
+            yield group
 
     @contextmanager
     def _snapshot(self) -> Generator[StoreSnapshot]:
@@ -214,11 +214,11 @@ class SharedPoints(WrappedPoints):
             self._read.setdefault(key)
             yield from self._points.read(connection, question, segments, steps)
             return
-        found = self._read[key]
-        if found is None:
-            found = self._read[key] = self._by_service(connection, whole, segments, steps)
-        if (own := found.get(storable_name(selection.service))) is not None:
-            yield own
+        by_service = self._read[key]
+        if by_service is None:
+            by_service = self._read[key] = self._by_service(connection, whole, segments, steps)
+        if (columns := by_service.get(storable_name(selection.service))) is not None:
+            yield columns
 
     def _by_service(
         self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment], steps: Steps | None
@@ -227,9 +227,9 @@ class SharedPoints(WrappedPoints):
         names, owned = with_service_numbers(connection, question.selection, columns)
         order = np.argsort(owned.series, kind="stable")
         owners, edges = np.unique(owned.series[order], return_index=True)
-        found = columns.take(order)
+        ordered = columns.take(order)
         return {
-            names[owner]: found.between(low, high).without_unused_stages()
+            names[owner]: ordered.between(low, high).without_unused_stages()
             for owner, (low, high) in zip(owners.tolist(), pairwise([*edges.tolist(), len(order)]), strict=True)
         }
 
@@ -237,11 +237,11 @@ class SharedPoints(WrappedPoints):
 def with_service_numbers(connection: Connection, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
     """Return the names of all services, and *columns* with the index of the service in place of the series or total."""
     series = schema.series.c
-    found = connection.execute(select(series.id, series.total_id, series.service).where(*selection.conditions())).all()
-    names = sorted({row.service for row in found})
-    place = {name: number for number, name in enumerate(names)}
+    rows = connection.execute(select(series.id, series.total_id, series.service).where(*selection.conditions())).all()
+    names = sorted({row.service for row in rows})
+    index_of = {name: number for number, name in enumerate(names)}
     # A total has the id of its first series, which may already be deleted.
-    owner = {row.total_id: place[row.service] for row in found} | {row.id: place[row.service] for row in found}
+    owner = {row.total_id: index_of[row.service] for row in rows} | {row.id: index_of[row.service] for row in rows}
     numbers, which = np.unique(columns.series, return_inverse=True)
     services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
     return names, replace(columns, series=services)
@@ -261,11 +261,12 @@ def fetch(snapshot: StoreSnapshot, question: PointQuery) -> Columns:
 def fetch_each(snapshot: StoreSnapshot, questions: Sequence[PointQuery]) -> list[Columns]:
     """Return the result of `fetch` for each of *questions*, which few statements read together."""
     asked = [
-        (each, schema.plan_segments(snapshot.tiers, *each.selection.seconds, schema.COARSEST)) for each in questions
+        (question, schema.plan_segments(snapshot.tiers, *question.selection.seconds, schema.COARSEST))
+        for question in questions
     ]
-    found = sum_points(join_columns(list(snapshot.points.read_each(snapshot.connection, asked))))
-    edges = np.searchsorted(found.series, np.arange(len(questions) + 1)).tolist()
-    return [found.between(low, high).without_unused_stages() for low, high in pairwise(edges)]
+    columns = sum_points(join_columns(list(snapshot.points.read_each(snapshot.connection, asked))))
+    edges = np.searchsorted(columns.series, np.arange(len(questions) + 1)).tolist()
+    return [columns.between(low, high).without_unused_stages() for low, high in pairwise(edges)]
 
 
 def fetch_steps(snapshot: StoreSnapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:
@@ -307,8 +308,8 @@ def fetch_segments(
 
 def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> int | None:
     start, end = question.selection.seconds
-    known = snapshot.tiers
-    width = max(wanted, schema.finest_retained(known, start))
+    tiers = snapshot.tiers
+    width = max(wanted, schema.finest_retained(tiers, start))
     widest = schema.widest_dividing(width)
     while widest != schema.COARSEST and width < end - start and estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]
@@ -318,8 +319,10 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
 
 def estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
     start, end = question.selection.seconds
-    known = snapshot.tiers
-    coarse = next((each for each in reversed(known) if each.seconds <= (end - start) / _COUNTED), known[0])
+    tiers = snapshot.tiers
+    coarse = next(
+        (candidate for candidate in reversed(tiers) if candidate.seconds <= (end - start) / _COUNTED), tiers[0]
+    )
     if coarse.seconds <= tier:
         return snapshot.points.number(snapshot.connection, question, [schema.Segment(tier, start, end)])
     rolled_up = schema.Segment(coarse.seconds, schema.floor_to(start, coarse.seconds), min(end, coarse.watermark))

@@ -22,16 +22,16 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataF
     return pd.DataFrame(list(rows), columns=list(columns))
 
 
-def with_step_times(made: pd.DataFrame, steps: Steps, selection: Selection) -> pd.DataFrame:
-    """Return the frame *made* with `at` converted from Unix seconds to times, and with the width of its steps in `attrs`."""
+def with_step_times(table: pd.DataFrame, steps: Steps, selection: Selection) -> pd.DataFrame:
+    """Return the frame *table* with `at` converted from Unix seconds to times, and with the width of its steps in `attrs`."""
     start, end = selection.seconds
-    made["at"] = utc_times(made["at"])
-    made.attrs["step_seconds"] = steps.width or end - start
-    return made
+    table["at"] = utc_times(table["at"])
+    table.attrs["step_seconds"] = steps.width or end - start
+    return table
 
 
 def stage_frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     stages = {name for row in rows for name in row} - set(columns)
-    made = frame([*columns, *ordered(stages)], rows)
-    made[ordered(stages)] = made[ordered(stages)].fillna(0.0)
-    return made
+    table = frame([*columns, *ordered(stages)], rows)
+    table[ordered(stages)] = table[ordered(stages)].fillna(0.0)
+    return table

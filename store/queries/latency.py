@@ -32,8 +32,8 @@ class LatencyQueries(QueryGroup):
 
     def latencies(self, selections: Sequence[Selection]) -> list[Histogram]:
         with self._snapshot() as snapshot:
-            found = fetch_each(snapshot, [PointQuery(each, (REQUEST_DURATION,)) for each in selections])
-        return [add_up(each).histogram() if len(each) else Histogram() for each in found]
+            points = fetch_each(snapshot, [PointQuery(selection, (REQUEST_DURATION,)) for selection in selections])
+        return [add_up(columns).histogram() if len(columns) else Histogram() for columns in points]
 
     def stage_latency(self, selection: Selection) -> dict[str, Histogram]:
         """Return the distribution of the exclusive time in each stage, over requests with the stage, in stage order and seconds.
@@ -107,8 +107,8 @@ class LatencyQueries(QueryGroup):
 
 def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Histogram]:
     """Return the run time of the model by batch size bucket."""
-    found = histograms_by_key(snapshot, selection, BATCH_DURATION)
-    return {band: found[band] for band in sorted(found, key=BATCH_SIZES.position)}
+    histograms = histograms_by_key(snapshot, selection, BATCH_DURATION)
+    return {band: histograms[band] for band in sorted(histograms, key=BATCH_SIZES.position)}
 
 
 BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
@@ -174,20 +174,20 @@ class Mixture:
         if not len(self.latency.index):
             return [self._untimed()] * len(quantiles)
         weights = window.weights(self._counts)
-        spent, held_up = (_mean_times(weights, self._requests, each) for each in (self._times, self._stalls))
+        spent, held_up = (_mean_times(weights, self._requests, times) for times in (self._times, self._stalls))
         dominants = weights / self._counts @ self._requests.amount.T
         requests = np.where(weights > 0, self._counts, 0).sum(axis=1)
         return [
             PercentileGroup(
                 self.latency.value_at(quantile),
-                int(requests[place]),
-                self._shares(spent[place]),
-                self._named(dominants[place]),
-                self._named(held_up[place] / (spent[place].sum() or 1.0)),
+                int(requests[index]),
+                self._shares(spent[index]),
+                self._named(dominants[index]),
+                self._named(held_up[index] / (spent[index].sum() or 1.0)),
             )
-            if window.rank[place] > 0
+            if window.rank[index] > 0
             else self._untimed()
-            for place, quantile in enumerate(quantiles)
+            for index, quantile in enumerate(quantiles)
         ]
 
     def share_bounds(self, quantiles: Sequence[float]) -> list[dict[str, tuple[float, float]]]:
@@ -195,28 +195,28 @@ class Mixture:
             return [{} for _ in quantiles]
         spent = _mean_times(np.eye(len(self._counts)), self._requests, self._times)
         shares = spent / np.maximum(spent.sum(axis=1, keepdims=True), 1e-300)
-        found = np.stack(share_bounds(self._window(quantiles), self._counts, shares), axis=2).tolist()
-        return [dict(zip(self._stages, map(tuple, each), strict=True)) for each in found]
+        bounds = np.stack(share_bounds(self._window(quantiles), self._counts, shares), axis=2).tolist()
+        return [dict(zip(self._stages, map(tuple, pairs), strict=True)) for pairs in bounds]
 
     def bounds(self, quantiles: Sequence[float]) -> list[tuple[float, float]]:
         """Return the lowest and the highest latency of the requests at each of *quantiles*, in seconds."""
         window, index, scale = self._window(quantiles), self._requests.index, self._requests.scale
         if not len(index):
             return [(0.0, 0.0)] * len(quantiles)
-        inside = [np.flatnonzero(each) for each in window.weights(self._counts)]
+        inside = [np.flatnonzero(weight) for weight in window.weights(self._counts)]
         return [
-            (bucket_bounds(int(index[each[0]]), scale)[0], bucket_bounds(int(index[each[-1]]), scale)[1])
+            (bucket_bounds(int(index[cells[0]]), scale)[0], bucket_bounds(int(index[cells[-1]]), scale)[1])
             if rank > 0
             else (0.0, 0.0)
-            for rank, each in zip(window.rank, inside, strict=True)
+            for rank, cells in zip(window.rank, inside, strict=True)
         ]
 
     def between(self, low: float, high: float) -> dict[str, float]:
         requests, spent = (
-            each.amount[:, [low <= bucket_middle(index, each.scale) < high for index in each.index.tolist()]].sum(
+            table.amount[:, [low <= bucket_middle(index, table.scale) < high for index in table.index.tolist()]].sum(
                 axis=1
             )
-            for each in (self._requests, self._times)
+            for table in (self._requests, self._times)
         )
         return self._named(spent / 1e6 / requests.sum()) if requests.any() else {}
 
@@ -253,16 +253,18 @@ class Mixture:
 
 
 def _mean_times(weights: NDArray[np.float64], requests: StageCounts, times: StageCounts) -> NDArray[np.float64]:
-    each = weights / np.maximum(requests.amount.sum(axis=0), 1)
-    return weights_of_times(each, requests.index, times.index, times.scale) @ times.amount.T
+    weight_per_request = weights / np.maximum(requests.amount.sum(axis=0), 1)
+    return weights_of_times(weight_per_request, requests.index, times.index, times.scale) @ times.amount.T
 
 
 def weights_of_times(weights: NDArray[np.float64], requests: Ints, times: Ints, scale: int) -> NDArray[np.float64]:
     """Return *weights* of buckets of requests, shape (n, requests), for buckets of times; 0 without requests in the bucket."""
     if not len(requests) or not len(times):
         return np.zeros((len(weights), len(times)))
-    place = np.minimum(np.searchsorted(requests, times), len(requests) - 1)
-    return weights[:, place] * np.where(requests[place] == times, np.exp2((requests[0] - times) / 2.0**scale), 0.0)
+    position = np.minimum(np.searchsorted(requests, times), len(requests) - 1)
+    return weights[:, position] * np.where(
+        requests[position] == times, np.exp2((requests[0] - times) / 2.0**scale), 0.0
+    )
 
 
 def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | None:
@@ -272,14 +274,15 @@ def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | No
 
 
 def breakdown_frame(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.DataFrame:
-    made = stage_frame(BREAKDOWN_COLUMNS, breakdown_rows(mixed, percentiles) if mixed else [])
-    made.attrs["requests"] = mixed.n if mixed else 0
-    return made
+    table = stage_frame(BREAKDOWN_COLUMNS, breakdown_rows(mixed, percentiles) if mixed else [])
+    table.attrs["requests"] = mixed.n if mixed else 0
+    return table
 
 
 def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[str, Any]]:
     return [
-        breakdown_row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)
+        breakdown_row(percentile, band, band.shares)
+        for percentile, band in zip(percentiles, mixed.bands(percentiles), strict=True)
     ]
 
 
@@ -292,7 +295,7 @@ def _share_rows(mixed: Mixture | None, percentiles: Sequence[float]) -> list[dic
         for quantile, band, bounds in groups
         for stage, share in band.shares.items()
     )
-    return [dict(zip(SHARE_COLUMNS, each, strict=True)) for each in rows]
+    return [dict(zip(SHARE_COLUMNS, row, strict=True)) for row in rows]
 
 
 def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, float]) -> dict[str, Any]:

@@ -63,10 +63,10 @@ class MinuteQueries(QueryGroup):
     def spent(self, selection: Selection, step: timedelta) -> StageSeconds:
         with self._snapshot() as snapshot:
             width = round(step.total_seconds())
-            found = _count_selection(snapshot, selection, STAGE_TIME, width)
+            histograms = _count_selection(snapshot, selection, STAGE_TIME, width)
             start = selection.seconds[0] // width * width // MINUTE
-            seconds = found.own / _MICROSECONDS
-            return StageSeconds(start, width // MINUTE, found.index, found.total, found.stages, seconds)
+            seconds = histograms.own / _MICROSECONDS
+            return StageSeconds(start, width // MINUTE, histograms.index, histograms.total, histograms.stages, seconds)
 
     def groups(self, since: datetime) -> dict[Group, datetime]:
         """Return the groups with requests after *since*: every service, and its routes, models and versions if it has several.
@@ -77,8 +77,8 @@ class MinuteQueries(QueryGroup):
             The time at which each group was first seen in the retained data.
         """
         with self._snapshot() as snapshot:
-            found = _group_members(snapshot, math.ceil(since.timestamp()))
-        return {group: moment(first) for group, (first, _) in found.items()}
+            members = _group_members(snapshot, math.ceil(since.timestamp()))
+        return {group: moment(first) for group, (first, _) in members.items()}
 
     def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteHistograms]:
         """Return the requests of every group of `groups` by minute, in one query.
@@ -104,10 +104,10 @@ def _count_selection(snapshot: StoreSnapshot, selection: Selection, metric: str,
 
 def _count_everything(columns: Columns, steps: Steps, length: int) -> MinuteHistograms:
     everything = Group("")
-    found = dict(_count_groups(columns, steps, length, {everything: np.unique(columns.series)}))
+    by_group = dict(_count_groups(columns, steps, length, {everything: np.unique(columns.series)}))
     empty = np.zeros((length, 0), np.int64)
     none = MinuteHistograms(steps.start // MINUTE, empty[0], empty, (), np.zeros((0, length, 0), np.int64))
-    return found.get(everything, none)
+    return by_group.get(everything, none)
 
 
 def _step_count(start: int, end: int, width: int) -> int:
@@ -118,28 +118,28 @@ def _group_members(snapshot: StoreSnapshot, since: int) -> dict[Group, tuple[int
     series = schema.series.c
     parts = (series.route, series.model, series.version)
     wanted = (series.id, series.service, series.environment, *parts, series.first_seen)
-    found: dict[Group, tuple[int, list[int]]] = {}
+    members: dict[Group, tuple[int, list[int]]] = {}
     for row in snapshot.connection.execute(select(*wanted).where(series.last_seen >= since)).mappings():
         for dimension in DIMENSIONS:
             value = row[dimension] if dimension else ""
             group = Group(row["service"], dimension, value, row["environment"])
-            first, numbers = found.setdefault(group, (row["first_seen"], []))
-            found[group] = min(first, row["first_seen"]), numbers
+            first, numbers = members.setdefault(group, (row["first_seen"], []))
+            members[group] = min(first, row["first_seen"]), numbers
             numbers.append(row["id"])
-    several = _distinct_groups(found)
-    return {group: (first, np.array(numbers)) for group, (first, numbers) in found.items() if group in several}
+    several = _distinct_groups(members)
+    return {group: (first, np.array(numbers)) for group, (first, numbers) in members.items() if group in several}
 
 
-def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
-    kinds = Counter((group.service, group.environment, group.dimension) for group in found)
+def _distinct_groups(groups: Mapping[Group, Any]) -> set[Group]:
+    kinds = Counter((group.service, group.environment, group.dimension) for group in groups)
     parts = {
         group
-        for group in found
+        for group in groups
         if kinds[group.service, group.environment, group.dimension] > 1 and group.value not in ("", OTHER)
     }
     return {
         group
-        for group in found
+        for group in groups
         if OTHER not in (group.service, group.environment) and (not group.dimension or group in parts)
     }
 
@@ -154,33 +154,33 @@ def _count_groups(
     point, group = _membership(columns.series, [members[name] for name in names])
     # A point counts all requests, or one stage; the points of a group are consecutive.
     slot = np.where(columns.metric == schema.METRIC_CODES[REQUEST_DURATION], 0, columns.stage + 1)
-    place = slot * length + steps.number(columns.times)
+    cell = slot * length + steps.number(columns.times)
     for low, high in pairwise([*np.flatnonzero(np.diff(group, prepend=-1)).tolist(), len(group)]):
-        yield names[int(group[low])], _count_points(columns, steps, point[low:high], place, length)
+        yield names[int(group[low])], _count_points(columns, steps, point[low:high], cell, length)
 
 
 def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
-    known, which = np.unique(series, return_inverse=True)
+    ids, which = np.unique(series, return_inverse=True)
     order = np.argsort(which, kind="stable")
-    edges = np.searchsorted(which[order], np.arange(len(known) + 1))
-    rows = {number: order[edges[n] : edges[n + 1]] for n, number in enumerate(known.tolist())}
-    points = [[rows[number] for number in own.tolist() if number in rows] for own in members]
-    lengths = [sum(map(len, own)) for own in points]
-    flat = [each for own in points for each in own]
+    edges = np.searchsorted(which[order], np.arange(len(ids) + 1))
+    rows = {number: order[edges[n] : edges[n + 1]] for n, number in enumerate(ids.tolist())}
+    points = [[rows[number] for number in member.tolist() if number in rows] for member in members]
+    lengths = [sum(map(len, member)) for member in points]
+    flat = [point_rows for member in points for point_rows in member]
     return np.concatenate(flat) if flat else np.zeros(0, np.int64), np.repeat(np.arange(len(members)), lengths)
 
 
-def _count_points(columns: Columns, steps: Steps, points: Ints, place: Ints, length: int) -> MinuteHistograms:
+def _count_points(columns: Columns, steps: Steps, points: Ints, cells: Ints, length: int) -> MinuteHistograms:
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
     entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
-    found = columns.buckets.index[entry]
-    low = int(found.min(initial=0))
-    present = np.zeros(int(found.max(initial=0)) - low + 1, bool)
-    present[found - low] = True
-    index, bucket = np.flatnonzero(present) + low, (np.cumsum(present) - 1)[found - low]
-    slots, slot = np.unique(np.append(place[points] // length, 0), return_inverse=True)
-    row = slot[:-1] * length + place[points] % length
+    bucket_indexes = columns.buckets.index[entry]
+    low = int(bucket_indexes.min(initial=0))
+    present = np.zeros(int(bucket_indexes.max(initial=0)) - low + 1, bool)
+    present[bucket_indexes - low] = True
+    index, bucket = np.flatnonzero(present) + low, (np.cumsum(present) - 1)[bucket_indexes - low]
+    slots, slot = np.unique(np.append(cells[points] // length, 0), return_inverse=True)
+    row = slot[:-1] * length + cells[points] % length
     cell = np.repeat(row, lengths) * len(index) + bucket
     amount: NDArray[np.int64] = np.zeros(len(slots) * length * len(index), np.int64)
     np.add.at(amount, cell, columns.buckets.amount[entry])

@@ -95,42 +95,45 @@ class PathQueries(QueryGroup):
             None if no such request is retained.
         """
         with self._snapshot() as snapshot:
-            found = _slow_requests(snapshot, selection, percentile)
-            if found is None:
+            slow_requests = _slow_requests(snapshot, selection, percentile)
+            if slow_requests is None:
                 return None
-            value, by_trace, slow = found
+            value, by_trace, slow = slow_requests
             calls = _known_calls(root for roots in by_trace.values() for root in roots)
-            missing = [critical_path.missing_services(each, calls) for each in slow]
+            missing = [critical_path.missing_services(request, calls) for request in slow]
             return SlowPaths(
                 percentile,
                 value,
                 len(slow),
-                sum(not each for each in missing),
-                dict(Counter(service for each in missing for service in each).most_common()),
-                critical_path.path_shares([critical_path.critical_path(each) for each in slow]),
+                sum(not services for services in missing),
+                dict(Counter(service for services in missing for service in services).most_common()),
+                critical_path.path_shares([critical_path.critical_path(request) for request in slow]),
             )
 
     def dependency_split(self, selection: Selection, percentile: float) -> critical_path.DependencySplit | None:
         """Return what the retained requests as slow as *percentile* or slower called; None if no such request is retained."""
         with self._snapshot() as snapshot:
-            found = _slow_requests(snapshot, selection, percentile)
-            return critical_path.split_dependency(found[2]) if found else None
+            slow_requests = _slow_requests(snapshot, selection, percentile)
+            return critical_path.split_dependency(slow_requests[2]) if slow_requests else None
 
     def retained_failures(self, selection: Selection) -> RetainedFailures:
         selection = replace(selection, status=STATUS_ERROR)
         with self._snapshot() as snapshot:
             failed = list(_documents(snapshot, _newest(selection, MAX_FAILED)))
-            errors = Counter(filter(None, (_error_of(each.attributes) for each in failed)))
+            errors = Counter(filter(None, (_error_of(trace.attributes) for trace in failed)))
             below: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
             statement = select_documents().where(schema.series.c.status == STATUS_ERROR)
-            traces = _whole_traces(snapshot, sorted({each.trace_id for each in failed}), statement)
+            traces = _whole_traces(snapshot, sorted({trace.trace_id for trace in failed}), statement)
             for trace_id, roots in traces.items():
-                for each in (each for root in roots for each in root.everything()):
-                    below[trace_id, each.request.span_id] = {found.service for found in each.called if _is_known(found)}
-            called = Counter(
-                name for each in failed for name in below[each.trace_id, each.span_id] or set(_failed_calls(each.spans))
+                for request in (request for root in roots for request in root.everything()):
+                    services = {called.service for called in request.called if _is_known(called)}
+                    below[trace_id, request.request.span_id] = services
+            failed_calls = Counter(
+                name
+                for trace in failed
+                for name in below[trace.trace_id, trace.span_id] or set(_failed_calls(trace.spans))
             )
-            return RetainedFailures(len(failed), dict(errors.most_common()), dict(called.most_common()))
+            return RetainedFailures(len(failed), dict(errors.most_common()), dict(failed_calls.most_common()))
 
     def service_map(self, selection: Selection) -> list[ServiceEdge]:
         """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests."""
@@ -189,13 +192,13 @@ def _whole_traces(
     snapshot: StoreSnapshot, trace_ids: list[str], statement: Select[Any] | None = None
 ) -> dict[str, list[critical_path.PlacedRequest]]:
     statement = select_documents() if statement is None else statement
-    found: defaultdict[str, list[KeptTrace]] = defaultdict(list)
+    by_trace: defaultdict[str, list[KeptTrace]] = defaultdict(list)
     for first in range(0, len(trace_ids), _IDS_AT_ONCE):
         some = schema.traces.c.trace_id.in_(trace_ids[first : first + _IDS_AT_ONCE])
         for kept in _documents(snapshot, statement.where(some)):
-            found[kept.trace_id].append(kept)
+            by_trace[kept.trace_id].append(kept)
     return {
-        trace_id: critical_path.place_requests(map(traced_request, requests)) for trace_id, requests in found.items()
+        trace_id: critical_path.place_requests(map(traced_request, requests)) for trace_id, requests in by_trace.items()
     }
 
 
@@ -204,8 +207,8 @@ def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[Kept
 
 
 def _error_of(attributes: Mapping[str, Any]) -> str:
-    found = (attributes.get(key) for key in (ERROR_TYPE, HTTP_STATUS, "http.status_code"))
-    return next((str(each) for each in found if each), "")
+    values = (attributes.get(key) for key in (ERROR_TYPE, HTTP_STATUS, "http.status_code"))
+    return next((str(value) for value in values if value), "")
 
 
 def _failed_calls(spans: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -233,11 +236,11 @@ def _is_known(called: critical_path.PlacedRequest) -> bool:
 
 
 def _known_calls(roots: Iterable[critical_path.PlacedRequest]) -> dict[str, set[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    calls: defaultdict[str, set[str]] = defaultdict(set)
     for root in roots:
-        for each in root.everything():
-            found[each.service].update(called.service for called in each.called if _is_known(called))
-    return found
+        for request in root.everything():
+            calls[request.service].update(called.service for called in request.called if _is_known(called))
+    return calls
 
 
 def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[str, str], tuple[Histogram, int]]:
@@ -245,21 +248,21 @@ def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[
     question = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), by="series", prefix=prefix)
     columns = fetch(snapshot, question)
     series = schema.series.c
-    known = {
+    owners = {
         row.id: (row.service, row.status)
         for row in snapshot.connection.execute(select(series.id, series.service, series.status))
     }
-    found: dict[tuple[str, str], tuple[Histogram, int]] = {}
-    for service in {known[number][0] for number in set(columns.series.tolist()) if number in known}:
-        for place, key in enumerate(columns.stages):
+    edges: dict[tuple[str, str], tuple[Histogram, int]] = {}
+    for service in {owners[number][0] for number in set(columns.series.tolist()) if number in owners}:
+        for stage, key in enumerate(columns.stages):
             name, caller = split_attribute_key(key)
-            own = [known.get(number, ("", ""))[0] == service for number in columns.series.tolist()]
-            chosen = columns.where((columns.stage == place) & own)
+            of_service = [owners.get(number, ("", ""))[0] == service for number in columns.series.tolist()]
+            chosen = columns.where((columns.stage == stage) & of_service)
             # SQLite matches prefixes in any case.
             if caller and name == CALLER.key and len(chosen):
-                failed = [known[number][1] == STATUS_ERROR for number in chosen.series.tolist()]
-                found[caller, service] = (add_up(chosen).histogram(), int(chosen.counts[failed].sum()))
-    return found
+                failed = [owners[number][1] == STATUS_ERROR for number in chosen.series.tolist()]
+                edges[caller, service] = (add_up(chosen).histogram(), int(chosen.counts[failed].sum()))
+    return edges
 
 
 class _TracedEdges:
@@ -272,21 +275,21 @@ class _TracedEdges:
         for kept in _documents(snapshot, _newest(selection, MAX_MAPPED)):
             by_trace[kept.trace_id].append(kept)
         for requests in by_trace.values():
-            because = {each.span_id: each.because for each in requests}
+            because = {trace.span_id: trace.because for trace in requests}
             for root in critical_path.place_requests(map(traced_request, requests)):
                 # A request whose caller is not retained has an unknown caller.
                 if because.get(root.request.span_id) == "uniform" and not root.request.parent_id:
                     self._random["", root.service] += 1
-                for each in root.everything():
-                    self._add(each, because)
+                for placed in root.everything():
+                    self._add(placed, because)
 
     def _add(self, placed: critical_path.PlacedRequest, because: Mapping[str, str]) -> None:
-        for each in placed.called:
-            if not _is_known(each):
+        for called in placed.called:
+            if not _is_known(called):
                 continue
-            edge = placed.service, each.service
+            edge = placed.service, called.service
             self.retained[edge] += 1
-            self._random[edge] += because.get(each.request.span_id) == "uniform"
+            self._random[edge] += because.get(called.request.span_id) == "uniform"
         if because.get(placed.request.span_id) == "slow":
             self._slow[placed.service] += placed.request.duration
             for piece in critical_path.critical_path(placed):

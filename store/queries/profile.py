@@ -43,11 +43,11 @@ class ProfileQueries(QueryGroup):
             An item for each of *percentiles*; none without requests or without samples.
         """
         with self._snapshot() as snapshot:
-            found = _fetch(snapshot, selection)
-        if found is None:
+            profiled = _fetch(snapshot, selection)
+        if profiled is None:
             return []
-        groups = zip(found.mixed.bands(percentiles), found.mixed.bounds(percentiles), strict=True)
-        return [found.band(group.seconds(), bounds, _MAX_REACH) for group, bounds in groups]
+        groups = zip(profiled.mixed.bands(percentiles), profiled.mixed.bounds(percentiles), strict=True)
+        return [profiled.band(group.seconds(), bounds, _MAX_REACH) for group, bounds in groups]
 
     def profile_between(self, selection: Selection, low: float, high: float) -> ProfileBand | None:
         """Return the mean time by stage and call stack in the requests with a latency in `[low, high)` seconds.
@@ -55,9 +55,9 @@ class ProfileQueries(QueryGroup):
         Stacks come from the sampled ones of these requests only. None without such requests or without samples in *selection*.
         """
         with self._snapshot() as snapshot:
-            found = _fetch(snapshot, selection)
-        stages = found.mixed.between(low, high) if found else {}
-        return found.band(stages, (low, high)) if found and stages else None
+            profiled = _fetch(snapshot, selection)
+        stages = profiled.mixed.between(low, high) if profiled else {}
+        return profiled.band(stages, (low, high)) if profiled and stages else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Profiled:
     def band(self, stages: Mapping[str, float], bounds: tuple[float, float], reach: int = 0) -> ProfileBand:
         """Return the time of *stages* by stack, from the samples within *bounds*, see `_nearest_samples`."""
         spent, sampled = _nearest_samples(self.samples, bounds, reach)
-        found: defaultdict[str, float] = defaultdict(float)
+        seconds_by_key: defaultdict[str, float] = defaultdict(float)
         by_stage: defaultdict[str, int] = defaultdict(int)
         for key, amount in zip(self.keys, spent, strict=True):
             by_stage[key.partition(";")[0]] += amount
@@ -77,8 +77,8 @@ class _Profiled:
             stage = key.partition(";")[0]
             # A stage that the breakdown does not have takes no time.
             if amount and stages.get(stage):
-                found[key] += stages[stage] * amount / by_stage[stage]
-        return ProfileBand(sum(stages.values()), sampled, stages, dict(found))
+                seconds_by_key[key] += stages[stage] * amount / by_stage[stage]
+        return ProfileBand(sum(stages.values()), sampled, stages, dict(seconds_by_key))
 
 
 def _fetch(snapshot: StoreSnapshot, selection: Selection) -> _Profiled | None:
@@ -106,15 +106,15 @@ def _nearest_samples(samples: StageCounts, bounds: tuple[float, float], reach: i
     factor = 2 ** (reach / 2**SCALE)
     centre = (low * high) ** 0.5
     rest = [
-        place
-        for place, middle in enumerate(middles)
-        if not chosen[place] and centre / factor <= middle <= centre * factor
+        number
+        for number, middle in enumerate(middles)
+        if not chosen[number] and centre / factor <= middle <= centre * factor
     ]
-    for place in sorted(rest, key=lambda place: abs(middles[place] - centre)):
+    for number in sorted(rest, key=lambda number: abs(middles[number] - centre)):
         if sampled >= ENOUGH_SAMPLED:
             break
-        chosen[place] = True
-        sampled += requests[place]
+        chosen[number] = True
+        sampled += requests[number]
     return samples.amount[:, chosen].sum(axis=1).tolist(), sampled
 
 

@@ -99,9 +99,9 @@ class ReplicaQueries(QueryGroup):
         with self._snapshot() as snapshot:
             columns = fetch(snapshot, PointQuery(selection, _ENGINE_METRICS, by="series"))
             owners = _engine_series(snapshot, selection)
-            found = {owners[number] for number in set(columns.series.tolist()) if number in owners}
-            made = [_engine_model(columns, owners, *owner) for owner in found]
-            return sorted(made, key=lambda each: (-each.count, each.service, each.model))
+            models = {owners[number] for number in set(columns.series.tolist()) if number in owners}
+            engines = [_engine_model(columns, owners, *owner) for owner in models]
+            return sorted(engines, key=lambda engine: (-engine.count, engine.service, engine.model))
 
     def stale_since(self, now: datetime, timeout: timedelta) -> datetime | None:
         """Return the time of the last data if the collector has been inactive for *timeout*; None if it is active."""
@@ -151,7 +151,7 @@ class EngineModel:
     def mean_by_stage(self) -> dict[str, float]:
         """Exact mean time per request in each stage, in the order of stages; the sum may differ from the duration of requests."""
         count = self.count
-        return {stage: found.lows.sum / count for stage, found in self.stages.items() if count and found.count}
+        return {stage: measured.lows.sum / count for stage, measured in self.stages.items() if count and measured.count}
 
 
 def _engine_series(snapshot: StoreSnapshot, selection: Selection) -> dict[int, tuple[str, str]]:
@@ -161,8 +161,8 @@ def _engine_series(snapshot: StoreSnapshot, selection: Selection) -> dict[int, t
 
 
 def _engine_model(columns: Columns, owners: Mapping[int, tuple[str, str]], service: str, model: str) -> EngineModel:
-    own = [number for number, owner in owners.items() if owner == (service, model)]
-    mine = columns.where(np.isin(columns.series, own))
+    numbers = [number for number, owner in owners.items() if owner == (service, model)]
+    mine = columns.where(np.isin(columns.series, numbers))
     requests, stages, first_token, output_token = (_interval_distributions(mine, pair) for pair in _METRIC_PAIRS)
     batches = _histograms_by_key(mine, names.ENGINE_BATCH)
     return EngineModel(
@@ -173,7 +173,7 @@ def _engine_model(columns: Columns, owners: Mapping[int, tuple[str, str]], servi
         {stage: stages[stage] for stage in ordered(stages)},
         first_token,
         output_token,
-        {key: found.count for key, found in _histograms_by_key(mine, names.ENGINE_TOKENS).items()},
+        {key: histogram.count for key, histogram in _histograms_by_key(mine, names.ENGINE_TOKENS).items()},
         {band: batches[band] for band in sorted(batches, key=BATCH_SIZES.position)},
     )
 
@@ -184,9 +184,9 @@ def _interval_distributions(columns: Columns, pair: Iterable[str]) -> dict[str, 
 
 
 def _histograms_by_key(columns: Columns, metric: str) -> dict[str, Histogram]:
-    found = columns.of(metric)
-    present = {found.stages[place]: place for place in found.stage.tolist()}
-    return {key: add_up(found.where(found.stage == place)).histogram() for key, place in present.items()}
+    points = columns.of(metric)
+    present = {points.stages[number]: number for number in points.stage.tolist()}
+    return {key: add_up(points.where(points.stage == number)).histogram() for key, number in present.items()}
 
 
 LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")
@@ -201,18 +201,18 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, recei
     )
     if environment is not None:
         wanted = wanted.where(table.c.environment == storable_name(environment))
-    found = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(LOAD_COLUMNS))
+    rows = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(LOAD_COLUMNS))
     received = (
         select(batches.c.instance, func.max(batches.c.received))
         .where(batches.c.received >= received_since, batches.c.instance != "")
         .group_by(batches.c.instance)
     )
     last = {instance: at for instance, at in snapshot.connection.execute(received)}  # noqa: C416 - rows are no tuples to types
-    return found.assign(
-        started=pd.to_datetime(found["started"].astype("int64"), unit="ns", utc=True),
-        ended=pd.to_datetime(found["ended"].astype("int64"), unit="ns", utc=True),
-        seconds=found.pop("own").astype("float64") / 1e9,
-        heard=pd.to_datetime(found["instance"].map(last).astype("float64"), unit="s", utc=True),
+    return rows.assign(
+        started=pd.to_datetime(rows["started"].astype("int64"), unit="ns", utc=True),
+        ended=pd.to_datetime(rows["ended"].astype("int64"), unit="ns", utc=True),
+        seconds=rows.pop("own").astype("float64") / 1e9,
+        heard=pd.to_datetime(rows["instance"].map(last).astype("float64"), unit="s", utc=True),
     )
 
 
@@ -239,17 +239,17 @@ def _open_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFram
     series = schema.series.c
     routes = dict(snapshot.connection.execute(select(series.id, series.route).where(*selection.conditions())).all())
     rows = {
-        "route": [routes.get(each, "") for each in reported.series.tolist()],
-        "place": [split_hardware_key(reported.stages[each])[1] for each in reported.stage.tolist()],
+        "route": [routes.get(number, "") for number in reported.series.tolist()],
+        "place": [split_hardware_key(reported.stages[number])[1] for number in reported.stage.tolist()],
         "requests": np.rint(reported.counts / _SEEN_US).astype(np.int64),
         "oldest_seconds": _upper_limits(reported),
     }
     added = {"requests": "sum", "oldest_seconds": "max"}
-    found = pd.DataFrame(rows, columns=list(OPEN_COLUMNS)).groupby(["route", "place"], as_index=False).agg(added)
+    table = pd.DataFrame(rows, columns=list(OPEN_COLUMNS)).groupby(["route", "place"], as_index=False).agg(added)
     # With exports every second the number is a mean, and a request that was open at one of ten is none.
-    found = found[found["requests"] > 0].sort_values("oldest_seconds", ascending=False, ignore_index=True)
-    found.attrs["at"] = moment(int(reported.times.max()) + schema.FINEST) if len(found) else None
-    return found
+    table = table[table["requests"] > 0].sort_values("oldest_seconds", ascending=False, ignore_index=True)
+    table.attrs["at"] = moment(int(reported.times.max()) + schema.FINEST) if len(table) else None
+    return table
 
 
 STOPPED_COLUMNS = ("service", "place", "version", "route", "at", "requests", "oldest_seconds")
@@ -257,19 +257,21 @@ STOPPED_COLUMNS = ("service", "place", "version", "route", "at", "requests", "ol
 
 def _stopped(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     loads, (start, end) = schema.loads.c, selection.seconds
-    own = {name: value for name, value in selection.dimensions.items() if name in ("service", "version", "environment")}
+    filters = {
+        name: value for name, value in selection.dimensions.items() if name in ("service", "version", "environment")
+    }
     wanted = (
         select(
             loads.service, loads.place, loads.version, loads.model, loads.ended, loads.own, loads.ended - loads.started
         )
         .where(loads.phase == STOPPED, loads.ended >= start * _NS, loads.ended < end * _NS)
-        .where(*(loads[name] == value for name, value in own.items()))
+        .where(*(loads[name] == value for name, value in filters.items()))
         .order_by(loads.ended.desc(), loads.id.desc())
     )
-    found = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(STOPPED_COLUMNS))
-    return found.assign(
-        at=pd.to_datetime(found["at"].astype("int64"), unit="ns", utc=True),
-        oldest_seconds=found["oldest_seconds"].astype("float64") / _NS,
+    table = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(STOPPED_COLUMNS))
+    return table.assign(
+        at=pd.to_datetime(table["at"].astype("int64"), unit="ns", utc=True),
+        oldest_seconds=table["oldest_seconds"].astype("float64") / _NS,
     )
 
 
@@ -289,12 +291,14 @@ def hardware_table(columns: Columns, steps: Steps, selection: Selection, service
     keys = ["at", "name"]
     if services:
         values, keys = {**values, "service": np.array(services, object)[columns.series]}, ["service", *keys]
-    found = pd.DataFrame(values).groupby(keys, sort=True).agg(added).reset_index()
-    names = [split_hardware_key(name) for name in found["name"]]
-    made = found.assign(
-        measure=[measure for measure, _ in names], place=[place for _, place in names], mean=found["sum"] / found["n"]
+    hardware = pd.DataFrame(values).groupby(keys, sort=True).agg(added).reset_index()
+    names = [split_hardware_key(name) for name in hardware["name"]]
+    table = hardware.assign(
+        measure=[measure for measure, _ in names],
+        place=[device for _, device in names],
+        mean=hardware["sum"] / hardware["n"],
     )
-    shown = made.set_index("service") if services else made
+    shown = table.set_index("service") if services else table
     return with_step_times(shown[list(HARDWARE_COLUMNS)], steps, selection)
 
 

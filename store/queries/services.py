@@ -60,9 +60,9 @@ class ServiceQueries(QueryGroup):
             latest = seen.sort_values("last_seen", ascending=False, kind="stable")
             groups = latest.groupby("service")
             failed, cancelled = (
-                latest["requests"].where(latest["status"] == each, 0) for each in (STATUS_ERROR, STATUS_CANCELLED)
+                latest["requests"].where(latest["status"] == status, 0) for status in (STATUS_ERROR, STATUS_CANCELLED)
             )
-            made = pd.DataFrame(
+            table = pd.DataFrame(
                 {
                     "versions": groups["version"].unique().map(list),
                     "newest": newest,
@@ -75,7 +75,7 @@ class ServiceQueries(QueryGroup):
                     "last_seen": groups["last"].max(),
                 }
             )
-            return _with_times(made.rename_axis("service").reset_index())
+            return _with_times(table.rename_axis("service").reset_index())
 
     def fleet(
         self, start: datetime, end: datetime, percentiles: Sequence[float], *, environment: str | None = None
@@ -91,21 +91,22 @@ class ServiceQueries(QueryGroup):
             columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS, by="total"))
             names: list[str] = []
             rows: list[dict[str, Any]] = []
-            for service, own in _split_by_service(snapshot, selection, columns):
-                if len(own.of(REQUEST_DURATION)):
-                    rows += latency.breakdown_rows(Mixture(own), percentiles)
+            for service, points in _split_by_service(snapshot, selection, columns):
+                if len(points.of(REQUEST_DURATION)):
+                    rows += latency.breakdown_rows(Mixture(points), percentiles)
                     names += [service] * len(percentiles)
-            made = stage_frame(latency.BREAKDOWN_COLUMNS, rows)
+            table = stage_frame(latency.BREAKDOWN_COLUMNS, rows)
             # The service is the index and not a column, because a stage may have any name.
-            made.index = pd.Index(names, name="service", dtype=object)
-            return made
+            table.index = pd.Index(names, name="service", dtype=object)
+            return table
 
     def fleet_latency(self, start: datetime, end: datetime, *, environment: str | None = None) -> dict[str, Histogram]:
         with self._snapshot() as snapshot:
             selection = Selection(start, end, environment=environment)
             columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
             return {
-                service: add_up(own).histogram() for service, own in _split_by_service(snapshot, selection, columns)
+                service: add_up(points).histogram()
+                for service, points in _split_by_service(snapshot, selection, columns)
             }
 
     def fleet_over_time(
@@ -123,9 +124,9 @@ class ServiceQueries(QueryGroup):
             )
             names, owned = with_service_numbers(snapshot.connection, selection, columns)
             values = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
-            made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
-            made["service"] = [names[each] for each in made["service"]]
-            return with_step_times(made, steps, selection)
+            table = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
+            table["service"] = [names[number] for number in table["service"]]
+            return with_step_times(table, steps, selection)
 
     def fleet_waste(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
         """Return the time that the requests of each service waited or lost, and the time of its cold starts.
@@ -141,22 +142,24 @@ class ServiceQueries(QueryGroup):
             names, owned = with_service_numbers(snapshot.connection, selection, columns)
             queued, failed = points_with_key(owned.of(STAGE_TIME), "queue"), owned.of(FAILED_CALL)
             # Weights of `bincount` are floats, which are exact for microseconds up to 285 years.
-            made = {
+            waste = {
                 "queue_seconds": np.bincount(queued.series, queued.counts, len(names)) * _MICRO,
                 "failed_calls": np.bincount(failed.series, failed.counts, len(names)).astype(np.int64),
                 "failed_seconds": np.bincount(failed.series, failed.sum, len(names)),
             }
-            found = pd.DataFrame(made, index=pd.Index(names, name="service", dtype=object))
+            table = pd.DataFrame(waste, index=pd.Index(names, name="service", dtype=object))
             loads = _load_seconds(snapshot, selection)
-            return found.assign(load_seconds=[loads.get(name, 0.0) for name in names])
+            return table.assign(load_seconds=[loads.get(name, 0.0) for name in names])
 
     def fleet_counts(self, selection: Selection, metric: str) -> dict[str, dict[str, int]]:
         with self._snapshot() as snapshot:
             query = PointQuery(selection, (metric,), by="total", counts_only=True)
-            found = _split_by_service(snapshot, selection, fetch(snapshot, query))
+            by_service = _split_by_service(snapshot, selection, fetch(snapshot, query))
             return {
-                service: dict(zip(own.stages, np.bincount(own.stage, own.counts).astype(int).tolist(), strict=True))
-                for service, own in found
+                service: dict(
+                    zip(points.stages, np.bincount(points.stage, points.counts).astype(int).tolist(), strict=True)
+                )
+                for service, points in by_service
             }
 
     def fleet_hardware(
@@ -177,7 +180,7 @@ class ServiceQueries(QueryGroup):
             selection = Selection(start, end, environment=environment)
             columns, steps = fetch_steps(snapshot, PointQuery(selection, (HARDWARE,), by="total"), step)
             names, owned = with_service_numbers(snapshot.connection, selection, columns)
-            wanted = [place for place, key in enumerate(owned.stages) if split_hardware_key(key)[0] in measures]
+            wanted = [number for number, key in enumerate(owned.stages) if split_hardware_key(key)[0] in measures]
             return hardware_table(owned.where(np.isin(owned.stage, wanted)), steps, selection, names or ("",))
 
     def versions(self, selection: Selection) -> pd.DataFrame:
@@ -214,12 +217,12 @@ class ServiceQueries(QueryGroup):
     def service_environments(self) -> dict[str, frozenset[str]]:
         with self._snapshot() as snapshot:
             table = schema.series
-            found: dict[str, set[str]] = {}
+            by_service: dict[str, set[str]] = {}
             for service, environment in snapshot.connection.execute(
                 select(table.c.service, table.c.environment).distinct()
             ):
-                found.setdefault(service, set()).add(environment)
-            return {service: frozenset(environments) for service, environments in found.items()}
+                by_service.setdefault(service, set()).add(environment)
+            return {service: frozenset(environments) for service, environments in by_service.items()}
 
     def releases(self, environment: str | None = None) -> pd.DataFrame:
         """Return the versions of every service over the whole history, in one inexpensive query.
@@ -238,8 +241,8 @@ class ServiceQueries(QueryGroup):
             )
             if environment is not None:
                 statement = statement.where(table.c.environment == storable_name(environment))
-            found = snapshot.connection.execute(statement)
-            return _with_times(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in found]))
+            rows = snapshot.connection.execute(statement)
+            return _with_times(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in rows]))
 
     def dimensions(self, selection: Selection) -> dict[str, dict[str, int]]:
         """Return the values of each dimension (service, version, model, route, device, …) in the requests of *selection*.
@@ -253,7 +256,7 @@ class ServiceQueries(QueryGroup):
                 name: seen.groupby(name)["requests"].sum().sort_values(ascending=False) for name in schema.DIMENSIONS
             }
             return {
-                name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()
+                name: {str(value): int(n) for value, n in counts.items() if value} for name, counts in counted.items()
             }
 
     def events(
@@ -276,8 +279,8 @@ class ServiceQueries(QueryGroup):
             if kind is not None:
                 statement = statement.where(table.c.kind == kind)
             rows = [tuple(row) for row in snapshot.connection.execute(statement)]
-            found = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
-            return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
+            shown = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
+            return shown.assign(at=pd.to_datetime(shown["at"].astype("int64"), unit="ms", utc=True))
 
     def whole(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
         """Return `[start, end)` extended to whole buckets of the retained tiers: hours where minutes are deleted.
@@ -286,8 +289,8 @@ class ServiceQueries(QueryGroup):
         and a window that ends within a bucket would contain the whole bucket.
         """
         with self._snapshot() as snapshot:
-            known = snapshot.tiers
-        first, last = schema.whole_buckets(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
+            tiers = snapshot.tiers
+        first, last = schema.whole_buckets(tiers, math.floor(start.timestamp()), math.ceil(end.timestamp()))
         return moment(first), moment(last)
 
     def revision(self, service: str | None = None) -> int:
@@ -325,7 +328,7 @@ def _load_seconds(snapshot: StoreSnapshot, selection: Selection) -> dict[str, fl
     )
     if selection.environment is not None:
         statement = statement.where(table.c.environment == storable_name(selection.environment))
-    return {service: float(own) * _NANO for service, own in snapshot.connection.execute(statement)}
+    return {service: float(ns) * _NANO for service, ns in snapshot.connection.execute(statement)}
 
 
 def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
@@ -346,27 +349,27 @@ def series_with_requests(snapshot: StoreSnapshot, selection: Selection, others: 
     Those with a metric of *others* are returned even without requests.
     """
     segments = schema.plan_segments(snapshot.tiers, *selection.seconds)
-    found = [
+    rows = [
         (seen.series_id, seen.requests if is_request else 0, seen.first, seen.last)
         for is_request, metrics in ((True, (REQUEST_DURATION,)), (False, others))
         if metrics
         for seen in snapshot.points.seen(snapshot.connection, PointQuery(selection, metrics, by="series"), segments)
     ]
-    counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
+    counted = pd.DataFrame(rows, columns=["id", "requests", "first", "last"])
     counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})
     columns = [schema.series.c[name] for name in ("id", *schema.DIMENSIONS, "first_seen", "last_seen")]
-    known = pd.DataFrame(
+    described = pd.DataFrame(
         snapshot.connection.execute(select(*columns).where(*selection.conditions()).order_by(schema.series.c.id)).all(),
         columns=["id", *schema.DIMENSIONS, "first_seen", "last_seen"],
     )
-    merged = known.merge(counted, on="id")
+    merged = described.merge(counted, on="id")
     # The buckets of a coarse tier are wide, but the times in the table of series are exact to 10 s.
     merged["first"] = merged[["first", "first_seen"]].max(axis=1)
     merged["last"] = merged[["last", "last_seen"]].min(axis=1).clip(lower=merged["first"])
     return merged
 
 
-def _with_times(made: pd.DataFrame) -> pd.DataFrame:
+def _with_times(table: pd.DataFrame) -> pd.DataFrame:
     for column in ("first_seen", "last_seen"):
-        made[column] = utc_times(made[column])
-    return made
+        table[column] = utc_times(table[column])
+    return table

@@ -85,11 +85,11 @@ class SloQueries(QueryGroup):
                 for stage, slow, both in zip(columns.stages, bad_time.tolist(), all_time.tolist(), strict=True)
                 if both
             ]
-            made = frame(EXCESS_COLUMNS, rows)
-            made["excess_seconds"] = made["bad_mean_seconds"] - made["good_mean_seconds"]
-            excess = made["excess_seconds"].sum()
-            made["share"] = made["excess_seconds"] / excess if excess else 0.0
-            return made.sort_values("excess_seconds", ascending=False, ignore_index=True)
+            table = frame(EXCESS_COLUMNS, rows)
+            table["excess_seconds"] = table["bad_mean_seconds"] - table["good_mean_seconds"]
+            excess = table["excess_seconds"].sum()
+            table["share"] = table["excess_seconds"] / excess if excess else 0.0
+            return table.sort_values("excess_seconds", ascending=False, ignore_index=True)
 
     def bad_over_time(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
         """Return the number of bad requests in each step with requests, by the stage responsible.
@@ -120,7 +120,7 @@ class SloQueries(QueryGroup):
             for at, count, left, by_stage in zip(
                 requests.starts.tolist(), bad.tolist(), rest.tolist(), blamed.tolist(), strict=True
             ):
-                explained = {stage: each for stage, each in zip(columns.stages, by_stage, strict=True) if each}
+                explained = {stage: seconds for stage, seconds in zip(columns.stages, by_stage, strict=True) if seconds}
                 rows.append({"at": at, "bad": count, UNEXPLAINED: left, **explained})
             return with_step_times(stage_frame(BAD_COLUMNS, rows), steps, selection)
 
@@ -226,12 +226,12 @@ class _StepSums:
         return (self.all - self.failed - self.slow).sum(axis=0)
 
     def at(self, starts: Ints) -> _StepSums:
-        _, place, mine = np.intersect1d(starts, self.starts, return_indices=True)
+        _, position, mine = np.intersect1d(starts, self.starts, return_indices=True)
 
         def moved(table: Floats) -> Floats:
-            found = np.zeros((len(starts), table.shape[1]))
-            found[place] = table[mine]
-            return found
+            aligned = np.zeros((len(starts), table.shape[1]))
+            aligned[position] = table[mine]
+            return aligned
 
         return _StepSums(starts, moved(self.all), moved(self.failed), moved(self.slow))
 
@@ -247,18 +247,18 @@ def _attribute_requests(times: Floats, requests: Floats, good_mean: Floats) -> F
 def _step_sums(columns: Columns, steps: Steps, failed: Ints, threshold_seconds: float | None) -> _StepSums:
     starts = np.unique(steps.of(columns.times))
     shape = (len(starts), max(1, len(columns.stages)))
-    found = _StepSums(starts, np.zeros(shape), np.zeros(shape), np.zeros(shape))
+    sums = _StepSums(starts, np.zeros(shape), np.zeros(shape), np.zeros(shape))
     lost = np.isin(columns.series, failed)
     for counts in add_up_steps(columns.where(lost), steps):
-        place = np.searchsorted(starts, counts.starts)
-        found.all[place] += counts.by_stage
-        found.failed[place] += counts.by_stage
+        position = np.searchsorted(starts, counts.starts)
+        sums.all[position] += counts.by_stage
+        sums.failed[position] += counts.by_stage
     for counts in add_up_steps(columns.where(~lost), steps):
-        place = np.searchsorted(starts, counts.starts)
-        found.all[place] += counts.by_stage
+        position = np.searchsorted(starts, counts.starts)
+        sums.all[position] += counts.by_stage
         if threshold_seconds is not None:
-            found.slow[place] += counts.above_by_stage(threshold_seconds)
-    return found
+            sums.slow[position] += counts.above_by_stage(threshold_seconds)
+    return sums
 
 
 TALLY_COLUMNS = ("at", "requests", "total", "bad")
@@ -283,17 +283,17 @@ class IndicatorQueries(QueryGroup):
         """
         with self._snapshot() as snapshot:
             if indicator.kind in ("latency", "availability"):
-                made = slo_series(snapshot, selection, indicator.threshold_seconds, step)
-                made.insert(1, "requests", made["total"])
-                return made
+                table = slo_series(snapshot, selection, indicator.threshold_seconds, step)
+                table.insert(1, "requests", table["total"])
+                return table
             over_time = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
             return with_step_times(*over_time(snapshot, selection, indicator, step), selection)
 
     def first_seen(self, selection: Selection) -> datetime | None:
         """Return the time at which *selection* was first seen, exact to 10 s and regardless of its window; None for never."""
         with self._snapshot() as snapshot:
-            found = _first_seen(snapshot, selection)
-        return None if found is None else moment(found)
+            first = _first_seen(snapshot, selection)
+        return None if first is None else moment(first)
 
 
 def _tally(snapshot: StoreSnapshot, selection: Selection, indicator: Indicator) -> Tally:
@@ -355,18 +355,18 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
     starts = np.unique(steps.of(columns.times))
 
     def added(chosen: Columns) -> Floats:
-        place = np.searchsorted(starts, steps.of(chosen.times))
-        return np.bincount(place, chosen.counts, len(starts)).astype(np.float64)
+        position = np.searchsorted(starts, steps.of(chosen.times))
+        return np.bincount(position, chosen.counts, len(starts)).astype(np.float64)
 
     times = columns.of(STAGE_TIME)
-    found = {
+    tallies = {
         "at": starts,
         "requests": added(columns.of(REQUEST_DURATION)),
         # Requests without stages are left out, because the stages of their time are unknown.
         "total": (added(times) - added(points_with_key(times, UNTIMED))) / _US,
         "bad": sum(added(points_with_key(times, stage)) for stage in WITHOUT_CAUSE) / _US,
     }
-    return pd.DataFrame(found, columns=list(TALLY_COLUMNS))
+    return pd.DataFrame(tallies, columns=list(TALLY_COLUMNS))
 
 
 def _freshness(
@@ -397,9 +397,9 @@ def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], F
     width = steps.width or end - steps.start
 
     def newest(at: Ints) -> Floats:
-        place = np.searchsorted(starts, at) - 1
-        until = np.minimum(starts[np.maximum(place, 0)] + width, at) if len(starts) else at
-        return np.where(place >= 0, until, -np.inf)
+        position = np.searchsorted(starts, at) - 1
+        until = np.minimum(starts[np.maximum(position, 0)] + width, at) if len(starts) else at
+        return np.where(position >= 0, until, -np.inf)
 
     return newest
 

@@ -73,12 +73,12 @@ class StoreQueries(QueryGroup):
         with self._snapshot() as snapshot:
             now, caps = int(self._clock()), self._caps
             folded = _services_with_folded_stages(snapshot, caps.custom_stages, now)
-            found = {
+            capped = {
                 *_folded_in_series(snapshot.connection, now - _RECENT_SECONDS),
                 *((service, "custom_stages") for service in folded),
             }
             return [
-                FoldedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(found)
+                FoldedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(capped)
             ]
 
 
@@ -206,8 +206,8 @@ def _storage(snapshot: StoreSnapshot, retention: Retention, now: int) -> Storage
     used = database.used_bytes(connection) + points.used_bytes(connection)
     tables = _bytes_by_table(connection, points, used)
     first = connection.execute(select(func.min(schema.series.c.first_seen))).scalar() or now
-    known = schema.read_tiers(connection)
-    uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in known]
+    tiers = schema.read_tiers(connection)
+    uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in tiers]
     weight = sum(sum(use.slots.values()) for use in uses)
     # The ledger counts histogram bytes; the actual size is only known for all tiers together.
     scale = tables["points"] / weight if weight else 1.0
@@ -218,7 +218,7 @@ def _storage(snapshot: StoreSnapshot, retention: Retention, now: int) -> Storage
         used_bytes=used,
         budget_bytes=retention.budget_bytes,
         tables=dict(sorted(tables.items(), key=lambda entry: -entry[1])),
-        tiers=tuple(_tier_storage(connection, tier, use, retention) for tier, use in zip(known, uses, strict=True)),
+        tiers=tuple(_tier_storage(connection, tier, use, retention) for tier, use in zip(tiers, uses, strict=True)),
         settled_bytes=round(rest + sum(use.settled_bytes for use in uses)),
         full_at=None if days is None else moment(now + days * 86_400),
         file_bytes=round(weight) + sum(tables.values()) - tables["points"],
@@ -227,12 +227,12 @@ def _storage(snapshot: StoreSnapshot, retention: Retention, now: int) -> Storage
 
 def _bytes_by_table(connection: Connection, points: StoredPoints, used: int) -> dict[str, int]:
     if connection.dialect.name == "postgresql":
-        found = {name: int(size) for name, size in connection.execute(text(_POSTGRESQL_SIZES))}
-        return found | {"points": found["points"] + points.used_bytes(connection)}
+        sizes = {name: int(size) for name, size in connection.execute(text(_POSTGRESQL_SIZES))}
+        return sizes | {"points": sizes["points"] + points.used_bytes(connection)}
     # Python's SQLite may be built without `dbstat`.
     can_tell = connection.execute(text("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")).scalar()
-    found = {name: int(size) for name, size in connection.execute(text(_SQLITE_SIZES))} if can_tell else {}
-    return found | {"points": used - sum(found.values())}
+    sizes = {name: int(size) for name, size in connection.execute(text(_SQLITE_SIZES))} if can_tell else {}
+    return sizes | {"points": used - sum(sizes.values())}
 
 
 def _tier_use(
@@ -289,13 +289,13 @@ def _state(snapshot: StoreSnapshot, retention: Retention, now: int) -> StoreStat
     agent = batches.c.instance != literal_column("''")
     live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS, agent)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
-    known = schema.read_tiers(connection)
+    tiers = schema.read_tiers(connection)
     return StoreState(
         last_received=None if last is None else moment(last),
         instances=connection.execute(live).scalar_one(),
         dropped=int(dropped or 0),
         size_bytes=database.used_bytes(connection) + snapshot.points.used_bytes(connection),
         budget_bytes=retention.budget_bytes,
-        oldest=None if oldest is None else moment(max(oldest, known[-1].kept_from)),
-        shortened={tier.seconds: moment(tier.kept_from) for tier in known if retention.was_shortened(tier, now)},
+        oldest=None if oldest is None else moment(max(oldest, tiers[-1].kept_from)),
+        shortened={tier.seconds: moment(tier.kept_from) for tier in tiers if retention.was_shortened(tier, now)},
     )

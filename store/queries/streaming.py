@@ -51,16 +51,16 @@ class StreamingQueries(QueryGroup):
             left_out (number of requests not counted, because their series also have other definitions).
         """
         with self._snapshot() as snapshot:
-            found = points_of_definition(
+            points = points_of_definition(
                 fetch(snapshot, PointQuery(selection, FIRST_TOKEN_METRICS, by="series")), names.FIRST_TOKEN, definition
             )
-            counted = found.columns.of(names.FIRST_TOKEN)
-            mixed = Mixture(found.columns, FIRST_TOKEN_METRICS) if len(counted) else None
-            made = breakdown_frame(mixed, percentiles)
-            made.attrs["definition"] = found.definition
-            made.attrs["definitions"] = found.definitions
-            made.attrs["left_out"] = found.definitions.get(found.definition, 0) - made.attrs["requests"]
-            return made
+            counted = points.columns.of(names.FIRST_TOKEN)
+            mixed = Mixture(points.columns, FIRST_TOKEN_METRICS) if len(counted) else None
+            table = breakdown_frame(mixed, percentiles)
+            table.attrs["definition"] = points.definition
+            table.attrs["definitions"] = points.definitions
+            table.attrs["left_out"] = points.definitions.get(points.definition, 0) - table.attrs["requests"]
+            return table
 
     def streams(self, selection: Selection, metric: str) -> dict[str, Histogram]:
         """Return the distributions of a streaming metric of *selection*, or of failed outbound calls.
@@ -98,7 +98,7 @@ class StreamingQueries(QueryGroup):
                 fetch(snapshot, PointQuery(selection, (clock, metric), by="series")), clock, definition
             ).columns
             counted = columns.of(metric)
-            present = {columns.stages[place] for place in counted.stage.tolist()}
+            present = {columns.stages[number] for number in counted.stage.tolist()}
             return {
                 band: add_up(points_with_key(counted, band)).histogram()
                 for band in sorted(present, key=TOKEN_COUNTS.position)
@@ -122,14 +122,14 @@ class StreamingQueries(QueryGroup):
             paced = points_with_key(columns.of(names.OUTPUT_TOKEN), definition)
             # A window of a single step has no variation of load.
             steps = _load_by_step(columns, paced, cut.width, selection.seconds) if cut.width else pd.DataFrame()
-            made = (
+            table = (
                 _group_by_load(steps, paced, cut.width, groups)
                 if cut.width and len(steps)
                 else frame(SPEED_COLUMNS, [])
             )
             newest = float(steps["load"].loc[steps.index.max()]) if len(steps) else None
-            made.attrs.update(step_seconds=cut.width, steps=len(steps), newest_load=newest)
-            return made
+            table.attrs.update(step_seconds=cut.width, steps=len(steps), newest_load=newest)
+            return table
 
 
 def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[int, int]) -> pd.DataFrame:
@@ -137,15 +137,15 @@ def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[in
         points_with_key(columns.of(names.STAGE_DURATION), _DECODE),
         points_with_key(columns.of(names.TOKENS), names.TOKENS_OUT),
     )
-    found = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "load": _sum_by_step(decoded, decoded.sum / width, width),
             "n": _sum_by_step(paced, paced.counts, width),
             "output_per_second": _sum_by_step(output, output.sum / width, width),
         }
     ).fillna(0.0)
-    whole = (found.index >= window[0]) & (found.index + width <= window[1])
-    return found[whole & (found["load"] > 0) & (found["n"] > 0)].sort_values("load", kind="stable")
+    whole = (table.index >= window[0]) & (table.index + width <= window[1])
+    return table[whole & (table["load"] > 0) & (table["n"] > 0)].sort_values("load", kind="stable")
 
 
 def _sum_by_step(columns: Columns, values: NDArray[Any], width: int) -> pd.Series[Any]:
@@ -160,10 +160,10 @@ def _group_by_load(steps: pd.DataFrame, paced: Columns, width: int, groups: int)
     middle = steps["n"].cumsum() - steps["n"] / 2
     group = pd.Series(pd.factorize((middle / steps["n"].sum() * groups).astype(int))[0], steps.index)
     chosen = paced.where(np.isin(_step_starts(paced, width), steps.index))
-    place = group.reindex(_step_starts(chosen, width)).to_numpy(np.int64)
-    counts = count_at(chosen, place, np.arange(int(group.max()) + 1), int(chosen.scale.min()))
+    group_of_step = group.reindex(_step_starts(chosen, width)).to_numpy(np.int64)
+    counts = count_at(chosen, group_of_step, np.arange(int(group.max()) + 1), int(chosen.scale.min()))
     load = steps["load"].groupby(group)
-    made = {
+    values = {
         "load": load.mean(),
         "low_load": load.min(),
         "high_load": load.max(),
@@ -173,7 +173,7 @@ def _group_by_load(steps: pd.DataFrame, paced: Columns, width: int, groups: int)
         "p99_seconds": counts.values_at(0.99),
         "output_per_second": steps["output_per_second"].groupby(group).mean(),
     }
-    return pd.DataFrame(made, columns=list(SPEED_COLUMNS))
+    return pd.DataFrame(values, columns=list(SPEED_COLUMNS))
 
 
 FIRST_TOKEN_METRICS = (names.FIRST_TOKEN, names.FIRST_TOKEN_TIME)
@@ -189,11 +189,13 @@ class DefinitionPoints:
 def points_of_definition(columns: Columns, metric: str, definition: str | None) -> DefinitionPoints:
     """Select the points of the series that have only *definition*."""
     first = columns.of(metric)
-    found = _requests_by_definition(add_up(first), columns.stages)
-    wanted = definition if definition is not None else max(found, key=lambda each: (found[each], each), default="")
+    requests = _requests_by_definition(add_up(first), columns.stages)
+    wanted = (
+        definition if definition is not None else max(requests, key=lambda name: (requests[name], name), default="")
+    )
     is_wanted = np.array([stage == wanted for stage in columns.stages], bool)[first.stage]
     alone = np.setdiff1d(first.series[is_wanted], first.series[~is_wanted])
-    return DefinitionPoints(wanted, found, columns.where(np.isin(columns.series, alone)))
+    return DefinitionPoints(wanted, requests, columns.where(np.isin(columns.series, alone)))
 
 
 def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[str, int]:

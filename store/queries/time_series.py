@@ -45,8 +45,8 @@ class StepMixtures:
         for (at, n, whole), by_stage in zip(totals, seconds.tolist(), strict=True):
             named = zip((*self.stages, OVERHEAD), by_stage, strict=True)
             # One of the two columns of overhead is zero.
-            known = {stage: each for stage, each in named if each}
-            yield {"at": at, "n": n, "value_seconds": whole, **(known or {OVERHEAD: whole})}
+            seconds_by_stage = {stage: stage_seconds for stage, stage_seconds in named if stage_seconds}
+            yield {"at": at, "n": n, "value_seconds": whole, **(seconds_by_stage or {OVERHEAD: whole})}
 
     def breakdown(self, quantile: float | None) -> tuple[Floats, Floats]:
         """Return the latency of each step at *quantile* (None: mean), and its parts by stage, in seconds; shape (n, stages + 1).
@@ -66,9 +66,10 @@ class StepMixtures:
             return self.latency.values_at(quantile), np.zeros(self.times.by_stage.shape)
         counts, totals = self.requests.amount.sum(axis=1), self.latency.total.tolist()
         window = RankWindow.of([quantile] * len(totals), totals, self.latency.zero.sum(axis=1).tolist())
-        each = window.weights(counts) / np.maximum(counts, 1)
+        weights = window.weights(counts) / np.maximum(counts, 1)
         near = (
-            weights_of_times(each, self.requests.index, self.times.index, self.times.scale) * (window.rank > 0)[:, None]
+            weights_of_times(weights, self.requests.index, self.times.index, self.times.scale)
+            * (window.rank > 0)[:, None]
         )
         return self.latency.values_at(quantile), (near[:, None, :] * self.times.amount).sum(axis=2)
 
@@ -130,11 +131,11 @@ def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
         yield StepMixtures(columns.stages, latency, coarse, spent)
 
 
-def _scales_of(found: fetch.StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
-    if not len(found.starts):
+def _scales_of(edges: fetch.StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
+    if not len(edges.starts):
         return otherwise
-    place = np.minimum(np.searchsorted(found.starts, at), len(found.starts) - 1)
-    return np.where(found.starts[place] == at, found.scale[place], otherwise)
+    position = np.minimum(np.searchsorted(edges.starts, at), len(edges.starts) - 1)
+    return np.where(edges.starts[position] == at, edges.scale[position], otherwise)
 
 
 # Scale with eight buckets per doubling: finer cells would be less than a pixel high.
@@ -150,7 +151,7 @@ def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float
         values = (counts.values_at(quantile).tolist() for quantile in quantiles)
         sums = counts.sum.sum(axis=1).tolist()
         values_by_step = zip(counts.starts.tolist(), counts.total.tolist(), sums, *values, strict=True)
-        rows += [dict(zip(names, each, strict=True)) for each in values_by_step]
+        rows += [dict(zip(names, step_values, strict=True)) for step_values in values_by_step]
     return frame(names, rows)
 
 
@@ -159,14 +160,14 @@ def _heat_cells(counts: fetch.StepCounts, stages: Sequence[str]) -> pd.DataFrame
     low, high = np.array(bounds).T
     amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)
     step, bucket = np.nonzero(amount.sum(axis=1))
-    found = amount[step, :, bucket].T
+    cells = amount[step, :, bucket].T
     return pd.DataFrame(
         {
             "at": counts.starts[step],
             "low_seconds": low[bucket],
             "high_seconds": high[bucket],
-            "n": found.sum(axis=0),
-            **_top_stages(found, stages),
+            "n": cells.sum(axis=0),
+            **_top_stages(cells, stages),
         }
     )
 

@@ -100,18 +100,18 @@ class _Search:
     def matches(self, row: Row[Any]) -> bool:
         """Return whether *row* matches all conditions; count its values to which all conditions but their own apply."""
         self.searched += 1
-        found = records.unpack_attributes(row.spans)
-        failed = [key for key, condition in self._conditions.items() if not condition(row, found)]
-        own = failed[0] if failed else None
+        attributes = records.unpack_attributes(row.spans)
+        failed = [key for key, condition in self._conditions.items() if not condition(row, attributes)]
+        unmet = failed[0] if failed else None
         if len(failed) > 1:
             return False
-        if not isinstance(own, Dimension):
-            keys = (own, _PREFIX + own) if own is not None else None
+        if not isinstance(unmet, Dimension):
+            keys = (unmet, _PREFIX + unmet) if unmet is not None else None
             self._attributes.update(
-                pair for pair in found.items() if (pair[0] in keys if keys else not pair[0].startswith(_INTERNAL))
+                pair for pair in attributes.items() if (pair[0] in keys if keys else not pair[0].startswith(_INTERNAL))
             )
-        if not isinstance(own, str):
-            names = COUNTED if own is None else (own.name,)
+        if not isinstance(unmet, str):
+            names = COUNTED if unmet is None else (unmet.name,)
             self._dimensions.update((name, getattr(row, name)) for name in names)
         return not failed
 
@@ -125,10 +125,10 @@ class _Search:
 
 
 def _by_key(counted: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for key, value, number in counted:
-        found[key][value] += number
-    return {key: dict(sorted(found[key].items(), key=lambda item: (-item[1], item[0]))) for key in sorted(found)}
+        counts[key][value] += number
+    return {key: dict(sorted(counts[key].items(), key=lambda item: (-item[1], item[0]))) for key in sorted(counts)}
 
 
 def _statement(snapshot: StoreSnapshot, selection: Selection, found_by: TraceFilter) -> tuple[Select[Any], int]:
@@ -137,7 +137,9 @@ def _statement(snapshot: StoreSnapshot, selection: Selection, found_by: TraceFil
     The statement ignores the version, model, route, status and stage if the traces of all of them can be searched.
     """
     whole = replace(selection, version=None, model=None, route=None, status=None)
-    wide, narrow = (select_traces(each).where(*duration_range(found_by.between_seconds)) for each in (whole, selection))
+    wide, narrow = (
+        select_traces(chosen).where(*duration_range(found_by.between_seconds)) for chosen in (whole, selection)
+    )
     if found_by.dominant is not None:
         narrow = narrow.where(schema.traces.c.dominant == storable(found_by.dominant))
     return wide if _count(snapshot, wide) <= MAX_SEARCHED else narrow, _count(snapshot, narrow)
@@ -167,8 +169,8 @@ def _is_value(name: str, value: str) -> Condition:
 def _has_attribute(key: str, values: set[str]) -> Condition:
     wanted = None if "" in values else values
 
-    def condition(row: Row[Any], found: Mapping[str, Any]) -> bool:
-        value = found.get(_PREFIX + key)
+    def condition(row: Row[Any], attributes: Mapping[str, Any]) -> bool:
+        value = attributes.get(_PREFIX + key)
         if value is None:
             return _in_a_span(row, key, wanted)
         return wanted is None or _as_text(key, value) in wanted
@@ -180,16 +182,16 @@ def _in_a_span(row: Row[Any], key: str, values: set[str] | None) -> bool:
     """Return whether the root or a span has an attribute *key*, with one of *values* unless None."""
     document = records.unpack_trace(row.spans)
     every = [document["attributes"], *(span.get("attributes", {}) for span in document["spans"])]
-    return any(key in each and (values is None or str(each[key]) in values) for each in every)
+    return any(key in attributes and (values is None or str(attributes[key]) in values) for attributes in every)
 
 
 def _attributes(row: Row[Any]) -> dict[str, str]:
-    found = (
+    rows = (
         (key.removeprefix(_PREFIX), value)
         for key, value in records.unpack_attributes(row.spans).items()
         if not key.startswith(_INTERNAL)
     )
-    return {key: _as_text(key, value) for key, value in found}
+    return {key: _as_text(key, value) for key, value in rows}
 
 
 def _as_text(key: str, value: object) -> str:

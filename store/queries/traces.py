@@ -96,18 +96,18 @@ class TraceQueries(QueryGroup):
             slowest = chosen.order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
             if violated is not None and violated.kind == "stage":
                 threshold = (violated.threshold_seconds or 0) * _NS
-                found = snapshot.connection.execute(slowest)
-                rows = [row for row in found if json.loads(row.stages).get(violated.key, 0) > threshold]
+                candidates = snapshot.connection.execute(slowest)
+                rows = [row for row in candidates if json.loads(row.stages).get(violated.key, 0) > threshold]
                 first = list({row.dominant: row for row in reversed(rows)}.values())
             else:
                 causes = snapshot.connection.scalars(chosen.with_only_columns(traces.c.dominant).distinct()).all()
-                found = (slowest.where(traces.c.dominant == cause).limit(1) for cause in causes)
-                first = [snapshot.connection.execute(each).one() for each in found]
+                statements = (slowest.where(traces.c.dominant == cause).limit(1) for cause in causes)
+                first = [snapshot.connection.execute(statement).one() for statement in statements]
                 rows = snapshot.connection.execute(slowest.limit(limit + len(first))).all()
             # A fixed order of equally slow traces, which the database returns in any order.
             first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
-            taken = {_trace_key(row) for row in first}
-            rest = [row for row in rows if _trace_key(row) not in taken]
+            first_keys = {_trace_key(row) for row in first}
+            rest = [row for row in rows if _trace_key(row) not in first_keys]
             return exemplar_frame(snapshot, selection, [*first, *rest][:limit], self._retention)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
@@ -196,16 +196,16 @@ def exemplar_frame(
     snapshot: StoreSnapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention
 ) -> pd.DataFrame:
     distribution = request_latency(snapshot, selection) if rows else Histogram()
-    made = frame(EXEMPLAR_COLUMNS, [_exemplar(row, distribution) for row in rows])
-    made["at"] = pd.to_datetime(made["at"].astype("int64"), unit="ns", utc=True)
-    made.attrs |= {
+    table = frame(EXEMPLAR_COLUMNS, [_exemplar(row, distribution) for row in rows])
+    table["at"] = pd.to_datetime(table["at"].astype("int64"), unit="ns", utc=True)
+    table.attrs |= {
         "rule": RETENTION_RULE,
         "requests": distribution.count,
         "kept": _kept_because(snapshot, selection),
         "retention_seconds": int(retention.traces.total_seconds()),
         "kept_a_service": retention.traces_per_service,
     }
-    return made
+    return table
 
 
 def _kept_because(snapshot: StoreSnapshot, selection: Selection) -> dict[str, int]:

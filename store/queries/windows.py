@@ -64,7 +64,7 @@ class WindowTable:
 class WindowQueries(QueryGroup):
     def windows(self, selection: Selection, query: WindowQuery) -> WindowTable:
         with self._snapshot() as snapshot:
-            ends, place, seconds = _whole_windows(snapshot.tiers, query)
+            ends, index, seconds = _whole_windows(snapshot.tiers, query)
             start = int(ends[0]) - seconds
             about = replace(selection, start=moment(start), end=moment(int(ends[-1])))
             question = PointQuery(
@@ -81,20 +81,20 @@ class WindowQueries(QueryGroup):
             last = (ends - start) // width
             spans = _Spans(last - seconds // width, last)
             if query.measure == "requests":
-                found = _rates(spans, columns, group, failed, seconds)
+                indicators = _rates(spans, columns, group, failed, seconds)
             else:
                 order = np.lexsort((columns.times, group))
                 edges = np.searchsorted(group[order], np.arange(len(names) + 1)).tolist()
                 sorted_columns = columns.take(order)
                 most = MAX_VALUES // (len(names) * len(query.quantiles))
-                found = [
+                indicators = [
                     _quantiles(spans, sorted_columns.between(low, high).without_unused_stages(), query, most)
                     for low, high in pairwise(edges)
                 ]
             return WindowTable(
                 {
-                    name: {part: values[:, place] for part, values in parts.items() if np.nan_to_num(values).any()}
-                    for name, parts in zip(names, found, strict=True)
+                    name: {part: values[:, index] for part, values in parts.items() if np.nan_to_num(values).any()}
+                    for name, parts in zip(names, indicators, strict=True)
                 }
             )
 
@@ -110,16 +110,16 @@ class _Spans:
 
     def counts(self, columns: Columns, scale: int) -> StepCounts:
         fine = columns.where((columns.scale >= scale) & (columns.times < self.last[-1]))
-        found = count_at(fine, fine.times, np.arange(int(self.last[-1])), scale)
-        tables = (self.sums(table) for table in (found.amount, found.zero, found.sum))
-        return StepCounts(np.arange(len(self.first)), scale, found.index, *tables)
+        counts = count_at(fine, fine.times, np.arange(int(self.last[-1])), scale)
+        tables = (self.sums(table) for table in (counts.amount, counts.zero, counts.sum))
+        return StepCounts(np.arange(len(self.first)), scale, counts.index, *tables)
 
     def scales(self, columns: Columns) -> Ints:
-        found = np.full(len(self.first), MAX_SCALE)
+        scales = np.full(len(self.first), MAX_SCALE)
         for scale in np.unique(columns.scale)[::-1].tolist():
             points = np.bincount(columns.times[columns.scale == scale], minlength=int(self.last[-1]))
-            found[self.sums(points) > 0] = scale
-        return found
+            scales[self.sums(points) > 0] = scale
+        return scales
 
 
 def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[Ints, Ints, int]:
@@ -130,11 +130,11 @@ def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[In
     first, seconds = query.ends[0], query.seconds
     # Windows over time have one length, and the start of a single one is rounded by itself.
     unit = max(query.unit, finest_at(first if len(query.ends) == 1 else first - seconds))
-    ends, place = np.unique(np.array(query.ends, np.int64) // unit * unit, return_inverse=True)
+    ends, index = np.unique(np.array(query.ends, np.int64) // unit * unit, return_inverse=True)
     if len(query.ends) == 1:
         end = int(ends[0])
-        return ends, place, end - schema.floor_to(end - seconds, finest_at(end - seconds))
-    return ends, place, schema.ceil_to(seconds, unit)
+        return ends, index, end - schema.floor_to(end - seconds, finest_at(end - seconds))
+    return ends, index, schema.ceil_to(seconds, unit)
 
 
 def _fetch(snapshot: StoreSnapshot, question: PointQuery, width: int) -> Columns:
@@ -162,13 +162,13 @@ def _groups(
     statement = select(series.id, series.total_id, series.status, *(series[name] for name in by))
     rows = snapshot.connection.execute(statement.where(*about.conditions())).all()
     # A total has the id of its first series, which may already be deleted.
-    known = {row.total_id: row for row in rows} | {row.id: row for row in rows}
+    row_of_series = {row.total_id: row for row in rows} | {row.id: row for row in rows}
     ids, which = np.unique(columns.series, return_inverse=True)
-    found = [known[each] for each in ids.tolist()]
-    names = sorted({tuple(row[3:]) for row in found})
-    number = {name: place for place, name in enumerate(names)}
-    groups = np.array([number[tuple(row[3:])] for row in found], np.int64)
-    failed = np.array([row.status == STATUS_ERROR for row in found], np.bool_)
+    series_rows = [row_of_series[series_id] for series_id in ids.tolist()]
+    names = sorted({tuple(row[3:]) for row in series_rows})
+    number = {name: index for index, name in enumerate(names)}
+    groups = np.array([number[tuple(row[3:])] for row in series_rows], np.int64)
+    failed = np.array([row.status == STATUS_ERROR for row in series_rows], np.bool_)
     return names, groups[which], failed[which]
 
 
@@ -179,10 +179,12 @@ def _rates(
     if math.prod(shape) > _MAX_CELLS:
         _raise_too_many()
     cell = columns.times * shape[1] + group
-    counted = (np.bincount(cell, columns.counts * each, math.prod(shape)) for each in (1, failed))
-    total, errors = (spans.sums(each.reshape(shape)).T[:, None] for each in counted)
+    counted = (np.bincount(cell, columns.counts * factor, math.prod(shape)) for factor in (1, failed))
+    total, errors = (spans.sums(counts.reshape(shape)).T[:, None] for counts in counted)
     total[total == 0] = np.nan
-    return [{"rate": own / seconds, "errors": wrong / own} for own, wrong in zip(total, errors, strict=True)]
+    return [
+        {"rate": requests / seconds, "errors": wrong / requests} for requests, wrong in zip(total, errors, strict=True)
+    ]
 
 
 def _quantiles(spans: _Spans, columns: Columns, query: WindowQuery, most: int) -> dict[str, Floats]:
@@ -191,7 +193,7 @@ def _quantiles(spans: _Spans, columns: Columns, query: WindowQuery, most: int) -
     windows = len(spans.first)
     if windows * len(stages) > most:
         _raise_too_many()
-    found = {stage: np.full((len(query.quantiles), windows), np.nan) for stage in stages}
+    quantiles = {stage: np.full((len(query.quantiles), windows), np.nan) for stage in stages}
     # Each interval of long windows is read twice at most.
     at_once = max(_WINDOWS_AT_ONCE, int(np.searchsorted(spans.first, spans.last[0])))
     for low in range(0, windows, at_once):
@@ -207,12 +209,12 @@ def _quantiles(spans: _Spans, columns: Columns, query: WindowQuery, most: int) -
         here = _Spans(first - first[0], last - first[0])
         for number, requests, values in _values_of_windows(here, part, query):
             for row, (quantile, seconds) in enumerate(zip(query.quantiles, values, strict=True)):
-                enough = [has_enough_samples(each, quantile) for each in requests.tolist()]
-                for stage, own in zip(stages, seconds.T, strict=True):
+                enough = [has_enough_samples(count, quantile) for count in requests.tolist()]
+                for stage, stage_seconds in zip(stages, seconds.T, strict=True):
                     # The last column is added to the stage of its name.
-                    known = np.nan_to_num(found[stage][row, low + number])
-                    found[stage][row, low + number] = np.where(enough, known + own, np.nan)
-    return found
+                    previous = np.nan_to_num(quantiles[stage][row, low + number])
+                    quantiles[stage][row, low + number] = np.where(enough, previous + stage_seconds, np.nan)
+    return quantiles
 
 
 def _values_of_windows(
@@ -220,11 +222,11 @@ def _values_of_windows(
 ) -> Iterator[tuple[Ints, Ints, list[Floats]]]:
     """Yield numbers of windows, their numbers of requests, and for each quantile their values; shape (windows, stages or 1)."""
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
-    own = spans.scales(requests)
+    request_scales = spans.scales(requests)
     # Latency at its own scale, so that all queries return the same number; stages at the scale of both metrics.
-    shared = np.minimum(own, spans.scales(times))
-    for scale, common in np.unique(np.stack((own, shared)), axis=1).T.tolist():
-        number = np.flatnonzero((own == scale) & (shared == common))
+    shared = np.minimum(request_scales, spans.scales(times))
+    for scale, common in np.unique(np.stack((request_scales, shared)), axis=1).T.tolist():
+        number = np.flatnonzero((request_scales == scale) & (shared == common))
         here = _Spans(spans.first[number], spans.last[number])
         latency = here.counts(requests, scale)
         if query.measure == "latency":
