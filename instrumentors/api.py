@@ -28,6 +28,8 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Step]]
 
 
 def stepped(function: Callable[..., Generator[Any, Any, Any]], opened: Opened) -> Callable[..., Any]:
+    """Return *function*, whose generators run inside of *opened*; each step of them enters what it returns."""
+
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with opened() as step:
             steps = _Steps(function(*args, **kwargs), step)
@@ -65,6 +67,8 @@ class _Steps(Generator[Any, Any, Any]):
 
 
 def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Opened) -> Callable[..., Any]:
+    """Return *function*, like `stepped`, for asynchronous generators."""
+
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with opened() as step:
             inner = function(*args, **kwargs)
@@ -270,9 +274,11 @@ class Request:
         return cast("F", functools.wraps(function)(call))
 
     def again(self) -> Request:
+        """Return a request of the same name and attributes that has not started."""
         return Request(self._name, self._facts)
 
     def detach(self) -> Marks | None:
+        """End the request for this context; return its stage records, which another context continues."""
         token, self._token = self._token, None
         if token is not None:
             end(token)

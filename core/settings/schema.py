@@ -22,6 +22,7 @@ class Setting:
 
     @property
     def help(self) -> str:
+        """Text of the option in `--help`: the meaning without Markdown, the default and the variable."""
         meaning = _LINK.sub(r"\1", self.meaning).replace("`", "")
         return f"{meaning} (default {self.default or 'none'}) [{self.variable}]"
 
