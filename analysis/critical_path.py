@@ -34,7 +34,7 @@ MAX_REQUESTS_A_TRACE = 200
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """Request of one service in a trace, by the clock of the service in Unix nanoseconds, with spans as in `store.KeptTrace`.
+    """Request of one service in a trace, by the clock of the service in Unix nanoseconds, with spans as in `store.RetainedTrace`.
 
     The ids are "" for a request that is known only from its caller, and for one that nothing called.
     """

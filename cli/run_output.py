@@ -35,7 +35,7 @@ from ..dashboard.view import trace_name
 from ..dashboard.web.report import run_report
 from ..instrumentors.run import RunOutputs
 from ..questions.breakdown import breakdown
-from ..store import KeptTrace, Reader, Selection, Store
+from ..store import Reader, RetainedTrace, Selection, Store
 from .compare_output import FULL, SHADED, plain_table, stage_colour, styled
 from .files import open_atomic
 from .saved_run import Run, save_run
@@ -47,7 +47,7 @@ _WATERFALL_COLUMNS = 32
 _MAX_INTERVALS = 12
 
 
-def waterfall_table(trace: KeptTrace) -> Table:
+def waterfall_table(trace: RetainedTrace) -> Table:
     wall = wall_seconds(trace.duration_ns)
     longest = {
         id(span) for span in nlargest(_MAX_INTERVALS, trace.spans, key=lambda stage_span: stage_span["duration_ns"])
@@ -74,7 +74,7 @@ def _ellipsized(text: Text) -> Text:
     return text
 
 
-def _request_name(trace: KeptTrace) -> str:
+def _request_name(trace: RetainedTrace) -> str:
     request = " ".join(str(part) for part in (trace.attributes.get(METHOD), trace.series.route) if part)
     failed = "failed" if trace.series.status == STATUS_ERROR else ""
     return "  ".join(part for part in (request, failed, trace.trace_id[:8]) if part)
@@ -124,7 +124,7 @@ class ServiceSummary:
     more_routes: int
     typical: StageTimes
     tail: StageTimes | None
-    slowest: KeptTrace | None
+    slowest: RetainedTrace | None
     functions: Sequence[FunctionTime] = ()
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from ..core import names
 from ..core.version import __version__
-from ..store import KeptTrace, Series, Store
+from ..store import RetainedTrace, Series, Store
 from ..store.full_export import ExportedHistogram, StoreExport, open_export
 from ..store.series import COLD
 from .files import open_atomic
@@ -115,7 +115,7 @@ def _spans(export: StoreExport) -> Iterator[Json]:
         yield _entry("Spans", resource, spans)
 
 
-def _trace(trace: KeptTrace) -> Iterator[Json]:
+def _trace(trace: RetainedTrace) -> Iterator[Json]:
     method, route = trace.attributes.get(names.METHOD), trace.series.route
     root = {
         "traceId": trace.trace_id,

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from ..collector.background import SpanFolder
+from ..collector.background import SpanAggregator
 from ..collector.serve import Collector, CollectorConfig
 from ..collector.traces.inbox import InboxLimits
 from ..core.addresses import server_url
@@ -30,7 +30,7 @@ class TemporaryCollector:
     def finish(self) -> list[str]:
         self._collector.stop()
         health = self._collector.health
-        SpanFolder(
+        SpanAggregator(
             self.store,
             interval_seconds=0,
             max_waiting_bytes=0,

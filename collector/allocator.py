@@ -19,7 +19,7 @@ import gc
 from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES, _KEPT_BYTES, _HEAPS = 2048 * 1024, 8192 * 1024, 2
+_LARGE_BYTES, _RETAINED_BYTES, _HEAPS = 2048 * 1024, 8192 * 1024, 2
 _OBJECTS, _YOUNG, _OLD = 10_000, 10, 20
 
 
@@ -31,7 +31,7 @@ def return_freed_memory() -> None:
         return
     for parameter, value in (
         (_M_MMAP_THRESHOLD, _LARGE_BYTES),
-        (_M_TRIM_THRESHOLD, _KEPT_BYTES),
+        (_M_TRIM_THRESHOLD, _RETAINED_BYTES),
         (_M_ARENA_MAX, _HEAPS),
     ):
         mallopt(parameter, value)

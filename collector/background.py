@@ -17,7 +17,7 @@ from .traces.sampling import SamplingPolicy
 
 _log = logging.getLogger(__name__)
 
-MAINTENANCE_PART, FOLDING_PART = "maintaining the store", "folding spans"
+MAINTENANCE_PART, AGGREGATION_PART = "maintaining the store", "aggregating spans"
 # Size of the inbox that is processed at once: two seconds at 200,000 spans a second.
 INBOX_BYTES = 24 * 1024**2
 
@@ -36,7 +36,7 @@ class Maintenance(PeriodicThread):
         """Maintain the store; failures are logged and reported as unhealthy, not raised."""
         try:
             self._store.maintain()
-            self._metrics.store(self._store.about.state(), len(self._store.about.folds()))
+            self._metrics.store(self._store.about.state(), len(self._store.about.capped_dimensions()))
         except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
             self._metrics.maintenance_failed()
             self._health.failed(MAINTENANCE_PART, f"{type(error).__name__}: {error}")
@@ -44,7 +44,7 @@ class Maintenance(PeriodicThread):
             self._health.succeeded(MAINTENANCE_PART)
 
 
-class SpanFolder(PeriodicThread):
+class SpanAggregator(PeriodicThread):
     def __init__(
         self,
         store: Store,
@@ -56,7 +56,7 @@ class SpanFolder(PeriodicThread):
         keep: SamplingPolicy | None = None,
         limits: InboxLimits | None = None,
     ) -> None:
-        super().__init__("folding")
+        super().__init__("aggregation")
         self._store, self._interval_seconds, self._max_waiting_bytes = store, interval_seconds, max_waiting_bytes
         self._health, self._metrics = health, metrics
         self._keep, self._limits = keep or SamplingPolicy(), limits or InboxLimits()
@@ -80,28 +80,28 @@ class SpanFolder(PeriodicThread):
         try:
             more = True
             while more:
-                more = self._fold() and not self.is_stopping
+                more = self._aggregate() and not self.is_stopping
                 # After each step: capacity must become free while a backlog is processed.
                 self._update_waiting()
         except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
-            self._metrics.fold_failed()
-            self._health.failed(FOLDING_PART, f"{type(error).__name__}: {error}")
+            self._metrics.aggregation_failed()
+            self._health.failed(AGGREGATION_PART, f"{type(error).__name__}: {error}")
             if not isinstance(error, StoreError):
                 _log.exception("collector: spans could not be assembled into requests; they are retried")
         else:
-            self._health.succeeded(FOLDING_PART)
+            self._health.succeeded(AGGREGATION_PART)
 
-    def _fold(self) -> bool:
-        outcome, folded = InboxOutcome(), AggregationResult()
+    def _aggregate(self) -> bool:
+        outcome, aggregated = InboxOutcome(), AggregationResult()
 
         def work(delivery: AggregationInput) -> AggregationResult:
-            nonlocal outcome, folded
-            folded, outcome = process_inbox(delivery, self._limits, self._keep)
-            return folded
+            nonlocal outcome, aggregated
+            aggregated, outcome = process_inbox(delivery, self._limits, self._keep)
+            return aggregated
 
-        changed = self._store.fold(work, INBOX_BYTES)
+        changed = self._store.aggregate(work, INBOX_BYTES)
         if changed:
-            self._metrics.folded(outcome, as_columns(folded.points))
+            self._metrics.aggregated(outcome, as_columns(aggregated.points))
         return changed and outcome.more
 
     def _update_waiting(self) -> None:

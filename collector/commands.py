@@ -37,9 +37,13 @@ def print_storage(config: CollectorConfig) -> None:
     with ExitStack() as stack:
         store = open_existing(config)
         stack.callback(store.close)
-        storage, folds = store.read.storage(), store.read.folds()
+        storage, capped = store.read.storage(), store.read.capped_dimensions()
         where = database.location(store.engine.url)
-    print("\n".join((*_described(where, storage), *(f"{fold}: new ones count as __other__." for fold in folds))))
+    print(
+        "\n".join(
+            (*_described(where, storage), *(f"{dimension}: new ones count as __other__." for dimension in capped))
+        )
+    )
 
 
 def forget(config: CollectorConfig, patterns: Sequence[str]) -> None:
@@ -79,7 +83,7 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
             f"{tier.rows:,}",
             format_size(tier.bytes),
             f"{tier.since:%Y-%m-%d %H:%M}" if tier.since else "-",
-            f"{tier.kept.total_seconds() / 86_400:g} d",
+            f"{tier.retention.total_seconds() / 86_400:g} d",
             f"{format_size(tier.bytes_per_day)}/day" if tier.rows else "-",
             format_size(tier.settled_bytes) if tier.rows else "-",
         )
@@ -130,7 +134,7 @@ def backup(config: CollectorConfig, file: Path) -> None:
     with ExitStack() as stack:
         source = open_existing(config)
         stack.callback(source.close)
-        _check_room(source.read.storage().file_bytes, file)
+        _check_space(source.read.storage().file_bytes, file)
         _remove(part)
         stack.callback(_remove, part)
         target = Store.open(f"sqlite:///{part}")
@@ -141,7 +145,7 @@ def backup(config: CollectorConfig, file: Path) -> None:
     print(f"{file}: {rows:,} rows of histograms, {format_size(file.stat().st_size)}; compared with the store")
 
 
-def _check_room(needed_bytes: int, file: Path) -> None:
+def _check_space(needed_bytes: int, file: Path) -> None:
     folder = file.absolute().parent
     if not folder.is_dir():
         msg = f"there is no folder {folder}; create it, or choose another file"

@@ -51,7 +51,7 @@ class LastReport:
 class OpenProcesses:
     """Processes whose last report has open requests: each sends a further report unless it is killed. Thread-safe and bounded.
 
-    An open request is in every report until one that counts it, also in the last report of a process that ends by itself.
+    An open request is in every report until one that counts it, also in the last report of a process that exits.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

@@ -21,8 +21,8 @@ from .prometheus import Counters
 from .traces.inbox import InboxOutcome
 
 _PREFIX = "stagelens_collector_"
-# Of `InboxOutcome`.
-_OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
+# Label of each count of `InboxOutcome`.
+_OUTCOMES = {"aggregated": "folded", **{name: name for name in ("late", "repeated", "orphaned", "outside")}}
 # From the duration of an fsync on an idle SSD to that of a commit while the database recovers. [seconds]
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -59,11 +59,13 @@ class SelfMetrics:
             "store_budget_bytes", "Maximum size of the store before the oldest detail is deleted; 0 for no limit."
         )
         self._spans = counter("spans", "Spans that left the inbox, by outcome.", ("outcome",))
-        self._requests_folded = counter("span_requests", "Requests assembled from spans, by counting process.", ("by",))
-        self._fold_failures = counter("fold_failures", "Failed runs that assemble spans into requests.")
+        self._aggregated_requests = counter(
+            "span_requests", "Requests assembled from spans, by counting process.", ("by",)
+        )
+        self._aggregation_failures = counter("fold_failures", "Failed runs that assemble spans into requests.")
         self._spans_waiting = gauge("spans_waiting_bytes", "Size of spans that wait for their traces to complete.")
         self._spans_oldest = gauge("spans_oldest_timestamp_seconds", "Arrival time of the oldest; 0 for none.")
-        self._folds = gauge("store_folds", "Dimensions of services above their limit of distinct values.")
+        self._capped_dimensions = gauge("store_folds", "Dimensions of services above their limit of distinct values.")
         gauge("open_requests", "Requests that had not ended in the last reports of processes.").set_function(
             self.processes.open_requests
         )
@@ -78,7 +80,7 @@ class SelfMetrics:
             self._rejected.labels(signal, Reason.TIME)
         for outcome in ("counted", "duplicate", "unwritable"):
             self._batches.labels(outcome)
-        for outcome in _OUTCOMES:
+        for outcome in _OUTCOMES.values():
             self._spans.labels(outcome)
         ProcessCollector(registry=registry)
 
@@ -119,15 +121,15 @@ class SelfMetrics:
     def maintenance_failed(self) -> None:
         self._maintenance_failures.inc()
 
-    def folded(self, outcome: InboxOutcome, points: PointColumns) -> None:
+    def aggregated(self, outcome: InboxOutcome, points: PointColumns) -> None:
         self._counters.count(points)
-        for name in _OUTCOMES:
-            self._spans.labels(name).inc(getattr(outcome, name))
-        self._requests_folded.labels("spans").inc(outcome.requests)
-        self._requests_folded.labels("agent").inc(outcome.known)
+        for name, label in _OUTCOMES.items():
+            self._spans.labels(label).inc(getattr(outcome, name))
+        self._aggregated_requests.labels("spans").inc(outcome.requests)
+        self._aggregated_requests.labels("agent").inc(outcome.known)
 
-    def fold_failed(self) -> None:
-        self._fold_failures.inc()
+    def aggregation_failed(self) -> None:
+        self._aggregation_failures.inc()
 
     def waiting(self, waiting: InboxBacklog) -> None:
         self._spans_waiting.set(waiting.size_bytes)
@@ -140,10 +142,10 @@ class SelfMetrics:
         self._queued.set(batches)
         self._queued_bytes.set(size_bytes)
 
-    def store(self, state: StoreState, folds: int) -> None:
+    def store(self, state: StoreState, capped_dimensions: int) -> None:
         self._used.set(state.size_bytes)
         self._budget.set(state.budget_bytes or 0)
-        self._folds.set(folds)
+        self._capped_dimensions.set(capped_dimensions)
 
     def include(self, others: Collector) -> None:
         self._others.register(others)

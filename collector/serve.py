@@ -23,7 +23,7 @@ from ..core import names
 from ..core.addresses import listening_url
 from ..core.errors import StagelensError
 from ..store import Store
-from .background import Maintenance, SpanFolder
+from .background import Maintenance, SpanAggregator
 from .config import CollectorConfig, LiveConfig
 from .exposition import negotiate
 from .health import Health
@@ -57,7 +57,7 @@ _PORT_FIX = (
     "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
 )
 _MAINTENANCE_SECONDS = 10.0
-_FOLD_SECONDS = 2.0
+_AGGREGATION_SECONDS = 2.0
 
 PATHS: dict[str, Endpoint] = {
     "/v1/metrics": "metrics",
@@ -219,9 +219,9 @@ class Collector:
         self._writer = Writer(
             store, max_batches=config.queue_batches, max_bytes=config.queue_bytes, health=health, metrics=metrics
         )
-        self._folding = SpanFolder(
+        self._aggregation = SpanAggregator(
             store,
-            interval_seconds=_FOLD_SECONDS,
+            interval_seconds=_AGGREGATION_SECONDS,
             # The inbox counts towards the size of the store, so its limit must leave capacity for metrics.
             max_waiting_bytes=min(config.spans_waiting_bytes, (config.retention.budget_bytes or sys.maxsize) // 4),
             health=health,
@@ -259,7 +259,7 @@ class Collector:
             health=health,
             metrics=metrics,
             spans=SpanReader(lambda: self._file.current.rules, config.probes),
-            admit_spans=self._folding.admit,
+            admit_spans=self._aggregation.admit,
             add_event=store.add_event,
             clock=clock,
         )
@@ -304,7 +304,7 @@ class Collector:
         self._address, self._runs = (host, port), True
         self._file.start()
         self._writer.start()
-        for part in (self._folding, self._maintenance, self._scraper):
+        for part in (self._aggregation, self._maintenance, self._scraper):
             part.start()
             self.health.watch(part.thread)
         try:
@@ -328,7 +328,7 @@ class Collector:
         self._reporter.stop()
         self._decoders.stop()
         self._writer.stop()
-        self._folding.stop()
-        self._folding.run_once()
+        self._aggregation.stop()
+        self._aggregation.run_once()
         self._maintenance.stop()
         self._maintenance.run_once()

@@ -21,7 +21,7 @@ from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.core.histogram import TOKEN_COUNTS as TOKEN_BANDS
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STATUS_ERROR, STATUS_OK
-from stagelens.store import Batch, KeptTrace, Point, Series, Store
+from stagelens.store import Batch, Point, RetainedTrace, Series, Store
 
 BUCKET_SECONDS = 10
 NS = 1_000_000_000
@@ -295,7 +295,7 @@ def kept(
     requests: Requests,
     random: np.random.Generator,
     code: Mapping[str, Sequence[CodeFrame]] = MappingProxyType({}),
-) -> Iterator[KeptTrace]:
+) -> Iterator[RetainedTrace]:
     """Yield the traces a tail sampler keeps: the slowest, and one of the others now and then."""
     slowest = int(requests.wall.argmax())
     because = "error" if series.status == STATUS_ERROR else "slow"
@@ -309,7 +309,7 @@ def kept(
         yield replace(made, attributes={**made.attributes, names.PROFILE: "\n".join(lines)}) if code else made
 
 
-def _trace(series: Series, requests: Requests, row: int, because: str, identity: TraceId) -> KeptTrace:
+def _trace(series: Series, requests: Requests, row: int, because: str, identity: TraceId) -> RetainedTrace:
     spent = dict(zip(requests.stages, requests.spent[row].tolist(), strict=True))
     order = [stage for stage in ("network", "queue", "serialize") if stage in spent]
     order += [stage for stage in spent if stage not in (*order, "overhead")]
@@ -318,7 +318,7 @@ def _trace(series: Series, requests: Requests, row: int, because: str, identity:
     for stage in order:
         spans.append({"name": stage, "stage": stage, "start_ns": start, "duration_ns": spent[stage], "attributes": {}})
         start += spent[stage]
-    return KeptTrace(
+    return RetainedTrace(
         trace_id=identity.trace_id,
         span_id=identity.span_id,
         series=series,
@@ -337,7 +337,7 @@ def batch(service: Service, at: int, *, second_version: bool, seed: int = 0) -> 
     shapes = {**service.stages, **(service.changed if second_version else {})}
     day = 1 + 0.3 * np.sin(2 * np.pi * (at % 86_400) / 86_400)
     made: list[Point] = []
-    traces: list[KeptTrace] = []
+    traces: list[RetainedTrace] = []
     for route in service.routes:
         for status, share in ((STATUS_OK, 1 - service.error_share), (STATUS_ERROR, service.error_share)):
             n = int(random.poisson(service.rate * BUCKET_SECONDS * day * share / len(service.routes)))

@@ -13,7 +13,7 @@ from .events import Event
 from .points import Point
 from .queries.minutes import Group
 from .queries.state import StoreState
-from .records import Batch, KeptTrace
+from .records import Batch, RetainedTrace
 from .retention import Retention
 from .selection import Indicator, Selection
 from .series import Series, SeriesCaps
@@ -28,9 +28,9 @@ __all__ = [
     "Event",
     "Group",
     "Indicator",
-    "KeptTrace",
     "Point",
     "Reader",
+    "RetainedTrace",
     "Retention",
     "Selection",
     "Series",

@@ -1,4 +1,4 @@
-"""Audit log: who did what, from where, and with which outcome. Rows are only added, and deleted after `KEPT`."""
+"""Audit log: who did what, from where, and with which outcome. Rows are only added, and deleted after `AUDIT_RETENTION`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .schema import storable
 Origin = Literal["dashboard", "api", "slack", "pagerduty", "command line"]
 Outcome = Literal["done", "refused", "failed"]
 # As long as incidents and silences.
-KEPT = timedelta(days=395)
+AUDIT_RETENTION = timedelta(days=395)
 MAX_CHARS = 500
 _COLUMNS = ("person", "origin", "action", "subject", "service", "environment", "outcome", "reason")
 
@@ -53,6 +53,6 @@ def read_entries(connection: Connection, start: datetime, end: datetime, limit: 
 
 
 def forget_entries(connection: Connection, now: int) -> None:
-    """Delete the entries older than `KEPT` at *now*, in Unix seconds."""
+    """Delete the entries older than `AUDIT_RETENTION` at *now*, in Unix seconds."""
     table = schema.audit
-    connection.execute(delete(table).where(table.c.at < (now - int(KEPT.total_seconds())) * 1000))
+    connection.execute(delete(table).where(table.c.at < (now - int(AUDIT_RETENTION.total_seconds())) * 1000))

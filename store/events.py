@@ -236,8 +236,8 @@ _RETURNED_SECONDS = 60
 def write_stopped(connection: Connection, stopped: Sequence[StoredLoad]) -> list[StoredLoad]:
     """Write the processes *stopped*, except those that have reported to another collector since; return those written, the last first."""
     since = min((_last_report(load.ended) for load in stopped), default=0)
-    heard = _heard(connection, [load.instance for load in stopped], since)
-    silent = [load for load in stopped if heard.get(load.instance, 0) <= _last_report(load.ended)]
+    last_batch = _last_batches(connection, [load.instance for load in stopped], since)
+    silent = [load for load in stopped if last_batch.get(load.instance, 0) <= _last_report(load.ended)]
     if not silent:
         return []
     write_loads(connection, silent)
@@ -257,8 +257,8 @@ def forget_returned(connection: Connection, now: int) -> None:
     table = schema.loads
     stopped = select(table.c.id, table.c.service, table.c.instance, table.c.ended).where(table.c.phase == STOPPED)
     rows = connection.execute(stopped).all()
-    heard = _heard(connection, [row.instance for row in rows], now - _RETURNED_SECONDS)
-    returned = [row for row in rows if heard.get(row.instance, 0) > _last_report(row.ended)]
+    last_batch = _last_batches(connection, [row.instance for row in rows], now - _RETURNED_SECONDS)
+    returned = [row for row in rows if last_batch.get(row.instance, 0) > _last_report(row.ended)]
     for row in returned:
         connection.execute(delete(table).where(table.c.id == row.id))
     for service in {row.service for row in returned}:
@@ -269,7 +269,7 @@ def _last_report(ended: int) -> int:
     return ended // 1_000_000_000 + _SAME_REPORT_SECONDS
 
 
-def _heard(connection: Connection, instances: Sequence[str], since: int) -> dict[str, int]:
+def _last_batches(connection: Connection, instances: Sequence[str], since: int) -> dict[str, int]:
     """Return the time of the last batch since *since* of each of *instances* with one, in Unix seconds."""
     if not instances:
         return {}

@@ -16,7 +16,7 @@ from .engines import database
 from .point_table import sum_rows
 from .points import histograms_of
 from .queries import profile, traces
-from .records import KeptTrace
+from .records import RetainedTrace
 from .series import Series
 from .storage import Points, StoreSnapshot
 from .store import Store
@@ -67,7 +67,7 @@ class StoreExport:
                     for row, histogram in zip(rows, histograms_of(rows), strict=True)
                 ]
 
-    def traces(self) -> Iterator[KeptTrace]:
+    def traces(self) -> Iterator[RetainedTrace]:
         table = schema.traces
         wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
         for trace_id, span_id in self._snapshot.connection.execute(wanted).all():

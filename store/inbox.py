@@ -17,7 +17,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from ..core.errors import StoreError
 from . import schema
 from .points import Point, PointColumns
-from .records import KeptTrace
+from .records import RetainedTrace
 
 # Lease of the collector that aggregates; one that needs longer is considered dead. [seconds]
 LEASE = "aggregate"
@@ -55,7 +55,7 @@ class AggregationInput:
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
     points: Sequence[Point] | PointColumns = ()
-    traces: Sequence[KeptTrace] = ()
+    traces: Sequence[RetainedTrace] = ()
     remove_ids: Sequence[int] = ()
     remaining: Sequence[Parcel] = ()
 
@@ -69,7 +69,7 @@ class InboxBacklog:
     oldest: int | None = None  # Time of receipt of the oldest parcel; None without parcels. [Unix seconds]
 
 
-Fold: TypeAlias = Callable[[AggregationInput], AggregationResult]
+Aggregation: TypeAlias = Callable[[AggregationInput], AggregationResult]
 
 
 def put_spans(connection: Connection, spans: Sequence[bytes], now: int) -> None:

@@ -1,6 +1,6 @@
 """Bounded cache of results, and the points of closed buckets in it.
 
-Points of closed buckets change only if late data arrive or data are deleted. Both change the ledger, so that its rows tell whether a
+Points of closed buckets change only if late data arrive or data are deleted. Both change the ledger, so that its rows show whether a
 cached sum is still valid; new data do not affect it.
 """
 

@@ -72,7 +72,7 @@ def _decompress(packed: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTrace:
+class RetainedTrace:
     """One retained request with all its spans.
 
     Args:
@@ -108,7 +108,7 @@ class Batch:
 
     id: str
     points: Sequence[Point] | PointColumns = ()
-    traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
+    traces: list[RetainedTrace] = field(default_factory=list[RetainedTrace])
     dropped: int = 0
     instance: str = ""
     spans: bytes = b""

@@ -306,7 +306,7 @@ events = sa.Table(
     sa.Index("events_by_time", "at"),
 )
 
-# Audit log: rows are only added, and deleted after `audit.KEPT`.
+# Audit log: rows are only added, and deleted after `audit.AUDIT_RETENTION`.
 audit = sa.Table(
     "audit",
     metadata,

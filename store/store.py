@@ -137,14 +137,14 @@ class Store:
         self._apply(prepare)
         return fresh
 
-    def fold(self, fold: inbox.Fold, max_bytes: int) -> bool:
-        """Aggregate waiting spans of the inbox with *fold* into points and traces, and count them in one write.
+    def aggregate(self, aggregation: inbox.Aggregation, max_bytes: int) -> bool:
+        """Aggregate waiting spans of the inbox with *aggregation* into points and traces, and count them in one write.
 
-        *fold* runs on a snapshot while other processes write. If several collectors aggregate the same spans, only one result is
+        *aggregation* runs on a snapshot while other processes write. If several collectors aggregate the same spans, only one result is
         counted.
 
         Args:
-            fold: Aggregation function without side effects, because its result may be discarded.
+            aggregation: Aggregation function without side effects, because its result may be discarded.
             max_bytes: Maximum size of the parcels that are aggregated at once; a single parcel may be larger. [bytes]
 
         Returns:
@@ -161,13 +161,17 @@ class Store:
                 return False
         try:
             with database.reading(self.engine) as connection:
-                result = fold(inbox.read_delivery(connection, clock, max_bytes))
-            return bool(result.remove_ids) and self._apply(lambda connection: self._folding(connection, result, clock))
+                result = aggregation(inbox.read_delivery(connection, clock, max_bytes))
+            return bool(result.remove_ids) and self._apply(
+                lambda connection: self._prepare_aggregation(connection, result, clock)
+            )
         finally:
             with self.transaction() as connection:
                 lease.release(connection, inbox.LEASE, holder)
 
-    def _folding(self, connection: Connection, result: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
+    def _prepare_aggregation(
+        self, connection: Connection, result: inbox.AggregationResult, clock: int
+    ) -> PreparedWrite | None:
         now = store_time(connection, clock)
         arrival = Arrival(now.present, now.proven - int(self._retention.hours.total_seconds()))
         return prepare_aggregated(connection, result, self._index, arrival, self.points)

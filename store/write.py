@@ -31,7 +31,7 @@ from .engines import database
 from .inbox import AggregationResult
 from .point_table import PointTable, sum_rows
 from .points import Identity, PointColumns, PointRow
-from .records import Batch, KeptTrace
+from .records import Batch, RetainedTrace
 from .schema import floor_to, is_storable, storable, take_part
 from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
 from .storage import Points, PreparedWrite
@@ -100,7 +100,7 @@ def _storable_batch(batch: Batch) -> Batch:
     return replace(batch, id=storable(batch.id), instance=storable(batch.instance), traces=traces)
 
 
-def _storable_trace(trace: KeptTrace) -> KeptTrace:
+def _storable_trace(trace: RetainedTrace) -> RetainedTrace:
     names = (trace.trace_id, trace.span_id, trace.because, trace.dominant)
     if all(map(is_storable, names)):
         return trace
@@ -189,7 +189,7 @@ def _request_buckets(table: PointTable) -> list[tuple[int, int]]:
 
 
 def _insert_traces(
-    connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
+    connection: Connection, traces: Sequence[RetainedTrace], index: SeriesIndex, arrival: Arrival
 ) -> list[SeriesNumbers]:
     if not traces:
         return []
@@ -219,7 +219,7 @@ def _insert_traces(
     return owners
 
 
-def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable[[str], bytes]) -> _TraceRow:
+def _trace_row(trace: RetainedTrace, series_id: int, started_ns: int, pack: Callable[[str], bytes]) -> _TraceRow:
     document = trace.document
     if document is None:
         written = {"spans": trace.spans, "attributes": trace.attributes, "parent": trace.parent_id}

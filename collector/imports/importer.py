@@ -148,7 +148,7 @@ class _Importer:
         signal = "metrics" if METRICS in export else "traces"
         body = json.dumps(export, separators=(",", ":")).encode()
         read = read_export(signal, JSON, body, None, self.window, self.reader, self._correct)
-        self._tell(location, read)
+        self._report_rejected(location, read)
         batch = read.batch
         if batch.spans:
             self.last_parcel += 1
@@ -156,9 +156,9 @@ class _Importer:
             self.held_bytes += len(batch.spans)
         self._add(replace(batch, spans=b""))
         if self.held_bytes > _HELD_BYTES:
-            self._fold()
+            self._aggregate()
 
-    def _tell(self, location: str, read: Export) -> None:
+    def _report_rejected(self, location: str, read: Export) -> None:
         tally = read.tally
         refused = sum(tally.rejected.values())
         if refused:
@@ -168,7 +168,7 @@ class _Importer:
         if tally.ignored:
             self.source.diagnostics.note("metrics that Stagelens does not use are ignored")
 
-    def _fold(self, *, end: bool = False) -> None:
+    def _aggregate(self, *, end: bool = False) -> None:
         self.round += _END if end else 1
         self.held_bytes = 0
         limits = InboxLimits(
@@ -183,18 +183,18 @@ class _Importer:
                 [parcel for parcel in held if parcel.counted],
                 complete=True,
             )
-            folded, outcome = process_inbox(delivery, limits, self.keep)
-            for number in folded.remove_ids:
+            aggregated, outcome = process_inbox(delivery, limits, self.keep)
+            for number in aggregated.remove_ids:
                 del self.parcels[number]
-            for parcel in folded.remaining:
+            for parcel in aggregated.remaining:
                 self.last_parcel += 1
                 self.parcels[self.last_parcel] = replace(parcel, id=self.last_parcel)
             self._report(outcome)
-            self._add(Batch("", points=folded.points, traces=list(folded.traces)))
+            self._add(Batch("", points=aggregated.points, traces=list(aggregated.traces)))
             more = outcome.more
 
     def _report(self, outcome: InboxOutcome) -> None:
-        self.imported.spans += outcome.folded + outcome.late + outcome.repeated + outcome.orphaned + outcome.outside
+        self.imported.spans += outcome.aggregated + outcome.late + outcome.repeated + outcome.orphaned + outcome.outside
         lost = {
             "have no root in the file": outcome.orphaned,
             "belong to no request": outcome.outside,
@@ -220,7 +220,7 @@ class _Importer:
         self.batches, self.rows = [], 0
 
     def finish(self) -> None:
-        self._fold(end=True)
+        self._aggregate(end=True)
         self._write()
 
 

@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 20
 # ijson needs memory by the square of the depth, so the depth is checked in chunks of this size. [bytes]
 _DEEPEST, _SUMMED_BYTES = 1000, 16 * 1024
 # A file up to this size is parsed again to find the line of an error.
-_MOST_LOOKED_AT_BYTES = 32 * 1024**2
+_MAX_PARSED_BYTES = 32 * 1024**2
 # Limit of a line of JSON lines, which is read at once.
 MAX_LINE_BYTES = 64 * 1024**2
 _MAX_SHOWN = 5
@@ -118,7 +118,7 @@ class ImportFile:
     def first_line_is_whole(self) -> bool:
         with self._open() as file:
             try:
-                json.loads(file.readline(_MOST_LOOKED_AT_BYTES))
+                json.loads(file.readline(_MAX_PARSED_BYTES))
             except (ValueError, RecursionError):
                 return False
         return True
@@ -169,8 +169,8 @@ class ImportFile:
         """Return the position of *error*; line and column if the file is small enough to parse it again."""
         try:
             with self._open() as file:
-                text = file.read(_MOST_LOOKED_AT_BYTES + 1)
-            if len(text) <= _MOST_LOOKED_AT_BYTES:
+                text = file.read(_MAX_PARSED_BYTES + 1)
+            if len(text) <= _MAX_PARSED_BYTES:
                 json.loads(text)
         except json.JSONDecodeError as fault:
             return f"line {fault.lineno} column {fault.colno} is not JSON ({fault.msg})"

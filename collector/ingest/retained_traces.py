@@ -16,7 +16,7 @@ from ...core.attributes import REPLICA
 from ...core.request_histograms import dominant_stage
 from ...core.stages import LOAD_PHASES
 from ...store.events import StoredLoad
-from ...store.records import KeptTrace
+from ...store.records import RetainedTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
 from .series import SeriesReader, place_of, stack_of, stage_name
 from .validation import IngestResult, Reason, RejectedError, TimeWindow, printable_text
@@ -44,7 +44,7 @@ _COLUMNS = {
 @dataclass(slots=True)
 class RetainedTraceReader:
     window: TimeWindow
-    traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
+    traces: list[RetainedTrace] = field(default_factory=list[RetainedTrace])
     loads: list[StoredLoad] = field(default_factory=list[StoredLoad])
     tally: IngestResult = field(default_factory=IngestResult)
 
@@ -109,7 +109,7 @@ class RetainedTraceReader:
                 message = f"trace {trace_id[:40]}, span {root.span_id[:16]}: {error}"
                 self.tally.reject(error.reason, message, 1 + len(children))
 
-    def _trace(self, root: RetainedSpan, children: list[RetainedSpan], reader: SeriesReader) -> KeptTrace:
+    def _trace(self, root: RetainedSpan, children: list[RetainedSpan], reader: SeriesReader) -> RetainedTrace:
         if len(self.traces) >= MAX_TRACES_A_BATCH:
             msg = f"the batch has more than {MAX_TRACES_A_BATCH} traces; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
@@ -119,7 +119,7 @@ class RetainedTraceReader:
         self.window.check(root.end_ns)
         stages_ns = _stages_ns(root)
         replica = {f"{names.ATTRIBUTE}.{REPLICA.key}": reader.place} if reader.place else {}
-        return KeptTrace(
+        return RetainedTrace(
             trace_id=root.trace_id,
             span_id=root.span_id,
             series=reader.series(root.attributes, error=root.error),

@@ -84,9 +84,9 @@ class ConnectionLimits:
         owner: str | None = client_of(address)
         if self._of[owner] >= self.most_of_one:
             self._replace([self._waiting.get(owner, {})])
-        elif not self._has_room(owner):
+        elif not self._has_capacity(owner):
             self._replace(self._largest())
-        if not self._has_room(owner):
+        if not self._has_capacity(owner):
             owner = None
             if self._of[owner] >= self.surplus:
                 self._replace([self._waiting.get(owner, {})])
@@ -129,7 +129,7 @@ class ConnectionLimits:
             largest = max(self._waiting.values(), key=lambda waits: sum(wait.received_bytes for wait in waits.values()))
             self._replace([largest], _Wait.byte_seconds)
 
-    def _has_room(self, owner: str | None) -> bool:
+    def _has_capacity(self, owner: str | None) -> bool:
         return len(self._owners) - self._of[None] < self.most and self._of[owner] < self.most_of_one
 
     def _largest(self) -> list[_Waits]:

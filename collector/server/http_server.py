@@ -84,7 +84,7 @@ class HttpServer(uvicorn.Server):
         with listening:
             try:
                 self.run([listening])
-            except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how uvicorn gives up
+            except BaseException as error:  # noqa: BLE001 - SystemExit too, which uvicorn raises when it cannot start
                 self._failure = error
                 if not isinstance(error, StagelensError):
                     _log.exception("the %s's server stopped", self.limits.name)

@@ -144,12 +144,12 @@ def assemble_requests(batch: SpanBatch, due: Bools, counted: Bools) -> Assembled
     trace = trace_keys(rows)
     twin, parent = _parents(batch, trace, counted)
     is_first = twin == here
-    says_request = batch.of_labels(lambda label: label.request)
+    is_marked = batch.of_labels(lambda label: label.request)
     calls = batch.of_labels(lambda label: label.kind in CALLS)
     is_local = (parent >= 0) & (batch.source == batch.source[parent])
-    cut = counted | ~is_local | (says_request & calls[parent])
+    cut = counted | ~is_local | (is_marked & calls[parent])
     up = np.where(cut, -1, parent)
-    may_begin = (says_request | ((parent >= 0) & ~is_local & ~calls)) & ~_records(batch, parent)
+    may_begin = (is_marked | ((parent >= 0) & ~is_local & ~calls)) & ~_records(batch, parent)
     tree = _find_roots(up, is_first & (counted | may_begin))
     root, top = tree.root, tree.top
     root[tree.circular] = -1

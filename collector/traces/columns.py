@@ -131,7 +131,7 @@ class SpanColumns(Columnar):
     streams: Streams
 
     def rows_at(self, rows: Bools | Ints | slice) -> Self:
-        # Indexes are used as they are, because batches are large.
+        # Indexes are not copied, because batches are large.
         is_index = isinstance(rows, np.ndarray) and rows.dtype != np.bool_
         places: Any = rows if is_index else np.arange(len(self))[rows]
         if len(places) == len(self):

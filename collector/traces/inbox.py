@@ -113,7 +113,7 @@ class InboxOutcome:
 
     requests: int = 0  # requests counted now [requests]
     known: int = 0  # requests that a Stagelens agent has counted [requests]
-    folded: int = 0  # rows of these requests, counted now or by an agent
+    aggregated: int = 0  # rows of these requests, counted now or by an agent
     late: int = 0
     repeated: int = 0
     orphaned: int = 0
@@ -280,7 +280,7 @@ def _summary(outcome: Ints, requests: Requests, *, more: bool) -> InboxOutcome:
     return InboxOutcome(
         requests=len(requests.by_agent) - by_agent,
         known=by_agent,
-        folded=rows[Outcome.JOINED],
+        aggregated=rows[Outcome.JOINED],
         late=rows[Outcome.LATE],
         repeated=rows[Outcome.REPEATED],
         orphaned=rows[Outcome.ORPHANED],

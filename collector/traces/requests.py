@@ -51,9 +51,9 @@ class Intervals(Columnar):
         stays = np.flatnonzero(number[self.request] >= 0)
         new_index = np.full(len(self.request), -1)
         new_index[stays] = np.arange(len(stays))
-        kept = self.take(stays)
-        ends = np.concatenate((end, kept.end[len(chosen) :]))
-        return replace(kept, request=number[kept.request], end=ends, within=new_index[kept.within])
+        selected = self.take(stays)
+        ends = np.concatenate((end, selected.end[len(chosen) :]))
+        return replace(selected, request=number[selected.request], end=ends, within=new_index[selected.within])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core import names
-from ...store import KeptTrace, records
+from ...store import RetainedTrace, records
 from ...store.records import encode_json
 from .assembly import CALLS, AssembledSpans, Bools, Ints, SpanBatch
 from .columns import Flag, Label
@@ -162,7 +162,7 @@ class SamplingPolicy:
     everything: bool = False
 
 
-def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
+def traces_of(requests: Requests, policy: SamplingPolicy) -> list[RetainedTrace]:
     chosen = _chosen(requests, policy)
     numbers = np.array(sorted(chosen), np.int64)
     if not len(numbers):
@@ -185,7 +185,7 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
         requests.split.present[numbers],
     )
     return [
-        KeptTrace(
+        RetainedTrace(
             trace_id=f"{high:016x}{low:016x}",
             span_id=f"{span:016x}",
             series=requests.kinds[series],

@@ -23,7 +23,7 @@ from ...analysis.critical_path import (
     served_by,
 )
 from ...core.stages import FRAMEWORK, label
-from ...store import KeptTrace, Selection
+from ...store import RetainedTrace, Selection
 from ...store.queries.paths import ServiceEdge, SlowPaths, traced_request
 from ..ui.components import Node, attributes, card, link, stage_name, swatch, table
 from ..ui.design_tokens import hue
@@ -45,7 +45,9 @@ _SPOKEN, _LEAST = 4, 0.02
 _NOTICED_NS = 1_000_000
 
 
-def services_timeline(context: Context, trace: KeptTrace, requests: Sequence[KeptTrace], tools: Node) -> Component:
+def services_timeline(
+    context: Context, trace: RetainedTrace, requests: Sequence[RetainedTrace], tools: Node
+) -> Component:
     roots = place_requests(map(traced_request, requests))
     drawn = _Waterfall(context, trace, roots)
     head: list[tuple[Node, str]] = [
@@ -75,7 +77,7 @@ def services_timeline(context: Context, trace: KeptTrace, requests: Sequence[Kep
 
 
 class _Waterfall:
-    def __init__(self, context: Context, trace: KeptTrace, roots: Sequence[PlacedRequest]) -> None:
+    def __init__(self, context: Context, trace: RetainedTrace, roots: Sequence[PlacedRequest]) -> None:
         self._context = context
         self._trace = trace
         every = [request for root in roots for request in root.everything()]

@@ -164,7 +164,7 @@ def _budget(storage: Storage) -> str:
 def _tier(tier: TierStorage) -> Component:
     cells = [
         html.Td(f"{span(timedelta(seconds=tier.seconds))}, {count(tier.rows)} rows"),
-        html.Td(span(tier.kept), className="r"),
+        html.Td(span(tier.retention), className="r"),
         html.Td(size(tier.bytes), className="r b"),
         html.Td(size(tier.bytes_per_day), className="r"),
         html.Td(size(tier.settled_bytes), className="r"),
@@ -174,7 +174,7 @@ def _tier(tier: TierStorage) -> Component:
 
 def _limits(context: Context) -> Component:
     read = context.source.read
-    aggregated = context.source.cached(read.folds)
+    aggregated = context.source.cached(read.capped_dimensions)
     limits: Sequence[Component] = [
         html.P([pill("Aggregated", "warn"), f" {dimension}: further values count as other."])
         for dimension in aggregated

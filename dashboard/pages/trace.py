@@ -15,7 +15,7 @@ from ...analysis.profile import MIN_SAMPLED, FunctionTime, ProfileBand, function
 from ...core.code_stack import split_stack_key
 from ...core.names import PROFILE, REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
-from ...store import KeptTrace
+from ...store import RetainedTrace
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, table
 from ..ui.format import duration, factor, percent, rank, span, split_duration
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
@@ -64,7 +64,7 @@ def render(context: Context, trace_id: str) -> Page:
     return Page(f"Trace {trace.trace_id[:8]} · Stagelens", trail, body, "/traces")
 
 
-def _timeline_or_lanes(context: Context, trace: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
+def _timeline_or_lanes(context: Context, trace: RetainedTrace, setting: trace_timeline.TraceBaseline) -> Component:
     view = context.view
     requests = context.source.cached(context.source.read.requests_of_trace, trace.trace_id)
     names = {"stages": "Stages", "lanes": "Lanes"}
@@ -110,7 +110,7 @@ def _rank_badge(value: float | None) -> Component | None:
 
 
 def _head(
-    context: Context, trace: KeptTrace, setting: trace_timeline.TraceBaseline, near: tuple[str | None, str | None]
+    context: Context, trace: RetainedTrace, setting: trace_timeline.TraceBaseline, near: tuple[str | None, str | None]
 ) -> Component:
     view, series = context.view, trace.series
     at = datetime.fromtimestamp(trace.started_ns / trace_timeline.NS, UTC).astimezone(view.zone)
@@ -139,7 +139,7 @@ def _head(
     return html.Div([html.Div([html.H1(title), html.P(sub, className="sub")]), *steps], className="phead")
 
 
-def _export_links(context: Context, trace: KeptTrace) -> list[Node]:
+def _export_links(context: Context, trace: RetainedTrace) -> list[Node]:
     name = trace_name(trace.trace_id, trace.span_id)
     # This link is a file, which the browser downloads directly.
     ways: list[Node] = [html.A("OTLP JSON", href=f"/api/v1/traces/{name}", className="btn", download="")]
@@ -150,7 +150,7 @@ def _export_links(context: Context, trace: KeptTrace) -> list[Node]:
     return ways
 
 
-def _attributes(context: Context, trace: KeptTrace) -> Component:
+def _attributes(context: Context, trace: RetainedTrace) -> Component:
     series = trace.series
     at = datetime.fromtimestamp(trace.started_ns / trace_timeline.NS, UTC).astimezone(context.view.zone)
     pairs: dict[str, object] = {
@@ -180,12 +180,12 @@ def _attributes(context: Context, trace: KeptTrace) -> Component:
     return card("Attributes", html.Dl(items, className="kv"), size="c4")
 
 
-def _process_age(trace: KeptTrace) -> str:
+def _process_age(trace: RetainedTrace) -> str:
     age = trace.attributes.get(REPLICA_AGE)
     return span(timedelta(seconds=age / trace_timeline.NS)) if isinstance(age, int) else ""
 
 
-def _similar_requests(context: Context, trace: KeptTrace) -> Component:
+def _similar_requests(context: Context, trace: RetainedTrace) -> Component:
     source = context.source
     frame = source.cached(
         source.read.exemplars, trace_timeline.requests_around(trace), limit=7, dominant=trace.dominant
@@ -206,7 +206,7 @@ def _similar_requests(context: Context, trace: KeptTrace) -> Component:
     )
 
 
-def verdict(trace: KeptTrace, setting: trace_timeline.TraceBaseline) -> Component:
+def verdict(trace: RetainedTrace, setting: trace_timeline.TraceBaseline) -> Component:
     stages = {stage: value / trace_timeline.NS for stage, value in trace.stages_ns.items()}
     seconds = trace.duration_ns / trace_timeline.NS
     number, unit = split_duration(seconds)
@@ -232,7 +232,7 @@ def verdict(trace: KeptTrace, setting: trace_timeline.TraceBaseline) -> Componen
     return html.Div([html.Div(content, className="say"), html.Div(bars, className="scale")], className="verdict")
 
 
-def _stall_words(trace: KeptTrace) -> str:
+def _stall_words(trace: RetainedTrace) -> str:
     sentence = stall_sentence(stalls_of_trace(trace.attributes), trace.duration_ns / trace_timeline.NS, "the request")
     return f" {sentence}" if sentence else ""
 
@@ -252,7 +252,7 @@ def _causes(stages: Mapping[str, float], setting: trace_timeline.TraceBaseline) 
     return [*parts, "."] if parts else ["No stage stands out."]
 
 
-def code_card(trace: KeptTrace, context: Context | None = None) -> Component:
+def code_card(trace: RetainedTrace, context: Context | None = None) -> Component:
     shown = request_functions(trace)[:_MAX_FUNCTIONS]
     if not shown:
         return card("Code of this request", html.P("This request has no valid samples.", className="muted"))
@@ -278,7 +278,7 @@ def code_card(trace: KeptTrace, context: Context | None = None) -> Component:
     return card("Code of this request", table(_CODE_HEAD, rows, "Functions of this request"), sub=sub, flush=True)
 
 
-def request_functions(trace: KeptTrace) -> list[FunctionTime]:
+def request_functions(trace: RetainedTrace) -> list[FunctionTime]:
     sampled = profile_of_request(str(trace.attributes.get(PROFILE, "")))
     stages: dict[str, float] = defaultdict(float)
     for key, micros in sampled.items():

@@ -24,7 +24,7 @@ from ...analysis.waterfall import (
 from ...core.histogram import Histogram, has_enough_samples
 from ...core.stages import label
 from ...questions.breakdown import breakdown
-from ...store import KeptTrace, Selection
+from ...store import RetainedTrace, Selection
 from ..figures.elements import ticks
 from ..ui.components import Node, attributes, card, legend, swatch, table
 from ..ui.design_tokens import hue
@@ -42,7 +42,7 @@ RARE = 0.99
 _MIDDLE = 60
 
 
-def timeline(trace: KeptTrace, setting: TraceBaseline, tools: Node) -> Component:
+def timeline(trace: RetainedTrace, setting: TraceBaseline, tools: Node) -> Component:
     scale = Scale.of(trace)
     head: list[tuple[Node, str]] = [
         ("Stage", "w-name"),
@@ -64,7 +64,7 @@ def timeline(trace: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
     )
 
 
-def _lane(span: Mapping[str, Any], scale: Scale, trace: KeptTrace, setting: TraceBaseline) -> Component:
+def _lane(span: Mapping[str, Any], scale: Scale, trace: RetainedTrace, setting: TraceBaseline) -> Component:
     stage = str(span["stage"])
     left, width = scale.place(span)
     parts: list[Component] = [span_bar(span, scale)]
@@ -88,7 +88,7 @@ def _bar_note(text: str, left: float, width: float) -> Component:
     return html.Span(text, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
-def _unexplained_rows(trace: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
+def _unexplained_rows(trace: RetainedTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
     between = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
         _timeline_row(
@@ -119,14 +119,14 @@ def _timeline_row(stage: str, shown: str, parts: Sequence[Component], tick: floa
     )
 
 
-def _overlap_note(trace: KeptTrace) -> Node:
+def _overlap_note(trace: RetainedTrace) -> Node:
     total = sum(int(span["duration_ns"]) for span in trace.spans if span["stage"])
     if total <= trace.duration_ns:
         return None
     return "Stages overlap: each bar shows the full duration of a stage; the shares above do not count time twice."
 
 
-def lanes(trace: KeptTrace, tools: Node) -> Component:
+def lanes(trace: RetainedTrace, tools: Node) -> Component:
     scale = Scale.of(trace)
     held: dict[str, list[dict[str, Any]]] = {}
     for span in spans_by_start(trace.spans):
@@ -180,12 +180,12 @@ class TraceBaseline:
         return sum(self.median.values())
 
 
-def requests_around(trace: KeptTrace) -> Selection:
+def requests_around(trace: RetainedTrace) -> Selection:
     at = datetime.fromtimestamp(trace.started_ns / NS, UTC)
     return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=trace.series.service)
 
 
-def trace_baseline(context: Context, trace: KeptTrace) -> TraceBaseline:
+def trace_baseline(context: Context, trace: RetainedTrace) -> TraceBaseline:
     source, near = context.source, requests_around(trace)
     means = source.cached(breakdown, source.read, near, (0.5,))
     median = means.stages(0.5) if has_enough_samples(means.requests, 0.5) else {}
@@ -194,7 +194,7 @@ def trace_baseline(context: Context, trace: KeptTrace) -> TraceBaseline:
     )
 
 
-def neighbour_traces(context: Context, retained_trace: KeptTrace) -> tuple[str | None, str | None]:
+def neighbour_traces(context: Context, retained_trace: RetainedTrace) -> tuple[str | None, str | None]:
     source = context.source
     frame = source.cached(source.read.exemplars, requests_around(retained_trace), limit=100)
     listed = [
@@ -227,7 +227,7 @@ class Scale:
     whole: float
 
     @classmethod
-    def of(cls, trace: KeptTrace) -> Scale:
+    def of(cls, trace: RetainedTrace) -> Scale:
         return cls(wall_seconds(trace.duration_ns))
 
     @property

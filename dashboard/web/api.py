@@ -19,7 +19,7 @@ from ...analysis.profile import profile_of_request
 from ...core import names
 from ...core.code_stack import split_stack_key
 from ...core.version import __version__
-from ...store import KeptTrace
+from ...store import RetainedTrace
 from ...store.schema import storable
 from ..pages.page import Context, Page
 from ..source import Source
@@ -237,7 +237,7 @@ def add_trace_route(server: Flask, source: Source) -> None:
     server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
 
 
-def _request_profile(trace: KeptTrace) -> list[dict[str, Any]]:
+def _request_profile(trace: RetainedTrace) -> list[dict[str, Any]]:
     sampled = profile_of_request(str(trace.attributes.get(names.PROFILE, "")))
     nodes: list[dict[str, Any]] = []
     for key, spent in sorted(sampled.items(), key=lambda item: -item[1]):
@@ -246,7 +246,7 @@ def _request_profile(trace: KeptTrace) -> list[dict[str, Any]]:
     return nodes
 
 
-def as_otlp(trace: KeptTrace) -> dict[str, Any]:
+def as_otlp(trace: RetainedTrace) -> dict[str, Any]:
     series = trace.series
     resource = {
         names.SERVICE_NAME: series.service,
@@ -257,7 +257,7 @@ def as_otlp(trace: KeptTrace) -> dict[str, Any]:
     return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
 
 
-def _root_span(trace: KeptTrace) -> dict[str, Any]:
+def _root_span(trace: RetainedTrace) -> dict[str, Any]:
     shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in trace.stages_ns.items()}
     facts = {
         **trace.attributes,
@@ -273,7 +273,7 @@ def _root_span(trace: KeptTrace) -> dict[str, Any]:
     return {**root, **parent, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
 
 
-def _child_spans(trace: KeptTrace) -> list[dict[str, Any]]:
+def _child_spans(trace: RetainedTrace) -> list[dict[str, Any]]:
     spans: list[dict[str, Any]] = []
     for index, span in enumerate(trace.spans):
         own_id = f"{zlib.crc32(trace.span_id.encode()):08x}{index:08x}"
@@ -285,7 +285,7 @@ def _child_spans(trace: KeptTrace) -> list[dict[str, Any]]:
 
 
 def _span(
-    trace: KeptTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
+    trace: RetainedTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     begin, length = trace.started_ns + within[0], within[1]
     return {

@@ -302,7 +302,7 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
         f"the store now has {size(state.size_bytes)}, its budget is {size(state.budget_bytes)}"
         for width, since in state.shortened.items()
     ]
-    capped = context.source.cached(context.source.read.folds)
+    capped = context.source.cached(context.source.read.capped_dimensions)
     capped_here = [dimension for dimension in capped if dimension.service in ("", context.service or dimension.service)]
     texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in capped_here[:_MAX_CAPPED]]
     if len(capped_here) > _MAX_CAPPED:

@@ -35,7 +35,7 @@ from ...alerts.delivery.message import Finding
 from ...alerts.incidents.journal import IncidentError
 from ...core.errors import ChannelError
 from ...store import lease
-from ...store.audit import KEPT, AuditEntry
+from ...store.audit import AUDIT_RETENTION, AuditEntry
 from ...store.query_cache import QueryCache
 from ..access import EVERYTHING, ForbiddenError, LiveAccess, ReaderAccess
 from ..incident_actions import IncidentActions
@@ -56,7 +56,7 @@ HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 _MAX_BODY_BYTES = 512 * 1024
 # Prefix of the leases that remember executed requests, and their time. Slack's signatures expire, but clocks of dashboards may
 # differ; those of PagerDuty do not expire. [seconds]
-_EXECUTED, _REMEMBERED = "executed:", {"slack": 12 * MAX_AGE_SECONDS, "pagerduty": KEPT.total_seconds()}
+_EXECUTED, _REMEMBERED = "executed:", {"slack": 12 * MAX_AGE_SECONDS, "pagerduty": AUDIT_RETENTION.total_seconds()}
 Kind = Literal["slack", "pagerduty"]
 _log = logging.getLogger(__name__)
 

@@ -168,11 +168,11 @@ def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tupl
 def _keys(columns: Columns) -> list[tuple[str, str]]:
     pairs = [split_attribute_key(stage) for stage in columns.stages]
     counts = np.bincount(columns.stage, columns.counts, len(pairs)).tolist()
-    kept: defaultdict[str, set[str]] = defaultdict(set)
+    frequent: defaultdict[str, set[str]] = defaultdict(set)
     for (name, value), _ in sorted(zip(pairs, counts, strict=True), key=lambda entry: (-entry[1], entry[0])):
-        if value != OTHER and len(kept[name]) < MAX_ATTRIBUTE_VALUES:
-            kept[name].add(value)
-    return [(name, value if value in kept[name] else OTHER) for name, value in pairs]
+        if value != OTHER and len(frequent[name]) < MAX_ATTRIBUTE_VALUES:
+            frequent[name].add(value)
+    return [(name, value if value in frequent[name] else OTHER) for name, value in pairs]
 
 
 def _by_dimension(snapshot: StoreSnapshot, series: Ints, table: Ints) -> dict[str, dict[str, Ints]]:

@@ -55,8 +55,8 @@ class MinuteQueries(QueryGroup):
         """Return the sum of `minutes` over all of *selection*, as the counts of one minute; reads the coarsest buckets."""
         with self._snapshot() as snapshot:
             # Without the time of which no minutes are retained.
-            kept_from = next(tier.kept_from for tier in snapshot.tiers if tier.seconds == MINUTE)
-            retained = replace(selection, start=max(selection.start, moment(kept_from)))
+            first_retained = next(tier.kept_from for tier in snapshot.tiers if tier.seconds == MINUTE)
+            retained = replace(selection, start=max(selection.start, moment(first_retained)))
             columns = fetch(snapshot, PointQuery(retained, (REQUEST_DURATION, STAGE_DURATION)))
             return _count_everything(columns, Steps(selection.seconds[0], None), 1)
 

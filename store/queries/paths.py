@@ -18,7 +18,7 @@ from ...core.attributes import CALLER, attribute_key, split_attribute_key
 from ...core.histogram import Histogram
 from ...core.names import CALL_FAILURE, ERROR_TYPE, HTTP_STATUS, REQUEST_BY_ATTRIBUTE, STATUS, STATUS_ERROR
 from .. import schema
-from ..records import KeptTrace
+from ..records import RetainedTrace
 from ..schema import storable
 from ..selection import Selection
 from ..storage import PointQuery, StoreSnapshot, add_up
@@ -79,7 +79,7 @@ class RetainedFailures:
 class PathQueries(QueryGroup):
     """Queries across services."""
 
-    def requests_of_trace(self, trace_id: str) -> list[KeptTrace]:
+    def requests_of_trace(self, trace_id: str) -> list[RetainedTrace]:
         with self._snapshot() as snapshot:
             traces = schema.traces
             statement = select_documents().where(traces.c.trace_id == storable(trace_id).lower())
@@ -153,9 +153,15 @@ class PathQueries(QueryGroup):
             ]
 
 
-def traced_request(kept: KeptTrace) -> critical_path.TracedRequest:
+def traced_request(trace: RetainedTrace) -> critical_path.TracedRequest:
     return critical_path.TracedRequest(
-        kept.series.service, kept.span_id, kept.parent_id, kept.started_ns, kept.duration_ns, kept.stages_ns, kept.spans
+        trace.series.service,
+        trace.span_id,
+        trace.parent_id,
+        trace.started_ns,
+        trace.duration_ns,
+        trace.stages_ns,
+        trace.spans,
     )
 
 
@@ -192,17 +198,17 @@ def _whole_traces(
     snapshot: StoreSnapshot, trace_ids: list[str], statement: Select[Any] | None = None
 ) -> dict[str, list[critical_path.PlacedRequest]]:
     statement = select_documents() if statement is None else statement
-    by_trace: defaultdict[str, list[KeptTrace]] = defaultdict(list)
+    by_trace: defaultdict[str, list[RetainedTrace]] = defaultdict(list)
     for first in range(0, len(trace_ids), _IDS_AT_ONCE):
         some = schema.traces.c.trace_id.in_(trace_ids[first : first + _IDS_AT_ONCE])
-        for kept in _documents(snapshot, statement.where(some)):
-            by_trace[kept.trace_id].append(kept)
+        for trace in _documents(snapshot, statement.where(some)):
+            by_trace[trace.trace_id].append(trace)
     return {
         trace_id: critical_path.place_requests(map(traced_request, requests)) for trace_id, requests in by_trace.items()
     }
 
 
-def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[KeptTrace]:
+def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[RetainedTrace]:
     return map(retained_trace, snapshot.connection.execute(statement))
 
 
@@ -271,9 +277,9 @@ class _TracedEdges:
         self._random: Counter[tuple[str, str]] = Counter()
         self._waited: Counter[tuple[str, ...]] = Counter()
         self._slow: Counter[str] = Counter()
-        by_trace: defaultdict[str, list[KeptTrace]] = defaultdict(list)
-        for kept in _documents(snapshot, _newest(selection, MAX_MAPPED)):
-            by_trace[kept.trace_id].append(kept)
+        by_trace: defaultdict[str, list[RetainedTrace]] = defaultdict(list)
+        for trace in _documents(snapshot, _newest(selection, MAX_MAPPED)):
+            by_trace[trace.trace_id].append(trace)
         for requests in by_trace.values():
             because = {trace.span_id: trace.because for trace in requests}
             for root in critical_path.place_requests(map(traced_request, requests)):

@@ -75,11 +75,11 @@ class ReplicaQueries(QueryGroup):
 
         Returns:
             Columns instance, place (host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`),
-            model, shape, started, ended (UTC), seconds (time outside of other phases), heard (UTC, time of the last report of the
+            model, shape, started, ended (UTC), seconds (time outside of other phases), `heard` (UTC, time of the last report of the
             replica; NaT without a report within ten minutes).
         """
         with self._snapshot() as snapshot:
-            return _loads(snapshot, service, environment, int(self._clock()) - _HEARD_SECONDS)
+            return _loads(snapshot, service, environment, int(self._clock()) - _LAST_REPORT_SECONDS)
 
     def stopped(self, selection: Selection) -> pd.DataFrame:
         """Return the processes that stopped sending in *selection* with open requests, at most 100 of a service, newest first.
@@ -218,7 +218,7 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, recei
 
 _NS = 1_000_000_000
 # A live replica reports every ten seconds; a replica silent for longer than this has no last report. [seconds]
-_HEARD_SECONDS = 600
+_LAST_REPORT_SECONDS = 600
 # Microseconds for which a process reports an open request in each bucket.
 _SEEN_US = schema.FINEST * 1_000_000
 # More than a process notes in one bucket beside its regular reports.

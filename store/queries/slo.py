@@ -1,7 +1,7 @@
 """Queries of objectives: bad requests, the stages responsible, and good and bad events of indicators, in total and over time.
 
 A request is bad if it failed or took longer than the threshold. One that its client cancelled does not count, unless it took
-longer: nobody knows how it would have ended. The bucket that contains the threshold is split
+longer, because its outcome is unknown. The bucket that contains the threshold is split
 log-linearly; the error bounds are returned with the count. The events of some indicators are not requests, but seconds of
 requests for `coverage` and minutes for `freshness`; the number of requests is returned separately.
 """

@@ -40,7 +40,7 @@ _STAGES_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedDimension:
+class CappedDimension:
     """Dimension of a service with more values than the cap, so that further values count as `__other__`."""
 
     service: str
@@ -68,21 +68,21 @@ class StoreQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return audit.read_entries(snapshot.connection, start, end, limit)
 
-    def folds(self) -> list[FoldedDimension]:
+    def capped_dimensions(self) -> list[CappedDimension]:
         """Return the dimensions that exceeded their cap within the last day, by service."""
         with self._snapshot() as snapshot:
             now, caps = int(self._clock()), self._caps
-            folded = _services_with_folded_stages(snapshot, caps.custom_stages, now)
+            services = _services_with_capped_stages(snapshot, caps.custom_stages, now)
             capped = {
-                *_folded_in_series(snapshot.connection, now - _RECENT_SECONDS),
-                *((service, "custom_stages") for service in folded),
+                *_capped_in_series(snapshot.connection, now - _RECENT_SECONDS),
+                *((service, "custom_stages") for service in services),
             }
             return [
-                FoldedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(capped)
+                CappedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(capped)
             ]
 
 
-def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str, str]]:
+def _capped_in_series(connection: Connection, since: int) -> Iterator[tuple[str, str]]:
     table = schema.series
     dimensions = ("service", *_CAPPED_DIMENSIONS)
     statement = (
@@ -101,7 +101,7 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
         yield from ((row["service"], name) for name in capped)
 
 
-def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) -> Iterator[str]:
+def _services_with_capped_stages(snapshot: StoreSnapshot, cap: int, now: int) -> Iterator[str]:
     stages, services = schema.stages, schema.services
     full = (
         select(services.c.name)
@@ -183,7 +183,7 @@ class TierStorage:
     rows: int
     bytes: int
     since: datetime | None
-    kept: timedelta
+    retention: timedelta
     bytes_per_day: int
     settled_bytes: int
 
@@ -230,8 +230,8 @@ def _bytes_by_table(connection: Connection, points: StoredPoints, used: int) -> 
         sizes = {name: int(size) for name, size in connection.execute(text(_POSTGRESQL_SIZES))}
         return sizes | {"points": sizes["points"] + points.used_bytes(connection)}
     # Python's SQLite may be built without `dbstat`.
-    can_tell = connection.execute(text("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")).scalar()
-    sizes = {name: int(size) for name, size in connection.execute(text(_SQLITE_SIZES))} if can_tell else {}
+    has_dbstat = connection.execute(text("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")).scalar()
+    sizes = {name: int(size) for name, size in connection.execute(text(_SQLITE_SIZES))} if has_dbstat else {}
     return sizes | {"points": used - sum(sizes.values())}
 
 
@@ -259,7 +259,7 @@ def _tier_storage(connection: Connection, tier: Tier, use: TierUse, retention: R
         rows=int(rows or 0),
         bytes=round(sum(use.slots.values())),
         since=moment(max(min(use.slots), use.first)) if use.slots else None,
-        kept=retention.of_tier(tier.seconds),
+        retention=retention.of_tier(tier.seconds),
         bytes_per_day=round(use.bytes_per_day),
         settled_bytes=round(use.settled_bytes),
     )

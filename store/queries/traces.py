@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, Select, false, func, or_, select
 from ...core.histogram import Histogram
 from ...core.names import STATUS_ERROR
 from .. import records, schema
-from ..records import KeptTrace
+from ..records import RetainedTrace
 from ..retention import Retention
 from ..schema import storable
 from ..selection import Indicator, Selection
@@ -110,7 +110,7 @@ class TraceQueries(QueryGroup):
             rest = [row for row in rows if _trace_key(row) not in first_keys]
             return exemplar_frame(snapshot, selection, [*first, *rest][:limit], self._retention)
 
-    def trace(self, trace_id: str) -> KeptTrace | None:
+    def trace(self, trace_id: str) -> RetainedTrace | None:
         with self._snapshot() as snapshot:
             return find_trace(snapshot, trace_id)
 
@@ -137,7 +137,7 @@ def select_documents() -> Select[Any]:
     return select(traces, *dimensions).join_from(traces, series, traces.c.series_id == series.c.id)
 
 
-def find_trace(snapshot: StoreSnapshot, trace_id: str) -> KeptTrace | None:
+def find_trace(snapshot: StoreSnapshot, trace_id: str) -> RetainedTrace | None:
     """Return the retained request with *trace_id*, see `Reader.trace`."""
     traces = schema.traces
     wanted, _, span_id = storable(trace_id).lower().partition("-")
@@ -160,9 +160,9 @@ def _trace_key(row: Row[Any]) -> tuple[str, str]:
     return row.trace_id, row.span_id
 
 
-def retained_trace(row: Row[Any]) -> KeptTrace:
+def retained_trace(row: Row[Any]) -> RetainedTrace:
     document = records.unpack_trace(row.spans)
-    return KeptTrace(
+    return RetainedTrace(
         trace_id=row.trace_id,
         span_id=row.span_id,
         series=Series(*(getattr(row, name) for name in schema.DIMENSIONS)),
@@ -201,14 +201,14 @@ def exemplar_frame(
     table.attrs |= {
         "rule": RETENTION_RULE,
         "requests": distribution.count,
-        "kept": _kept_because(snapshot, selection),
+        "kept": _counts_by_reason(snapshot, selection),
         "retention_seconds": int(retention.traces.total_seconds()),
         "kept_a_service": retention.traces_per_service,
     }
     return table
 
 
-def _kept_because(snapshot: StoreSnapshot, selection: Selection) -> dict[str, int]:
+def _counts_by_reason(snapshot: StoreSnapshot, selection: Selection) -> dict[str, int]:
     because = schema.traces.c.because
     counted = select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
     return {row[0]: row[1] for row in snapshot.connection.execute(counted)}

@@ -128,7 +128,7 @@ def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[In
         return schema.finest_retained(tiers, max(at, tiers[-1].kept_from))
 
     first, seconds = query.ends[0], query.seconds
-    # Windows over time have one length, and the start of a single one is rounded by itself.
+    # Windows over time have one length, and the start of a single one is rounded separately.
     unit = max(query.unit, finest_at(first if len(query.ends) == 1 else first - seconds))
     ends, index = np.unique(np.array(query.ends, np.int64) // unit * unit, return_inverse=True)
     if len(query.ends) == 1:

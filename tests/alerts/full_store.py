@@ -30,7 +30,7 @@ from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store import Batch, Event, KeptTrace, Point, Selection, Series, Store
+from stagelens.store import Batch, Event, Point, RetainedTrace, Selection, Series, Store
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 BUCKET = timedelta(seconds=10)
@@ -55,7 +55,7 @@ def fill(store: Store) -> None:
         store.maintain()
     recent = [point for step in range(8) for point in _points(NOW - timedelta(minutes=2) + step * BUCKET, step, 8)]
     start_ns, spans = int(clock()) * 10**9, [{"name": "é"}]
-    trace = KeptTrace(TRACE, "01" * 8, SERIES[0], start_ns, 10**9, "slow", "forward", {"forward": 10**9}, spans)
+    trace = RetainedTrace(TRACE, "01" * 8, SERIES[0], start_ns, 10**9, "slow", "forward", {"forward": 10**9}, spans)
     store.write(
         [Batch("recent", recent, [trace], 0, "agent-1"), Batch("spans", instance="agent-1", spans=b"some spans")]
     )

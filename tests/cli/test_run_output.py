@@ -19,7 +19,7 @@ from stagelens.core.histogram import Histogram, confidence_interval
 from stagelens.core.names import PROBE_DURATION
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.ui.format import duration
-from stagelens.store import Batch, KeptTrace, Point, Selection, Series, Store
+from stagelens.store import Batch, Point, RetainedTrace, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request
 
 MS = 1_000_000
@@ -49,11 +49,11 @@ def service_at(number: int) -> int:
     return NOON - 600 + number % 60
 
 
-def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> KeptTrace:
+def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> RetainedTrace:
     each = {"name": name, "stage": "forward", "duration_ns": 2 * MS, "attributes": {}}
     inside = [{**each, "start_ns": number * 2 * MS} for number in range(spans)]
     stages = {"forward": 99 * MS, "overhead": MS}
-    return KeptTrace("ab" * 16, "01" * 8, service, (NOON - 600) * NS, 100 * MS, "slow", "forward", stages, inside)
+    return RetainedTrace("ab" * 16, "01" * 8, service, (NOON - 600) * NS, 100 * MS, "slow", "forward", stages, inside)
 
 
 @pytest.fixture

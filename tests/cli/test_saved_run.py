@@ -27,7 +27,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.request_histograms import dominant_stage
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
-from stagelens.store import Batch, KeptTrace, Reader, Selection, Series, Store
+from stagelens.store import Batch, Reader, RetainedTrace, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request, attribute_points
 
 RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)
@@ -57,7 +57,7 @@ attributes = st.dictionaries(
 
 
 @st.composite
-def retained_trace(draw: st.DrawFn) -> KeptTrace:
+def retained_trace(draw: st.DrawFn) -> RetainedTrace:
     spent = draw(stages)
     spans = [
         {
@@ -69,7 +69,7 @@ def retained_trace(draw: st.DrawFn) -> KeptTrace:
         }
         for start in sorted(draw(st.sets(st.integers(0, 10**10), max_size=4)))
     ]
-    return KeptTrace(
+    return RetainedTrace(
         trace_id=draw(st.integers(1, 2**128 - 1)).to_bytes(16, "big").hex(),
         span_id=draw(st.integers(1, 2**64 - 1)).to_bytes(8, "big").hex(),
         series=draw(series),
@@ -156,7 +156,7 @@ def test_every_query_is_equal_in_a_store_that_ingests_the_run(
     new_store: Callable[..., Store],
     tmp_path_factory: pytest.TempPathFactory,
     asked: list[Request],
-    traces: list[KeptTrace],
+    traces: list[RetainedTrace],
     dropped: int,
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "run.json"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.collector.background import FOLDING_PART, SpanFolder
+from stagelens.collector.background import AGGREGATION_PART, SpanAggregator
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.health import Health
 from stagelens.collector.ingest.writer import FullError
@@ -18,7 +18,7 @@ from stagelens.collector.traces.columns import ROW, Spans, encode_spans
 from stagelens.collector.traces.inbox import InboxLimits
 from stagelens.core.errors import ConfigError, StoreError
 from stagelens.store import Batch, Store
-from stagelens.store.inbox import Fold
+from stagelens.store.inbox import Aggregation
 
 SECOND = 1_000_000_000
 
@@ -42,8 +42,8 @@ def spans(now_ns: int) -> dict[str, Any]:
 
 def folding(
     store: Store, health: Health, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None
-) -> SpanFolder:
-    return SpanFolder(
+) -> SpanAggregator:
+    return SpanAggregator(
         store,
         interval_seconds=60,
         max_waiting_bytes=max_waiting_bytes,
@@ -101,18 +101,18 @@ def test_capacity_is_freed_during_a_backlog(store: Store, ahead: Any, monkeypatc
     store.write([Batch(name, spans=parcel) for name in "abc"])
     thread.admit(3 * len(parcel))
     had_room: list[bool] = []
-    fold = store.fold
+    aggregate = store.aggregate
 
-    def folded(work: Fold, max_bytes: int) -> bool:
+    def aggregated(work: Aggregation, max_bytes: int) -> bool:
         try:
             thread.admit(len(parcel))
         except FullError:
             had_room.append(False)
         else:
             had_room.append(True)
-        return fold(work, max_bytes)
+        return aggregate(work, max_bytes)
 
-    monkeypatch.setattr(store, "fold", folded)
+    monkeypatch.setattr(store, "aggregate", aggregated)
     ahead.seconds = 1000
     thread.run_once()
 
@@ -128,10 +128,10 @@ def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: 
         raise StoreError(msg)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "fold", broken)
+        patched.setattr(store, "aggregate", broken)
         thread.run_once()
 
-        assert health.reasons == [f"{FOLDING_PART} failed: StoreError: the disk is full"]
+        assert health.reasons == [f"{AGGREGATION_PART} failed: StoreError: the disk is full"]
     thread.run_once()
     assert health.reasons == []
 

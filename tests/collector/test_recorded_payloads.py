@@ -72,7 +72,7 @@ def around(recorded: float) -> Selection:
 def test_requests_of_recorded_spans_are_counted(
     serve: Callable[..., Any], ahead: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(servers, "_FOLD_SECONDS", 0.05)
+    monkeypatch.setattr(servers, "_AGGREGATION_SECONDS", 0.05)
     recorded = spans_of(name)
     ended = max(span.end_time_unix_nano for span in recorded) / 1e9
     ahead.seconds = ended - time()

@@ -25,7 +25,7 @@ from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
-from stagelens.store import KeptTrace, Selection, records
+from stagelens.store import RetainedTrace, Selection, records
 from stagelens.store.inbox import AggregationInput, AggregationResult, Parcel
 from tests.collector.traces.otlp import read_spans
 
@@ -38,7 +38,7 @@ def capture(kind: str) -> bytes:
     return (CAPTURES / f"{kind}.json").read_bytes()
 
 
-def opened(trace: KeptTrace) -> KeptTrace:
+def opened(trace: RetainedTrace) -> RetainedTrace:
     assert trace.document is not None
     return replace(trace, spans=records.unpack_trace(trace.document)["spans"])
 
@@ -207,7 +207,7 @@ def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, unt
                 node[key] = str(int(node[key]) + shift)
     response = served.post("/v1/traces", body)
     # While this test reads the waiting spans, no other thread may process them.
-    until(lambda: served.store.fold(_processed_later, 1 << 20))
+    until(lambda: served.store.aggregate(_processed_later, 1 << 20))
     frame = served.store.read.services(*_around(bodies.now_ns))
 
     assert (response.status_code, response.json()) == (200, {})

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store import Batch, KeptTrace, Point, Series
+from stagelens.store import Batch, Point, RetainedTrace, Series
 from stagelens.store.events import StoredLoad
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
@@ -37,7 +37,7 @@ def batch(series: Series, stage: str, seconds: float, ago: int, requests: int = 
     ]
     spent = round(seconds * 1e9)
     name = f"{ago:015x}{series.cold}"
-    trace = KeptTrace(2 * name, name, series, at * 10**9, spent, "slow", stage, {stage: spent})
+    trace = RetainedTrace(2 * name, name, series, at * 10**9, spent, "slow", stage, {stage: spent})
     return Batch(name, points, [trace])
 
 

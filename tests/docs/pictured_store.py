@@ -54,7 +54,7 @@ from stagelens.core.histogram import BATCH_SIZES, Distribution, Histogram
 from stagelens.core.names import BATCH_DURATION, HARDWARE, STATUS_ERROR, STATUS_OK
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
-from stagelens.store import Batch, Event, KeptTrace, Point, Series, Store
+from stagelens.store import Batch, Event, Point, RetainedTrace, Series, Store
 from stagelens.store.collectors import Report, Vitals, write_report
 from stagelens.store.events import StoredLoad
 from tests.alerts.receiver import Moods
@@ -310,7 +310,7 @@ def _batch(service: Any, at: int, seconds: int) -> Batch:
         rho = _rate(service, at) / 62
         shapes["queue"] = traffic().Shape(2 + 14 * rho / (1 - rho), 0.35)
     points: list[Point] = []
-    kept: list[KeptTrace] = []
+    kept: list[RetainedTrace] = []
     for place, route in enumerate(service.routes):
         for status, number in ((STATUS_OK, total - failed), (STATUS_ERROR, failed)):
             mine = number // len(service.routes) + (number % len(service.routes) if place == 0 else 0)
@@ -372,7 +372,7 @@ _SPAN_NAMES = {
 _SLOW_TRACE = "5b8aa5a2d2c872e8321cf37308d69df2"
 
 
-def _named(found: KeptTrace) -> KeptTrace:
+def _named(found: RetainedTrace) -> RetainedTrace:
     if found.series.service != "checkout":
         return found
     spans = [{**span, "name": _SPAN_NAMES.get(span["stage"], span["name"])} for span in found.spans]
@@ -383,7 +383,7 @@ def _named(found: KeptTrace) -> KeptTrace:
     return replace(found, spans=spans, attributes={"http.request.method": "POST", **attributes})
 
 
-def _slow_request() -> KeptTrace:
+def _slow_request() -> RetainedTrace:
     rows: tuple[tuple[str, str, float, float], ...] = (
         ("receive", "network", 0.0, 1.9),
         ("thread pool", "queue", 1.9, 4.4),
@@ -411,7 +411,7 @@ def _slow_request() -> KeptTrace:
     series = Series("checkout", "2.0.0", "prod", "risk-ranker", "1", "/v1/order", "cuda:0", STATUS_OK)
     started = int(datetime(2026, 11, 20, 14, 6, 41, tzinfo=UTC).timestamp() * NS)
     attributes: dict[str, str | int | float | bool] = {"http.request.method": "POST", "http.response.status_code": 200}
-    return KeptTrace(
+    return RetainedTrace(
         _SLOW_TRACE, "9c1f0b7e44d2a683", series, started, whole, "slow", "preprocess", spent, spans, attributes
     )
 

@@ -29,7 +29,7 @@ from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
-from stagelens.store import KeptTrace, Point
+from stagelens.store import Point, RetainedTrace
 from stagelens.store.events import event_from_json
 from stagelens.store.inbox import AggregationInput, Parcel
 from tests.fuzz import exports, mutate, valid
@@ -77,7 +77,7 @@ def _check_points(points: Iterable[Point]) -> None:
         assert -(2**63) <= point.at < 2**63
 
 
-def _check_traces(traces: Iterable[KeptTrace]) -> None:
+def _check_traces(traces: Iterable[RetainedTrace]) -> None:
     for trace in traces:
         assert sum(trace.stages_ns.values()) == trace.duration_ns
         assert all(spent >= 0 for spent in trace.stages_ns.values())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stagelens.questions.changed import FailureShare, explain_regression, explain_violations
-from stagelens.store import Batch, Indicator, KeptTrace, Selection, Series, Store
+from stagelens.store import Batch, Indicator, RetainedTrace, Selection, Series, Store
 from tests.alerts.traffic import NOW, Clock, Traffic, request_points
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -36,7 +36,7 @@ def fail(store: Store) -> Fail:
         series, at = Series("shop", "1", "", "", "", route, "", "error"), NOW - 10 * MINUTE
         total, started = round(sum(stages.values()) * 1e9), round(at.timestamp() * 1e9)
         kept = [
-            KeptTrace(
+            RetainedTrace(
                 f"{abs(hash((route, error, number))):032x}"[-32:],
                 f"{number + 1:016x}",
                 series,

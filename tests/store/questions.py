@@ -56,7 +56,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "fleet_hardware": read.fleet_hardware(start, end, STEP, ("cpu", "gpu")),
         "fleet_counts": read.fleet_counts(around, names.PROBE_DURATION),
         "fleet_waste": read.fleet_waste(start, end),
-        "folds": read.folds(),
+        "capped_dimensions": read.capped_dimensions(),
         "groups": read.groups(start),
         "hardware": read.hardware(shop, STEP),
         "open_requests": read.open_requests(shop),

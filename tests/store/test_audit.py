@@ -51,11 +51,11 @@ def test_an_entry_within_a_transaction_is_part_of_it(site: Site) -> None:
 
 
 def test_entries_are_deleted_after_their_retention(site: Site) -> None:
-    site.store.add_audit_entry(entry("old", AT - audit.KEPT - timedelta(seconds=1)))
-    site.store.add_audit_entry(entry("new", AT - audit.KEPT + timedelta(seconds=1)))
+    site.store.add_audit_entry(entry("old", AT - audit.AUDIT_RETENTION - timedelta(seconds=1)))
+    site.store.add_audit_entry(entry("new", AT - audit.AUDIT_RETENTION + timedelta(seconds=1)))
     site.store.maintain()
 
-    assert people(site, AT - 2 * audit.KEPT) == ["new"]
+    assert people(site, AT - 2 * audit.AUDIT_RETENTION) == ["new"]
 
 
 def test_a_copy_has_the_audit_log(open_site: OpenSite, open_target: OpenSite) -> None:

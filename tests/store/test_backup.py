@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import MetaData, select, text
 
 from stagelens.core.errors import StoreError
-from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, backup, schema
+from stagelens.store import Batch, Event, RetainedTrace, Selection, Series, Store, backup, schema
 from stagelens.store.point_table import PointTable
 from tests.store.clickhouse_server import embedded_url
 from tests.store.questions import query_results
@@ -93,7 +93,7 @@ def filled(one: Site) -> Site:
 
 def write_traces(one: Site) -> None:
     traces = [
-        KeptTrace(
+        RetainedTrace(
             f"{n:032x}",
             f"{n:016x}",
             SHOP,

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from stagelens.store import Batch, KeptTrace, Retention, SeriesCaps, schema
+from stagelens.store import Batch, RetainedTrace, Retention, SeriesCaps, schema
 from stagelens.store.engines import database
 from tests.store.store_contents import added_totals, contents, counted, known, ledger, number, requests, totals
 from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
@@ -153,7 +153,7 @@ def test_a_series_deleted_by_one_collector_is_recreated_by_another(open_site: Op
 
 
 def test_a_trace_of_two_collectors_is_stored_once(site: Site) -> None:
-    trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
+    trace = RetainedTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     site.store.write([Batch("a", traces=[trace])])
     accepted = site.another().store.write([Batch("b", traces=[trace])])
 

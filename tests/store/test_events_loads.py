@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
+from stagelens.store import Batch, RetainedTrace, Series, SeriesCaps
 from stagelens.store.events import StoredLoad
 from tests.support.raw_requests import NOON, SHOP, OpenSite, Request, Site
 
@@ -48,7 +48,7 @@ def test_excluding_cold_requests_equals_a_store_without_them(
 
 def test_a_retained_request_is_cold_like_its_series(sqlite: Site) -> None:
     retained = [
-        KeptTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
+        RetainedTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
         for number, series in enumerate((SHOP, replace(SHOP, cold="1")), 1)
     ]
     sqlite.store.write([Batch("kept", traces=retained)])

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from stagelens.core.errors import StoreError
-from stagelens.store import Batch, KeptTrace, schema
+from stagelens.store import Batch, RetainedTrace, schema
 from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
 from stagelens.store.inbox import CLAIM_SECONDS, AggregationInput, AggregationResult, Parcel, replace_parcels
@@ -51,7 +51,7 @@ def live(number, last_step, told):
     for name in ("before_cursor_execute", "begin", "commit"):
         event.listen(store.engine, name, step)
     store.write([Batch(f"{sent}", spans=b"%d %d %d" % (3 * sent + 1, 3 * sent + 2, 3 * sent + 3)) for sent in range(number + 1)])
-    store.fold(fold, 10**6)
+    store.aggregate(fold, 10**6)
     os.write(told, b"!")
     store.close()
     os._exit(0)
@@ -80,7 +80,7 @@ def taking(delivery: AggregationInput) -> AggregationResult:
 
 
 def test_processed_spans_count_like_a_batch(site: Site) -> None:
-    trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
+    trace = RetainedTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     left = Parcel(NOON - 5, counted=False, spans=b"waits")
 
     def fold(delivery: AggregationInput) -> AggregationResult:
@@ -88,7 +88,7 @@ def test_processed_spans_count_like_a_batch(site: Site) -> None:
         return AggregationResult(taking(delivery).points, [trace], [parcel.id for parcel in delivery.parcels], [left])
 
     site.store.write([Batch("a", spans=b"1000 2000"), Batch("b", spans=b"3000"), Batch("c")])
-    changed = site.store.fold(fold, MAX_BYTES)
+    changed = site.store.aggregate(fold, MAX_BYTES)
     waiting = site.store.waiting()
 
     assert changed
@@ -103,7 +103,7 @@ def test_processing_an_empty_inbox_writes_nothing(sqlite: Site) -> None:
     def never(_: AggregationInput) -> AggregationResult:
         raise AssertionError
 
-    assert not sqlite.store.fold(never, MAX_BYTES)
+    assert not sqlite.store.aggregate(never, MAX_BYTES)
     assert number(sqlite, schema.batches) == 0
 
 
@@ -128,7 +128,7 @@ def test_processing_gets_a_limited_size_oldest_first(sqlite: Site) -> None:
     sqlite.store.write([Batch("a", spans=b"x" * 30), Batch("b", spans=b"y" * 5)])
     sqlite.clock.now -= 1
     sqlite.store.write([Batch("c", spans=b"z" * 5)])
-    while sqlite.store.fold(fold, 12):
+    while sqlite.store.aggregate(fold, 12):
         pass
 
     assert given == [
@@ -145,9 +145,9 @@ def test_a_failed_processing_changes_nothing(sql: Site) -> None:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        sql.store.fold(broken, MAX_BYTES)
+        sql.store.aggregate(broken, MAX_BYTES)
 
-    assert sql.another().store.fold(taking, MAX_BYTES)
+    assert sql.another().store.aggregate(taking, MAX_BYTES)
     assert requests(sql) == 1
 
 
@@ -157,12 +157,12 @@ def test_one_collector_processes_at_a_time(sql: Site) -> None:
     processed: list[bool] = []
 
     def slow(delivery: AggregationInput) -> AggregationResult:
-        processed.append(other.store.fold(taking, MAX_BYTES))
+        processed.append(other.store.aggregate(taking, MAX_BYTES))
         sql.clock.now += CLAIM_SECONDS
-        processed.append(other.store.fold(taking, MAX_BYTES))
+        processed.append(other.store.aggregate(taking, MAX_BYTES))
         return taking(delivery)
 
-    processed.append(sql.store.fold(slow, MAX_BYTES))
+    processed.append(sql.store.aggregate(slow, MAX_BYTES))
 
     assert processed == [False, True, False]
     assert requests(sql) == 1
@@ -189,11 +189,11 @@ def test_several_collectors_process_the_same_inbox(shared: Site) -> None:
         for step in range(6):
             begin.wait(60)
             collectors[who].store.write([Batch(f"{who}-{step}", spans=b"1000 1000")])
-            collectors[who].store.fold(taking, MAX_BYTES)
+            collectors[who].store.aggregate(taking, MAX_BYTES)
 
     with ThreadPoolExecutor(len(collectors)) as pool:
         list(pool.map(work, range(len(collectors))))
-    shared.store.fold(taking, MAX_BYTES)
+    shared.store.aggregate(taking, MAX_BYTES)
 
     assert shared.store.waiting().parcels == 0
     assert requests(shared) == 3 * 6 * 2
@@ -207,7 +207,7 @@ def test_a_kill_between_any_two_steps_counts_each_span_once(shared: Site) -> Non
     lives = json.loads(done.stdout)
     shared.clock.now = NOON + lives * (CLAIM_SECONDS + 1)
     shared.reopen()
-    shared.store.fold(taking, MAX_BYTES)
+    shared.store.aggregate(taking, MAX_BYTES)
     spent = shared.store.read.latency(shared.around())
 
     assert lives > 5
@@ -227,7 +227,7 @@ def test_a_copy_contains_the_inbox(open_site: OpenSite, tmp_path: Path) -> None:
         numbers = connection.scalars(select(schema.inbox.c.id)).all()
 
     assert len(set(numbers)) == 3
-    assert other.store.fold(taking, MAX_BYTES)
+    assert other.store.aggregate(taking, MAX_BYTES)
     assert requests(other) == 3
     other.close()
 

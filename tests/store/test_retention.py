@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.store import Batch, KeptTrace, Retention, schema
+from stagelens.store import Batch, RetainedTrace, Retention, schema
 from tests.store.store_contents import contents, number, requests
 from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
@@ -30,8 +30,10 @@ def has(one: Site, tier: int, before: int = NOON) -> bool:
     return bool(contents(one, tier, tier, before))
 
 
-def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
-    return KeptTrace(f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
+def trace(number: int, at: int, service: str = "shop") -> RetainedTrace:
+    return RetainedTrace(
+        f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5}
+    )
 
 
 def test_every_tier_has_its_retention(open_site: OpenSite) -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from stagelens.core.errors import StoreError
-from stagelens.store import Batch, KeptTrace, Retention, schema
+from stagelens.store import Batch, RetainedTrace, Retention, schema
 from tests.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
@@ -29,9 +29,9 @@ def half_hour(one: Site, n_routes: int = 2) -> Batch:
     return Batch(f"at-{now}", PointAggregator().points(made))
 
 
-def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
+def traces(one: Site, random: Random, step: int, count: int) -> list[RetainedTrace]:
     return [
-        KeptTrace(
+        RetainedTrace(
             trace_id=f"{step * 1000 + n:032x}",
             span_id=f"{n:016x}",
             series=Series("shop"),

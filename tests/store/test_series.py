@@ -10,7 +10,7 @@ from sqlalchemy import event, select
 
 from stagelens.core.errors import StoreError
 from stagelens.core.stages import OTHER
-from stagelens.store import Batch, KeptTrace, SeriesCaps, schema
+from stagelens.store import Batch, RetainedTrace, SeriesCaps, schema
 from stagelens.store.series import REMEMBERED_FACTOR
 from tests.store.store_contents import number as number_of
 from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
@@ -50,7 +50,7 @@ def test_services_themselves_are_capped(open_site: OpenSite) -> None:
     counts = {name: one.store.read.latency(one.around(service=name)).count for name in (names[0], names[-3], OTHER)}
 
     assert counts == {names[0]: 2, names[-3]: 2, OTHER: 4}
-    assert [str(each) for each in one.store.read.folds()] == ["The store has more than 1 services"]
+    assert [str(each) for each in one.store.read.capped_dimensions()] == ["The store has more than 1 services"]
 
 
 def test_invented_services_free_their_places(open_site: OpenSite) -> None:
@@ -123,7 +123,7 @@ def test_the_longest_names_of_any_script_fit(site: Site) -> None:
 def test_invalid_characters_are_replaced_everywhere(site: Site) -> None:
     odd = "a\0b\ud800"
     series = Series(*[odd] * 7)
-    trace = KeptTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
+    trace = RetainedTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
     batch = Batch(odd, PointAggregator().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
     accepted = [site.store.write([batch]), site.store.write([batch]), site.another().store.write([batch])]
     found = site.store.read.exemplars(site.between(NOON - 60, NOON + 60, service=odd), dominant=odd)

@@ -14,7 +14,7 @@ from sqlalchemy import event
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.store import Batch, KeptTrace, Point
+from stagelens.store import Batch, Point, RetainedTrace
 from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
 
 
@@ -49,7 +49,7 @@ def test_the_given_histograms_are_not_modified(site: Site) -> None:
 def test_implausible_times_count_at_arrival(site: Site, skew: int, expected: int) -> None:
     site.write([Request({"forward": 1_000_000}, NOON + skew)])
     at = NOON + expected
-    trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
+    trace = RetainedTrace("ab" * 16, "01" * 8, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
     site.store.write([Batch("t", traces=[trace])])
     stored = site.store.read.trace("ab" * 16)
 
@@ -170,7 +170,7 @@ def test_the_revision_grows_with_every_write_of_a_service(open_site: OpenSite) -
     seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
     one.write([Request({"forward": 1}, series=shop)])
     seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
-    trace = KeptTrace("cd" * 16, "01" * 8, bank, NOON * NS, 5, "slow", "forward", {"forward": 5})
+    trace = RetainedTrace("cd" * 16, "01" * 8, bank, NOON * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("t", traces=[trace])])
     seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
     one.store.write([Batch("t", traces=[trace])])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stagelens.store import KeptTrace
+from stagelens.store import RetainedTrace
 from tests.support.raw_requests import NOON, NS, Series
 
 MS = 1_000_000
 AT = NOON - 600
 
 
-def kept(number: int, service: str, parent: str, start: int, stages: dict[str, int]) -> KeptTrace:
+def kept(number: int, service: str, parent: str, start: int, stages: dict[str, int]) -> RetainedTrace:
     """Return a retained request of the trace *number*, in milliseconds; its stages follow each other."""
     spans: list[dict[str, Any]] = []
     now = 0
@@ -20,7 +20,7 @@ def kept(number: int, service: str, parent: str, start: int, stages: dict[str, i
         spans.append({"name": stage, "stage": stage, "start_ns": now * MS, "duration_ns": spent * MS, "attributes": {}})
         now += spent
     ids = {name: f"{number:08x}{place:08x}" for place, name in enumerate(("gateway", "ranker", "triton"), 1)}
-    return KeptTrace(
+    return RetainedTrace(
         f"{number:032x}",
         ids[service],
         Series(service),
@@ -34,7 +34,7 @@ def kept(number: int, service: str, parent: str, start: int, stages: dict[str, i
     )
 
 
-def distributed(number: int, because: str = "slow") -> list[KeptTrace]:
+def distributed(number: int, because: str = "slow") -> list[RetainedTrace]:
     """Return the requests of a trace of three services, of 100 ms."""
     found = [
         kept(number, "gateway", "", 0, {"preprocess": 10, "dependency": 90}),

@@ -23,7 +23,7 @@ from stagelens.alerts.regression.findings import latency_trend as course_of_tail
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.questions.changed import Explanation
 from stagelens.store import Batch, Store
-from stagelens.store.records import KeptTrace
+from stagelens.store.records import RetainedTrace
 from stagelens.store.series import Series
 from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Traffic
 
@@ -39,7 +39,7 @@ def store_trace(store: Store) -> StoreTrace:
         series = Series("magika-demo", "1", "", "", "", "", "", status)
         duration, started = round(seconds * 1e9), round((NOW - before).timestamp() * 1e9)
         stages = {stage: duration * 3 // 4, "overhead": duration - duration * 3 // 4}
-        trace = KeptTrace(f"{number:032x}", f"{number:016x}", series, started, duration, "slow", stage, stages)
+        trace = RetainedTrace(f"{number:032x}", f"{number:016x}", series, started, duration, "slow", stage, stages)
         store.write([Batch(f"kept:{number}", [], [trace])])
 
     return written
@@ -193,7 +193,7 @@ def test_the_called_service_is_named_if_dependency_is_blamed(
         span = {"name": "", "stage": "dependency", "start_ns": 0, "duration_ns": spent, "id": f"{number:016x}"}
         span |= {"attributes": {"server.address": host}}
         series = Series("magika-demo", "1", "", "", "", "", "", status)
-        trace = KeptTrace(
+        trace = RetainedTrace(
             f"{number:032x}",
             f"{number:016x}",
             series,

@@ -27,7 +27,7 @@ from stagelens.alerts.schema import tail_references
 from stagelens.analysis.regression.scoring import AlarmState, Reference
 from stagelens.analysis.regression.stage_attribution import StageBaseline
 from stagelens.analysis.regression.statistic import ExpectationModel, Row
-from stagelens.store import Batch, Group, KeptTrace, Series, Store
+from stagelens.store import Batch, Group, RetainedTrace, Series, Store
 from tests.alerts.simulated_services import (
     DAY,
     MINUTE,
@@ -176,7 +176,7 @@ def test_slow_requests_are_shown(world: Simulation) -> None:
     world.run(8, SLOW)
     series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
     started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
-    trace = KeptTrace("a" * 32, "b" * 16, series, started, 90_000_000, "slow", "preprocess", stages)
+    trace = RetainedTrace("a" * 32, "b" * 16, series, started, 90_000_000, "slow", "preprocess", stages)
     world.store.write([Batch("kept", [], [trace], 0, "test")])
     world.run(15, SLOW)
     found = messages(world.store)[0].finding

@@ -26,7 +26,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, h
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
     with pytest.MonkeyPatch.context() as patch:
         # Only requests change the store: background processing and rollups are disabled.
-        patch.setattr(serve, "_FOLD_SECONDS", 3600.0)
+        patch.setattr(serve, "_AGGREGATION_SECONDS", 3600.0)
         collector = Collector(CollectorConfig(port=0, max_inflated_bytes=100_000), store, maintenance_seconds=3600.0)
     collector.start()
     host, port = collector.address

@@ -28,7 +28,7 @@ from stagelens.core.histogram import TOKEN_COUNTS
 from stagelens.core.partition import Interval, partition
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import OTHER
-from stagelens.store import KeptTrace, Point, Series, records, schema
+from stagelens.store import Point, RetainedTrace, Series, records, schema
 from stagelens.store.inbox import AggregationInput, Parcel
 
 # 2026-11-20 12:00:00 UTC.
@@ -63,7 +63,7 @@ def columns(spans: Sequence[Span]) -> Spans:
     return Spans(rows, sources, labels, streams_of(streams))
 
 
-def opened(trace: KeptTrace) -> KeptTrace:
+def opened(trace: RetainedTrace) -> RetainedTrace:
     assert trace.document is not None
     document = records.unpack_trace(trace.document)
     read = {"spans": document["spans"], "attributes": document["attributes"], "parent_id": document["parent"]}
@@ -85,7 +85,7 @@ class Inbox:
         self.limits, self.keep = limits or InboxLimits(), keep or SamplingPolicy(everything=True)
         self.parcels: dict[int, Parcel] = {}
         self.points: list[Point] = []
-        self.traces: list[KeptTrace] = []
+        self.traces: list[RetainedTrace] = []
         self._numbers = 0
 
     def put(self, spans: Sequence[Span], at: int) -> None:

@@ -163,7 +163,7 @@ def test_a_request_waits_for_its_remaining_spans() -> None:
 
     assert (inbox.process(9), inbox.rows()) == (InboxOutcome(), 1)
     inbox.put([below], 9)
-    assert inbox.process(10) == InboxOutcome(requests=1, folded=2)
+    assert inbox.process(10) == InboxOutcome(requests=1, aggregated=2)
     (trace,) = inbox.traces
     assert trace.stages_ns == {"forward": 3, "overhead": 6}
     assert inbox.waiting() == 0
@@ -302,7 +302,7 @@ def test_a_request_counted_by_an_agent_is_not_counted_again() -> None:
     inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
     outcome = inbox.process(20)
 
-    assert (outcome.known, outcome.requests, outcome.folded) == (1, 0, 3)
+    assert (outcome.known, outcome.requests, outcome.aggregated) == (1, 0, 3)
     assert inbox.points == []
     assert inbox.traces == []
 

@@ -17,7 +17,7 @@ from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
-from stagelens.store import Batch, KeptTrace, Series, Store
+from stagelens.store import Batch, RetainedTrace, Series, Store
 from tests.dashboard.pages.test_overview import all_of
 from tests.dashboard.rendering import shown
 from tests.dashboard.served_versions import NOW, Served, write
@@ -39,7 +39,7 @@ FLEET = (
     *(Served("gone", "1", 70, 30, rate=1), Served("gone", "1", 30, 8, {"queue": 900}, rate=1)),
 )
 # A healthy request, retained because it was the slowest of its export.
-HEALTHY = KeptTrace(
+HEALTHY = RetainedTrace(
     "a" * 32,
     "b" * 16,
     Series("shop", "1", "demo", "m", "1", "/", "cuda:0", "ok"),

@@ -27,7 +27,7 @@ from stagelens.dashboard.pages.trace_timeline import Scale
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.web.api import as_otlp
-from stagelens.store import KeptTrace, Selection, Series, Store
+from stagelens.store import RetainedTrace, Selection, Series, Store
 from tests.dashboard.rendering import page_at
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import Visit
@@ -41,7 +41,7 @@ def source(filled: Store, alerts: AlertsReader) -> Source:
 
 
 @pytest.fixture(scope="module")
-def slow(filled: Store) -> KeptTrace:
+def slow(filled: Store) -> RetainedTrace:
     window = Selection(NOW - timedelta(hours=1), NOW, service="vision-api")
     frame = filled.read.exemplars(window, limit=1, dominant="preprocess")
     found = filled.read.trace(str(frame["trace_id"].iloc[0]))
@@ -88,7 +88,7 @@ def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
     assert 0 <= width <= 100 - left + 1e-9
 
 
-def test_the_downloaded_trace_is_valid_otlp(slow: KeptTrace) -> None:
+def test_the_downloaded_trace_is_valid_otlp(slow: RetainedTrace) -> None:
     message = ParseDict(json.loads(json.dumps(as_otlp(slow))), ExportTraceServiceRequest())
     root, *children = message.resource_spans[0].scope_spans[0].spans
 
@@ -98,14 +98,14 @@ def test_the_downloaded_trace_is_valid_otlp(slow: KeptTrace) -> None:
 
 
 def test_a_request_without_attributes_can_be_downloaded() -> None:
-    bare = KeptTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {})
+    bare = RetainedTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {})
     whole = as_otlp(bare)["resourceSpans"][0]
 
     assert whole["resource"]["attributes"] == [{"key": "service.name", "value": {"stringValue": "shop"}}]
     assert whole["scopeSpans"][0]["spans"][0]["name"] == "request"
 
 
-def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
+def test_a_retained_request_is_downloaded(base: str, slow: RetainedTrace) -> None:
     name = f"{slow.trace_id}-{slow.span_id}"
     response = httpx.get(f"{base}/api/v1/traces/{name}")
     gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
@@ -116,7 +116,7 @@ def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
     assert (gone.status_code, sorted(gone.json())) == (404, ["error", "fix", "key"])
 
 
-def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> None:
+def test_the_lanes_of_a_request_have_a_link(source: Source, slow: RetainedTrace) -> None:
     shown = text(page_at(source, f"/traces/{slow.trace_id}?y=lanes"))
 
     assert 'data-lane="CPU"' in shown
@@ -124,7 +124,7 @@ def test_the_lanes_of_a_request_have_a_link(source: Source, slow: KeptTrace) -> 
     assert "data-stage" not in shown.partition("More like this")[0]
 
 
-def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: KeptTrace) -> None:
+def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: RetainedTrace) -> None:
     shown = text(page_at(source, f"/traces/{slow.trace_id}"))
 
     assert f"https://jaeger.example/trace/{slow.trace_id}" in shown
@@ -172,7 +172,7 @@ def test_the_list_explains_its_sampling_rule(source: Source) -> None:
     assert "random sample. Retained for 7" in shown
 
 
-def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: KeptTrace) -> None:
+def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: RetainedTrace) -> None:
     key, value = next(iter(slow.attributes.items()))
     shown = text(page_at(source, f"/traces?svc=vision-api&at={quote(f'{key}:{value}')}"))
 
@@ -181,7 +181,7 @@ def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: Kept
 
 
 @pytest.fixture
-def opened(visit: Visit, slow: KeptTrace) -> Visit:
+def opened(visit: Visit, slow: RetainedTrace) -> Visit:
     visit.go(f"/traces/{slow.trace_id}")
     return visit
 
@@ -218,10 +218,12 @@ def test_a_typed_bound_filters_the_list(visit: Visit) -> None:
     expect(page.get_by_text("No retained request matches")).to_be_visible()
 
 
-PLAIN = KeptTrace("a" * 32, "b" * 16, Series("svc"), 0, 200_000_000, "slow", "preprocess", {"preprocess": 180_000_000})
+PLAIN = RetainedTrace(
+    "a" * 32, "b" * 16, Series("svc"), 0, 200_000_000, "slow", "preprocess", {"preprocess": 180_000_000}
+)
 
 
-def sampled(*lines: str) -> KeptTrace:
+def sampled(*lines: str) -> RetainedTrace:
     return replace(PLAIN, attributes={names.PROFILE: "\n".join(lines)})
 
 

@@ -10,7 +10,7 @@ import pytest
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import TIMES
 from stagelens.dashboard.ui.page_export import TableData, page_data, text_of
-from stagelens.store import Batch, KeptTrace, Series, Store
+from stagelens.store import Batch, RetainedTrace, Series, Store
 from stagelens.store.queries import trace_search
 from tests.dashboard.rendering import links_in, page_at
 from tests.dashboard.served_versions import NOW
@@ -20,9 +20,9 @@ SHOP = Series("shop", "1", "prod", route="/buy")
 REPLICAS = ("shop-7f6b9:7", "shop-9xwzn:7")
 
 
-def trace(number: int, series: Series = SHOP, **attributes: str | int) -> KeptTrace:
+def trace(number: int, series: Series = SHOP, **attributes: str | int) -> RetainedTrace:
     spent = {"queue" if number % 2 else "forward": number * 1_000_000}
-    return KeptTrace(
+    return RetainedTrace(
         trace_id=f"{number:032x}",
         span_id=f"{number:016x}",
         series=series,
@@ -35,7 +35,7 @@ def trace(number: int, series: Series = SHOP, **attributes: str | int) -> KeptTr
     )
 
 
-def traces() -> Iterator[KeptTrace]:
+def traces() -> Iterator[RetainedTrace]:
     """Yield 120 requests of two routes, replicas and tenants."""
     for number in range(1, 121):
         series = SHOP if number % 3 else replace(SHOP, route="/sell", status="error")

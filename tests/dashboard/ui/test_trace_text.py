@@ -13,7 +13,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.store import Batch, KeptTrace, Point, Series, Store
+from stagelens.store import Batch, Point, RetainedTrace, Series, Store
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
 
@@ -43,7 +43,7 @@ def paused() -> Batch:
         for stage, stall in (("forward", {"stagelens.stall.gc": 80 * MS}), ("queue", {"stagelens.stall.loop": 10 * MS}))
     ]
     slow = sum(SLOW.values())
-    trace = KeptTrace(TRACE, SPAN, series, at * 10**9, slow, "slow", "forward", SLOW, spans, attributes)
+    trace = RetainedTrace(TRACE, SPAN, series, at * 10**9, slow, "slow", "forward", SLOW, spans, attributes)
     return Batch("a", [Point(series, metric, key, at, value) for metric, key, value in counts.histograms()], [trace])
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, text
 
 from stagelens.core.errors import StoreError
-from stagelens.store import Batch, KeptTrace, Retention, Store, schema
+from stagelens.store import Batch, RetainedTrace, Retention, Store, schema
 from stagelens.store.engines import database
 from tests.store.store_contents import contents, counted, ledger, requests
 from tests.support.postgresql_server import Server, postgresql
@@ -207,7 +207,7 @@ def test_a_long_lock_is_an_error_that_names_it(postgresql: Site) -> None:
 def test_rewriting_the_traces_frees_disk_space(postgresql: Site) -> None:
     spans = [{"name": Random(7).randbytes(500).hex()}]
     traces = [
-        KeptTrace(f"{n:032x}", "01" * 8, Series("shop"), NOON * NS + n, 5, "slow", "forward", {"forward": 5}, spans)
+        RetainedTrace(f"{n:032x}", "01" * 8, Series("shop"), NOON * NS + n, 5, "slow", "forward", {"forward": 5}, spans)
         for n in range(2000)
     ]
     postgresql.store.write([Batch("a", traces=traces)])
@@ -224,7 +224,7 @@ def test_rewriting_the_traces_frees_disk_space(postgresql: Site) -> None:
 
 
 def test_one_write_stores_more_traces_than_statement_parameters(postgresql: Site) -> None:
-    trace = KeptTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
+    trace = RetainedTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
     traces = [replace(trace, trace_id=f"{number:032x}") for number in range(65_536)]
     postgresql.store.write([Batch("a", traces=traces[:10])])
     postgresql.store.write([Batch("b", traces=traces)])

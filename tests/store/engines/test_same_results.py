@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stagelens.core import hardware, names
 from stagelens.core.attributes import ATTRIBUTE_SCALE
 from stagelens.core.histogram import SCALE, Histogram
-from stagelens.store import Batch, Event, KeptTrace, Point, schema
+from stagelens.store import Batch, Event, Point, RetainedTrace, schema
 from stagelens.store.reader import Reader
 from tests.store.questions import NOT_ASKED, query_results
 from tests.store.test_exactness import END, START, Delivery, deliveries
@@ -101,10 +101,10 @@ def beside(request: Request, random: Random) -> Iterator[Point]:
     yield Point(request.series, metric, random.choice(KEYS[metric]), request.at - request.at % 10, histogram)
 
 
-def trace(request: Request, number: int) -> KeptTrace:
+def trace(request: Request, number: int) -> RetainedTrace:
     identity = (f"{number:032x}", f"{number:016x}")
     spent = sum(request.stages_ns.values())
     spans = [{"name": "é", "stage": request.dominant, "start_ns": 0, "duration_ns": spent}]
-    return KeptTrace(
+    return RetainedTrace(
         *identity, request.series, request.at * NS, spent, "slow", request.dominant, request.stages_ns, spans
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import Retention, Series, SeriesCaps
-from stagelens.store.queries.state import FoldedDimension, TierStorage, TierUse, days_until_full
+from stagelens.store.queries.state import CappedDimension, TierStorage, TierUse, days_until_full
 from stagelens.store.schema import TIERS
 from tests.support.raw_requests import NOON, OpenSite, Request, Site
 
@@ -76,7 +76,7 @@ def test_storage_sizes_add_up_to_the_store_size(open_sqlite: OpenSite) -> None:
     assert sum(storage.tables.values()) == pytest.approx(storage.used_bytes, rel=0.3)
     assert storage.full_at is None
     assert storage.settled_bytes > storage.used_bytes
-    assert storage.tiers[0].kept == timedelta(hours=24)
+    assert storage.tiers[0].retention == timedelta(hours=24)
 
 
 def test_the_forecast_equals_the_later_size(open_sqlite: OpenSite) -> None:
@@ -118,9 +118,9 @@ def test_values_over_their_cap_are_reported(open_sqlite: OpenSite) -> None:
         one.write([Request({"forward": 1_000_000}, series=Series(name, "1", route=f"/{n}")) for n in routes])
     one.write([Request({"mine": 1000, "yours": 2000, "ours": 3000})])
 
-    assert one.store.read.folds() == [
-        FoldedDimension("shop", "custom_stages", 2),
-        FoldedDimension("shop", "route", 3),
+    assert one.store.read.capped_dimensions() == [
+        CappedDimension("shop", "custom_stages", 2),
+        CappedDimension("shop", "route", 3),
     ]
 
 
@@ -128,7 +128,7 @@ def test_too_many_combinations_are_reported(open_sqlite: OpenSite) -> None:
     one = open_sqlite(series_caps=SeriesCaps(series=3))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
 
-    assert [str(fold) for fold in one.store.read.folds()] == [
+    assert [str(fold) for fold in one.store.read.capped_dimensions()] == [
         "shop has more than 3 combinations of model, route and device"
     ]
 
@@ -137,7 +137,7 @@ def test_stages_at_their_cap_are_not_over_it(open_sqlite: OpenSite) -> None:
     one = open_sqlite(series_caps=SeriesCaps(custom_stages=2))
     one.write([Request({"mine": 1000, "yours": 2000})])
 
-    assert one.store.read.folds() == []
+    assert one.store.read.capped_dimensions() == []
 
 
 def test_values_capped_long_ago_are_not_reported(open_sqlite: OpenSite) -> None:
@@ -145,4 +145,4 @@ def test_values_capped_long_ago_are_not_reported(open_sqlite: OpenSite) -> None:
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])
     one.clock.now += 2 * DAY
 
-    assert one.store.read.folds() == []
+    assert one.store.read.capped_dimensions() == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.store import Batch, KeptTrace, Series
+from stagelens.store import Batch, RetainedTrace, Series
 from stagelens.store.queries import trace_search
 from stagelens.store.queries.trace_search import FoundTraces, TraceFilter
 from tests.support.raw_requests import NOON, NS, Site
@@ -19,9 +19,9 @@ SHOP = Series("shop", "1", route="/buy")
 
 def trace(
     number: int, milliseconds: int, dominant: str, attributes: Mapping[str, Any], series: Series = SHOP
-) -> KeptTrace:
+) -> RetainedTrace:
     span = {"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}
-    return KeptTrace(
+    return RetainedTrace(
         trace_id=f"{number:032x}",
         span_id=f"{number:016x}",
         series=series,

@@ -8,16 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.store import Batch, KeptTrace, Retention
+from stagelens.store import Batch, RetainedTrace, Retention
 from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 SHOP = Series("shop", "1", route="/buy")
 
 
-def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) -> KeptTrace:
+def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) -> RetainedTrace:
     spent = {dominant: milliseconds * 1_000_000 - 500, "overhead": 500}
     spans = [{"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}]
-    return KeptTrace(
+    return RetainedTrace(
         f"{number:032x}",
         f"{number:016x}",
         series,
