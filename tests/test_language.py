@@ -1,9 +1,11 @@
-"""Docstrings, messages, help texts and documentation use the words of the field, not metaphors."""
+"""Names, comments, docstrings, messages, scripts and documentation use the words of the field, not metaphors."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -63,6 +65,26 @@ MESSAGE_WORDS_ONLY = {
     r"at work": "runs",
     r"rough(?:ly)?": "imprecise",
 }
+# Words in names of functions, classes, arguments and variables, and in keys on the wire, and what to write instead.
+NAME_WORDS = {
+    r"tells?|told|hears?|heard": "notify, notified, report",
+    r"says?|said": "summary, text",
+    r"cures?": "fix",
+    r"kept": "retained",
+    r"promises?": "objective",
+    r"begun": "started",
+    r"course": "series, trend",
+    r"stor(?:y|ies)": "history, incident",
+    r"fold(?:s|ed)?": "aggregate",
+    r"habits?": "baseline",
+    r"fate": "outcome",
+    r"whose?|whom|(?:some|no|any|every)body|askers?": "user, reader, sender",
+    r"looks?|looked": "check, evaluation",
+    r"rooms?": "capacity",
+    r"patience|care|mends?|strange|believed?|judged?|dressed|beats?|sieve": "the term of the domain",
+}
+# Columns of tables, which keep their names.
+COLUMNS = frozenset({"told_at", "heard", "story", "course", "habits", "looked_by", "kept_from"})
 # Documentation is checked for these.
 PAGE_WORDS = (
     r"kept (?:request|trace)s?",
@@ -81,11 +103,12 @@ FIRST_WORDS = re.compile(r"(?:Who|Whom|Whose|What|That which|It|All of it|See|On
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     # gRPC calls its messages so.
     r"answers?|answered|answering": ("instrumentors/libraries/grpc.py",),
-    # Names of columns.
-    r"hears?|heard": ("store/migrations/versions/0005_incidents.py",),
-    r"house|nursery|weather|leftovers?|story|stories": ("store/migrations/versions/0005_incidents.py",),
     # A class of the style sheet.
     r"folds?|folded|folding": ("dashboard/pages/regressions.py",),
+    # Keys of stored and sent messages, and a state in the API.
+    r"promises?": ("alerts/delivery/message.py", "alerts/delivery/channels/webhook.py"),
+    r"looks?|looked": ("dashboard/pages/collectors.py",),
+    r"kept": ("store/queries/traces.py",),
 }
 
 
@@ -95,8 +118,8 @@ class Text(NamedTuple):
     Attributes:
         path: File, relative to the root.
         line: Line in it.
-        kind: "docstring", "message" or "page".
-        text: The text; the first line of a docstring, a line of a page.
+        kind: "docstring", "message", "comment", "name", "script" or "page".
+        text: The text; a line of a script or a page.
     """
 
     path: str
@@ -106,27 +129,52 @@ class Text(NamedTuple):
 
 
 def texts_of_module(path: str, source: str) -> Iterator[Text]:
-    """Yield the first lines of docstrings of *source*, and its string constants of three words or more."""
-    tree = ast.parse(source)
+    """Yield the docstrings, comments and names of *source*, and its string constants of three words or more."""
+    yield from _comments(path, source)
     skipped: set[ast.AST] = set()
-    constants = [each for each in ast.walk(tree) if isinstance(each, ast.JoinedStr | ast.Constant)]
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
+        line = getattr(node, "lineno", 1)
+        yield from (Text(path, line, "name", name) for name in _names(node))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
                 skipped.add(node.body[0].value)  # type: ignore[attr-defined]
-                yield Text(path, node.body[0].lineno, "docstring", docstring.partition("\n")[0])
+                yield Text(path, node.body[0].lineno, "docstring", docstring)
         elif isinstance(node, ast.JoinedStr):
-            skipped.update(each for each in ast.walk(node) if each is not node)
-    for node in constants:
+            skipped.update(part for part in ast.walk(node) if part is not node)
         if node in skipped:
             continue
         text = None
         if isinstance(node, ast.JoinedStr):
-            text = "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
-        elif isinstance(node.value, str):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
         if text is not None and len(text.split()) >= MESSAGE_WORDS:
-            yield Text(path, node.lineno, "message", text)
+            yield Text(path, line, "message", text)
+
+
+def _comments(path: str, source: str) -> Iterator[Text]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield Text(path, token.start[0], "comment", token.string)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that *node* defines, and the keys of a dictionary."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Dict):
+        keys = (key.value for key in node.keys if isinstance(key, ast.Constant))
+        yield from (key for key in keys if isinstance(key, str) and key.isidentifier())
+
+
+def texts_of_script(path: str, source: str) -> Iterator[Text]:
+    """Yield the lines of a JavaScript file; its `camelCase` names as words."""
+    for number, line in enumerate(source.splitlines(), 1):
+        yield Text(path, number, "script", line.replace("Promise", ""))
 
 
 def texts_of_page(path: str, source: str) -> Iterator[Text]:
@@ -141,11 +189,18 @@ def texts_of_page(path: str, source: str) -> Iterator[Text]:
 
 def complaints(found: Text) -> Iterator[str]:
     """Yield a line for each word of *found* that we do not use."""
-    # Names in code, `code` and the targets of links are no prose.
-    prose = re.sub(r"`[^`]*`|\*\w+\*|\]\([^)]*\)", " ", found.text)
-    listed = WORDS | MESSAGE_WORDS_ONLY if found.kind == "message" else WORDS
-    if found.kind == "page":
+    prose, listed = found.text, WORDS
+    if found.kind in {"name", "script"}:
+        prose, listed = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", found.text), NAME_WORDS
+        if found.text in COLUMNS:
+            return
+    elif found.kind == "message":
+        listed = WORDS | MESSAGE_WORDS_ONLY
+    elif found.kind == "page":
         listed = {words: WORDS[words] for words in PAGE_WORDS}
+    # Names in code, `code` and the targets of links are no prose.
+    if found.kind != "script":
+        prose = re.sub(r"`[^`]*`|\*\w+\*|\]\([^)]*\)", " ", prose)
     place = f"{found.path}:{found.line}: {found.kind}"
     for words, instead in listed.items():
         if found.path in EXCEPTIONS.get(words, ()):
@@ -157,12 +212,13 @@ def complaints(found: Text) -> Iterator[str]:
 
 
 def product_texts() -> Iterator[Text]:
-    """Yield the texts of all modules of the product, of its documentation and of the README."""
+    """Yield the texts of all modules and scripts of the product, of its documentation and of the README."""
     modules = [*ROOT.glob("*.py"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
-    for path in sorted(modules):
-        yield from texts_of_module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        yield from texts_of_page(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+    scripts = (path for path in (ROOT / "dashboard" / "assets").rglob("*.js") if not path.name.endswith(".min.js"))
+    pages = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for paths, texts_of in ((sorted(modules), texts_of_module), (scripts, texts_of_script), (pages, texts_of_page)):
+        for path in paths:
+            yield from texts_of(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +238,8 @@ def product_texts() -> Iterator[Text]:
             ["a.py:7: docstring has 'room'"],
         ),
         (Text("a.py", 7, "docstring", "Return the trend, of course."), []),
+        (Text("a.py", 7, "name", "told_for"), ["a.py:7: name has 'told', write notify"]),
+        (Text("a.js", 7, "script", "app.saidSo(room)"), ["a.js:7: script has 'said'", "a.js:7: script has 'room'"]),
     ],
 )
 def test_words_are_found_in_prose(found: Text, expected: list[str]) -> None:
@@ -191,13 +249,15 @@ def test_words_are_found_in_prose(found: Text, expected: list[str]) -> None:
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
 
 
-def test_docstrings_and_messages_are_read() -> None:
-    source = '''"""Module.\n\nTold."""\nraise ValueError(f"no {x} " "here now", "two words")\n'''
+def test_docstrings_messages_comments_and_names_are_read() -> None:
+    source = '''"""Module."""\nraise ValueError(f"no {x} " "here now", "two words")  # Why.\ndef call(to):\n    told = {"key": to}\n'''
 
-    assert list(texts_of_module("a.py", source)) == [
+    assert set(texts_of_module("a.py", source)) == {
         Text("a.py", 1, "docstring", "Module."),
-        Text("a.py", 4, "message", "no {} here now"),
-    ]
+        Text("a.py", 2, "message", "no {} here now"),
+        Text("a.py", 2, "comment", "# Why."),
+        *(Text("a.py", line, "name", name) for line, name in ((3, "call"), (3, "to"), (4, "told"), (4, "key"))),
+    }
 
 
 def test_texts_use_the_words_of_the_field() -> None:
