@@ -50,10 +50,10 @@ def agent(work: Work, address: str) -> None:
     from stagelens.instrumentors import recorder  # noqa: PLC0415 - each kind loads what it needs
     from stagelens.instrumentors.agent.worker import Agent  # noqa: PLC0415
     from stagelens.instrumentors.config import AgentConfig  # noqa: PLC0415
-    from stagelens.instrumentors.export import exporter  # noqa: PLC0415
+    from stagelens.instrumentors.export import exporter, responses  # noqa: PLC0415
 
     exporter.BACKOFF_BASE_SECONDS, exporter.BACKOFF_CAP_SECONDS = 0.05, 0.5
-    exporter.MAX_RETRY_AFTER_SECONDS = 0.5
+    responses.MAX_RETRY_AFTER_SECONDS = 0.5
     settings = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": address,
         "OTEL_EXPORTER_OTLP_TIMEOUT": "1500",

@@ -31,7 +31,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from stagelens.collector.otlp import model
+from stagelens.collector.otlp import responses
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 
@@ -115,7 +115,7 @@ def test_the_python_sdk_retries_after_the_given_delay(
 ) -> None:
     served = serve_slow(grpc_port=0)
     # Nearly twice the first delay of the SDK.
-    monkeypatch.setitem(model.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
+    monkeypatch.setitem(responses.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
 
     class Healing(logging.Handler):
         """Log handler that repairs the store when the SDK logs that it waits."""

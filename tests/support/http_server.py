@@ -73,14 +73,14 @@ def http_server(
 
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = respond  # noqa: N815 - names of the library
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - its name in the base class
 
     class Server(ThreadingHTTPServer):
         def get_request(self) -> tuple[Any, Any]:
             connection, address = super().get_request()
             return (context.wrap_socket(connection, server_side=True) if context else connection), address
 
-        def handle_error(self, *_: object) -> None: ...
+        def handle_error(self, request: object, client_address: object) -> None: ...
 
     with Server(("127.0.0.1", 0), Handler) as server:
         host = f"https://localhost:{server.server_port}" if context else f"http://127.0.0.1:{server.server_port}"

@@ -118,7 +118,7 @@ def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
         ({"timeUnixNano": "0", "startTimeUnixNano": "0"}, "time"),
         ({"timeUnixNano": str(2**64 - 1)}, "time"),
         ({"startTimeUnixNano": "1"}, "time"),
-        ({"startTimeUnixNano": str(time.time_ns() + 60 * SECOND)}, "time"),
+        ({"startTimeUnixNano": str(2**62)}, "time"),
         ({"attributes": with_attributes(STATUS="fine")}, "status"),
         ({"attributes": with_attributes(DOMINANT="")}, "stage"),
         ({"attributes": with_attributes(DOMINANT="x" * 65)}, "stage"),

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from stagelens.collector.server.http_server import open_listener
-from tests.structure import ROOT, product_files
+from tests.structure import ROOT, files_of
 
 
 def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +29,7 @@ LISTENS = re.compile(
 
 
 def test_nothing_else_listens() -> None:
-    found = {str(path) for path in product_files() if LISTENS.search((ROOT / path).read_text(encoding="utf-8"))}
+    listening = {path for path in files_of("product") if LISTENS.search(path.read_text(encoding="utf-8"))}
+    found = {str(path.relative_to(ROOT)) for path in listening}
 
     assert found == {"collector/server/http_server.py", "collector/server/grpc_server.py", "instrumentors/session.py"}
