@@ -46,10 +46,12 @@ test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, database
 # Left out is what does not depend on the version of a library, and what takes long: processes that only import, compilation.
 # Triton and gunicorn are servers of the second tier.
 AT     := tests/instrumentors/libraries
-OLDEST  = PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) -W ignore
+# The profiler knows libraries by the name of this folder.
+OLDEST  = PYTHONPATH=$(CURDIR)/$(VENV)/oldest/site-packages $(PYTEST) -W ignore
 .PHONY: test-oldest
 test-oldest: $(VENV)/stacks-$(INSTALL) triton oldest oldest-sdk ## the tests of the libraries with their oldest supported versions (docs/compatibility.md; a minute)
 	@ls $(VENV)/oldest/installed $(VENV)/oldest-sdk/installed > /dev/null
+	@ln -sfn . $(VENV)/oldest/site-packages
 	@$(OLDEST) --tier first $(AT) $(addprefix --ignore-glob=*/,batchers servers tritonclient test_torch* test_process_pools.py \
 	  test_template.py test_server_common.py test_server_timing.py test_garbage.py test_client_common_lines.py) \
 	  -k 'not compil and not order_of_imports and not imports_no_further and not imported_later'
