@@ -567,9 +567,8 @@ def test_promtool_reads_percentiles_and_stages(served: str, client: FlaskClient)
     assert dict(re.findall(r'service_name="(.*?)"} => (\S+)', printed["instant"])) == {
         service: f"{value!r}" for (_, service), value in latency.items()
     }
-    # The page has `--step=5m`.
     query = 'stagelens_stage_share{service_name="vision-api", quantile="0.9"}'
-    shares = data_of(client, "query_range", query=query, start=END - 600, end=END, step="5m")["result"]
+    shares = data_of(client, "query_range", query=query, start=END - 600, end=END, step="5m")["result"]  # --step
     assert [each.split()[0] for each in printed["range"].splitlines() if "@" in each] == [
         value for each in shares for _, value in each["values"]
     ]
