@@ -36,7 +36,6 @@ BEGINNING = 120_000
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the tests that needed a second attempt."""
     flaky_tests.pytest_configure(config)
     # Until all is imported there is no garbage worth a search.
     gc.disable()
@@ -52,7 +51,6 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the choice of a tier; without it tests of all tiers run."""
     parser.addoption("--tier", choices=("first", "stacks", "soak"), help="run the tests of one tier (CONTRIBUTING.md)")
 
 
@@ -80,7 +78,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _fast_migration(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """New stores have their tables at once."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("migrated")
         patch.setattr(database, "migrate", FastMigration(database.migrate, folder))
@@ -134,7 +131,6 @@ def postgresql_server() -> Generator[Server]:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
-    """Makes an authority for certificates, one for each name."""
     made: dict[str, Authority] = {}
 
     def make(name: str) -> Authority:

@@ -27,7 +27,6 @@ _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 
 
 def with_word(word: str) -> set[Path]:
-    """Return the test files in whose path, or in the names of whose tests, *word* occurs, in any case."""
     word = word.lower()
     return {
         path
@@ -37,11 +36,7 @@ def with_word(word: str) -> set[Path]:
 
 
 def changed_files(base: str) -> set[PurePath]:
-    """Return the files that differ from where this branch left *base*, new ones too, relative to the root.
-
-    Raises:
-        subprocess.CalledProcessError: There is no such branch; git says so.
-    """
+    """Return the files that differ from where this branch left *base*, new ones too, relative to the root."""
     commands = (
         ("diff", "--name-only", "--merge-base", base),
         ("ls-files", "--others", "--exclude-standard"),
@@ -72,7 +67,6 @@ def belonging_to(changed: Iterable[PurePath]) -> set[Path]:
 
 
 def _is_of(test: Path, changed: PurePath) -> bool:
-    """Return whether the names show that *test* is for the file *changed*."""
     own = test.relative_to(ROOT)
     if changed.name == "conftest.py":
         return own.is_relative_to(changed.parent)
@@ -98,7 +92,6 @@ def _imported(path: Path) -> set[str]:
 
 
 def main() -> int:
-    """Run what the command line asks for; return pytest's exit code."""
     parser = argparse.ArgumentParser("python -m tests.selection", description=__doc__)
     parser.add_argument("--tier", required=True, help="of which tier (CONTRIBUTING.md)")
     which = parser.add_mutually_exclusive_group(required=True)

@@ -130,7 +130,6 @@ def _candidates(path: Path, target: str) -> list[Path]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Return the anchors of all headings of a page, as GitHub names them."""
     text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     anchors = set[str]()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):
@@ -174,7 +173,6 @@ def test_each_test_of_a_stack_exists() -> None:
 
 
 def _generate() -> Any:
-    """Return the module docs/generate.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -256,7 +254,6 @@ def test_every_library_declares_what_it_times(library: Library) -> None:
 
 
 def _installed(distribution: str) -> str:
-    """Return the version that the tests run, also of what `make` puts beside them."""
     beside = [
         path.read_text()
         for folder in ("tests", "benchmarks")

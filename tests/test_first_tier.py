@@ -59,13 +59,11 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def _is_first(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether *function* is a test of the first tier."""
     marks = " ".join(map(ast.unparse, function.decorator_list))
     return function.name.startswith("test_") and not {"pytest.mark.stacks", "pytest.mark.soak"} & set(marks.split())
 
 
 def first_tier() -> dict[Path, set[str]]:
-    """Return the files that are imported when the first tier runs, with the modules that each imports."""
     waiting = [path for name in ("test_*.py", "conftest.py") for path in (ROOT / "tests").rglob(name)]
     waiting = [path for path in waiting if tier_of_file(path) == "first"]
     found: dict[Path, set[str]] = {}

@@ -27,13 +27,7 @@ def test_always_passes():
 
 
 def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
-    """Run the two tests; return the exit code and the report under FLAKY.
-
-    Args:
-        folder: Of the tests and of the history.
-        attempts: 0 for one that fails, 1 for none that does.
-        options: Of pytest.
-    """
+    """Run the two tests; return the exit code and the report under FLAKY."""
     (folder / "test_program.py").write_text(PROGRAM)
     (folder / "state").write_text(str(attempts))
     plugins = [
@@ -52,7 +46,6 @@ def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
 
 
 def flaky_lines(*ends: str) -> list[list[str]]:
-    """Return what runs say under FLAKY whose lines end so, before the reason."""
     name, reason = "test_program.py::test_the_first_attempt_fails", "AssertionError: the server was away"
     return [[f"FLAKY {name}: {end}: {reason}"] for end in ends]
 

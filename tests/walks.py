@@ -40,12 +40,10 @@ class Walk:
         self.codes: dict[CodeType, None] = {}
 
     def follow(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note a call; for `threading.setprofile`."""
         if self.is_on and event == "call" and threading.current_thread().name.startswith(THREADS):
             self.codes[frame.f_code] = None
 
     def files(self) -> list[str]:
-        """Return the product files, in the order in which they were reached."""
         paths = [Path(code.co_filename) for code in self.codes]
         inside = [path.relative_to(ROOT) for path in paths if path.is_relative_to(ROOT)]
         return list(
@@ -54,7 +52,6 @@ class Walk:
 
 
 def serve(words: list[str], url: str, request: Callable[[str, int], None]) -> None:
-    """Run `stagelens words`, make *request* four times, print the files of the last one, and exit."""
     from stagelens.__main__ import main  # noqa: PLC0415 - only the process that is followed loads the product
 
     walk = Walk()
@@ -91,7 +88,6 @@ def _wait_until_ready(url: str) -> None:
 
 
 def post_metrics(url: str, number: int) -> None:
-    """Send what an agent sends for ten seconds; the answer comes when it is committed."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     # Only here: it loads the product.
     agent_body = importlib.import_module("ingesting.traffic").agent_body
@@ -101,7 +97,6 @@ def post_metrics(url: str, number: int) -> None:
 
 
 def get_chart(url: str, _: int) -> None:
-    """Ask for the figure of the percentile chart."""
     urllib.request.urlopen(f"{url}/figures/percentile?path=/s/service-0&from=now-1h", timeout=30).read()
 
 
@@ -112,7 +107,6 @@ WALKS: dict[str, tuple[tuple[str, ...], Callable[[str, int], None]]] = {
 
 
 def main() -> int:
-    """Print the files of both walks; return the exit code."""
     if len(sys.argv) > 1:
         part, database = sys.argv[1:]
         options, request = WALKS[part]

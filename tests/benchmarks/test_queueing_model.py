@@ -16,7 +16,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def queueing(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the package of the model."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     importlib.import_module("queueing.world")
     return importlib.import_module("queueing")

@@ -30,8 +30,6 @@ _DISK_MEGABYTES = 96
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How hard a run is."""
-
     kills: int
     troubled: float = 0.5
     longest_seconds: float = 1.0
@@ -40,8 +38,6 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Result of a run."""
-
     sent: Totals
     stored: Totals
     met: Counter[str] = field(default_factory=Counter[str])

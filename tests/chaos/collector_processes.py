@@ -16,8 +16,6 @@ _CONTEXT.set_forkserver_preload(["stagelens.__main__", "stagelens.collector.serv
 
 
 class CollectorProcesses:
-    """Starts and ends collectors, by the ids of their processes."""
-
     def __init__(self, log: Path) -> None:
         self._log = log
         self._alive: dict[int, ForkServerProcess] = {}

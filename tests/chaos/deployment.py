@@ -36,8 +36,6 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 @dataclass(slots=True)
 class Member:
-    """One collector, which keeps its address through all its lives."""
-
     port: int = field(default_factory=free_port)
     grpc_port: int = field(default_factory=free_port)
     process: int | None = None
@@ -54,8 +52,6 @@ class Member:
 
 
 class Deployment:
-    """A database at *url* with collectors, and the network before them."""
-
     def __init__(
         self,
         folder: Path,

@@ -32,8 +32,6 @@ _SENDERS = 12
 
 @dataclass
 class Flooded:
-    """Result of one kind of flood."""
-
     name: str
     statuses: Counter[int] = field(default_factory=Counter[int])
     without_advice: int = 0
@@ -42,8 +40,6 @@ class Flooded:
 
 
 class Collector:
-    """A collector of its own, started as people do."""
-
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/stagelens.db"
         self.port = free_port()

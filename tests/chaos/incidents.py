@@ -54,8 +54,6 @@ _MINUTES = timedelta(minutes=10)
 
 @dataclass
 class Receivers:
-    """The receivers of the notifications."""
-
     seed: int
     hook: SignedHook = field(init=False)
     pagerduty: PagerDutyService = field(init=False)
@@ -94,8 +92,6 @@ class Receivers:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run."""
-
     services: Sequence[str]
     incidents: Sequence[Incident]
     seen: dict[str, Counter[str]]
@@ -121,8 +117,6 @@ class Outcome:
 
 
 class _Chaos:
-    """Kills and suspends the processes of a watch."""
-
     def __init__(self, watch: Watch, receivers: Receivers, rng: random.Random) -> None:
         self.met = Counter[str]()
         self._watch = watch

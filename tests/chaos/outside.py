@@ -59,8 +59,6 @@ _numbers = itertools.count()
 
 @dataclass
 class Outcome:
-    """Result of one kind of attack."""
-
     name: str
     answers: Counter[int] = field(default_factory=Counter[int])
     pages: list[float] = field(default_factory=list[float])

@@ -24,8 +24,6 @@ _TIMEOUT_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One export."""
-
     path: str
     content: bytes
     headers: dict[str, str] = field(default_factory=dict[str, str])

@@ -23,8 +23,6 @@ ROUTES = ("/predict", "/embed", "/classify")
 
 
 class Work:
-    """Requests to send, drawn at random, and the end of it."""
-
     def __init__(self, service: str, rng: random.Random) -> None:
         self.service, self.rng = service, rng
         self.sent = Totals()

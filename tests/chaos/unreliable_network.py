@@ -18,8 +18,6 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFaults:
-    """Shares of connections with each fault."""
-
     cut: float = 0.0
     lost: float = 0.0
     stalled: float = 0.0
@@ -45,8 +43,6 @@ class _Fate:
 
 
 class Network:
-    """Addresses that lead to collectors in turn; in a thread of its own."""
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._loop = asyncio.new_event_loop()

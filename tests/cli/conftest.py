@@ -14,8 +14,6 @@ from tests.support.ports import free_port
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `stagelens run` with some words in a folder of its own, and see that no temporary file is left."""
-
     def go(*words: str | Path, command: Sequence[str] = RUN, **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*command, *map(str, words)],

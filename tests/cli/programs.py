@@ -23,7 +23,6 @@ LONG_WAIT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Current environment without export settings, with a temporary directory, long timeouts, and *variables*."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_", "PYTHONPATH"))
     }
@@ -51,7 +50,6 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def read_until(self, text: str) -> str:
-        """Return what has come since the last time, as soon as *text* has."""
         while text not in self._said:
             self._said += self._decoder.decode(os.read(self._end, 65536))
         seen, found, self._said = self._said.partition(text)
@@ -64,7 +62,6 @@ class Terminal:
         return self.process.wait(TIMEOUT_SECONDS)
 
     def rest(self) -> str:
-        """Return what has come since the last time, once the process has ended."""
         os.close(self._other)
         self._other = -1
         text, self._said = self._said, ""

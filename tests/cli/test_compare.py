@@ -35,8 +35,6 @@ NOW_10 = NOW - NOW % 10
 def write_run(
     path: Path, times: Sequence[tuple[float, float]], *, service: str = "shop", route: str = "/", failed: int = 0
 ) -> Path:
-    """A run with a request for each queue and forward time in milliseconds; the first ones *failed*."""
-
     def requests() -> Any:
         for number, (queued, ran) in enumerate(times):
             start = (NOW + number // 20) * 10**9
@@ -50,14 +48,12 @@ def write_run(
 
 
 def run_file(path: Path, *, count: int = 500, queue_ms: float = 2, seed: int = 1, **options: Any) -> Path:
-    """A run of so many requests: forward of about 20 ms, and a queue that is exponential around *queue_ms*."""
     random_ = random.Random(seed)
     return write_run(path, [(random_.expovariate(1 / queue_ms), random_.gauss(20, 1)) for _ in range(count)], **options)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs: base, the same again, a slower one, and two short ones."""
     folder = tmp_path_factory.mktemp("runs")
     run_file(folder / "base.json")
     run_file(folder / "same.json", seed=2)
@@ -318,7 +314,6 @@ def test_several_services_need_the_service_option(
 
 
 def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 500, seed: int = 1) -> Path:
-    """Result file of `vllm bench serve` with responses of four tokens."""
     random_ = random.Random(seed)
     found = {
         "date": datetime.fromtimestamp(NOW).astimezone().strftime("%Y%m%d-%H%M%S"),
@@ -402,7 +397,6 @@ def store_of(folder: Path, *periods: tuple[str, int, int, float]) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """A store with two versions of a service, one after the other, the second slower."""
     return store_of(tmp_path, ("1.0", -7200, -6200, 0.1), ("1.1", -3600, -2600, 0.2))
 
 
@@ -418,7 +412,6 @@ def test_versions_are_compared_over_their_last_requests(store: str, capsys: pyte
 
 @pytest.fixture
 def profiled(tmp_path: Path) -> Path:
-    """A folder with two saved runs of a service; in the second, a function is slower."""
     resize, prepare = (CodeFrame("serve", name, "serve.py", line) for name, line in (("resize", 41), ("prepare", 36)))
     for name, spent in (("a", 20), ("b", 200)):
         counts = RequestHistograms()

@@ -24,7 +24,6 @@ def sample(random_: random.Random, count: int, mean: float) -> Histogram:
 
 
 def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, float]) -> list[QuantileComparison]:
-    """Comparisons of two samples each, the same ones each time."""
     random_ = random.Random(20261122)
     return [
         compare_quantile(sample(random_, counts[0], means[0]), sample(random_, counts[1], means[1]), quantile)

@@ -15,7 +15,6 @@ UVX = Path("/cache/uv/archive-v0/Xq3")
 
 @pytest.fixture
 def pipx(tmp_path: Path) -> tuple[dict[str, str], Path]:
-    """Variables and the environment of `pipx run`."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pipx").touch(0o755)
     prefix = tmp_path / ".cache" / "0af7"
@@ -26,7 +25,6 @@ def pipx(tmp_path: Path) -> tuple[dict[str, str], Path]:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The facts that the installed package would tell: version, and its origin if it has one."""
     facts = {"version": "9.9"}
 
     class Installed:

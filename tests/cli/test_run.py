@@ -25,7 +25,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def requests(saved: Path) -> Counter[str]:
-    """How many requests a saved run has, by service."""
     found: Counter[str] = Counter()
     for entry in json.loads(saved.read_text())["resourceMetrics"]:
         resource = {each["key"]: each["value"]["stringValue"] for each in entry["resource"]["attributes"]}

@@ -34,7 +34,6 @@ def store(open_store: Callable[..., Store]) -> Store:
 
 
 def many(number: int, service: Series = SHOP) -> list[Request]:
-    """Requests of 10 to 20 ms, of which one in fifty waits for 100 ms."""
     return [
         Request(
             {"forward": (10 + each % 10) * MS, "queue": 100 * MS * (each % 50 == 0), "overhead": MS},
@@ -58,8 +57,6 @@ def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> Reta
 
 @pytest.fixture
 def summary_lines(store: Store) -> Callable[[], list[str]]:
-    """Lines of the summary of the store, in a terminal of 80 columns without colours."""
-
     def lines() -> list[str]:
         file = io.StringIO()
         print_summary(summarize_run(store.read), RUN, Console(file=file, width=80))

@@ -84,14 +84,12 @@ def retained_trace(draw: st.DrawFn) -> RetainedTrace:
 
 
 def entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries of a saved run, each as a body of its own with the signal it is of."""
     found: dict[str, Any] = json.loads(path.read_text())
     for key, signal in (("resourceMetrics", "metrics"), ("resourceSpans", "traces")):
         yield from ((signal, {key: [entry]}) for entry in found[key])
 
 
 def take_in(path: Path, store: Store) -> None:
-    """Count what is in *path* as an export of JSON is."""
     for signal, body in entries(path):
         assert signal in ("metrics", "traces")
         export = read_export(signal, JSON, json.dumps(body).encode(), None, TimeWindow(0, 2**40), SpanReader())
@@ -107,7 +105,6 @@ def numbers(histogram: Histogram) -> tuple[Any, ...]:
 
 
 def query_results(read: Reader) -> Iterator[Any]:
-    """Results of *read* for each query of pages about requests."""
     for service in read.services(*EVER)["service"]:
         about = Selection(*EVER, service=service)
         for part in (about, replace(about, status="error"), replace(about, version="2")):
@@ -125,7 +122,6 @@ def query_results(read: Reader) -> Iterator[Any]:
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Frames are equal but for the last bit of a float; everything else is equal."""
     if isinstance(expected, pd.DataFrame):
         pd.testing.assert_frame_equal(actual, expected, rtol=1e-9)
     else:
@@ -134,7 +130,6 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 @pytest.fixture(scope="module")
 def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Store]]:
-    """Opens new, empty stores; they are closed at the end."""
     folder, opened, count = tmp_path_factory.mktemp("saved"), list[Store](), itertools.count()
 
     def new(now: float = NOON + 60) -> Store:

@@ -15,7 +15,6 @@ STAGELENS = (sys.executable, "-m", "stagelens")
 
 
 def run(*words: str, redirected: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Run `stagelens` with *words*, and with the streams *redirected* by a shell."""
     command = ("sh", "-c", f'exec "$@" {redirected}', "sh", *STAGELENS, *words)
     return subprocess.run(command, capture_output=True, env={**os.environ, **environment}, timeout=60, check=False)
 

@@ -16,7 +16,6 @@ LINK_LOCAL = st.ip_addresses(network="169.254.0.0/16")
 
 
 def written(address: ipaddress.IPv4Address) -> list[str]:
-    """Return all notations of an IPv4 address, including the IPv6 ones."""
     number = int(address)
     high, low = number >> 16, number & 0xFFFF
     return [

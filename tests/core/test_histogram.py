@@ -235,7 +235,6 @@ KINDS = pytest.mark.parametrize("buckets", [BATCH_SIZES, TOKEN_COUNTS])
 
 
 def bounds(name: str) -> tuple[int, int | None]:
-    """Return the smallest and the largest size in bucket *name*; None for no upper bound."""
     low, _, high = name.partition("-")
     return int(low.rstrip("+")), None if low.endswith("+") else int(high or low)
 

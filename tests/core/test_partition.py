@@ -100,8 +100,6 @@ def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None
 
 @functools.total_ordering
 class Tick:
-    """Time value that counts comparisons and arithmetic operations."""
-
     operations: ClassVar[int] = 0
 
     def __init__(self, value: int) -> None:

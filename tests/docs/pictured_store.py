@@ -119,7 +119,6 @@ def traffic() -> ModuleType:
 
 @cache
 def services() -> Sequence[Any]:
-    """Return the four services; version 2 of `checkout` has a slow preprocess."""
     shape, service = traffic().Shape, traffic().Service
     return (
         service(

@@ -32,8 +32,6 @@ def is_open(port: int) -> bool:
 
 
 class Terminal:
-    """A shell in *folder*; a context manager that ends the processes that still run in it."""
-
     def __init__(self, folder: Path, ports: Mapping[int, int], environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._ports = ports

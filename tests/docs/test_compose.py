@@ -133,7 +133,6 @@ class Containers:
 
 
 def status(url: str) -> int:
-    """Return the status of a GET of *url* by a new browser, 0 if nothing listens there."""
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     try:
         with browser.open(url, timeout=10) as response:

@@ -12,8 +12,6 @@ import stagelens
 
 
 class Sums(BaseHandler):
-    """Adds up the numbers of each request of a batch."""
-
     def initialize(self, context: Any) -> None:  # noqa: ARG002 - TorchServe passes it
         self.device = torch.device("cpu")
         self.model = torch.nn.Linear(2, 1, bias=False)

@@ -38,8 +38,6 @@ INSTALLED = {".venv", "stagelens.egg-info", "__pycache__"}
 
 
 class Demo(Printing):
-    """A running `make demo`."""
-
     def __init__(self, clone: Path, temporary: Path) -> None:
         # Long enough for the first release to be judged at p90.
         options = ["--healthy-seconds", "45", "--healthy-requests", "260", "--export-interval", "1s"]
@@ -63,7 +61,6 @@ class Demo(Printing):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a clone has, with what is not committed yet."""
     folder = tmp_path_factory.mktemp("clone")
     command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -81,7 +78,6 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demo(clone: Path, temporary: Path) -> Generator[Demo]:
-    """The demo, up to and including the alert."""
     running = Demo(clone, temporary)
     try:
         running.wait_for("starting the collector", INSTALL_SECONDS)

@@ -35,7 +35,6 @@ _RATE = 4.0
 
 @contextmanager
 def replica(folder: Path, collector: str, work: float) -> Generator[tuple[str, int]]:
-    """Run a replica; give its address and its process id."""
     port = free_port()
     command = [
         sys.executable,

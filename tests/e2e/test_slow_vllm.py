@@ -38,7 +38,6 @@ _RATE, _START_SECONDS = 4.0, 240.0
 
 @contextmanager
 def running(command: list[str | Path], folder: Path, **env: str) -> Generator[None]:
-    """Run *command*, and end it with all of its processes."""
     output = (folder / "output").open("w")
     with (
         output,
@@ -54,7 +53,6 @@ def running(command: list[str | Path], folder: Path, **env: str) -> Generator[No
 
 @contextmanager
 def vllm(folder: Path, instance: str, port: int, collector: str) -> Generator[None]:
-    """Run a vLLM server that sends spans as docs/start/vllm.md describes."""
     folder.mkdir()
     command: list[str | Path] = [sys.executable, _ROOT / "tests" / "docs" / "shims" / "vllm", "serve", "tiny"]
     command += ["--port", str(port), "--otlp-traces-endpoint", f"{collector}/v1/traces"]
@@ -71,7 +69,6 @@ def vllm(folder: Path, instance: str, port: int, collector: str) -> Generator[No
 
 @contextmanager
 def router(folder: Path, port: int, servers: list[str]) -> Generator[str]:
-    """Run the router in front of *servers*; give its address."""
     folder.mkdir()
     command: list[str | Path] = [sys.executable, "-m", "vllm_router.launch_router", "--policy", "round_robin"]
     command += ["--port", str(port), "--prometheus-port", str(free_port()), "--worker-urls", *servers]

@@ -41,8 +41,6 @@ TIMEOUT_SECONDS = 120
 
 
 class Inbox(SlackHook):
-    """Slack webhook that never fails and signals received messages."""
-
     def __init__(self) -> None:
         super().__init__(Moods(failing=0.0))
         self.came = threading.Event()
@@ -92,7 +90,6 @@ def _attribute(key: str, value: str) -> dict[str, Any]:
 
 @contextmanager
 def collecting(store: Store) -> Generator[str]:
-    """Run a collector over *store*; give the address of its OTLP."""
     collector = Collector(CollectorConfig(port=0), store)
     collector.start()
     host, port = collector.address
@@ -102,7 +99,6 @@ def collecting(store: Store) -> Generator[str]:
 
 @contextmanager
 def showing(store: Store, reader: AlertsReader) -> Generator[str]:
-    """Run a dashboard over *store*; give its address."""
     dashboard = Dashboard(DashboardConfig(port=0), store, reader)
     dashboard.start()
     host, port = dashboard.address

@@ -46,8 +46,6 @@ _LOGGED = re.compile(r"Waiting time ns: (\d+), Backend time ns: (\d+)")
 
 
 class TorchServe(NamedTuple):
-    """A running TorchServe, and the collector of its agent."""
-
     predictions: str
     metrics: str
     output: Path
@@ -100,7 +98,6 @@ def running(folder: Path, store: Store) -> Generator[TorchServe]:
 
 @pytest.fixture(scope="module")
 def torchserve(tmp_path_factory: pytest.TempPathFactory) -> Generator[TorchServe]:
-    """TorchServe that has responded to one request."""
     if not (_INSTALLED.is_dir() and shutil.which("java")) and not os.environ.get("CI"):
         pytest.skip("no TorchServe or no java; `make torchserve programs` installs both")
     folder = tmp_path_factory.mktemp("ts")

@@ -36,7 +36,6 @@ class Server(Printing):
         super().__init__([*STAGELENS, command, "--database", f"sqlite:///{folder / 'store.db'}", *ports], cwd=folder)
 
     def url(self, name: str) -> str:
-        """Return the printed address of *name*, as soon as it is printed."""
         return self.wait_for(rf"{name}\s+(http://\S+)", TIMEOUT_SECONDS)[1]
 
     def terminate(self) -> int:
@@ -74,7 +73,6 @@ def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path
 
 
 def batch(requests: int) -> bytes:
-    """Return an OTLP/JSON body that counts *requests* requests of 5 ms, as our agent sends it."""
     histogram = Histogram()
     histogram.record(0.005, requests)
     now = time.time_ns()
@@ -97,7 +95,6 @@ def batch(requests: int) -> bytes:
 
 
 def post(url: str, body: bytes, name: str) -> int:
-    """Post one batch once and return the status, 0 without a response."""
     headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
     request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
     try:

@@ -25,7 +25,6 @@ MAX_BYTES = 2_000_000
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, built from a copy of what git knows."""
     folder = tmp_path_factory.mktemp("wheel")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")

@@ -40,7 +40,6 @@ def _of_spans(scopes: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def messages(signal: Signal) -> Sequence[Message]:
-    """Return exports with one element each, and one with all elements."""
     if signal == "metrics":
         wholes = [_of_metrics([metric]) for metric in valid.METRICS] + [_of_metrics(valid.METRICS)]
         return [ParseDict(whole, ExportMetricsServiceRequest()) for whole in wholes]

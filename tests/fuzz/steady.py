@@ -29,8 +29,6 @@ _PAGE_BYTES = resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a run."""
-
     inputs: int
     seconds: float
     slowest_seconds: float

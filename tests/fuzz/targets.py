@@ -45,8 +45,6 @@ _FOLDED_ONE_IN = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One reader of what comes from outside."""
-
     check: Callable[[bytes], None]
     draw: Callable[[random.Random], bytes]
     seeds: Callable[[], Sequence[bytes]]

@@ -20,26 +20,16 @@ Authorities = Callable[[str], "Authority"]
 
 @dataclass(frozen=True)
 class Pem:
-    """A certificate and its key, each in a file."""
-
     certificate: Path
     key: Path
 
     def encrypt_key(self, path: Path) -> None:
-        """Write the key to *path*, encrypted with a password."""
         key = load_pem_private_key(self.key.read_bytes(), None)
         encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
         path.write_bytes(encrypted)
 
 
 class Authority:
-    """An authority that signs what it is asked to.
-
-    Args:
-        folder: For its files.
-        name: Its organization.
-    """
-
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._signer = trustme.CA(organization_name=name)

@@ -10,7 +10,6 @@ from stagelens.cli.commands import find_command, run_command
 
 
 def run(*words: str | Path, environment: Mapping[str, str] = os.environ) -> int:
-    """Run `stagelens` with *words*, and return its exit code."""
     given = list(map(str, words))
     command = find_command(given)
     assert command is not None

@@ -13,13 +13,11 @@ WORK_NS = 5_000_000
 
 
 def work() -> None:
-    """Work without a stage for `WORK_NS`."""
     until = time.perf_counter_ns() + WORK_NS
     while time.perf_counter_ns() < until:
         pass
 
 
 def own_times(finished: deque[Any]) -> dict[str, int]:
-    """Return the own time of each stage of the only request."""
     ((marks, start, ended, *_),) = finished
     return partition(read_marks(marks[:]).intervals, start, ended)

@@ -96,7 +96,6 @@ def _facts(name: str) -> dict[str, Any]:
 
 
 def _part(name: str) -> dict[str, Any]:
-    """Return the span of a request that a service of the environment *name* served, as the collector copies it."""
     where = {names.SERVICE_NAME: f"served-{name}", names.ENVIRONMENT: name}
     return {"name": f"POST /of-{name}", "attributes": _facts(name) | {names.STATUS: names.STATUS_ERROR} | where}
 

@@ -10,8 +10,6 @@ from typing import Any
 
 
 class NVMLError(Exception):
-    """Error as in `pynvml`, with the code in `value`."""
-
     def __init__(self, value: int) -> None:
         super().__init__(f"NVML error {value}")
         self.value = value
@@ -19,17 +17,6 @@ class NVMLError(Exception):
 
 @dataclass(eq=False)
 class Card:
-    """A GPU, or a slice of one.
-
-    Args:
-        uuid: What it is called.
-        busy: Its utilization [percent]; None where it cannot tell.
-        megahertz: Its clock.
-        reasons: Why its clock is lowered, as bits.
-        slices: Of a card in MIG mode; None where it is in none.
-        error: What everything about it ends in, 0 for nothing.
-    """
-
     uuid: str = "GPU-1"
     busy: int | None = 50
     megahertz: int = 1755
@@ -40,14 +27,6 @@ class Card:
 
 @dataclass
 class FakeNvml:
-    """The module.
-
-    Args:
-        cards: In the machine.
-        broken: What `nvmlInit` ends in, 0 for nothing.
-        begun: How often it was begun and not ended.
-    """
-
     cards: Sequence[Card] = field(default_factory=lambda: [Card()])
     broken: int = 0
     begun: int = 0

@@ -18,12 +18,6 @@ MOST_IN_A_ROW = 2
 
 
 class FlakyTests:
-    """Collects the outcomes of one run.
-
-    Args:
-        history: The file with the number of runs in a row by test.
-    """
-
     def __init__(self, history: Path) -> None:
         self._history = history
         self._reasons: dict[str, str] = {}
@@ -33,7 +27,6 @@ class FlakyTests:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the outcome of a part of a test."""
         if str(report.outcome) == "rerun":
             self._reasons[report.nodeid] = _reason(report)
         elif report.failed:
@@ -57,7 +50,6 @@ class FlakyTests:
 
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name them."""
         if not self._in_a_row:
             return
         terminalreporter.section("FLAKY", red=True)
@@ -77,7 +69,6 @@ def _is_too_often(in_a_row: int) -> bool:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Return the last line of the output that names the error."""
     lines = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
     return lines[0] if lines else report.longreprtext.strip().rpartition("\n")[2]
 

@@ -66,7 +66,6 @@ PEERS: dict[str, list[bytes]] = {
 
 @contextlib.contextmanager
 def listening(name: str) -> Generator[str]:
-    """Run the server *name* of `PEERS`; yields its base URL."""
     server = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=_serve, args=(server, PEERS[name]), daemon=True)
     thread.start()

@@ -12,12 +12,7 @@ from stagelens.store.engines import database
 
 
 class FastMigration:
-    """Replaces `database.migrate`; whatever is not a new SQLite file is migrated as ever.
-
-    Args:
-        migrate: What is replaced.
-        folder: Of a file to migrate once.
-    """
+    """Replaces `database.migrate`; whatever is not a new SQLite file is migrated as ever."""
 
     def __init__(self, migrate: Callable[[Engine], None], folder: Path) -> None:
         self._migrate = migrate
@@ -37,7 +32,6 @@ class FastMigration:
 
     @cached_property
     def _statements(self) -> list[str]:
-        """Return the statements that create the tables, and the rows that migrations insert."""
         engine = database.open_engine(f"sqlite:///{self._folder / 'migrated.db'}")
         self._migrate(engine)
         with engine.connect() as connection:

@@ -29,7 +29,6 @@ def read_traces(body: bytes) -> dict[str, Any]:
 
 
 def read_body(path: str, body: bytes) -> dict[str, Any]:
-    """Return the gzipped body of a post to *path*."""
     return read_metrics(body) if path.endswith("/v1/metrics") else read_traces(body)
 
 

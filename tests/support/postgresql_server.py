@@ -23,7 +23,6 @@ _USER = "stagelens"
 
 
 def find_programs() -> Path | None:
-    """Return the folder of the newest server that is installed, from Debian's package or on the PATH."""
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     return installed[-1].parent if installed else Path(on_path).parent if on_path else None
@@ -31,25 +30,15 @@ def find_programs() -> Path | None:
 
 @dataclass
 class Server:
-    """A server.
-
-    Args:
-        programs: Its programs.
-        folder: Of its socket.
-        owner: Who runs it, as options of `subprocess`: it refuses to run as root.
-    """
-
     programs: Path
     folder: Path
     owner: dict[str, Any]
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def url(self, database: str) -> str:
-        """Return the URL of *database*."""
         return f"postgresql://{_USER}@/{database}?host={self.folder}"
 
     def connect(self, database: str = "postgres") -> psycopg.Connection:
-        """Return a connection past everything of ours."""
         return psycopg.connect(host=str(self.folder), user=_USER, dbname=database, autocommit=True)
 
     def new_database(self, template: str = "template1") -> str:
@@ -65,7 +54,6 @@ class Server:
 
     @cached_property
     def _migrated(self) -> str:
-        """Name of a database with the tables of a store."""
         with self.connect() as connection:
             connection.execute("CREATE DATABASE migrated")
         engine = database.open_engine(self.url("migrated"))
@@ -74,24 +62,20 @@ class Server:
         return "migrated"
 
     def start(self) -> None:
-        """Start it, and wait until it can be reached."""
         # Vacuuming would take locks, and change sizes, at a moment of its own.
         options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c full_page_writes=off -c autovacuum=off -c max_connections=1000"
         self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
 
     def stop(self) -> None:
-        """Stop the server without closing its connections."""
         self.run("pg_ctl", "stop", "--mode", "immediate")
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run one of its programs."""
         command = [self.programs / program, "--pgdata", self.folder / "data", *arguments]
         subprocess.run(command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL, **self.owner)
 
 
 @contextmanager
 def postgresql(programs: Path) -> Generator[Server]:
-    """Run a server with the *programs* of a folder; it does not wait for the disk, nothing in it outlives the tests."""
     # On disk, which it does not wait for: its databases would fill the memory that other tests work in.
     folder = Path(tempfile.mkdtemp(prefix="stagelens-pg", dir="/var/tmp"))
     owner: dict[str, Any] = {}

@@ -12,13 +12,6 @@ from typing import Any
 
 
 class Printing:
-    """A running program.
-
-    Args:
-        command: What to run.
-        options: Of `subprocess.Popen`, besides.
-    """
-
     def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
         self.lines: list[str] = []
         self._more = threading.Condition()
@@ -30,11 +23,7 @@ class Printing:
         self._reader.start()
 
     def wait_for(self, pattern: str, seconds: float = 60) -> re.Match[str]:
-        """Return the first line that *pattern* is found in, as soon as it is printed.
-
-        Raises:
-            AssertionError: The program ended without it, or *seconds* went by.
-        """
+        """Return the first line that *pattern* is found in, as soon as it is printed."""
         deadline = time.monotonic() + seconds
         seen = 0
         with self._more:
@@ -49,14 +38,12 @@ class Printing:
                 self._more.wait(left)
 
     def wait(self, seconds: float = 60) -> int:
-        """Return the exit status, once the program has ended and all it printed is in `lines`."""
         code = self.process.wait(seconds)
         # What it started may hold its output open.
         self._reader.join(seconds)
         return code
 
     def kill(self) -> None:
-        """End the program as the kernel would under memory pressure."""
         self.process.kill()
         self.wait()
 

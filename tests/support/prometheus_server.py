@@ -29,22 +29,14 @@ START_SECONDS = 60
 
 
 def is_installed() -> bool:
-    """Return whether both programs are there."""
     return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """A running server.
-
-    Args:
-        address: Where it listens, as `http://host:port`.
-    """
-
     address: str
 
     def version(self) -> str:
-        """Return its version."""
         return self._get("status/buildinfo")["version"]
 
     def quantile(self, name: str, quantile: float, at: int, seconds: int) -> float:
@@ -55,12 +47,10 @@ class Prometheus:
         return float(found["value"][1])
 
     def query(self, expression: str, at: float | None = None) -> list[Any]:
-        """Return the series that *expression* has at *at*, in Unix seconds, or now."""
         asked = {"query": expression} if at is None else {"query": expression, "time": at}
         return self._get(f"query?{urllib.parse.urlencode(asked)}")["result"]
 
     def number(self, expression: str, at: float | None = None) -> float | None:
-        """Return the one number that *expression* is at *at*, in Unix seconds, or now; None where it is none."""
         found = self.query(expression, at)
         return float(found[0]["value"][1]) if found else None
 
@@ -70,7 +60,6 @@ class Prometheus:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait until *condition* holds, which is asked ten times a second."""
     deadline = time.monotonic() + START_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"the condition did not come true in {START_SECONDS} seconds"
@@ -83,18 +72,7 @@ def scraped(start: int, end: int) -> range:
 
 
 def write(folder: Path, name: str, bounds: Sequence[float], requests: Sequence[Request], scrapes: range) -> int:
-    """Write *requests* as the classic histogram *name* into a block below *folder*.
-
-    Args:
-        folder: The data of the server.
-        name: Of the metric.
-        bounds: Upper bounds of its buckets, rising, without infinity. [seconds]
-        requests: All of them, between the first scrape and the last.
-        scrapes: When it is scraped, see `scraped`; at first all its counters are zero. [Unix seconds]
-
-    Returns:
-        How many bytes its samples take. The index, which is shared by a day of samples, is not counted.
-    """
+    """Write *requests* as the classic histogram *name* into a block below *folder*."""
     with tempfile.NamedTemporaryFile("w", suffix=".om") as text:
         text.writelines(f"{line}\n" for line in exposition(name, bounds, requests, scrapes))
         text.flush()
@@ -105,7 +83,6 @@ def write(folder: Path, name: str, bounds: Sequence[float], requests: Sequence[R
 
 
 def exposition(name: str, bounds: Sequence[float], requests: Sequence[Request], scrapes: range) -> Iterator[str]:
-    """Yield the lines of OpenMetrics text."""
     counts = {at: [0] * (len(bounds) + 1) for at in scrapes}
     sums = dict.fromkeys(counts, 0.0)
     for request in requests:
@@ -130,16 +107,6 @@ def exposition(name: str, bounds: Sequence[float], requests: Sequence[Request], 
 def serving(
     folder: Path, configuration: str = "scrape_configs: []\n", flags: Sequence[str] = ()
 ) -> Generator[Prometheus]:
-    """Run a server on the blocks below *folder*; it is stopped at the end.
-
-    Args:
-        folder: Its data.
-        configuration: What it scrapes, in YAML.
-        flags: Of its command line, besides.
-
-    Raises:
-        RuntimeError: It did not start; with what it has printed.
-    """
     address = f"127.0.0.1:{free_port()}"
     file = folder / "prometheus.yml"
     file.write_text(configuration)

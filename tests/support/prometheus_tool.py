@@ -11,12 +11,7 @@ import pytest
 
 
 def run(*arguments: str | Path, given: bytes = b"") -> tuple[int, str]:
-    """Return exit status and output; without promtool the test is skipped, except in CI.
-
-    Args:
-        arguments: Of its command line.
-        given: What it reads.
-    """
+    """Return exit status and output; without promtool the test is skipped, except in CI."""
     program = shutil.which("promtool")
     if program is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no promtool; `apt-get install prometheus` has it")

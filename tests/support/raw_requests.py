@@ -26,38 +26,25 @@ SHOP = Series("shop", "1")
 
 
 class Clock:
-    """A clock that stands until it is set; in Unix seconds."""
-
     def __init__(self, now: float = NOON) -> None:
         self.now = now
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request.
-
-    Args:
-        stages_ns: Time by stage, adding up to its wall time. [nanoseconds]
-        at: When. [Unix seconds]
-        series: Whose.
-    """
-
     stages_ns: dict[str, int]
     at: int = NOON - 600
     series: Series = SHOP
 
     @property
     def seconds(self) -> float:
-        """Its wall time."""
         return sum(self.stages_ns.values()) / NS
 
     @property
     def dominant(self) -> str:
-        """The stage that took most of it."""
         return max(self.stages_ns, key=lambda stage: self.stages_ns[stage])
 
 
@@ -72,7 +59,6 @@ class PointAggregator:
         self.histograms = defaultdict(lambda: Histogram(self.scale))
 
     def points(self, requests: Iterable[Request]) -> list[Point]:
-        """Aggregate *requests*."""
         for request in requests:
             at = request.at - request.at % 10
             self.histograms[request.series, REQUEST_DURATION, request.dominant, at].record(request.seconds)
@@ -111,13 +97,6 @@ _batch_numbers = itertools.count()
 
 @dataclass
 class Site:
-    """A store, the clock it goes by, and writing to it.
-
-    Args:
-        url: Of its database.
-        options: Given to `Store.open`.
-    """
-
     url: str
     options: dict[str, Any]
     clock: Clock = field(default_factory=Clock)
@@ -127,33 +106,27 @@ class Site:
         self.store = Store.open(self.url, clock=self.clock, **self.options)
 
     def reopen(self) -> None:
-        """Close the store and open it again, as a restart does."""
         self.store.close()
         self.__post_init__()
 
     def another(self, clock: Clock | None = None) -> Site:
-        """Return a second collector at the same database, by the same clock or its own."""
         self._others.append(Site(self.url, self.options, clock or self.clock))
         return self._others[-1]
 
     def close(self) -> None:
-        """Close the store, and those of other collectors at it."""
         while self._others:
             self._others.pop().close()
         self.store.close()
 
     def write(self, requests: Sequence[Request], *, scale: int = SCALE) -> None:
-        """Write *requests* as a new batch."""
         batch = Batch(f"batch-{next(_batch_numbers)}", PointAggregator(scale).points(requests))
 
         assert self.store.write([batch]) == [True]
 
     def around(self, **dimensions: str) -> Selection:
-        """The last day and a minute to come."""
         return self.between(int(self.clock.now) - 86_400, int(self.clock.now) + 60, **dimensions)
 
     def between(self, start: int, end: int, **dimensions: str) -> Selection:
-        """`[start, end)`, in Unix seconds."""
         return Selection(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC), **dimensions)
 
 

@@ -78,10 +78,8 @@ class Traffic:
 
 
 def _buckets(latencies: np.ndarray) -> np.ndarray:
-    """Return the buckets of *latencies*, as `core.histogram.bucket_index` does."""
     return (np.ceil(np.log2(latencies) * 2**ATTRIBUTE_SCALE) - 1).astype(np.int64)
 
 
 def pods(number: int) -> list[str]:
-    """Return the places of *number* pods with one process each."""
     return [f"checkout-{number:03x}:1" for number in range(number)]

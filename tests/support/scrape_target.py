@@ -11,17 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Served:
-    """Responses of the server, and the requests it received.
-
-    Args:
-        port: Where it listens on the loopback.
-        bodies: By path; what is not here is 404.
-        headers: Sent along.
-        status: Of every answer.
-        asked: The headers of each request.
-        stall: While it is cleared, answers wait.
-    """
-
     port: int = 0
     bodies: dict[str, bytes] = field(default_factory=dict[str, bytes])
     headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/plain"})
@@ -31,11 +20,9 @@ class Served:
 
     @property
     def url(self) -> str:
-        """The address of the exposition."""
         return f"http://127.0.0.1:{self.port}/metrics"
 
     def counts(self, *values: float, start: float = 0.0) -> None:
-        """Expose a vLLM server with request durations *values*, in seconds, since its *start*, in Unix seconds."""
         edges = (0.5, 1.0, 2.0)
         labels = 'model_name="m"'
         lines = [
@@ -50,7 +37,6 @@ class Served:
 
 @contextmanager
 def serving() -> Generator[Served]:
-    """Give a server that runs until the end of the block."""
     served = Served()
     served.stall.set()
 

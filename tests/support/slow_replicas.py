@@ -23,14 +23,7 @@ _log = logging.getLogger(__name__)
 def ask_until_named(
     store: Store, ask: Callable[[int], object], rate: float, services: Sequence[str]
 ) -> dict[str, ReplicaOutlier]:
-    """Return the slow replica of each of *services* that has one within three minutes of the first request.
-
-    Args:
-        store: Store of the collector.
-        ask: Sends a request, which has a number.
-        rate: Requests of all replicas together. [requests/s]
-        services: Services that count the requests.
-    """
+    """Return the slow replica of each of *services* that has one within three minutes of the first request."""
     began, started, pace = datetime.now(UTC), time.monotonic(), Event()
     found: dict[str, ReplicaOutlier] = {}
     for number in count():
@@ -50,7 +43,6 @@ def ask_until_named(
 
 
 def wait_until_up(address: str, seconds: float = 60) -> None:
-    """Wait until a server responds at *address*."""
     until = time.monotonic() + seconds
     while True:
         try:

@@ -12,7 +12,6 @@ _WHOLE_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(stacks|soak)\b", r
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Return "soak", "stacks" or "first", by the marks of *item*."""
     return next((name for name in ("soak", "stacks") if item.get_closest_marker(name)), "first")
 
 

@@ -13,7 +13,6 @@ AT = NOON - 600
 
 
 def kept(number: int, service: str, parent: str, start: int, stages: dict[str, int]) -> RetainedTrace:
-    """Return a retained request of the trace *number*, in milliseconds; its stages follow each other."""
     spans: list[dict[str, Any]] = []
     now = 0
     for stage, spent in stages.items():
@@ -35,7 +34,6 @@ def kept(number: int, service: str, parent: str, start: int, stages: dict[str, i
 
 
 def distributed(number: int, because: str = "slow") -> list[RetainedTrace]:
-    """Return the requests of a trace of three services, of 100 ms."""
     found = [
         kept(number, "gateway", "", 0, {"preprocess": 10, "dependency": 90}),
         kept(number, "ranker", "gateway", 20, {"dependency": 60, "postprocess": 10}),

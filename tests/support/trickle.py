@@ -14,13 +14,7 @@ _STEP_SECONDS = 0.01
 
 @contextlib.contextmanager
 def trickling(beginning: bytes, more: bytes = b"x", *, listens_first: bool = True) -> Generator[int]:
-    """Send *beginning* and then *more* repeatedly on one connection; yield the port.
-
-    Args:
-        beginning: What it says at once.
-        more: What it goes on with.
-        listens_first: Whether it waits for a request.
-    """
+    """Send *beginning* and then *more* repeatedly on one connection; yield the port."""
     listening, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def respond() -> None:

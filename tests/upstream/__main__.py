@@ -86,7 +86,6 @@ def _problem(suite: Suite, before: Outcomes, ways: dict[str, Compared]) -> str:
 
 
 def main() -> int:
-    """Run what the command line asks for; return 1 if the agent changes a test that is not known to change."""
     parser = argparse.ArgumentParser("python -m tests.upstream", description=__doc__)
     parser.add_argument("--word", default="", help="part of the names of the suites to run, or a regular expression")
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs them")

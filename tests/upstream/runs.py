@@ -84,7 +84,6 @@ class Runner:
         return real, real - unmarked.changed(without)
 
     def run(self, way: str, only: Collection[str] = (), **more: str) -> Outcomes:
-        """Run the suite, or *only* some of its tests, in one way; go on after a test that crashes or hangs."""
         found = Outcomes()
         # The end of the process follows from all of its tests.
         only = () if EXIT in only else only
@@ -94,7 +93,6 @@ class Runner:
         return found
 
     def _start(self, way: str, only: Collection[str], more: Mapping[str, str], found: Outcomes) -> bool:
-        """Run what has not run, and add it to *found*; return whether a test crashed or hung."""
         suite = self.suite
         stem = f"{way}{'-again' if only else ''}"
         outcomes, selection, log = (suite.work / f"{stem}.{suffix}" for suffix in ("jsonl", "json", "log"))

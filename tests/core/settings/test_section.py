@@ -31,8 +31,6 @@ from stagelens.core.settings.yaml_config import Document, parse
 
 
 class Limit(Section):
-    """Section of the tests with a value of each type."""
-
     example = "name: checkout"
 
     name: Text = Field(examples=["checkout"])
@@ -58,8 +56,6 @@ class Limit(Section):
 
 
 class Top(Section):
-    """Section with a list of sections, of which a single one may be written alone."""
-
     limits: Annotated[
         tuple[Limit, ...], BeforeValidator(lambda value: [value] if isinstance(value, dict) else value)
     ] = ()
@@ -158,8 +154,6 @@ def test_a_single_section_is_named_without_a_position() -> None:
 
 
 class WithSecret(Section):
-    """Section that requires a secret address."""
-
     hook: SecretAddress = Field(examples=["HOOK"])
 
 
@@ -203,8 +197,6 @@ def test_the_last_secret_of_a_file_is_used_while_it_is_empty(tmp_path: Path) -> 
 
 
 class Server(Settings):
-    """Settings of the tests."""
-
     port: Port = Field(default=4318, validation_alias="STAGELENS_TEST_PORT", examples=["4318"])
     most: int = Field(default=10, validation_alias="STAGELENS_TEST_MOST", ge=1, le=99, examples=["10"])
     enabled: bool = Field(default=False, validation_alias="STAGELENS_TEST_ENABLED")

@@ -29,7 +29,6 @@ QUIET_SECONDS = 1.0
 
 
 def main() -> None:
-    """Capture every kind of call."""
     CAPTURES.mkdir(exist_ok=True)
     with TraceSink() as sink, TritonServer(sink.url) as server:
         for number, (name, call) in enumerate(KINDS.items(), 1):
@@ -41,13 +40,11 @@ def main() -> None:
 
 
 def single(server: TritonServer, headers: dict[str, str]) -> None:
-    """Call a model over HTTP."""
     with http.InferenceServerClient(server.http) as client:
         client.infer("plain", inputs(http, [1, 2, 3]), headers=headers)
 
 
 def batched(server: TritonServer, headers: dict[str, str]) -> None:
-    """Make three calls over gRPC that the server computes together."""
     with grpc.InferenceServerClient(server.grpc) as client:
         done = threading.Semaphore(0)
         for number in range(3):
@@ -57,13 +54,11 @@ def batched(server: TritonServer, headers: dict[str, str]) -> None:
 
 
 def ensemble(server: TritonServer, headers: dict[str, str]) -> None:
-    """Call an ensemble of two over gRPC."""
     with grpc.InferenceServerClient(server.grpc) as client:
         client.infer("twice", inputs(grpc, [1, 2, 3]), headers=headers)
 
 
 def decoupled(server: TritonServer, headers: dict[str, str]) -> None:
-    """Create three responses to a call, in a stream."""
     with grpc.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda **_: None, headers=headers)
         client.async_stream_infer("stream", inputs(grpc, [3]), enable_empty_final_response=True)
@@ -71,7 +66,6 @@ def decoupled(server: TritonServer, headers: dict[str, str]) -> None:
 
 
 def failed(server: TritonServer, headers: dict[str, str]) -> None:
-    """Call a model that returns an error."""
     with http.InferenceServerClient(server.http) as client:
         try:
             client.infer("failing", inputs(http, [1]), headers=headers)
@@ -82,7 +76,6 @@ def failed(server: TritonServer, headers: dict[str, str]) -> None:
 
 
 def inputs(client: Any, values: Any) -> list[Any]:
-    """Return *values* as the models' input."""
     array = np.array(values, np.float32)
     tensor = client.InferInput("IN", list(array.shape), "FP32")
     return [tensor.set_data_from_numpy(array)]

@@ -32,27 +32,16 @@ TRACE_SECONDS = 5
 
 
 class Ports(NamedTuple):
-    """Where the server listens on the loopback."""
-
     http: int
     grpc: int
     metrics: int
 
     @classmethod
     def free(cls) -> Ports:
-        """Return three that are free."""
         return cls(*(free_port() for _ in cls._fields))
 
 
 class TritonServer:
-    """A running server; a context manager that stops it.
-
-    Args:
-        traces_url: Where its own traces go, as OTLP/JSON; "" for none.
-        models: The folder of its models.
-        tells_metrics: Whether it has Prometheus metrics.
-    """
-
     def __init__(self, traces_url: str = "", models: Path = HERE / "models", *, tells_metrics: bool = False) -> None:
         self._tells_metrics = tells_metrics
         self._models = models
@@ -67,21 +56,17 @@ class TritonServer:
 
     @property
     def http(self) -> str:
-        """Address of the HTTP endpoint, as the client takes it."""
         return f"127.0.0.1:{self.ports.http}"
 
     @property
     def metrics_url(self) -> str:
-        """Address of its Prometheus metrics."""
         return f"http://127.0.0.1:{self.ports.metrics}/metrics"
 
     @property
     def grpc(self) -> str:
-        """Address of the gRPC endpoint, as the client takes it."""
         return f"127.0.0.1:{self.ports.grpc}"
 
     def __enter__(self) -> Self:
-        """Wait until every model is loaded."""
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -95,12 +80,10 @@ class TritonServer:
         self.stop()
 
     def log(self) -> str:
-        """Return what the server has printed."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def stop(self) -> None:
-        """End the server and its models."""
         self._process.terminate()
         try:
             self._process.wait(30)
@@ -111,7 +94,6 @@ class TritonServer:
 
     @contextlib.contextmanager
     def hanging(self) -> Generator[None]:
-        """Accept connections without sending responses."""
         self._process.send_signal(signal.SIGSTOP)
         # The signal is only on its way: some of its threads may still be at work.
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
@@ -155,8 +137,6 @@ class TritonServer:
 
 
 class TraceSink:
-    """Context manager that records the OTLP/JSON of the server unchanged."""
-
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         sink = self
@@ -178,11 +158,9 @@ class TraceSink:
 
     @property
     def url(self) -> str:
-        """Where to send traces."""
         return f"http://127.0.0.1:{self._server.server_port}/v1/traces"
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        """Yield every span that came."""
         for body in list(self.bodies):
             for resource in body["resourceSpans"]:
                 for scope in resource["scopeSpans"]:
@@ -211,12 +189,10 @@ class TraceSink:
 
 
 def is_installed() -> bool:
-    """Return whether `make triton` has run."""
     return (BINARIES / "backends" / "python" / "triton_python_backend_stub").exists()
 
 
 def environment() -> dict[str, str]:
-    """Return what the server needs in its environment."""
     # The backend's process must load the very libpython that belongs to its interpreter's standard library.
     ask = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
     libraries = subprocess.run([PYTHON / "python", "-c", ask], capture_output=True, text=True, check=True).stdout

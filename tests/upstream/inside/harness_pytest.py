@@ -44,6 +44,5 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Note a file that cannot be read."""
     if report.failed:
         harness.outcomes.note(report.nodeid, harness.FAILED, report.longreprtext)

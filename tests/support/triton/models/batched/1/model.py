@@ -7,10 +7,7 @@ import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImp
 
 
 class TritonPythonModel:
-    """A model of Triton's python backend."""
-
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Return all responses of a batch together."""
         time.sleep(0.030)
         return [_doubled(request) for request in requests]
 

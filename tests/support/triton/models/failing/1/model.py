@@ -6,8 +6,5 @@ import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImp
 
 
 class TritonPythonModel:
-    """A model of Triton's python backend."""
-
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Return an error for each request."""
         return [triton.InferenceResponse([], triton.TritonError("planted")) for _ in requests]

@@ -7,10 +7,7 @@ import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImp
 
 
 class TritonPythonModel:
-    """A model of Triton's python backend."""
-
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Return one response after the other."""
         return [_doubled(request) for request in requests]
 
 

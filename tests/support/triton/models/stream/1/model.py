@@ -8,10 +8,7 @@ import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImp
 
 
 class TritonPythonModel:
-    """A decoupled model of Triton's python backend."""
-
     def execute(self, requests: list[Any]) -> None:
-        """Send the responses one by one."""
         for request in requests:
             sender = request.get_response_sender()
             count = int(triton.get_input_tensor_by_name(request, "IN").as_numpy()[0])
