@@ -2,7 +2,7 @@
 
     python docs/pictures.py
 
-tests/docs/test_pictures.py holds them to this.
+tests/docs/test_images.py holds them to this.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from packaging.version import Version
 
+from docs import generate
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery.outbox import GIVE_UP_SECONDS
 from stagelens.collector.config import CollectorConfig
@@ -30,15 +29,14 @@ from stagelens.instrumentors.config import AgentConfig
 from tests.support.tiers import tier_of_file
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "questions", "reports", "store")
+PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "questions", "store")
 # Set by `stagelens run` and `doctor` for their own children; no settings.
 INTERNAL = {"STAGELENS_DOCTOR", "STAGELENS_RUN_PID"}
 
 
 def _settings_in_code() -> set[str]:
     sources = [ROOT / "__main__.py", *(path for part in PARTS for path in (ROOT / part).rglob("*.py"))]
-    read = [path for path in sources if path != ROOT / "core" / "options.py"]
-    return {name for path in read for name in re.findall(r'"(STAGELENS_[A-Z0-9_]+)"', path.read_text())} - INTERNAL
+    return {name for path in sources for name in re.findall(r'"(STAGELENS_[A-Z0-9_]+)"', path.read_text())} - INTERNAL
 
 
 def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
@@ -114,13 +112,6 @@ def test_links_to_headings_name_a_heading() -> None:
     assert missing == []
 
 
-def test_anchors_follow_the_rules_of_github(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# A `b_c`, d-e\n## [Link](x.md) & more\n```sh\n# comment\n```\n## Same\n### Same\n")
-
-    assert _anchors(page) == {"a-b_c-d-e", "link--more", "same", "same-1"}
-
-
 def _candidates(path: Path, target: str) -> list[Path]:
     """Return the pages that *target* in the file *path* can mean: code names them from the root or from `docs/`."""
     if not target:
@@ -162,7 +153,7 @@ def test_generated_pages_are_current() -> None:
     there |= {page: (ROOT / "docs" / page).read_text() for page in whole}
     there |= {f"start/{path.name}": path.read_text() for path in (ROOT / "docs" / "start").glob("*.md")}
 
-    assert there == _generate().pages()
+    assert there == generate.pages()
 
 
 def test_each_test_of_a_stack_exists() -> None:
@@ -170,15 +161,6 @@ def test_each_test_of_a_stack_exists() -> None:
 
     assert [each["name"] for each in stacks if "test" in each and not (ROOT / each["test"]).is_file()] == []
     assert all(("test" in each) != ("not_run" in each) for each in stacks)
-
-
-def _generate() -> Any:
-    spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    return generate
 
 
 def test_start_pages_show_each_file_of_their_example() -> None:
@@ -288,51 +270,16 @@ def test_the_headline_numbers_of_the_readme_are_those_of_the_code() -> None:
 # The tests run only one version of these: other builds of torch for CPUs are on no index, each other one is large or has its
 # own set of packages, and of libraries around the models only a few functions are patched, which are older than any of these.
 SINGLE_VERSION = {
-    "SQLAlchemy",
-    "bentoml",
-    "boto3",
-    "catboost",
-    "ctranslate2",
-    "diffusers",
-    "gradio",
-    "hypercorn",
-    "jax",
-    "kafka-python",
-    "keras",
-    "kserve",
-    "librosa",
-    "lightgbm",
-    "litestar",
-    "litserve",
-    "llama-cpp-python",
-    "mlserver",
-    "numpy",
-    "opencv-python",
-    "openvino",
-    "orjson",
-    "pandas",
-    "pillow",
-    "polars",
-    "psycopg",
-    "pydantic",
-    "ray",
-    "redis",
-    "sanic",
-    "scikit-learn",
-    "sentence-transformers",
-    "soundfile",
-    "tensorflow-cpu",
-    "torch",
-    "torchaudio",
-    "torchvision",
-    "tornado",
-    "vllm",
-    "xgboost-cpu",
-}
+    "SQLAlchemy", "bentoml", "boto3", "catboost", "ctranslate2", "diffusers", "gradio", "hypercorn", "jax",
+    "kafka-python", "keras", "kserve", "librosa", "lightgbm", "litestar", "litserve", "llama-cpp-python",
+    "mlserver", "numpy", "opencv-python", "openvino", "orjson", "pandas", "pillow", "polars", "psycopg", "pydantic",
+    "ray", "redis", "sanic", "scikit-learn", "sentence-transformers", "soundfile", "tensorflow-cpu", "torch",
+    "torchaudio", "torchvision", "tornado", "vllm", "xgboost-cpu",
+}  # fmt: skip
 
 
 def test_every_library_has_a_minimum_that_is_tested() -> None:
-    oldest = _generate().oldest_versions()
+    oldest = generate.oldest_versions()
     tested = {library.trigger: library.load().tested for library in LIBRARIES}
     main = {trigger: next(iter(versions)) for trigger, versions in tested.items() if versions}
 
@@ -345,7 +292,7 @@ def test_every_library_has_a_minimum_that_is_tested() -> None:
 
 def test_the_minimum_of_opentelemetry_is_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    oldest = _generate().oldest_versions()
+    oldest = generate.oldest_versions()
 
     for requirement in project["dependencies"]:
         name, _, minimum = requirement.partition(">=")

@@ -45,29 +45,19 @@ def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
     return done.returncode, re.findall(r"^FLAKY .*$", done.stdout, re.MULTILINE)
 
 
-def flaky_lines(*ends: str) -> list[list[str]]:
-    name, reason = "test_program.py::test_the_first_attempt_fails", "AssertionError: the server was away"
-    return [[f"FLAKY {name}: {end}: {reason}"] for end in ends]
-
-
-FIRST, SECOND = "passed when run again (1 in a row)", "passed when run again (2 in a row)"
-THIRD = "fails the run; fix it before anything else (3 in a row)"
-
-
 def test_the_third_run_in_a_row_fails(tmp_path: Path) -> None:
-    codes, lines = zip(*(run(tmp_path, attempts) for attempts in (0, 0, 0, 1, 0)), strict=True)
-    first, second, third = flaky_lines(FIRST, SECOND, THIRD)
+    two_processes = ("--numprocesses", "2")
+    runs = [run(tmp_path, 0), run(tmp_path, 0, *two_processes), run(tmp_path, 0), run(tmp_path, 1), run(tmp_path, 0)]
+    codes, lines = zip(*runs, strict=True)
+    name, reason = "test_program.py::test_the_first_attempt_fails", "AssertionError: the server was away"
+    first, second, third = (
+        [f"FLAKY {name}: {verdict}: {reason}"]
+        for verdict in (
+            "passed when run again (1 in a row)",
+            "passed when run again (2 in a row)",
+            "fails the run; fix it before anything else (3 in a row)",
+        )
+    )
 
     assert codes == (0, 0, 1, 0, 0)
     assert lines == (first, second, third, [], first)
-
-
-def test_runs_are_counted_of_processes_too(tmp_path: Path) -> None:
-    codes, lines = zip(*(run(tmp_path, 0, "--numprocesses", "2") for _ in range(2)), strict=True)
-
-    assert codes == (0, 0)
-    assert [*lines] == flaky_lines(FIRST, SECOND)
-
-
-def test_one_that_fails_twice_has_failed(tmp_path: Path) -> None:
-    assert run(tmp_path, 0, "--only-rerun=nothing like it") == (1, [])

@@ -24,70 +24,30 @@ FILES = {
 }
 
 
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_a_changed_file_has_the_tests_that_import_it_or_are_named_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(selection, "ROOT", tmp_path)
     monkeypatch.setattr(selection, "TESTS", tmp_path / "tests")
-    return tmp_path
+    expected = {
+        "collector/points.py": {"test_points.py", "test_page.py"},
+        "store/write.py": {"test_write_twice.py"},
+        "store/read.py": set[str](),
+        "collector/rules.yaml": {"test_page.py"},
+        "tests/support/ports.py": {"test_http.py"},
+        "tests/collector/conftest.py": {"test_points.py", "test_http.py"},
+        "tests/dashboard/test_page.py": {"test_page.py"},
+        "gone.py": set[str](),
+    }
 
-
-def names(found: set[Path]) -> set[str]:
-    return {path.name for path in found}
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ("collector/points.py", {"test_points.py", "test_page.py"}),
-        ("store/write.py", {"test_write_twice.py"}),
-        ("store/read.py", set[str]()),
-        ("collector/rules.yaml", {"test_page.py"}),
-        ("tests/support/ports.py", {"test_http.py"}),
-        ("tests/collector/conftest.py", {"test_points.py", "test_http.py"}),
-        ("tests/dashboard/test_page.py", {"test_page.py"}),
-        ("gone.py", set[str]()),
-    ],
-)
-@pytest.mark.usefixtures("tree")
-def test_a_changed_file_has_the_tests_that_import_it_or_are_named_after_it(changed: str, expected: set[str]) -> None:
-    assert names(selection.belonging_to([PurePath(changed)])) == expected
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("POINT", {"test_points.py"}),
-        ("a_body", {"test_http.py"}),
-        ("dashboard", {"test_page.py"}),
-        ("free_port", set[str]()),
-    ],
-)
-@pytest.mark.usefixtures("tree")
-def test_a_word_is_looked_for_in_the_names_of_files_and_tests(word: str, expected: set[str]) -> None:
-    assert names(selection.with_word(word)) == expected
-
-
-def test_a_branch_difference_includes_changed_and_new_files(tree: Path) -> None:
-    def git(*words: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-        subprocess.run(["git", *identity, *words], cwd=tree, check=True, capture_output=True)
-
-    git("init", "--initial-branch", "main")
-    git("add", ".")
-    git("commit", "-m", "all")
-    git("checkout", "-b", "work")
-    (tree / "collector/points.py").write_text("changed = 1")
-    git("commit", "-am", "points")
-    (tree / "new.py").write_text("")
-    git("checkout", "main")
-    (tree / "store/read.py").write_text("changed = 1")
-    git("commit", "-am", "read")
-    git("checkout", "work")
-
-    assert selection.changed_files("main") == {PurePath("collector/points.py"), PurePath("new.py")}
+    assert {
+        changed: {path.name for path in selection.belonging_to([PurePath(changed)])} for changed in expected
+    } == expected
+    assert {path.name for path in selection.with_word("POINT")} == {"test_points.py"}
+    assert {path.name for path in selection.with_word("a_body")} == {"test_http.py"}
 
 
 @pytest.mark.parametrize("target", ["test K=onnxruntime", "test-changed", "test-stacks K=chromium"])

@@ -1,4 +1,4 @@
-"""Images of the documentation: each is used, each that is used exists, and none shows a word that we do not use."""
+"""Images of the documentation: what their script draws, each used, and none with a word that we do not use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import re
 from pathlib import Path
 
+from docs import pictures
 from tests.docs.blocks import ROOT
 from tests.test_language import Text, complaints
 
-IMAGES = ROOT / "docs" / "images"
+IMAGES = pictures.IMAGES
 RECORDED = IMAGES / "pictures.json"
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\bsrc=\"([^\"]+)\"")
 
@@ -55,3 +56,7 @@ def test_pictures_use_the_words_of_the_field() -> None:
     ]
 
     assert found == [], "\n".join(found)
+
+
+def test_pictures_equal_the_output_of_the_script() -> None:
+    assert {path.name: path.read_text() for path in IMAGES.glob("concept-*.svg")} == pictures.pictures()
