@@ -58,8 +58,6 @@ WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Requests to *path*; *medians* and *fixed* in seconds by stage."""
-
     path: str
     medians: Mapping[str, float]
     fixed: Mapping[str, float]
@@ -86,7 +84,6 @@ SCENARIOS = (
 
 
 def request(client: httpx.Client, scenario: Scenario, plan: dict[str, float]) -> dict[str, int]:
-    """Send one request; return the nanoseconds of each stage as the service measured them."""
     proxy = plan.pop("proxy")
     sent = time.time_ns() // 1000 * 1000 - round(proxy * 1e6) * 1000
     headers = {"X-Request-Start": f"t={sent // 1000}"} if proxy else {}

@@ -46,7 +46,6 @@ class Traffic:
         self.names[key] = list(names) or [f"{key}-{number}" for number in range(int(codes.max()) + 1)]
 
     def number(self, key: str, numbers: Floats) -> None:
-        """Add an attribute of numbers, by band."""
         kind = BY_KEY[key].kind
         self.numbers[key] = numbers.astype(np.int64)
         unique, inverse = np.unique(self.numbers[key], return_inverse=True)
@@ -57,7 +56,6 @@ class Traffic:
         self.names[key] = [str(start) for start in starts]
 
     def counts(self) -> AttributeCounts:
-        """Return what the store would return."""
         bucket = np.ceil(np.log2(self.latency) * 2**ATTRIBUTE_SCALE).astype(np.int64) - 1
         first, steps = int(bucket.min()), self.seconds // STEP
         width = int(bucket.max()) - first + 1

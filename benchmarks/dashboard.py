@@ -102,7 +102,6 @@ def show_clicks(browser: Browser, folder: Path, rounds: int) -> None:
 
 
 def folder_of(fleet: Fleet, data: Path) -> Path:
-    """Return the folder of *fleet* in *data*, made if it is not there."""
     folder = data / f"fleet.{fleet.services}x{fleet.days}d"
     if not folder.exists():
         folder.mkdir(parents=True)

@@ -37,8 +37,6 @@ RUNS, SEED, CAUSED = 40, 7000, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of one run: `right` first, another one first (`wrong`), or nothing (`silent`)."""
-
     cause: str
     size: int
     seed: int
@@ -54,7 +52,6 @@ class Run:
 
 
 def measure(cause: str, size: int, seed: int, caused: float) -> Run:
-    """Simulate and explain an hour."""
     plan = make_plan(cause, size, seed, caused)
     traffic, truths = plan.traffic, plan.truths
     found = find_causes(traffic.counts())

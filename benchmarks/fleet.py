@@ -52,8 +52,6 @@ _INSERT = """INSERT INTO points
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Size of a fleet; *end* in Unix seconds."""
-
     services: int = 40
     days: int = 30
     fine_days: int = 8
@@ -205,7 +203,6 @@ class _Filling:
             self._bytes[tier, at] += copies * int(held)
 
     def finish(self, store: Store) -> None:
-        """Write the ledger, the watermarks and the revisions."""
         ledger = [
             {"tier": tier, "slot": slot, "rows": rows, "bytes": self._bytes[tier, slot]}
             for (tier, slot), rows in self._rows.items()
@@ -244,7 +241,6 @@ def _end(tier: int, day: int, end: int) -> int:
 
 
 def main() -> None:
-    """Make the fleet, and print its size and cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--services", type=int, default=Fleet().services)

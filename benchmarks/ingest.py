@@ -43,8 +43,6 @@ STUCK_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Amounts:
-    """Number of exports to ours and to each peer, of connections, and of rounds."""
-
     ours: int = 1000
     peers: int = 20
     connections: int = 16
@@ -189,7 +187,6 @@ def main() -> None:
 
 
 def everything(folder: Path) -> Iterator[System]:
-    """Yield all that is compared, first the one that others are compared with."""
     for engine in ("sqlite", "postgresql"):
         yield ours(engine, every=True)
         yield ours(engine, every=False)

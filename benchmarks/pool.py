@@ -38,14 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Encoded rows of one tier: those of draw d are `[d * len(KINDS), (d + 1) * len(KINDS))`.
-
-    Args:
-        blobs: The histograms.
-        count: Of each row.
-        sum: Of each row. [seconds]
-        parts: Which draws of the finer tier each draw adds up, in order of time; shape (draws, parts).
-    """
+    """Encoded rows of one tier: those of draw d are `[d * len(KINDS), (d + 1) * len(KINDS))`."""
 
     blobs: list[bytes]
     count: list[int]
@@ -54,7 +47,6 @@ class Pool:
 
     @property
     def draws(self) -> int:
-        """How many draws there are."""
         return len(self.blobs) // len(KINDS)
 
 

@@ -69,7 +69,6 @@ class Process:
         self._process.wait()
 
     def stop(self) -> int:
-        """Ask it to end, and return its exit code."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
@@ -79,7 +78,6 @@ class Process:
 
 @contextmanager
 def running(command: Sequence[str], port: int, env: Mapping[str, str]) -> Generator[None]:
-    """Run *command* in this folder while inside, from when it listens on *port*."""
     with TemporaryDirectory() as folder:
         process = Process(command, env, Path(folder), cwd=BENCHMARKS)
         try:

@@ -46,8 +46,6 @@ def cold(serve: Call) -> float:
 
 
 class Compared:
-    """Nanoseconds per request of each variant over the bare calls, by round."""
-
     def __init__(self, rounds: list[dict[str, float]]) -> None:
         self._rounds = rounds
 

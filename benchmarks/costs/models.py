@@ -15,7 +15,6 @@ FRAMES, FRAME = 18, 576
 
 
 def onnx() -> Model:
-    """Return the voice detector of silero-vad on silence, by ONNX Runtime."""
     import onnxruntime  # noqa: PLC0415
 
     options = onnxruntime.SessionOptions()

@@ -23,7 +23,6 @@ _TAIL_SECONDS = 2.5
 
 
 def older_collections(peer: str, sink: str, requests: int, rate: int) -> int:
-    """Return the number of collections in a process of its own."""
     command = [sys.executable, "-m", "costs.paced", peer, sink, str(requests), str(rate)]
     return int(subprocess.run(command, cwd=BENCHMARKS, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

@@ -21,13 +21,6 @@ Call = Callable[[], object]
 
 
 class Peer(NamedTuple):
-    """One way to record a request.
-
-    Args:
-        serve: Serve one request.
-        settle: Deliver what waits to be; called between measurements.
-    """
-
     serve: Call
     settle: Call
 

@@ -53,8 +53,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Sink:
-    """A sink that runs for as long as this process does."""
-
     def __init__(self) -> None:
         # It ends when its standard input does.
         self._process = subprocess.Popen(

@@ -21,8 +21,6 @@ _TIMEOUT_SECONDS = 300
 
 @dataclass
 class Sent:
-    """Result of a load: its duration, the time of each export from its first attempt to its acknowledgement, and retries."""
-
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list[float])
     retries: int = 0

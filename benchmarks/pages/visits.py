@@ -42,8 +42,6 @@ class Visit:
 
 @dataclass
 class _Wire:
-    """Bytes of one tab, compressed as they came."""
-
     kinds: dict[str, str] = field(default_factory=dict[str, str])
     data: int = 0
     files: int = 0
@@ -85,7 +83,6 @@ def _tab(browser: Browser) -> Generator[Page]:
 
 
 def load(browser: Browser, url: str) -> Visit:
-    """Open *url* with an empty cache."""
     with _tab(browser) as page:
         wire = _Wire()
         wire.watch(page.context.new_cdp_session(page))

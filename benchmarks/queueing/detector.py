@@ -71,7 +71,6 @@ class Outcome:
 
 
 def evaluate(policy: TailPolicy, seed: int, regressions: int, canaries: int) -> Outcome:
-    """Simulate and evaluate the series of *seed*."""
     world = World(seed)
     detector, outcome = Detector(policy, world), Outcome(seed)
     outcome.events = [world.event(at - AFTER_EVENT, at + 1) for at in detector.quiet_week()]
@@ -212,7 +211,6 @@ class Detector:
         return reference, stage_attribution.learn_stage_baseline(self.policy, [traffic.spent for traffic in past])
 
     def _before(self, at: int, reference: Reference) -> TailCounts:
-        """Return the counts of the minutes before *at*."""
         first, *others = (
             count_beyond(reference.rows, part(minutes, at - BEFORE - minutes.start, at - minutes.start))
             for minutes in (each.minutes for each in self.world.period(at - BEFORE, at).parts)

@@ -38,15 +38,12 @@ class Period:
     parts: Sequence[Traffic]
 
     def replicas(self, start: int, end: int) -> ReplicaTable:
-        """Return the requests by replica of the minutes [start, end)."""
         return _between([part.replicas for part in self.parts], start, end)
 
     def others(self, start: int, end: int) -> tuple[ReplicaTable, ...]:
-        """Return the requests by replica of each service on the same hosts."""
         return tuple(_between(tables, start, end) for tables in zip(*(part.others for part in self.parts), strict=True))
 
     def inputs(self, start: int, end: int) -> AttributeCounts:
-        """Return the requests by input size."""
         counts = [part.inputs for part in self.parts]
         rows = _rows([each.starts for each in counts], start, end)
         joined = {

@@ -143,7 +143,6 @@ class Conditions:
 
 
 def make_service(key: tuple[int, ...], rate: float, replicas: int, hosts: int) -> Service:
-    """Return a random service with so many usual *replicas* on *hosts*."""
     rng = np.random.default_rng((*key, 101))
     profile = PROFILES[int(rng.integers(len(PROFILES)))]
     swing = rng.uniform(0.2, 0.6)

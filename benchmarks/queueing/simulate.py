@@ -77,7 +77,6 @@ class _Counts:
         self._inputs = np.zeros((len(INPUTS) * len(BATCHES), rows, COARSE), np.int32)
 
     def add(self, taken: list[NDArray[np.float32]], minute: Ints, replica: Ints, kind: Ints) -> None:
-        """Add requests with the times *taken* in the stages."""
         if self.only_total:
             self._total[0] += np.bincount(bucket(np.sum(taken, axis=0)), minlength=HIGH - LOW)
             return
@@ -146,16 +145,7 @@ def simulate(
     *,
     only_total: bool = False,
 ) -> list[_Counts]:
-    """Return the requests of the minutes of *conditions*; with canaries, those of the other replicas first.
-
-    Args:
-        service: The service.
-        conditions: What happens in these minutes.
-        start: First minute.
-        seed: Seed of the requests.
-        change: Change of the new version.
-        only_total: Whether only the sum of all latencies is counted.
-    """
+    """Return the requests of the minutes of *conditions*; with canaries, those of the other replicas first."""
     rng = np.random.default_rng((*service.key, 103, start, seed))
     minutes = len(conditions.rate)
     arrivals = rng.poisson(conditions.rate * MINUTE)
@@ -293,13 +283,7 @@ class _Run:
 
 
 def wait(arrived: Floats, held: Floats, free: float) -> tuple[Floats, float]:
-    """Return how long each request waits for a worker, and when the worker is free again.
-
-    Args:
-        arrived: Arrivals, ascending. [seconds]
-        held: How long each request occupies the worker. [seconds]
-        free: When the worker is free. [seconds]
-    """
+    """Return how long each request waits for a worker, and when the worker is free again."""
     sums = np.cumsum(held)
     before = sums - held
     # A request starts when it arrives or when the one before is completed, whichever is later: at max(slack) + before.
@@ -350,6 +334,5 @@ def add_up(taken: list[Singles], step: Ints, spent: NDArray[np.float64]) -> None
 
 
 def bucket(seconds: Singles) -> Ints:
-    """Return the bucket of each time, counted from `LOW`."""
     index = np.ceil(np.log2(seconds) * np.float32(BUCKETS_A_DOUBLING)).astype(np.int64) - 1
     return np.clip(index, LOW, HIGH - 1) - LOW

@@ -92,12 +92,10 @@ class World:
         return own.traffic(self._others(self.conditions.host[:, minutes], minutes.start))
 
     def event(self, start: int, end: int) -> str:
-        """Return the kind of the last event in the minutes [start, end)."""
         found = self.conditions.event[start:end]
         return EVENTS[int(found[np.flatnonzero(found)[-1]])] if found.any() else ""
 
     def releases(self) -> frozenset[int]:
-        """Return the starts of deployments."""
         is_deploy = self.conditions.event == EVENTS.index("deploy")
         return frozenset((np.flatnonzero(is_deploy[1:] & ~is_deploy[:-1]) + 1).tolist())
 
@@ -153,7 +151,6 @@ class World:
             yield self._episode(conditions, at, seed=200 + number, kind=kind, what=what)
 
     def canaries(self, count: int) -> Iterator[Canary]:
-        """Yield pairs of versions."""
         rng = np.random.default_rng((self.seed, 12))
         for number in range(count):
             at, share = moment(rng), float(rng.choice(CANARY_SHARES))
@@ -224,7 +221,6 @@ class World:
         )
 
     def _change(self, rng: Rng, at: int, size: float, kinds: Sequence[str]) -> Change:
-        """Return a change of a random stage by which p95 or p99 grows by *size* in the hours after *at*."""
         stages = [stage for stage in self.service.shapes if stage != "overhead"]
         minutes = np.arange(at, at + TRUE_FOR, max(1, int(self.rate * MINUTE * TRUE_FOR / TRUTH_REQUESTS)))
         needed = TRUTH_REQUESTS / float(self.conditions.rate[minutes].mean() * MINUTE)
