@@ -18,14 +18,14 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.core import names
-from stagelens.core.histogram import Histogram
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from stagelens.store.lease import new_holder
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SlackHook
+from tests.support.otlp_bodies import AGENT_HEADERS, agent_body
 
 MINUTE = timedelta(minutes=1)
 FAST = {"preprocess": 0.010, "forward": 0.030, "overhead": 0.001}
@@ -51,41 +51,12 @@ class Inbox(SlackHook):
         return response
 
 
-def export(at: datetime, count: int, stages: Mapping[str, float], version: str) -> dict[str, Any]:
-    """Return what an agent sends of *count* requests that took so long in each stage, in the ten seconds before *at*."""
-    total, dominant = sum(stages.values()), max(stages, key=lambda stage: stages[stage])
-
-    def metric(name: str, key: str, *values: tuple[str, float, int]) -> dict[str, Any]:
-        return {
-            "name": name,
-            "exponentialHistogram": {
-                "aggregationTemporality": 1,
-                "dataPoints": [point(key, *value) for value in values],
-            },
-        }
-
-    def point(key: str, value: str, seconds: float, number: int) -> dict[str, Any]:
-        histogram = Histogram()
-        histogram.record(seconds, number)
-        end = int(at.timestamp() * 1e9)
-        return histogram.to_otlp() | {
-            "startTimeUnixNano": str(end - 10**10),
-            "timeUnixNano": str(end),
-            "attributes": [_attribute(key, value), _attribute(names.STATUS, "ok"), _attribute(names.ROUTE, "/predict")],
-        }
-
-    metrics = [
-        metric(names.REQUEST_DURATION, names.DOMINANT, (dominant, total, count)),
-        metric(names.STAGE_DURATION, names.STAGE, *((stage, spent, count) for stage, spent in stages.items())),
-        metric(names.STAGE_TIME, names.STAGE, *((s, total, round(spent * 1e6) * count) for s, spent in stages.items())),
-    ]
-    resource = [_attribute(names.SERVICE_NAME, "shop"), _attribute(names.SERVICE_VERSION, version)]
-    scope = {"scope": {"name": names.SCOPE}, "metrics": metrics}
-    return {"resourceMetrics": [{"resource": {"attributes": resource}, "scopeMetrics": [scope]}]}
-
-
-def _attribute(key: str, value: str) -> dict[str, Any]:
-    return {"key": key, "value": {"stringValue": value}}
+def export(at: datetime, count: int, stages: Mapping[str, float], version: str) -> bytes:
+    counts = RequestHistograms()
+    spent = {stage: round(seconds * 1e9) for stage, seconds in stages.items()}
+    for _ in range(count):
+        counts.add(spent, sum(spent.values()))
+    return agent_body("shop", counts, int(at.timestamp() * 1e9), version=version, route="/predict")
 
 
 @contextmanager
@@ -115,7 +86,7 @@ def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, bro
     with collecting(store) as address:
         sent = [export(now - step * MINUTE, 200, FAST, "1") for step in range(35, 5, -1)]
         sent += [export(now - step * MINUTE, 200, SLOW, "2") for step in range(5, 0, -1)]
-        statuses = {httpx.post(address, json=body, timeout=60).status_code for body in sent}
+        statuses = {httpx.post(address, content=body, headers=AGENT_HEADERS, timeout=60).status_code for body in sent}
     environment = {"SLACK_URL": f"{inbox.url}/services/T0/B0/x"}
     Evaluator(store, "me", lease_seconds=30).tick(read_slo_file(file, environment), now)
     worker = DeliveryWorker(store, SlackWebhook("slack", environment["SLACK_URL"], gap_seconds=0.0), new_holder())

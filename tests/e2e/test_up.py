@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stagelens.core.histogram import Histogram
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Selection, Store
+from tests.support.otlp_bodies import AGENT_HEADERS, agent_body
 from tests.support.process_output import Printing
 
 pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
@@ -73,30 +71,14 @@ def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path
 
 
 def batch(requests: int) -> bytes:
-    histogram = Histogram()
-    histogram.record(0.005, requests)
-    now = time.time_ns()
-    point = histogram.to_otlp() | {
-        "startTimeUnixNano": str(now - 1_000_000_000),
-        "timeUnixNano": str(now),
-        "attributes": [
-            {"key": "inference.status", "value": {"stringValue": "ok"}},
-            {"key": "inference.stage.dominant", "value": {"stringValue": "forward"}},
-        ],
-    }
-    metric = {
-        "name": "inference.request.duration",
-        "unit": "s",
-        "exponentialHistogram": {"aggregationTemporality": 1, "dataPoints": [point]},
-    }
-    service = {"key": "service.name", "value": {"stringValue": "kill-test"}}
-    scope: dict[str, Any] = {"scope": {"name": "stagelens"}, "metrics": [metric]}
-    return json.dumps({"resourceMetrics": [{"resource": {"attributes": [service]}, "scopeMetrics": [scope]}]}).encode()
+    counts = RequestHistograms()
+    for _ in range(requests):
+        counts.add({"forward": 5_000_000}, 5_000_000)
+    return agent_body("kill-test", counts)
 
 
 def post(url: str, body: bytes, name: str) -> int:
-    headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
-    request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
+    request = urllib.request.Request(f"{url}/v1/metrics", body, AGENT_HEADERS | {"X-Stagelens-Batch": name})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
             return response.status

@@ -1,16 +1,33 @@
-"""Posts of the agent, decoded by OpenTelemetry's own classes, like in every other backend."""
+"""Posts of agents: made by the agent's encoder, and decoded by OpenTelemetry's own classes, like in every other backend."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import time
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from stagelens.core import names
+from stagelens.core.request_histograms import RequestHistograms
+from stagelens.instrumentors.agent.aggregate import Dimensions
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
+
 IDS = ("traceId", "spanId", "parentSpanId")
+AGENT_HEADERS = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
+
+
+def agent_body(
+    service: str, counts: RequestHistograms, end_ns: int | None = None, *, version: str = "", route: str = ""
+) -> bytes:
+    """Return what an agent sends of *counts*, in the ten seconds before *end_ns* or now."""
+    end_ns = time.time_ns() if end_ns is None else end_ns
+    resource = {names.SERVICE_NAME: service, names.SERVICE_VERSION: version}
+    series = [(Dimensions("", "", route, "", names.STATUS_OK), counts.histograms())]
+    return Encoder(resource, lambda: None).points(ExportInterval(end_ns - 10**10, end_ns), series)
 
 
 def read_metrics(body: bytes) -> dict[str, Any]:
