@@ -87,6 +87,8 @@ def http_server(
         recorded = Recorded(host)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
-        yield recorded
-        server.shutdown()
-        thread.join()
+        try:
+            yield recorded
+        finally:
+            server.shutdown()
+            thread.join()

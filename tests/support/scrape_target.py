@@ -6,7 +6,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.http_server import Request, Response, http_server
 
 
 @dataclass
@@ -40,28 +41,15 @@ def serving() -> Generator[Served]:
     served = Served()
     served.stall.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            served.asked.append({name.lower(): value for name, value in self.headers.items()})
-            served.stall.wait()
-            body = served.bodies.get(self.path)
-            self.send_response(served.status if body is not None else 404)
-            for name, value in served.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.end_headers()
-            self.wfile.write(body or b"")
+    def respond(request: Request) -> Response:
+        served.asked.append(dict(request.headers))
+        served.stall.wait()
+        body = served.bodies.get(request.path)
+        return served.status if body is not None else 404, served.headers, body or b""
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        served.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    with http_server(respond, protocol="HTTP/1.0") as server:
+        served.port = int(server.url.rpartition(":")[2])
         try:
             yield served
         finally:
             served.stall.set()
-            server.shutdown()
-            thread.join()
