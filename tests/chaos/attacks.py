@@ -1,35 +1,58 @@
-"""Attacks on a collector: each returns the response status, and whether it contains a retry delay."""
+"""Attacks on the collector at a port, each with what it gets as a response."""
 
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import zstandard
 
 from stagelens.core.histogram import bucket_bounds
 
+HOST = "127.0.0.1"
 JSON = {"Content-Type": "application/json"}
 _PROTOBUF = {"Content-Type": "application/x-protobuf"}
 _MEGABYTE = 1024**2
+_TIMEOUT_SECONDS = 30.0
 # Of the first bucket: 0.1 s at scale 5.
 _OFFSET = -107
 
 
-class Receiver(Protocol):
-    port: int
+class Sent(NamedTuple):
+    """Status of the response, 0 for none; whether it has a retry delay; and its duration."""
 
-    def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bool]: ...
+    status: int
+    advised: bool
+    seconds: float
 
 
-Attack = Callable[[Receiver, random.Random], tuple[int, bool]]
+Attack = Callable[[int, random.Random], Sent]
+NOTHING = Sent(0, advised=False, seconds=0.0)
+
+
+def send(
+    port: int, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, source: str = HOST
+) -> Sent:
+    started = time.monotonic()
+    connection = http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_SECONDS, source_address=(source, 0))
+    try:
+        connection.request("GET" if body is None else "POST", path, body, headers or {})
+        response = connection.getresponse()
+        response.read()
+        advised = response.getheader("Retry-After") is not None
+        return Sent(response.status, advised, time.monotonic() - started)
+    except (OSError, http.client.HTTPException):
+        return Sent(0, advised=False, seconds=time.monotonic() - started)
+    finally:
+        connection.close()
 
 
 def export(items: Sequence[Any], service: str = "flood") -> bytes:
@@ -58,13 +81,13 @@ def point(attributes: dict[str, str], counts: Sequence[str] = ("1",), scale: int
     }
 
 
-def gzip_bombs(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
-    return collector.send("POST", "/v1/metrics", _bomb("gzip"), _PROTOBUF | {"Content-Encoding": "gzip"})
+def gzip_bombs(port: int, _rng: random.Random) -> Sent:
+    return send(port, "/v1/metrics", _bomb("gzip"), _PROTOBUF | {"Content-Encoding": "gzip"})
 
 
-def zstd_bombs(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
+def zstd_bombs(port: int, _rng: random.Random) -> Sent:
     """The same in the other encoding, at a thirtieth of the size."""
-    return collector.send("POST", "/v1/traces", _bomb("zstd"), JSON | {"Content-Encoding": "zstd"})
+    return send(port, "/v1/traces", _bomb("zstd"), JSON | {"Content-Encoding": "zstd"})
 
 
 @cache
@@ -73,10 +96,10 @@ def _bomb(encoding: str) -> bytes:
     return gzip.compress(plain, 9) if encoding == "gzip" else zstandard.compress(plain)
 
 
-def full_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+def full_bodies(port: int, rng: random.Random) -> Sent:
     """Bodies of the maximum size with content that uses most memory when parsed: objects, lists, numbers."""
     body, headers = rng.choice(_largest())
-    return collector.send("POST", rng.choice(("/v1/metrics", "/v1/traces")), body, headers)
+    return send(port, rng.choice(("/v1/metrics", "/v1/traces")), body, headers)
 
 
 @cache
@@ -92,46 +115,46 @@ def _largest() -> list[tuple[bytes, dict[str, str]]]:
     return [*packed, (gzip.compress(b"\x0a\x00" * (size // 2)), _PROTOBUF | {"Content-Encoding": "gzip"})]
 
 
-def plain_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    return collector.send("POST", "/v1/metrics", rng.randbytes(8 * _MEGABYTE - 1), _PROTOBUF)
+def plain_bodies(port: int, rng: random.Random) -> Sent:
+    return send(port, "/v1/metrics", rng.randbytes(8 * _MEGABYTE - 1), _PROTOBUF)
 
 
-def new_series(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+def new_series(port: int, rng: random.Random) -> Sent:
     items = [
         point({"http.route": f"/{rng.getrandbits(64):x}", "inference.model.name": f"{rng.getrandbits(64):x}"})
         for _ in range(2000)
     ]
-    return collector.send("POST", "/v1/metrics", export(items, f"s{rng.getrandbits(24):x}"), JSON)
+    return send(port, "/v1/metrics", export(items, f"s{rng.getrandbits(24):x}"), JSON)
 
 
-def huge_attributes(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+def huge_attributes(port: int, rng: random.Random) -> Sent:
     items = [point({"http.route": "r" * 100_000, **{f"k{number}": "v" * 1000 for number in range(200)}})] * 20
-    return collector.send("POST", "/v1/metrics", export(items, "x" * rng.randint(1, 100_000)), JSON)
+    return send(port, "/v1/metrics", export(items, "x" * rng.randint(1, 100_000)), JSON)
 
 
-def wide_histograms(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
+def wide_histograms(port: int, _rng: random.Random) -> Sent:
     items = [point({"http.route": f"/{number}"}, ("1",) * 20_000, scale=10) for number in range(12)]
-    return collector.send("POST", "/v1/metrics", export(items), JSON)
+    return send(port, "/v1/metrics", export(items), JSON)
 
 
-def half_requests(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+def half_requests(port: int, rng: random.Random) -> Sent:
     with ExitStack() as stack:
         for _ in range(60):
             with suppress(OSError):
-                found = stack.enter_context(socket.create_connection(("127.0.0.1", collector.port), timeout=5))
+                found = stack.enter_context(socket.create_connection((HOST, port), timeout=5))
                 found.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n")
                 if rng.random() < 0.5:
                     found.sendall(b"\r\n" + bytes(rng.randrange(300_000)))
         time.sleep(rng.uniform(0.1, 1))
-    return 0, False
+    return NOTHING
 
 
-def slow_readers(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", collector.port), timeout=1) as found:
+def slow_readers(port: int, _rng: random.Random) -> Sent:
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=1) as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for _ in range(2000):
             found.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-    return 0, False
+    return NOTHING
 
 
 ATTACKS: tuple[Attack, ...] = (

@@ -6,7 +6,6 @@ python -m tests.chaos.flood [--seconds 20]    each kind of flood for so long, an
 from __future__ import annotations
 
 import argparse
-import http.client
 import os
 import random
 import subprocess
@@ -20,12 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.attacks import ATTACKS, JSON, Attack, export, point
+from tests.chaos.attacks import ATTACKS, JSON, Attack, export, point, send
 from tests.chaos.audit import held
 from tests.support.ports import free_port
 
 _MEGABYTE = 1024**2
-_TIMEOUT_SECONDS = 30.0
 # A kind of flood has so many at it at once.
 _SENDERS = 12
 
@@ -52,29 +50,9 @@ class Collector:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stagelens", "collector"], env=os.environ | settings, stdout=log, stderr=log
             )
-        while self.send_request("/healthz")[0] != 200:
+        while send(self.port, "/healthz").status != 200:
             assert self._process.poll() is None, (folder / "collector.log").read_text()
             time.sleep(0.05)
-
-    def send_request(self, path: str) -> tuple[int, float]:
-        started = time.monotonic()
-        status, _ = self.send("GET", path)
-        return status, time.monotonic() - started
-
-    def send(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, bool]:
-        """Return the response status, 0 for none, and whether it has a retry delay."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_SECONDS)
-        try:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            response.read()
-            return response.status, response.getheader("Retry-After") is not None
-        except (OSError, http.client.HTTPException):
-            return 0, False
-        finally:
-            connection.close()
 
     def memory(self, of: str) -> int:
         """Return a line of its status in bytes: `VmRSS`, or `VmHWM`, the most that ever was."""
@@ -92,15 +70,15 @@ def flood(collector: Collector, attack: Attack, seconds: float, seed: int) -> Fl
 
     def go_on(rng: random.Random) -> None:
         while time.monotonic() < end:
-            status, advised = attack(collector, rng)
-            outcome.statuses[status] += 1
-            outcome.without_advice += status in (429, 503) and not advised
+            sent = attack(collector.port, rng)
+            outcome.statuses[sent.status] += 1
+            outcome.without_advice += sent.status in (429, 503) and not sent.advised
 
     threads = [threading.Thread(target=go_on, args=(random.Random(f"{seed}:{number}"),)) for number in range(_SENDERS)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        outcome.slowest_seconds = max(outcome.slowest_seconds, collector.send_request("/")[1])
+        outcome.slowest_seconds = max(outcome.slowest_seconds, send(collector.port, "/").seconds)
         time.sleep(0.05)
     outcome.peak_bytes = collector.memory("VmHWM")
     return outcome
@@ -115,7 +93,7 @@ def honest(collector: Collector) -> Generator[Counter[str]]:
         while not ended.wait(0.01):
             body = export([point({"http.route": "/predict"}, ("1", "2"))], "honest")
             # Again until it is said to be kept, as agents do.
-            while collector.send("POST", "/v1/metrics", body, JSON)[0] != 200:
+            while send(collector.port, "/v1/metrics", body, JSON).status != 200:
                 ended.wait(0.1)
             acknowledged["honest"] += 3
 

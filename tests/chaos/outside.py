@@ -31,7 +31,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from stagelens.dashboard.web.users import add_user
-from tests.chaos.attacks import JSON, export, point
+from tests.chaos.attacks import HOST, JSON, export, point, send
 from tests.chaos.audit import held
 from tests.support.ports import free_port
 
@@ -44,7 +44,6 @@ SLOWER_SECONDS = {"hostile queries": 3.0, "inventors": 8.0}
 # Limit for what hostile queries add to the memory of `stagelens up`. [bytes]
 MOST_BYTES = 50_000_000
 _TIMEOUT_SECONDS = 30.0
-_HOST = "127.0.0.1"
 # Source addresses of the attacks, so that limits by address do not affect regular clients.
 _ATTACKERS = tuple(f"127.0.0.{number}" for number in range(2, 7))
 _ATTACKER = _ATTACKERS[0]
@@ -93,13 +92,13 @@ class Stagelens:
             "STAGELENS_DASHBOARD_TOKEN": _TOKEN,
         }
         self.start()
-        mcp = ("mcp", "--http", f"{_HOST}:{self.mcp}", "--url", f"http://{_HOST}:{self.dashboard}")
+        mcp = ("mcp", "--http", f"{HOST}:{self.mcp}", "--url", f"http://{HOST}:{self.dashboard}")
         self._mcp = self._run(
             *mcp, before=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
         )
         self._wait(self._mcp, lambda: self.ask_mcp() == 200)
         fields = {"name": "ada", "secret": PASSWORD}
-        connection = http.client.HTTPConnection(_HOST, self.dashboard, timeout=_TIMEOUT_SECONDS)
+        connection = http.client.HTTPConnection(HOST, self.dashboard, timeout=_TIMEOUT_SECONDS)
         connection.request("POST", "/signin", urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded"})
         with connection.getresponse() as response:
             self.cookie = (response.getheader("Set-Cookie") or "").partition(";")[0]
@@ -108,7 +107,7 @@ class Stagelens:
 
     def start(self) -> None:
         self._up = self._run("up")
-        self._wait(self._up, lambda: send_request(self.dashboard, "/readyz")[0] == 200)
+        self._wait(self._up, lambda: send(self.dashboard, "/readyz").status == 200)
 
     def end(self) -> None:
         for each in (self._mcp, self._up):
@@ -127,7 +126,7 @@ class Stagelens:
     def ask_mcp(self) -> int:
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "services", "arguments": {}}}
         headers = JSON | {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {_TOKEN}"}
-        return send_request(self.mcp, "/mcp", json.dumps(call).encode(), headers)[0]
+        return send(self.mcp, "/mcp", json.dumps(call).encode(), headers).status
 
     def _run(self, *words: str, before: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
         with (self._folder / f"{words[0]}.log").open("ab") as log:
@@ -143,26 +142,6 @@ class Stagelens:
 Attack = Callable[[Stagelens, random.Random, float], Counter[int]]
 
 
-def send_request(
-    port: int,
-    path: str,
-    body: bytes | None = None,
-    headers: dict[str, str] | None = None,
-    source: str = _HOST,
-) -> tuple[int, float]:
-    started = time.monotonic()
-    connection = http.client.HTTPConnection(_HOST, port, timeout=_TIMEOUT_SECONDS, source_address=(source, 0))
-    try:
-        connection.request("GET" if body is None else "POST", path, body, headers or {})
-        response = connection.getresponse()
-        response.read()
-        return response.status, time.monotonic() - started
-    except (OSError, http.client.HTTPException):
-        return 0, time.monotonic() - started
-    finally:
-        connection.close()
-
-
 def idle_readers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     return _half_open(to.dashboard, rng, end, 40)
 
@@ -174,7 +153,7 @@ def idle_senders(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 def large_bodies(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     return Counter(
-        _until(end, lambda: send_request(to.dashboard, "/signin", rng.randbytes(20_000_000), form, _ATTACKER)[0])
+        _until(end, lambda: send(to.dashboard, "/signin", rng.randbytes(20_000_000), form, _ATTACKER).status)
     )
 
 
@@ -183,9 +162,7 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 
     def guess() -> int:
         body = urlencode({"name": "ada", "secret": str(rng.random())}).encode()
-        return send_request(to.dashboard, "/signin", body, form, f"127.0.{rng.randint(1, 250)}.{rng.randint(1, 250)}")[
-            0
-        ]
+        return send(to.dashboard, "/signin", body, form, f"127.0.{rng.randint(1, 250)}.{rng.randint(1, 250)}").status
 
     return Counter(_until(end, guess))
 
@@ -193,7 +170,7 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 def inventors(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     def invent() -> int:
         body = export([point({})], f"invented-{next(_numbers)}")
-        return send_request(to.collector, "/v1/metrics", body, JSON, rng.choice(_ATTACKERS[:2]))[0]
+        return send(to.collector, "/v1/metrics", body, JSON, rng.choice(_ATTACKERS[:2])).status
 
     return Counter(_until(end, invent))
 
@@ -226,7 +203,7 @@ def hostile_queries(to: Stagelens, rng: random.Random, end: float) -> Counter[in
         span = {"query": rng.choice(queries), "start": str(now - 86_400 * 3), "end": str(now), "step": "10"}
         path, parameters = rng.choice((("query_range", span), ("query", span), ("series", {"match[]": span["query"]})))
         address = f"/api/v1/{path}?{urlencode(parameters)}"
-        return send_request(to.dashboard, address, headers={"Cookie": to.cookie}, source=_ATTACKER)[0]
+        return send(to.dashboard, address, headers={"Cookie": to.cookie}, source=_ATTACKER).status
 
     return Counter(_until(end, ask))
 
@@ -261,17 +238,17 @@ def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, ackn
     attacker = _FORK.Process(target=go_on)
     attacker.start()
     while attacker.is_alive() and answers.empty():
-        status, took = send_request(to.dashboard, "/", headers={"Cookie": to.cookie})
-        outcome.pages.append(took)
-        outcome.refused["page"] += status != 200
+        page = send(to.dashboard, "/", headers={"Cookie": to.cookie})
+        outcome.pages.append(page.seconds)
+        outcome.refused["page"] += page.status != 200
         for port in (to.dashboard, to.collector):
-            status, took = send_request(port, "/livez")
-            outcome.probes.append(took)
-            outcome.refused["probe"] += status != 200
+            probe = send(port, "/livez")
+            outcome.probes.append(probe.seconds)
+            outcome.refused["probe"] += probe.status != 200
         outcome.refused["MCP call"] += to.ask_mcp() != 200
         # The first one is a newcomer during each attack; a service that is known must stay so.
         for name in (f"honest-{attack.__name__}", "honest"):
-            status, _ = send_request(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON)
+            status = send(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON).status
             outcome.refused["export"] += status != 200
             acknowledged[name] += 3 if status == 200 else 0
         time.sleep(0.05)
@@ -288,17 +265,13 @@ def removed_database(to: Stagelens) -> list[str]:
     found = [
         f"export {number}: acknowledged"
         for number in range(6)
-        if send_request(to.collector, "/v1/metrics", body, JSON)[0] == 200
+        if send(to.collector, "/v1/metrics", body, JSON).status == 200
     ]
     found += [
-        f"/readyz of port {port}: 200"
-        for port in (to.collector, to.dashboard)
-        if send_request(port, "/readyz")[0] == 200
+        f"/readyz of port {port}: 200" for port in (to.collector, to.dashboard) if send(port, "/readyz").status == 200
     ]
     to.restart()
-    return found + ["export after the restart: refused"] * (
-        send_request(to.collector, "/v1/metrics", body, JSON)[0] != 200
-    )
+    return found + ["export after the restart: refused"] * (send(to.collector, "/v1/metrics", body, JSON).status != 200)
 
 
 def _until(end: float, attempt: Callable[[], int]) -> list[int]:
@@ -315,7 +288,7 @@ def _half_open(port: int, rng: random.Random, end: float, many: int) -> Counter[
         while time.monotonic() < end:
             for _ in range(many):
                 with suppress(OSError):
-                    connection = socket.create_connection((_HOST, port), 5, (_ATTACKER, 0))
+                    connection = socket.create_connection((HOST, port), 5, (_ATTACKER, 0))
                     stack.callback(connection.close)
                     connection.sendall(rng.choice((b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX: ")))
                     opened[0] += 1
@@ -326,15 +299,13 @@ def _half_open(port: int, rng: random.Random, end: float, many: int) -> Counter[
 
 def _unfinished(port: int, path: str, rng: random.Random, end: float, many: int) -> Counter[int]:
     """Hold *many* requests with one byte of their body, from five addresses; replace each that gets a response."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {_HOST}\r\nContent-Type: application/json\r\nContent-Length: 900000\r\n\r\n{{"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: 900000\r\n\r\n{{"
     opened = Counter[int]()
     with ExitStack() as stack, selectors.DefaultSelector() as held_open:
         while time.monotonic() < end:
             for _ in range(many - len(held_open.get_map())):
                 with suppress(OSError):
-                    connection = socket.create_connection((_HOST, port), 5, (rng.choice(_ATTACKERS), 0))
+                    connection = socket.create_connection((HOST, port), 5, (rng.choice(_ATTACKERS), 0))
                     stack.callback(connection.close)
                     connection.sendall(head.encode())
                     held_open.register(connection, selectors.EVENT_READ)

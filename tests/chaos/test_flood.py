@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.attacks import gzip_bombs, huge_attributes, new_series, slow_readers
+from tests.chaos.attacks import gzip_bombs, huge_attributes, new_series, send, slow_readers
 from tests.chaos.audit import held
 from tests.chaos.flood import Collector, flood, honest
 
@@ -34,7 +34,7 @@ def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(co
         # On a busy machine the honest one may begin when they are over.
         while not (alone := acknowledged["honest"]):
             outcomes.append(flood(collector, huge_attributes, 0.5, 1))
-    answered = collector.send_request("/readyz")[0]
+    answered = send(collector.port, "/readyz").status
 
     assert max(outcome.peak_bytes for outcome in outcomes) < CEILING_BYTES
     assert [outcome.name for outcome in outcomes if outcome.without_advice] == []
@@ -50,7 +50,7 @@ def test_requests_without_waiting_for_responses_do_not_accumulate(collector: Col
         ]
         for client in clients:
             client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 1500)
-        statuses = {collector.send_request("/livez")[0] for _ in range(20)}
+        statuses = {send(collector.port, "/livez").status for _ in range(20)}
         grown = collector.memory("VmHWM") - before
 
     assert statuses == {200}

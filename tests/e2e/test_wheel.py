@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import urllib.request
-import venv
 import zipfile
 from pathlib import Path
 
@@ -20,9 +18,6 @@ from tests.support.process_output import Printing
 pytestmark = pytest.mark.stacks
 
 ROOT = Path(__file__).parent.parent.parent
-MAX_BYTES = 2_000_000
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -54,10 +49,7 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     assert licenses <= {Path(name).name for name in names if ".dist-info/licenses/" in name}
     hooks = {f"stagelens/{path.relative_to(ROOT)}" for path in ROOT.glob("instrumentors/**/sitecustomize.py")}
     assert {"stagelens/py.typed", *hooks} <= set(names)
-
-
-def test_the_wheel_is_small(wheel: Path) -> None:
-    assert wheel.stat().st_size < MAX_BYTES
+    assert wheel.stat().st_size < 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -80,23 +72,3 @@ def test_a_fresh_machine_runs_the_wheel_without_installing_it(wheel: Path, tmp_p
     finally:
         os.killpg(up.process.pid, signal.SIGKILL)
         up.process.wait()
-
-
-def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = tmp_path / "venv" / "lib" / version / "site-packages"
-    zipfile.ZipFile(wheel).extractall(site)
-    # The dependencies of this environment, without its editable install of the clone.
-    dependencies = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-    code = (
-        f"import sys; sys.path += {dependencies!r}; import stagelens, runpy; "
-        "assert stagelens.__file__.startswith(sys.prefix), stagelens.__file__; "
-        "from stagelens.dashboard.web import app; from stagelens.store import Store; "
-        "Store.open('sqlite:///wheel.db').close(); "
-        "sys.argv = ['stagelens', '--version']; runpy.run_module('stagelens', run_name='__main__')"
-    )
-    result = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    assert (result.returncode, result.stdout.split()[:1]) == (0, ["stagelens"]), result.stderr
