@@ -14,28 +14,24 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from ..core import names
 from ..core.version import __version__
-from ..store import RetainedTrace, Series, Store
+from ..store import Series, Store
 from ..store.full_export import ExportedHistogram, StoreExport, open_export
-from ..store.series import COLD
+from ..store.otlp_json import Json, otlp_attributes, otlp_spans, resource_attributes, series_attributes
 from .files import open_atomic
-
-Json: TypeAlias = dict[str, Any]
 
 KEY, FORMAT = "stagelens", 1
 # A point takes up to 3 kB and a span 500 bytes: every collector accepts an entry of this size as a body.
 POINTS_AN_ENTRY, SPANS_AN_ENTRY = 1000, 5000
-# Enum values of OTLP: AggregationTemporality, SpanKind, StatusCode.
-_DELTA, _INTERNAL, _SERVER, _FAILED = 1, 1, 2, 2
+# AggregationTemporality of OTLP.
+_DELTA = 1
 _NS = 1_000_000_000
 
 
@@ -96,7 +92,9 @@ def _point(counted: ExportedHistogram) -> Json:
         # The sum is in microseconds, and not the sum of the counted values in seconds, so it is omitted.
         del numbers["sum"]
     return {
-        "attributes": _attributes({**_dimensions(counted.series), names.METRICS[counted.metric]: counted.stage}),
+        "attributes": otlp_attributes(
+            {**series_attributes(counted.series), names.METRICS[counted.metric]: counted.stage}
+        ),
         "startTimeUnixNano": str(counted.start * _NS),
         "timeUnixNano": str((counted.start + counted.seconds) * _NS),
         **numbers,
@@ -108,85 +106,19 @@ def _spans(export: StoreExport) -> Iterator[Json]:
     for trace in export.traces():
         resource = _resource(trace.series)
         spans = held[resource]
-        spans += _trace(trace)
+        spans += otlp_spans(trace)
         if len(spans) >= SPANS_AN_ENTRY:
             yield _entry("Spans", resource, held.pop(resource))
     for resource, spans in held.items():
         yield _entry("Spans", resource, spans)
 
 
-def _trace(trace: RetainedTrace) -> Iterator[Json]:
-    method, route = trace.attributes.get(names.METHOD), trace.series.route
-    root = {
-        "traceId": trace.trace_id,
-        "spanId": trace.span_id,
-        "name": " ".join(str(part) for part in (method, route) if part) or "request",
-        "kind": _SERVER if method else _INTERNAL,
-        **_times(trace.started_ns, trace.duration_ns),
-        "attributes": _attributes(
-            {
-                **_dimensions(trace.series),
-                **trace.attributes,
-                names.RETAINED_BECAUSE: trace.because,
-                **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in trace.stages_ns.items()},
-            }
-        ),
-    }
-    failed = {"status": {"code": _FAILED}} if trace.series.status == names.STATUS_ERROR else {}
-    yield {**root, **failed}
-    for number, span in enumerate(trace.spans):
-        stage = {names.STAGE: span["stage"]} if span["stage"] else {}
-        yield {
-            "traceId": trace.trace_id,
-            "spanId": blake2b(f"{trace.span_id}/{number}".encode(), digest_size=8).hexdigest(),
-            "parentSpanId": trace.span_id,
-            "name": span["name"],
-            "kind": _INTERNAL,
-            **_times(trace.started_ns + span["start_ns"], span["duration_ns"]),
-            "attributes": _attributes({**stage, **span["attributes"]}),
-        }
-
-
 def _entry(signal: str, resource: Iterable[tuple[str, str]], items: Sequence[Json]) -> Json:
     return {
-        "resource": {"attributes": _attributes(dict(resource))},
+        "resource": {"attributes": otlp_attributes(dict(resource))},
         f"scope{signal}": [{"scope": {"name": names.SCOPE, "version": __version__}, signal.lower(): items}],
     }
 
 
 def _resource(series: Series) -> tuple[tuple[str, str], ...]:
-    attributes = (
-        (names.SERVICE_NAME, series.service),
-        (names.SERVICE_VERSION, series.version),
-        (names.ENVIRONMENT, series.environment),
-    )
-    return tuple((key, value) for key, value in attributes if value)
-
-
-def _dimensions(series: Series) -> dict[str, str]:
-    attributes = {
-        names.MODEL: series.model,
-        names.MODEL_VERSION: series.model_version,
-        names.ROUTE: series.route,
-        names.DEVICE: series.device,
-        names.STATUS: series.status,
-        names.COLD: "true" if series.cold == COLD else "",
-    }
-    return {key: value for key, value in attributes.items() if value}
-
-
-def _times(start_ns: int, duration_ns: int) -> Json:
-    return {"startTimeUnixNano": str(start_ns), "endTimeUnixNano": str(start_ns + duration_ns)}
-
-
-def _attributes(values: Mapping[str, str | float]) -> list[Json]:
-    return [{"key": key, "value": _value(value)} for key, value in values.items()]
-
-
-def _value(value: str | float) -> Json:
-    # Checked first: bool is a subclass of int.
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+    return tuple(resource_attributes(series).items())

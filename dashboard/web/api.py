@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +19,7 @@ from ...core import names
 from ...core.code_stack import split_stack_key
 from ...core.version import __version__
 from ...store import RetainedTrace
+from ...store.otlp_json import otlp_attributes, otlp_spans, resource_attributes
 from ...store.schema import storable
 from ..pages.page import Context, Page
 from ..source import Source
@@ -43,8 +43,6 @@ from .api_formats import (
 from .api_queries import QUERIES, Arguments
 from .routing import context_of, page_of, page_state, parameter_errors
 
-_SERVER, _INTERNAL = 2, 1
-_FAILED = 2
 _NO_SUCH = 404
 _V1 = f"{API_PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
@@ -247,65 +245,8 @@ def _request_profile(trace: RetainedTrace) -> list[dict[str, Any]]:
 
 
 def as_otlp(trace: RetainedTrace) -> dict[str, Any]:
-    series = trace.series
-    resource = {
-        names.SERVICE_NAME: series.service,
-        names.SERVICE_VERSION: series.version,
-        names.ENVIRONMENT: series.environment,
-    }
-    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [_root_span(trace), *_child_spans(trace)]}
-    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}
-
-
-def _root_span(trace: RetainedTrace) -> dict[str, Any]:
-    shares = {f"{names.STAGE_SELF_PREFIX}{stage}": spent for stage, spent in trace.stages_ns.items()}
-    facts = {
-        **trace.attributes,
-        names.ROUTE: trace.series.route,
-        names.MODEL: trace.series.model,
-        names.RETAINED_BECAUSE: trace.because,
-        names.DOMINANT: trace.dominant,
-        **shares,
-    }
-    root = _span(trace, trace.span_id, trace.series.route or "request", (0, trace.duration_ns), facts)
-    failed = trace.series.status == names.STATUS_ERROR
-    parent = {"parentSpanId": trace.parent_id} if trace.parent_id else {}
-    return {**root, **parent, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
-
-
-def _child_spans(trace: RetainedTrace) -> list[dict[str, Any]]:
-    spans: list[dict[str, Any]] = []
-    for index, span in enumerate(trace.spans):
-        own_id = f"{zlib.crc32(trace.span_id.encode()):08x}{index:08x}"
-        facts = {**dict(span.get("attributes") or {}), names.STAGE: span["stage"]}
-        within = int(span["start_ns"]), int(span["duration_ns"])
-        whole = _span(trace, own_id, str(span["name"]), within, facts)
-        spans.append({**whole, "parentSpanId": trace.span_id, "kind": _INTERNAL})
-    return spans
-
-
-def _span(
-    trace: RetainedTrace, span_id: str, name: str, within: tuple[int, int], facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    begin, length = trace.started_ns + within[0], within[1]
-    return {
-        "traceId": trace.trace_id,
-        "spanId": span_id,
-        "name": name,
-        "startTimeUnixNano": str(begin),
-        "endTimeUnixNano": str(begin + length),
-        "attributes": _attributes(facts),
-    }
-
-
-def _attributes(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in facts.items() if value not in ("", None)]
-
-
-def _value(value: Any) -> dict[str, Any]:
-    # bool is a subclass of int, and OTLP JSON writes 64-bit integers as strings.
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}
+    root, *inside = otlp_spans(trace)
+    root["attributes"] += otlp_attributes({names.DOMINANT: trace.dominant})
+    scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [root, *inside]}
+    resource = {"attributes": otlp_attributes(resource_attributes(trace.series))}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
