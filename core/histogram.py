@@ -19,7 +19,7 @@ H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -190,33 +190,6 @@ class Histogram:
             "zeroThreshold": ZERO_THRESHOLD,
             "positive": {"offset": offset, "bucketCounts": [str(count) for count in counts]},
         }
-
-    @classmethod
-    def from_otlp(cls, *, scale: int, zero: int, offset: int, counts: Iterable[int], total: float) -> Histogram:
-        """Build a histogram from the fields of an OTLP data point; scales finer than `SCALE` are reduced to it.
-
-        Raises:
-            ValueError: A field is outside the range of OTLP, or the buckets lie outside the range of a float.
-        """
-        if not MIN_SCALE <= scale <= MAX_SCALE:
-            msg = f"scale must lie between {MIN_SCALE} and {MAX_SCALE}, got {scale}"
-            raise ValueError(msg)
-        if not math.isfinite(total):
-            msg = f"sum must be a finite number, got {total}"
-            raise ValueError(msg)
-        filled = {offset + step: count for step, count in enumerate(counts) if count}
-        if zero < 0 or min(filled.values(), default=0) < 0:
-            msg = "counts must not be negative"
-            raise ValueError(msg)
-        histogram = cls(scale=scale, buckets=filled, zero=zero, sum=total)
-        if scale > SCALE:
-            histogram.downscale(SCALE)
-        # Float64 ends at 2**1024 and, with its subnormals, begins at 2**-1074.
-        limit = math.ldexp(1075, histogram.scale)
-        if max(histogram.buckets, default=0) > limit or min(histogram.buckets, default=0) < -limit:
-            msg = f"bucket offset {offset} lies outside the range of a 64-bit float at scale {scale}"
-            raise ValueError(msg)
-        return histogram
 
 
 def dense(buckets: Mapping[int, int]) -> tuple[int, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ ANY_VALUE = st.one_of(st.just(0.0), st.floats(min_value=0, allow_infinity=False,
 SAMPLES = st.lists(DURATIONS, min_size=1, max_size=200)
 
 
-def histogram_of(values: list[float], scale: int = 5) -> Histogram:
+def histogram_of(values: Sequence[float], scale: int = 5) -> Histogram:
     histogram = Histogram(scale=scale)
     for value in values:
         histogram.record(value)
@@ -46,10 +47,6 @@ def test_quantile_is_within_the_stated_error_of_the_exact_order_statistic(values
     assert estimate is not None
     assert abs(estimate.value - exact) <= exact * (MAX_RELATIVE_ERROR + 1e-12)
     assert estimate.low * (1 - 1e-12) <= exact <= estimate.high * (1 + 1e-12)
-
-
-def test_the_stated_error_is_at_most_one_point_one_percent() -> None:
-    assert MAX_RELATIVE_ERROR <= 0.011
 
 
 @given(st.lists(ANY_VALUE, max_size=50), st.lists(ANY_VALUE, max_size=50), st.lists(ANY_VALUE, max_size=50))
@@ -118,53 +115,22 @@ def test_count_above_a_threshold_is_within_its_bounds(values: list[float], thres
     assert estimate.low <= estimate.value <= estimate.high
 
 
-@given(st.lists(ANY_VALUE, max_size=100))
-def test_otlp_form_round_trips(values: list[float]) -> None:
-    histogram = histogram_of([value for value in values if value < 1e100])
-    point = histogram.to_otlp()
+def test_quantiles_of_nothing_of_zeros_and_of_a_percentage() -> None:
+    empty, zeros = Histogram(), Histogram(zero=1000)
 
-    back = Histogram.from_otlp(
-        scale=point["scale"],
-        zero=int(point["zeroCount"]),
-        offset=point["positive"]["offset"],
-        counts=[int(count) for count in point["positive"]["bucketCounts"]],
-        total=point["sum"],
-    )
-
-    assert back == histogram
-    assert int(point["count"]) == histogram.count
-
-
-def test_a_finer_scale_of_another_client_is_downscaled() -> None:
-    values = [random.Random(1).lognormvariate(-3, 1) for _ in range(100)]
-    fine = histogram_of(values, scale=12)
-    first = min(fine.buckets)
-    counts = [fine.buckets.get(index, 0) for index in range(first, max(fine.buckets) + 1)]
-
-    point = Histogram.from_otlp(scale=12, zero=0, offset=first, counts=counts, total=fine.sum)
-
-    assert point.buckets == histogram_of(values).buckets
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("scale", 21), ("scale", -11), ("zero", -1), ("counts", [-1]), ("offset", 1 << 40), ("total", math.nan)],
-)
-def test_impossible_otlp_fields_are_refused(field: str, value: object) -> None:
-    point: dict[str, object] = {"scale": 5, "zero": 0, "offset": 0, "counts": [1], "total": 1.0, field: value}
-
-    with pytest.raises(ValueError, match=r"scale|counts|offset|sum"):
-        Histogram.from_otlp(**point)  # pyright: ignore[reportArgumentType] - wrong on purpose
-
-
-def test_an_empty_histogram_has_no_quantile() -> None:
-    assert Histogram().quantile(0.99) is None
-    assert Histogram().fraction_below(1.0) is None
-
-
-def test_a_percentage_given_as_quantile_is_explained() -> None:
+    assert (empty.quantile(0.99), empty.fraction_below(1.0), confidence_interval(empty, 0.5)) == (None, None, None)
+    assert confidence_interval(zeros, 0.5) == Estimate(0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match=r"write p99 as 0\.99"):
-        Histogram().quantile(99)
+        empty.quantile(99)
+
+
+def test_a_bound_beyond_the_sample_is_unknown() -> None:
+    histogram = histogram_of([*range(1, 11)])
+    top, bottom = confidence_interval(histogram, 0.99), confidence_interval(histogram, 0.01)
+    assert top is not None
+    assert bottom is not None
+
+    assert (top.high, bottom.low) == (math.inf, 0.0)
 
 
 def test_the_interval_contains_the_true_quantile() -> None:
@@ -172,10 +138,7 @@ def test_the_interval_contains_the_true_quantile() -> None:
     for quantile, true in ((0.5, 0.5), (0.95, 0.95), (0.99, 0.99)):
         held = 0
         for _ in range(300):
-            histogram = Histogram()
-            for _ in range(1200):
-                histogram.record(rng.random())
-            found = confidence_interval(histogram, quantile)
+            found = confidence_interval(histogram_of([rng.random() for _ in range(1200)]), quantile)
             assert found is not None
             held += found.low <= true <= found.high
 
@@ -184,9 +147,7 @@ def test_the_interval_contains_the_true_quantile() -> None:
 
 @given(values=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=200), quantile=st.floats(0.01, 0.99))
 def test_the_interval_encloses_the_value(values: list[float], quantile: float) -> None:
-    histogram = Histogram()
-    for value in values:
-        histogram.record(value)
+    histogram = histogram_of(values)
     found, surer = confidence_interval(histogram, quantile, 0.8), confidence_interval(histogram, quantile, 0.99)
     assert found is not None
     assert surer is not None
@@ -194,26 +155,6 @@ def test_the_interval_encloses_the_value(values: list[float], quantile: float) -
     assert found.low <= found.value <= found.high
     assert surer.low <= found.low
     assert surer.high >= found.high
-
-
-def test_a_bound_beyond_the_sample_is_unknown() -> None:
-    histogram = Histogram()
-    for step in range(1, 11):
-        histogram.record(step)
-    top, bottom = confidence_interval(histogram, 0.99), confidence_interval(histogram, 0.01)
-    assert top is not None
-    assert bottom is not None
-
-    assert (top.high, bottom.low) == (math.inf, 0.0)
-    assert confidence_interval(Histogram(), 0.5) is None
-
-
-def test_zero_values_have_zero_bounds() -> None:
-    histogram = Histogram()
-    histogram.record(0.0, 1000)
-    found = confidence_interval(histogram, 0.5)
-
-    assert found == Estimate(0.0, 0.0, 0.0)
 
 
 @pytest.mark.stacks
@@ -248,19 +189,7 @@ def test_a_size_is_in_the_bucket_named_by_its_bounds(buckets: SizeBuckets, size:
     assert high is None or size <= high
 
 
-@KINDS
-def test_size_buckets_have_no_gaps(buckets: SizeBuckets) -> None:
-    edges = [bounds(name) for name in buckets.names]
-
-    assert [low for low, _ in edges] == [1, *(high + 1 for _, high in edges[:-1] if high)]
-    assert edges[-1][1] is None
-
-
 def test_size_buckets_sort_by_size() -> None:
-    assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
-        "1",
-        "8-15",
-        "128-255",
-        "1024+",
-        "__other__",
-    ]
+    ascending = ["1", "8-15", "128-255", "1024+", "__other__"]
+
+    assert sorted({*ascending}, key=BATCH_SIZES.position) == ascending
