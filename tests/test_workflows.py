@@ -23,20 +23,3 @@ def test_each_make_target_and_file_exists(path: Path) -> None:
     assert targets
     assert targets <= {name for names in TARGETS for name in names.split()}
     assert (ROOT / "constraints-dev.txt").is_file()
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_each_job_waits_for_jobs_that_exist(path: Path) -> None:
-    jobs: dict[str, Any] = yaml.safe_load(path.read_text())["jobs"]
-
-    assert {job["needs"] for job in jobs.values() if "needs" in job} <= jobs.keys()
-
-
-def test_a_tag_releases_the_version_of_the_project() -> None:
-    version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-
-    assert len(version) == 1
-    assert (
-        'grep -qx "version = \\"${GITHUB_REF_NAME#v}\\"" pyproject.toml'
-        in (ROOT / ".github" / "workflows" / "release.yml").read_text()
-    )

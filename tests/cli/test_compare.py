@@ -17,9 +17,7 @@ import pytest
 
 from stagelens.cli import compare as compare_command
 from stagelens.cli.saved_run import Run, save_run
-from stagelens.collector.imports.importer import import_file
 from stagelens.collector.imports.spans import ImportedRequest, StageInterval, span_exports
-from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.core import names
 from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import Histogram
@@ -75,7 +73,7 @@ def window(start: int, end: int) -> str:
 LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")
 
 
-def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
+def test_a_slower_run_breaks_the_thresholds_and_an_equal_one_passes(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = compare(runs / "base.json", runs / "slow.json", *LIMITS, "--percentile", "p90")
@@ -86,6 +84,12 @@ def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
     assert verdict.endswith("of the change is in Queue.")
     assert output.count("FAILED") == 2
     assert output.count("500 requests of shop") == 2
+
+    assert compare(runs / "base.json", runs / "same.json", *LIMITS) == 0
+    output = capsys.readouterr().out
+    assert "No significant difference at p90." in output
+    assert "of the change is in" not in output
+    assert output.count("passed") == 2
 
 
 def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal(
@@ -99,14 +103,6 @@ def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal
     assert "No significant difference at p50, but over the limit: queue p50 (+9.90 ms)." in (capsys.readouterr().out)
 
 
-def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare(runs / "base.json", runs / "same.json", *LIMITS) == 0
-    output = capsys.readouterr().out
-    assert "No significant difference at p90." in output
-    assert "of the change is in" not in output
-    assert output.count("passed") == 2
-
-
 def test_a_run_compared_with_itself_has_no_difference(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,19 +113,6 @@ def test_a_run_compared_with_itself_has_no_difference(
     found = json.loads(capsys.readouterr().out)
     assert {each["difference_seconds"] for each in found["latency"]} == {0}
     assert {each["own"]["difference_seconds"] for each in found["stages"]} == {0}
-
-
-def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = tmp_path / "saved.json"
-    with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
-        import_file(runs / "base.json", store, TimeWindow(0, 2**40))
-        save_run(store, saved, Run(["serve"], datetime.now(UTC), datetime.now(UTC), 0))
-
-    assert compare(runs / "base.json", saved, "--json", "-") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["a"]["requests"], found["b"]["requests"]) == (500, 500)
-    assert {each["difference_seconds"] for each in found["latency"]} == {0}
-    assert {each["a_seconds"] - each["b_seconds"] for each in found["stages"]} == {0}
 
 
 def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,11 +207,7 @@ def test_markdown_and_junit_equal_the_terminal_output(
     assert "B is slower at p90" in capsys.readouterr().out
 
     suite = ET.parse(junit).getroot()  # noqa: S314 - our own
-    assert {key: suite.get(key) for key in ("tests", "failures", "errors")} == {
-        "tests": "3",
-        "failures": "1",
-        "errors": "1",
-    }
+    assert [suite.get(key) for key in ("tests", "failures", "errors")] == ["3", "1", "1"]
     cases = {case.get("name"): [each.tag for each in case] for case in suite.iter("testcase")}
     assert cases == {"p90:+10%": ["failure"], "p90:+900%": [], "p99.9:+1ms": ["error"]}
 
@@ -246,31 +225,20 @@ def test_a_terminal_of_80_columns_shows_every_number(
     assert output.count("Queue") == 3
 
 
-def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compare(runs / "base.json", runs / "slow.json", "--markdown", "-")
-
-    assert capsys.readouterr().out.startswith("### B is slower")
-
-
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         ((), "give two files"),
         (("base.json",), "give two files"),
-        (("base.json", "slow.json", "same.json"), "give two files"),
         (("base.json", "slow.json", "--versions", "1", "2"), "give two files"),
         (("base.json", "missing.json"), "missing.json: cannot be read"),
         (("base.json", "slow.json", "--fail-on", "p99"), "--fail-on 'p99'"),
         (("base.json", "slow.json", "--fail-on", ""), "--fail-on '': it is empty"),
-        (("base.json", "slow.json", "--fail-on", " , "), "--fail-on ' , ': it is empty"),
         (("base.json", "slow.json", "--percentile", "99"), "--percentile: '99' is not a percentile"),
-        (("base.json", "slow.json", "--percentile", "stage:queue"), "--percentile: 'stage:queue' is not a percentile"),
-        (("base.json", "slow.json", "--percentile", ""), "--percentile: '' is not a percentile"),
         (("base.json", "slow.json", "--service", "other"), "has no service 'other'; known services: shop"),
         (("base.json", "slow.json", "--environment", "prod"), "--environment applies to stores"),
         (("base.json", "slow.json", "--json", "nowhere/x.json"), "--json nowhere/x.json cannot be written"),
         (("--versions", "1", "2", "--database", "sqlite:///none.db"), "there is no store"),
-        (("--windows", "now", "then", "--database", "sqlite:///none.db"), "there is no store"),
     ],
 )
 def test_wrong_usage_is_explained_and_exits_with_2(
@@ -292,17 +260,7 @@ def test_ctrl_c_exits_with_130(runs: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "interrupted; nothing was compared" in capsys.readouterr().err
 
 
-def test_a_file_without_requests_exits_with_3(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty = tmp_path / "empty.json"
-    empty.write_text('{"resourceMetrics": [], "resourceSpans": []}')
-
-    assert compare(runs / "base.json", empty, *LIMITS) == 3
-    assert "nothing to compare" in capsys.readouterr().err
-
-
-def test_several_services_need_the_service_option(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_several_services_and_of_none(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = tmp_path / "both.json"
     lines = [run_file(tmp_path / "x", service=service, seed=9).read_text() for service in ("shop", "search")]
     both.write_text("\n".join(lines))
@@ -311,6 +269,10 @@ def test_several_services_need_the_service_option(
     assert "has several services (shop, search); choose one with --service" in capsys.readouterr().err
     assert compare(runs / "base.json", both, "--service", "shop") == 0
     assert compare(runs / "base.json", run_file(tmp_path / "y", service="shop-pr", seed=8)) == 0
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"resourceMetrics": [], "resourceSpans": []}')
+    assert compare(runs / "base.json", empty) == 3
+    assert "contains no request: nothing to compare" in capsys.readouterr().err
 
 
 def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 500, seed: int = 1) -> Path:

@@ -184,13 +184,6 @@ def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callabl
     assert "/items/{id}  abababab" in line(lines, "The slowest")
 
 
-def test_a_run_without_requests_is_explained(summary_lines: Callable[[], list[str]]) -> None:
-    text = "\n".join(summary_lines())
-
-    assert "No request was recorded in 1 m 15 s" in text
-    assert 'with stagelens.request("name")' in text
-
-
 def test_a_page_of_several_services_has_a_section_for_each(store: Store, tmp_path: Path) -> None:
     services = [Series(f"service-{number}", route="/x") for number in range(2)]
     for service in services:

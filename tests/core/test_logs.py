@@ -102,33 +102,28 @@ def test_no_secret_is_written(form: str) -> None:
         "STAGELENS_DATABASE": database,
         "STAGELENS_COLLECTOR_TOKEN": "token-of-the-collector",
         "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/T0/B0/x1y2z3",
+        "STAGELENS_DASHBOARD_TOKEN": "-----BEGIN KEY-----\nbm90aGluZw\n-----END KEY-----",
         "STAGELENS_DASHBOARD_TOKEN_FILE": "/run/secrets/dashboard",
     }
     stream = logged(env)
     trouble = ConnectionError(database)
     LOG.error("p@ssw0rd/1 at %s", database, extra={"sent": env["SLACK_WEBHOOK_URL"]}, exc_info=trouble)
     LOG.error("clickhousedb://u:never-configured@host/db %s", env["STAGELENS_COLLECTOR_TOKEN"])
+    LOG.error("no key: %s", env["STAGELENS_DASHBOARD_TOKEN"])
     LOG.error("%s cannot be read", env["STAGELENS_DASHBOARD_TOKEN_FILE"])
     text = stream.getvalue()
 
-    for secret in ("ssw0rd", "token-of-the-collector", "x1y2z3", "never-configured"):
+    for secret in ("ssw0rd", "token-of-the-collector", "x1y2z3", "never-configured", "bm90aGluZw"):
         assert secret not in text
     assert "postgresql://stagelens:…@db/stagelens" in text
     assert "/run/secrets/dashboard cannot be read" in text
 
 
-@pytest.mark.parametrize(
-    ("env", "error"),
-    [
-        ({"STAGELENS_LOG_LEVEL": "loud"}, "STAGELENS_LOG_LEVEL is 'loud'; write one of debug, info, warning, error"),
-        ({"STAGELENS_LOG_FORMAT": "xml"}, "STAGELENS_LOG_FORMAT is 'xml'; write one of text, json"),
-    ],
-)
-def test_an_invalid_setting_names_the_allowed_values(env: dict[str, str], error: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        logs.configure_logging(env)
-
-    assert str(raised.value) == error
+def test_an_invalid_setting_names_the_allowed_values() -> None:
+    with pytest.raises(ConfigError, match="STAGELENS_LOG_LEVEL is 'loud'; write one of debug, info, warning, error"):
+        logs.configure_logging({"STAGELENS_LOG_LEVEL": "loud"})
+    with pytest.raises(ConfigError, match="STAGELENS_LOG_FORMAT is 'xml'; write one of text, json"):
+        logs.configure_logging({"STAGELENS_LOG_FORMAT": "xml"})
 
 
 def test_startup_messages_are_json_in_json_format(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,12 +173,3 @@ def test_a_fatal_error_is_json(tmp_path: Path) -> None:
     assert json.loads(line)["level"] == "error"
     assert "the server cannot be reached" in json.loads(line)["message"]
     assert "never-to-be-seen" not in line
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_secret_of_several_lines_is_hidden(form: str) -> None:
-    key = "-----BEGIN KEY-----\nbm90aGluZw\nc2VjcmV0\n-----END KEY-----"
-    stream = logged({"STAGELENS_LOG_FORMAT": form, "STAGELENS_COLLECTOR_TOKEN": key})
-    LOG.error("no key: %s", key)
-
-    assert "bm90aGluZw" not in stream.getvalue()

@@ -18,6 +18,8 @@ from tests.support.process_output import Printing
 pytestmark = pytest.mark.stacks
 
 ROOT = Path(__file__).parent.parent.parent
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
