@@ -7,23 +7,21 @@ the load that its capacity is estimated from, `fraud` is healthy. Every run writ
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from sqlalchemy import Connection
 
+from examples import synthetic
+from examples.synthetic import Service, Shape, Stream
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Burn, Finding, Trend
 from stagelens.alerts.delivery.outbox import DeliveryWorker
@@ -61,7 +59,6 @@ from tests.alerts.receiver import Moods
 from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
 from tests.alerts.vendors import PagerDutyService
 
-ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 20, 14, 30, 3, tzinfo=UTC)
 RELEASED = datetime(2026, 11, 20, 14, 2, tzinfo=UTC)
 ACKNOWLEDGED = datetime(2026, 11, 20, 14, 11, 20, tzinfo=UTC)
@@ -104,90 +101,75 @@ _SECRETS = {"SLACK_BOT_TOKEN": TOKEN, "SLACK_SIGNING_SECRET": "s", "PAGERDUTY_RO
 RUN = Run(["uvicorn", "serve:app"], NOW - timedelta(seconds=96), NOW, 0)
 
 
-@cache
-def traffic() -> ModuleType:
-    found = sys.modules.get("synthetic_traffic")
-    if found is None:
-        spec = importlib.util.spec_from_file_location("synthetic_traffic", ROOT / "examples" / "synthetic.py")
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules["synthetic_traffic"] = found
-        spec.loader.exec_module(found)
-    return found
-
-
-@cache
-def services() -> Sequence[Any]:
-    shape, service = traffic().Shape, traffic().Service
-    return (
-        service(
-            "checkout",
-            "risk-ranker",
-            40.0,
-            ("/v1/quote", "/v1/order"),
-            {
-                "preprocess": shape(9, 0.25),
-                "forward": shape(18, 0.16),
-                "postprocess": shape(1.8, 0.3),
-                "dependency": shape(6, 0.4),
-                "serialize": shape(1.1, 0.4),
-                "network": shape(2.2, 0.6),
-                "queue": shape(2.5, 0.7, 0.02, 8),
-                "overhead": shape(0.7, 0.3),
-            },
-            {"preprocess": shape(9.5, 0.25, 0.16, 14.5)},
-            error_share=0.0003,
-            code={"preprocess": _CODE},
-        ),
-        service(
-            "chat",
-            "llama-3.1-8b",
-            4.0,
-            ("/v1/chat/completions",),
-            {
-                "prefill": shape(85, 0.5),
-                "decode": shape(900, 0.6),
-                "tokenize": shape(3, 0.3),
-                "serialize": shape(1.5, 0.3),
-                "network": shape(6, 0.8),
-                "queue": shape(30, 1.0, 0.03, 8),
-                "overhead": shape(2, 0.4),
-            },
-            error_share=0.004,
-            stream=traffic().Stream(),
-        ),
-        service(
-            "search",
-            "e5-large",
-            30.0,
-            ("/embed",),
-            {
-                "forward": shape(38, 0.12),
-                "h2d": shape(2, 0.12),
-                "tokenize": shape(4, 0.12),
-                "serialize": shape(1.5, 0.12),
-                "queue": shape(9, 0.1),
-                "overhead": shape(1, 0.12),
-            },
-            error_share=0.0004,
-        ),
-        service(
-            "fraud",
-            "xgb-fraud",
-            20.0,
-            ("/score", "/batch"),
-            {
-                "forward": shape(2.1, 0.2),
-                "dependency": shape(6, 0.4, 0.005, 5),
-                "preprocess": shape(0.8, 0.3),
-                "serialize": shape(0.4, 0.3),
-                "network": shape(0.9, 0.6),
-                "overhead": shape(0.3, 0.3),
-            },
-            error_share=0.0008,
-        ),
-    )
+# Version 2 of `checkout` has a slow preprocess.
+SERVICES = (
+    Service(
+        "checkout",
+        "risk-ranker",
+        40.0,
+        ("/v1/quote", "/v1/order"),
+        {
+            "preprocess": Shape(9, 0.25),
+            "forward": Shape(18, 0.16),
+            "postprocess": Shape(1.8, 0.3),
+            "dependency": Shape(6, 0.4),
+            "serialize": Shape(1.1, 0.4),
+            "network": Shape(2.2, 0.6),
+            "queue": Shape(2.5, 0.7, 0.02, 8),
+            "overhead": Shape(0.7, 0.3),
+        },
+        {"preprocess": Shape(9.5, 0.25, 0.16, 14.5)},
+        error_share=0.0003,
+        code={"preprocess": _CODE},
+    ),
+    Service(
+        "chat",
+        "llama-3.1-8b",
+        4.0,
+        ("/v1/chat/completions",),
+        {
+            "prefill": Shape(85, 0.5),
+            "decode": Shape(900, 0.6),
+            "tokenize": Shape(3, 0.3),
+            "serialize": Shape(1.5, 0.3),
+            "network": Shape(6, 0.8),
+            "queue": Shape(30, 1.0, 0.03, 8),
+            "overhead": Shape(2, 0.4),
+        },
+        error_share=0.004,
+        stream=Stream(),
+    ),
+    Service(
+        "search",
+        "e5-large",
+        30.0,
+        ("/embed",),
+        {
+            "forward": Shape(38, 0.12),
+            "h2d": Shape(2, 0.12),
+            "tokenize": Shape(4, 0.12),
+            "serialize": Shape(1.5, 0.12),
+            "queue": Shape(9, 0.1),
+            "overhead": Shape(1, 0.12),
+        },
+        error_share=0.0004,
+    ),
+    Service(
+        "fraud",
+        "xgb-fraud",
+        20.0,
+        ("/score", "/batch"),
+        {
+            "forward": Shape(2.1, 0.2),
+            "dependency": Shape(6, 0.4, 0.005, 5),
+            "preprocess": Shape(0.8, 0.3),
+            "serialize": Shape(0.4, 0.3),
+            "network": Shape(0.9, 0.6),
+            "overhead": Shape(0.3, 0.3),
+        },
+        error_share=0.0008,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -263,7 +245,7 @@ def _fill(store: Store) -> None:
     end = int(NOW.timestamp()) // 30 * 30
     waiting: list[Batch] = []
     for at, seconds in _buckets(end):
-        waiting += [_batch(each, at, seconds) for each in services()]
+        waiting += [_batch(each, at, seconds) for each in SERVICES]
         if seconds < _LONG:
             waiting.append(_machines(at))
         if len(waiting) >= 200:
@@ -288,7 +270,7 @@ def _buckets(end: int) -> Iterator[tuple[int, int]]:
     yield from ((at, 30) for at in range(last, end, 30))
 
 
-def _version(service: Any, at: int) -> str:
+def _version(service: Service, at: int) -> str:
     if service.name == "checkout":
         return "2.0.0" if at >= RELEASED.timestamp() else "1.9.0"
     if service.name == "fraud":
@@ -296,7 +278,7 @@ def _version(service: Any, at: int) -> str:
     return {"chat": "0.9.2", "search": "1.15.0"}[service.name]
 
 
-def _batch(service: Any, at: int, seconds: int) -> Batch:
+def _batch(service: Service, at: int, seconds: int) -> Batch:
     random = np.random.default_rng([at, *service.name.encode()])
     total = int(random.poisson(_rate(service, at) * seconds))
     # The first notification is about slow requests alone.
@@ -307,7 +289,7 @@ def _batch(service: Any, at: int, seconds: int) -> Batch:
     shapes = {**service.stages, **changed}
     if service.name == "search":
         rho = _rate(service, at) / 62
-        shapes["queue"] = traffic().Shape(2 + 14 * rho / (1 - rho), 0.35)
+        shapes["queue"] = Shape(2 + 14 * rho / (1 - rho), 0.35)
     points: list[Point] = []
     kept: list[RetainedTrace] = []
     for place, route in enumerate(service.routes):
@@ -317,14 +299,14 @@ def _batch(service: Any, at: int, seconds: int) -> Batch:
                 continue
             series = Series(service.name, version, "prod", service.model, "1", route, "cuda:0", status)
             factor = -(-mine // _MOST_DRAWN)
-            requests = traffic().draw(shapes, max(mine // factor, 1), random)
-            made = list(traffic().points(series, at, requests))
-            with mock.patch.object(traffic(), "BUCKET_SECONDS", seconds):
+            requests = synthetic.draw(shapes, max(mine // factor, 1), random)
+            made = list(synthetic.points(series, at, requests))
+            with mock.patch.object(synthetic, "BUCKET_SECONDS", seconds):
                 if service.stream:
-                    made += map(_chunked, traffic().stream_points(series, at, requests, service.stream, random))
+                    made += map(_chunked, synthetic.stream_points(series, at, requests, service.stream, random))
                 if detailed:
-                    made += traffic().profile_points(series, at, requests, service.code)
-                    kept += traffic().kept(series, at, requests, random)
+                    made += synthetic.profile_points(series, at, requests, service.code)
+                    kept += synthetic.kept(series, at, requests, random)
             points += [replace(each, histogram=_times(each.histogram, factor)) for each in made]
     if service.name == "search":
         series = Series("search", version, "prod", service.model, "1", "/embed", "cuda:0", STATUS_OK)
@@ -337,7 +319,7 @@ def _chunked(found: Point) -> Point:
     return replace(found, stage=names.BY_FIRST_CHUNK) if found.stage == names.BY_GENERATE else found
 
 
-def _rate(service: Any, at: int) -> float:
+def _rate(service: Service, at: int) -> float:
     if service.name == "search":
         return 16.0 + 30.0 * (0.5 - 0.5 * float(np.cos((at - 1000) / 10_800 * 2 * np.pi)))
     return float(service.rate)
@@ -431,10 +413,9 @@ def _cold_starts(end: int) -> Batch:
             at = after + NS // 10
     at = (released + 10) // 10 * 10
     series = Series("checkout", "2.0.0", "prod", "risk-ranker", "1", "/v1/order", "cuda:0", STATUS_OK, "1")
-    shape = traffic().Shape
-    requests = traffic().draw({"load": shape(900, 0.3), "forward": shape(20, 0.2)}, 6, np.random.default_rng(3))
+    requests = synthetic.draw({"load": Shape(900, 0.3), "forward": Shape(20, 0.2)}, 6, np.random.default_rng(3))
     del end
-    points = list(traffic().points(series, at, requests))
+    points = list(synthetic.points(series, at, requests))
     return Batch("cold starts", points, [_slow_request()], 0, _REPLICAS[0], loads=loads)
 
 
@@ -448,7 +429,7 @@ def _load(name: str, version: str, phase: str, started: int, ended: int) -> Stor
 def _machines(at: int) -> Batch:
     random = np.random.default_rng([at, 5])
     points: list[Point] = []
-    by_name = {each.name: each for each in services()}
+    by_name = {each.name: each for each in SERVICES}
     rho = _rate(by_name["search"], at) / 62
     for each in range(4):
         points += _gpu(
@@ -663,29 +644,28 @@ def _notify(store: Store, definitions: Definitions, slack: SlackWorkspace, pager
 
 @contextmanager
 def single_run(folder: Path) -> Generator[Store]:
-    shape = traffic().Shape
     usual = {
-        "preprocess": shape(0.38, 0.15),
-        "forward": shape(0.25, 0.3),
-        "serialize": shape(0.016, 0.3),
-        "network": shape(0.15, 0.35),
-        "queue": shape(0.14, 0.5),
-        "overhead": shape(0.14, 0.2),
+        "preprocess": Shape(0.38, 0.15),
+        "forward": Shape(0.25, 0.3),
+        "serialize": Shape(0.016, 0.3),
+        "network": Shape(0.15, 0.35),
+        "queue": Shape(0.14, 0.5),
+        "overhead": Shape(0.14, 0.2),
     }
-    large = {**usual, "preprocess": shape(18.2, 0.16), "forward": shape(1.6, 0.5)}
+    large = {**usual, "preprocess": Shape(18.2, 0.16), "forward": Shape(1.6, 0.5)}
     store = Store.open(f"sqlite:///{folder / 'run.db'}", clock=NOW.timestamp)
     series = Series("pictures", "", "", "Sequential", "", "/pictures/{number}", "cpu", STATUS_OK)
     end = int(NOW.timestamp()) // 10 * 10
     made: list[Batch] = []
     for at in range(end - 110, end - 10, 10):
         random = np.random.default_rng(at)
-        some, few = traffic().draw(usual, 142, random), traffic().draw(large, 8, random)
-        requests = traffic().Requests(some.stages, np.concatenate([some.spent, few.spent]))
+        some, few = synthetic.draw(usual, 142, random), synthetic.draw(large, 8, random)
+        requests = synthetic.Requests(some.stages, np.concatenate([some.spent, few.spent]))
         kept = [
             replace(each, attributes={"http.request.method": "GET"})
-            for each in traffic().kept(series, at, requests, random)
+            for each in synthetic.kept(series, at, requests, random)
         ]
-        made.append(Batch(f"run:{at}", list(traffic().points(series, at, requests)), kept, 0, "pictures-1"))
+        made.append(Batch(f"run:{at}", list(synthetic.points(series, at, requests)), kept, 0, "pictures-1"))
     store.write(made)
     store.maintain()
     try:
