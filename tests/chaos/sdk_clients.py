@@ -40,33 +40,6 @@ _DELTA: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.
 _EXPONENTIAL: dict[type, Any] = {Histogram: ExponentialBucketHistogramAggregation(max_scale=5)}
 
 
-def metrics_over_http(address: str) -> MetricExporter:
-    return http_metrics.OTLPMetricExporter(
-        f"{address}/v1/metrics",
-        timeout=_TIMEOUT_SECONDS,
-        preferred_temporality=_DELTA,
-        preferred_aggregation=_EXPONENTIAL,
-    )
-
-
-def metrics_over_grpc(address: str) -> MetricExporter:
-    return grpc_metrics.OTLPMetricExporter(
-        address,
-        insecure=True,
-        timeout=_TIMEOUT_SECONDS,
-        preferred_temporality=_DELTA,
-        preferred_aggregation=_EXPONENTIAL,
-    )
-
-
-def spans_over_http(address: str) -> SpanExporter:
-    return http_spans.OTLPSpanExporter(f"{address}/v1/traces", timeout=_TIMEOUT_SECONDS)
-
-
-def spans_over_grpc(address: str) -> SpanExporter:
-    return grpc_spans.OTLPSpanExporter(address, insecure=True, timeout=_TIMEOUT_SECONDS)
-
-
 class _Persistent(MetricExporter):
     def __init__(self, work: Work, inner: MetricExporter) -> None:
         super().__init__(_DELTA, _EXPONENTIAL)
@@ -135,3 +108,20 @@ def _trace_one(work: Work, tracer: tracing.Tracer) -> None:
 
 def _send(work: Work, exporter: SpanExporter, spans: Sequence[ReadableSpan]) -> None:
     _until(work, lambda: exporter.export(spans) is SpanExportResult.SUCCESS)
+
+
+def send(kind: str, work: Work, address: str) -> None:
+    metrics: dict[str, Any] = {
+        "timeout": _TIMEOUT_SECONDS,
+        "preferred_temporality": _DELTA,
+        "preferred_aggregation": _EXPONENTIAL,
+    }
+    match kind:
+        case "sdk":
+            measure(work, http_metrics.OTLPMetricExporter(f"{address}/v1/metrics", **metrics))
+        case "grpc":
+            measure(work, grpc_metrics.OTLPMetricExporter(address, insecure=True, **metrics))
+        case "spans":
+            trace(work, http_spans.OTLPSpanExporter(f"{address}/v1/traces", timeout=_TIMEOUT_SECONDS))
+        case _:
+            trace(work, grpc_spans.OTLPSpanExporter(address, insecure=True, timeout=_TIMEOUT_SECONDS))

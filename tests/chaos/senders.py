@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from tests.chaos.audit import Totals
@@ -83,28 +84,10 @@ def _record(stages_us: dict[str, int], route: str) -> None:
     recorder.finish(marks, start, end, route=route)
 
 
-def sdk(work: Work, address: str) -> None:
+def sdk(kind: str, work: Work, address: str) -> None:
     from tests.chaos import sdk_clients  # noqa: PLC0415
 
-    sdk_clients.measure(work, sdk_clients.metrics_over_http(address))
-
-
-def grpc(work: Work, address: str) -> None:
-    from tests.chaos import sdk_clients  # noqa: PLC0415
-
-    sdk_clients.measure(work, sdk_clients.metrics_over_grpc(address))
-
-
-def spans(work: Work, address: str) -> None:
-    from tests.chaos import sdk_clients  # noqa: PLC0415
-
-    sdk_clients.trace(work, sdk_clients.spans_over_http(address))
-
-
-def grpc_spans(work: Work, address: str) -> None:
-    from tests.chaos import sdk_clients  # noqa: PLC0415
-
-    sdk_clients.trace(work, sdk_clients.spans_over_grpc(address))
+    sdk_clients.send(kind, work, address)
 
 
 def raw(work: Work, address: str) -> None:
@@ -143,7 +126,9 @@ def raw(work: Work, address: str) -> None:
 
 
 KINDS: dict[str, Callable[[Work, str], None]] = {
-    found.__name__: found for found in (agent, sdk, grpc, spans, grpc_spans, raw)
+    "agent": agent,
+    "raw": raw,
+    **{kind: partial(sdk, kind) for kind in ("sdk", "grpc", "spans", "grpc_spans")},
 }
 
 
