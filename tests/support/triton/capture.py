@@ -32,10 +32,10 @@ def main() -> None:
     CAPTURES.mkdir(exist_ok=True)
     with TraceSink() as sink, TritonServer(sink.url) as server:
         for number, (name, call) in enumerate(KINDS.items(), 1):
-            sink.bodies.clear()
+            sink.clear()
             call(server, {"traceparent": f"00-{number:032x}-{PARENT}-01"})
             time.sleep(QUIET_SECONDS)
-            exported = {"resourceSpans": [each for body in sink.bodies for each in body["resourceSpans"]]}
+            exported = {"resourceSpans": [each for body in sink.bodies() for each in body["resourceSpans"]]}
             (CAPTURES / f"{name}.json").write_text(json.dumps(exported, indent=1) + "\n")
 
 

@@ -11,15 +11,14 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.support.http_server import http_server
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
@@ -137,31 +136,27 @@ class TritonServer:
 
 
 class TraceSink:
+    """Context manager that records the OTLP/JSON of the server unchanged."""
+
     def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        sink = self
+        self._serving = http_server(lambda _: (200, {"Content-Type": "application/json"}, b"{}"), protocol="HTTP/1.0")
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                sink.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
+    def __enter__(self) -> Self:
+        self._server = self._serving.__enter__()
+        self.url = f"{self._server.url}/v1/traces"
+        return self
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-                """Log nothing."""
+    def __exit__(self, *_: object) -> None:
+        self._serving.__exit__(None, None, None)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(request.body) for request in list(self._server.requests)]
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+    def clear(self) -> None:
+        self._server.requests.clear()
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        for body in list(self.bodies):
+        for body in self.bodies():
             for resource in body["resourceSpans"]:
                 for scope in resource["scopeSpans"]:
                     yield from scope["spans"]
@@ -177,15 +172,6 @@ class TraceSink:
             if len(spans) >= count or time.monotonic() > deadline:
                 return spans
             time.sleep(0.02)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def is_installed() -> bool:
