@@ -8,7 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +20,10 @@ import psycopg
 from stagelens.store.engines import database
 
 _USER = "stagelens"
+# Its databases would fill the memory that other tests work in.
+_ON_DISK = Path("/var/tmp")  # noqa: S108 - the folder in it is its own
+# It does not wait for the disk; vacuuming would take locks, and change sizes, at a moment of its own.
+_UNSAFE = ("fsync=off", "full_page_writes=off", "autovacuum=off", "max_connections=1000")
 
 
 def find_programs() -> Path | None:
@@ -33,6 +37,7 @@ class Server:
     programs: Path
     folder: Path
     owner: dict[str, Any]
+    settings: Sequence[str] = _UNSAFE
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def url(self, database: str) -> str:
@@ -62,8 +67,8 @@ class Server:
         return "migrated"
 
     def start(self) -> None:
-        # Vacuuming would take locks, and change sizes, at a moment of its own.
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c full_page_writes=off -c autovacuum=off -c max_connections=1000"
+        settings = ("listen_addresses=", f"unix_socket_directories={self.folder}", *self.settings)
+        options = " ".join(f"-c {setting}" for setting in settings)
         self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
 
     def stop(self) -> None:
@@ -75,16 +80,15 @@ class Server:
 
 
 @contextmanager
-def postgresql(programs: Path) -> Generator[Server]:
-    # On disk, which it does not wait for: its databases would fill the memory that other tests work in.
-    folder = Path(tempfile.mkdtemp(prefix="stagelens-pg", dir="/var/tmp"))
+def postgresql(programs: Path, settings: Sequence[str] = _UNSAFE, parent: Path = _ON_DISK) -> Generator[Server]:
+    folder = Path(tempfile.mkdtemp(prefix="stagelens-pg", dir=parent))
     owner: dict[str, Any] = {}
     if os.geteuid() == 0:
         # The user of Debian's package.
         owner = {"user": "postgres", "group": "postgres", "extra_groups": []}
         entry = pwd.getpwnam("postgres")
         os.chown(folder, entry.pw_uid, entry.pw_gid)
-    server = Server(programs, folder, owner)
+    server = Server(programs, folder, owner, settings)
     server.run("initdb", "--username", _USER, "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
     server.start()
     try:
