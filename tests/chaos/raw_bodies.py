@@ -8,11 +8,12 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stagelens.core import names
 from stagelens.core.request_histograms import RequestHistograms
+from tests.collector.traces.otlp import attributes
 from tests.support.otlp_bodies import AGENT_HEADERS, agent_body
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def bodies(work: Work) -> Iterator[Body]:
 
 def _trace(service: str, rng: random.Random) -> Body:
     now = time.time_ns()
-    attributes = _attributes(
+    values = attributes(
         {names.RETAINED_BECAUSE: "slow", names.STATUS: names.STATUS_OK, f"{names.STAGE_SELF_PREFIX}forward": 10**9}
     )
     span = {
@@ -77,16 +78,9 @@ def _trace(service: str, rng: random.Random) -> Body:
         "kind": 2,
         "startTimeUnixNano": str(now - 10**9),
         "endTimeUnixNano": str(now),
-        "attributes": attributes,
+        "attributes": values,
     }
     scope = {"scope": {"name": names.SCOPE}, "spans": [span]}
-    resource = {"attributes": _attributes({names.SERVICE_NAME: service})}
+    resource = {"attributes": attributes({names.SERVICE_NAME: service})}
     export = {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
     return Body("/v1/traces", json.dumps(export).encode(), {"Content-Type": "application/json"})
-
-
-def _attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
-    return [
-        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in values.items()
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import random
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from google.protobuf.message import Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.collector.traces.otlp import as_protobuf
 from tests.fuzz import valid
 
 Signal = Literal["metrics", "traces"]
@@ -44,19 +44,7 @@ def messages(signal: Signal) -> Sequence[Message]:
         wholes = [_of_metrics([metric]) for metric in valid.METRICS] + [_of_metrics(valid.METRICS)]
         return [ParseDict(whole, ExportMetricsServiceRequest()) for whole in wholes]
     wholes = [_of_spans([scope]) for scope in valid.SPANS] + [_of_spans(list(valid.SPANS))]
-    return [ParseDict(_in_base64(whole), ExportTraceServiceRequest()) for whole in wholes]
-
-
-def _in_base64(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_in_base64(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    ids = ("traceId", "spanId", "parentSpanId")
-    return {
-        key: base64.b64encode(bytes.fromhex(item)).decode() if key in ids else _in_base64(item)
-        for key, item in node.items()
-    }
+    return [ExportTraceServiceRequest.FromString(as_protobuf(whole)) for whole in wholes]
 
 
 def deflated(encoding: str, rng: random.Random) -> bytes:

@@ -6,20 +6,10 @@ import time
 from typing import Any
 
 from stagelens.core import names
+from tests.collector.traces.otlp import attributes
 
 NOW = time.time_ns()
 SECOND = 10**9
-
-
-def attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in values.items()]
-
-
-def _value(value: Any) -> dict[str, Any]:
-    if isinstance(value, list):
-        return {"arrayValue": {"values": [_value(item) for item in value]}}
-    kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
-    return {kinds[type(value)]: str(value) if type(value) is int else value}
 
 
 RESOURCE = attributes(
@@ -61,11 +51,10 @@ METRICS: list[dict[str, Any]] = [
 
 
 def span(number: int, name: str, kind: int, values: dict[str, Any], **more: Any) -> dict[str, Any]:
-    parent = {"parentSpanId": f"{number - 1:016x}"} if number > 1 else {}
     return {
         "traceId": "ab" * 16,
         "spanId": f"{number:016x}",
-        **parent,
+        "parentSpanId": f"{number - 1:016x}" if number > 1 else "",
         "name": name,
         "kind": kind,
         "startTimeUnixNano": str(NOW - SECOND + number * 10**7),
