@@ -1,9 +1,10 @@
-"""Write the generated pages: `docs/libraries/`, `python-api.md`, `compatibility.md`, and parts of other pages.
+"""Write the pages of the libraries, and the generated regions of the other pages.
 
     python docs/generate.py    (or: make docs)
 
-The texts come from docstrings and declarations. A file between `<!-- file: PATH -->` and `<!-- end of file -->` is copied
-unchanged. tests/test_docs.py fails if a page is not current.
+A region lies between `<!-- NAME: ARGUMENT (…) -->`, where the argument and the remark may be missing, and `<!-- end of NAME -->`.
+`_REGIONS` has the function that writes it, from docstrings, declarations and files. tests/test_docs.py fails if a page is not
+current.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ SETTINGS = {
         *schema.LOGS,
     ),
 }
-_TABLE = re.compile(r"(<!-- settings: (\w+) .*?-->\n).*?(<!-- end of settings -->)", re.DOTALL)
-_DIALECTS = re.compile(r"(<!-- dialects .*?-->\n).*?(<!-- end of dialects -->)", re.DOTALL)
+_REGION = re.compile(r"(<!-- (\w+)(?:: (\S+))?[^\n]*-->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 # Names of facts that are not clear by themselves.
 _ATTRIBUTES = {
     "batch": "batch size",
@@ -54,7 +54,6 @@ _ATTRIBUTES = {
     "tokens_in": "input tokens",
     "tokens_out": "output tokens",
 }
-_FILE = re.compile(r"(<!-- file: (\S+) -->\n).*?(<!-- end of file -->)", re.DOTALL)
 # Language of a code block by the name of its file; `text` for others.
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", "Dockerfile": "dockerfile"}
 _UNITS = {server_reports.S: "s", server_reports.MS: "ms", server_reports.NS: "ns"}
@@ -64,34 +63,38 @@ NOTE = "<!-- docs/generate.py -->"
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by its path below `docs/`."""
+    libraries = {f"libraries/{module}.md": "\n".join(_page(cls)) + "\n" for module, cls in _classes()}
+    others = {path.relative_to(HERE).as_posix(): path.read_text() for path in sorted(HERE.rglob("*.md"))}
+    filled = {path: _REGION.sub(_filled, text) for path, text in others.items() if _REGION.search(text)}
+    return filled | libraries
+
+
+def _filled(region: re.Match[str]) -> str:
+    write = _REGIONS.get(region[2])
+    if write is None:
+        return region[0]
+    # A file is one block; tables stand alone.
+    margin = "" if region[2] == "file" else "\n"
+    return "\n".join((f"{region[1]}{margin}".removesuffix("\n"), *write(region[3] or ""), f"{margin}{region[4]}"))
+
+
+def _table(head: str, rows: Iterable[str]) -> Iterator[str]:
+    yield from (head, "|---" * (head.count("|") - 1) + "|", *rows)
+
+
+def _classes() -> list[tuple[str, type[Instrumentor]]]:
     classes = {_page_name(library): library.load() for library in LIBRARIES}
-    known = sorted(classes.items(), key=lambda item: item[1].title.lower())
-    texts = {f"libraries/{module}.md": "\n".join(_page(cls)) + "\n" for module, cls in known}
-    return {
-        **{f"start/{path.name}": embed_files(path.read_text()) for path in sorted((HERE / "start").glob("*.md"))},
-        "configuration.md": _TABLE.sub(_filled, (HERE / "configuration.md").read_text()),
-        "reported.md": _DIALECTS.sub(_spoken, (HERE / "reported.md").read_text()),
-        "libraries/README.md": "\n".join(_index(known)) + "\n",
-        **texts,
-        **_reference_pages(known),
-    }
+    return sorted(classes.items(), key=lambda item: item[1].title.lower())
 
 
-def embed_files(text: str) -> str:
-    """Return a page with the current content of each file that it shows."""
-    return _FILE.sub(_file, text)
-
-
-def _file(place: re.Match[str]) -> str:
-    path = HERE.parent / place[2]
+def _file(name: str) -> Iterator[str]:
+    path = ROOT / name
     language = _LANGUAGES.get(path.suffix or path.name, "text")
-    return f"{place[1]}```{language}\n{path.read_text()}```\n{place[3]}"
+    yield f"```{language}\n{path.read_text()}```"
 
 
-def _filled(table: re.Match[str]) -> str:
-    """Return the table between two marks of a page, made anew."""
-    rows = (_setting(setting) for setting in SETTINGS[table[2]])
-    return "\n".join((table[1], "| variable | option | default | meaning |", "|---|---|---|---|", *rows, "", table[3]))
+def _settings(part: str) -> Iterator[str]:
+    return _table("| variable | option | default | meaning |", map(_setting, SETTINGS[part]))
 
 
 def _setting(setting: Setting) -> str:
@@ -101,12 +104,9 @@ def _setting(setting: Setting) -> str:
     return f"| {variables} | {option} | {default} | {setting.meaning} |"
 
 
-def _spoken(table: re.Match[str]) -> str:
-    """Return the table of what servers say of themselves, made anew."""
-    rows = map(_dialect, (*server_reports.HEADERS, *server_reports.BODIES))
-    return "\n".join(
-        (table[1], "| server | dialect | place | field (unit): its stage |", "|---|---|---|---|", *rows, "", table[2])
-    )
+def _dialects(_: str) -> Iterator[str]:
+    dialects = (*server_reports.HEADERS, *server_reports.BODIES)
+    return _table("| server | dialect | place | field (unit): its stage |", map(_dialect, dialects))
 
 
 def _dialect(dialect: server_reports.ReportDialect) -> str:
@@ -132,32 +132,20 @@ def _field(field: server_reports.Field) -> str:
     return f"`{field.name}` ({_UNITS[field.unit_ns]}): {stage}{brief}"
 
 
-def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
-    yield NOTE
-    yield "# Libraries"
-    yield ""
-    yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
-    yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` at the start of your program. To time other code, add a line such as"
-    yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) lists the tested versions.'
-    yield ""
-    yield "| library | stages |"
-    yield "|---|---|"
-    for module, cls in known:
-        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} |"
-    yield ""
-    yield "## Servers, engines and senders"
-    yield ""
-    yield "Tests run this software without a GPU, measured in its process (*agent*), from its *spans* or *metrics*, or in the *client*."
-    yield ""
-    yield "| software | version | measured by | test |"
-    yield "|---|---|---|---|"
+def _libraries(_: str) -> Iterator[str]:
+    rows = (f"| [{cls.title}]({module}.md) | {_stages(cls)} |" for module, cls in _classes())
+    return _table("| library | stages |", rows)
+
+
+def _software(_: str) -> Iterator[str]:
     stacks: list[dict[str, Any]] = yaml.safe_load((HERE / "libraries" / "stacks.yaml").read_text())
-    for each in stacks:
-        if "test" in each:
-            soak = ", `make soak`" if each.get("soak") else ""
-            yield f"| {each['name']} | {_version(each)} | {each['measured']} | `{each['test']}`{soak} |"
-    yield ""
-    yield f"No test runs {_listed([each['name'] for each in stacks if 'not_run' in each])}."
+    rows = (
+        f"| {each['name']} | {_version(each)} | {each['measured']} | `{each['test']}`{', `make soak`' * ('soak' in each)} |"
+        for each in stacks
+        if "test" in each
+    )
+    yield from _table("| software | version | measured by | test |", rows)
+    yield f"\nNo test runs {_listed([each['name'] for each in stacks if 'not_run' in each])}."
 
 
 def _version(stack: Mapping[str, Any]) -> str:
@@ -194,11 +182,9 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
     yield re.sub(r"\A[^:\n]+: (?=\w)", "Stagelens ", inspect.cleandoc(described.__doc__ or ""))
     if cls.stages:
         yield ""
-        yield "| stage | measured time |"
-        yield "|---|---|"
-        for stage in sorted(cls.stages, key=position):
-            name = "" if label(stage).lower() == stage else f" ({label(stage)})"
-            yield f"| `{stage}`{name} | {cls.stages[stage]} |"
+        yield from _table(
+            "| stage | measured time |", (_stage(cls, stage) for stage in sorted(cls.stages, key=position))
+        )
     if cls.facts:
         yield ""
         yield f"Also recorded: {_listed(cls.facts)}."
@@ -206,8 +192,12 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
         yield ""
         yield "Not timed:"
         yield ""
-        for item in cls.not_timed:
-            yield f"- {item}"
+        yield from (f"- {item}" for item in cls.not_timed)
+
+
+def _stage(cls: type[Instrumentor], stage: str) -> str:
+    name = "" if label(stage).lower() == stage else f" ({label(stage)})"
+    return f"| `{stage}`{name} | {cls.stages[stage]} |"
 
 
 def _stages(cls: type[Instrumentor]) -> str:
@@ -218,38 +208,13 @@ def _listed(words: Sequence[str]) -> str:
     return ", ".join(_ATTRIBUTES.get(word) or word.replace("_", " ") for word in words)
 
 
-def _reference_pages(known: list[tuple[str, type[Instrumentor]]]) -> dict[str, str]:
-    return {
-        "python-api.md": "\n".join(_python_api()) + "\n",
-        "compatibility.md": "\n".join(_compatibility(known)) + "\n",
-        "glossary.md": _STAGES.sub(_stage_table, (HERE / "glossary.md").read_text()),
-    }
-
-
-_STAGES = re.compile(r"(<!-- stages .*?-->\n).*?(<!-- end of stages -->)", re.DOTALL)
-
-
-def _stage_table(table: re.Match[str]) -> str:
+def _stage_table(_: str) -> Iterator[str]:
     rows = (f"| `{each.key}` | {each.label} | {each.meaning} | {'yes' if each.waiting else ''} |" for each in STAGES)
-    return "\n".join((table[1], "| key | stage | meaning | waiting |", "|---|---|---|---|", *rows, "", table[2]))
+    return _table("| key | stage | meaning | waiting |", rows)
 
 
-def _python_api() -> Iterator[str]:
-    yield "<!-- docs/generate.py -->"
-    yield "# Python API"
-    yield ""
-    yield "These functions are the public Python API of the agent. Import them with `import stagelens`."
-    yield "`stagelens run -- …` times [supported libraries](libraries/README.md) automatically, without these functions."
-    yield ""
-    for name in _API:
-        yield ""
-        yield from _function(name, getattr(stagelens, name))
-    yield ""
-    yield "## Limits"
-    yield ""
-    yield "- All other functions and classes of the package are internal and can change in any version."
-    yield "- The functions never raise an exception in your code."
-    yield "- [Batches](batches.md) has complete examples of tickets."
+def _functions(_: str) -> Iterator[str]:
+    yield "\n\n".join("\n".join(_function(name, getattr(stagelens, name))) for name in _API)
 
 
 # In the order in which a reader needs them.
@@ -268,11 +233,11 @@ def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
     yield ""
     yield _SECTION.sub("", text).strip()
     if "Args" in sections:
+        found = re.findall(r"^(\w+): (.*(?:\n +.*)*)", sections["Args"], re.MULTILINE)
         yield ""
-        yield "| argument | meaning |"
-        yield "|---|---|"
-        for found in re.finditer(r"^(\w+): (.*(?:\n +.*)*)", sections["Args"], re.MULTILINE):
-            yield f"| `{found[1]}` | {' '.join(found[2].split())} |"
+        yield from _table(
+            "| argument | meaning |", (f"| `{argument}` | {' '.join(text.split())} |" for argument, text in found)
+        )
     if "Returns" in sections:
         yield ""
         yield f"Return value: {sections['Returns']}"
@@ -301,99 +266,60 @@ def _signature(name: str, signature: inspect.Signature) -> str:
 _MAX_SIGNATURE = 100
 
 
-def _compatibility(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    locked = dict(re.findall(r"(?m)^([\w.-]+)==(.+)$", (ROOT / "constraints-dev.txt").read_text()))
-    yield "<!-- docs/generate.py -->"
-    yield "# Compatibility"
-    yield ""
-    yield "Required and tested versions. If a library lacks a function that Stagelens times, your service still runs unchanged."
-    yield ""
-    yield from _pythons(project)
-    yield ""
-    yield from _systems()
-    yield ""
-    yield from _open_telemetry(project, locked)
-    yield ""
-    yield from _databases(project, locked)
-    yield ""
-    yield from _library_versions(known)
-
-
-def _pythons(project: Mapping[str, Any]) -> Iterator[str]:
+def _pythons(_: str) -> Iterator[str]:
     """Yield the table of Python versions; the continuous integration has the versions that are tested."""
     workflow = (ROOT / ".github" / "workflows" / "checks.yml").read_text()
     whole = sorted(set(re.findall(r'python-version: "([\d.]+)"', workflow)))
     agent = re.findall(r'"([\d.]+)"', re.findall(r"python: \[(.*)\]", workflow)[0])
-    yield "## Python"
-    yield ""
-    yield "| part | required | tested |"
-    yield "|---|---|---|"
-    yield f"| agent, in your service | {project['requires-python']} | {', '.join((*whole, *agent))} |"
-    yield f"| server: collector, alerts, dashboard | {project['requires-python']} | {', '.join(whole)} |"
-    yield ""
-    yield "Only CPython is tested."
+    required = _project()["requires-python"]
+    return _table(
+        "| part | required | tested |",
+        (
+            f"| agent, in your service | {required} | {', '.join((*whole, *agent))} |",
+            f"| server: collector, alerts, dashboard | {required} | {', '.join(whole)} |",
+        ),
+    )
 
 
-def _systems() -> Iterator[str]:
-    yield "## Operating systems"
-    yield ""
-    yield "| system | state |"
-    yield "|---|---|"
-    yield "| Linux x86-64 | all tests run on it |"
-    yield "| Linux arm64 | release images exist; no tests run on it |"
-    yield "| macOS | no tests run on it; [host metrics](hardware.md) are limited to CPU and event-loop lag |"
-    yield "| Windows | not supported |"
-    yield ""
-    yield "The Helm chart requires Kubernetes 1.27 or later, and was [never installed](kubernetes.md) in a real cluster."
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def _open_telemetry(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
+def _locked() -> dict[str, str]:
+    return dict(re.findall(r"(?m)^([\w.-]+)==(.+)$", (ROOT / "constraints-dev.txt").read_text()))
+
+
+def _packages(_: str) -> Iterator[str]:
     """Yield the table of OpenTelemetry packages: those the agent requires, and instrumentations that the tests run beside it."""
-    yield "## OpenTelemetry"
-    yield ""
-    yield "| package | minimum | tested |"
-    yield "|---|---|---|"
-    for requirement in project["dependencies"]:
-        name, _, minimum = requirement.partition(">=")
-        yield f"| `{name}` | {minimum} | {locked[name]} |"
-    contrib = "opentelemetry-instrumentation"
+    locked, contrib = _locked(), "opentelemetry-instrumentation"
+    minima = (requirement.partition(">=")[::2] for requirement in _project()["dependencies"])
+    yield from _table(
+        "| package | minimum | tested |", (f"| `{name}` | {minimum} | {locked[name]} |" for name, minimum in minima)
+    )
     yield f"| `{contrib}-*`, in the same process as Stagelens | none | {locked[contrib]} |"
 
 
-def _databases(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
-    yield "## Databases"
-    yield ""
-    extras = project["optional-dependencies"]
-    drivers = {name: extras[name][0].partition(">=") for name in ("postgres", "clickhouse")}
-    yield "| database | tested | driver | minimum driver version | tested driver version |"
-    yield "|---|---|---|---|---|"
-    yield "| SQLite | the version of Python's `sqlite3` | `sqlite3` | none | part of Python |"
-    for name, server in (
-        ("postgres", "PostgreSQL 15"),
-        ("clickhouse", f"ClickHouse {_major(locked['chdb-core'])} (as chDB)"),
-    ):
-        driver, _, minimum = drivers[name]
-        yield f"| {server.partition(' ')[0]} | {server} | `{driver}` | {minimum} | {locked[driver.partition('[')[0]]} |"
+def _databases(_: str) -> Iterator[str]:
+    locked, extras = _locked(), _project()["optional-dependencies"]
+    clickhouse = ".".join(locked["chdb-core"].split(".")[:2])
+    servers = {"postgres": "PostgreSQL 15", "clickhouse": f"ClickHouse {clickhouse} (as chDB)"}
+    rows = ["| SQLite | the version of Python's `sqlite3` | `sqlite3` | none | part of Python |"]
+    for extra, server in servers.items():
+        driver, _, minimum = extras[extra][0].partition(">=")
+        tested = locked[driver.partition("[")[0]]
+        rows.append(f"| {server.partition(' ')[0]} | {server} | `{driver}` | {minimum} | {tested} |")
+    return _table("| database | tested | driver | minimum driver version | tested driver version |", rows)
 
 
-def _major(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
-def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
-    yield "## Libraries"
-    yield ""
-    yield "Stagelens does not refuse other versions."
-    yield ""
-    yield "| package | tested versions | library |"
-    yield "|---|---|---|"
-    oldest = oldest_versions()
+def _versions(_: str) -> Iterator[str]:
+    known, oldest = _classes(), oldest_versions()
     tested = {package: version for _, cls in known for package, version in cls.tested.items()}
+    rows: list[str] = []
     for package, newest in sorted(tested.items(), key=lambda item: item[0].lower()):
         libraries = ", ".join(f"[{cls.title}](libraries/{module}.md)" for module, cls in known if package in cls.tested)
         first = oldest.get(package, newest)
-        yield f"| `{package}` | {newest if first == newest else f'{first}, {newest}'} | {libraries} |"
+        rows.append(f"| `{package}` | {newest if first == newest else f'{first}, {newest}'} | {libraries} |")
+    return _table("| package | tested versions | library |", rows)
 
 
 def oldest_versions() -> dict[str, str]:
@@ -403,12 +329,28 @@ def oldest_versions() -> dict[str, str]:
     return dict(re.findall(r"(?m)^([\w.-]+)==([\w.]+)", f"{pinned}\n{sdk}"))
 
 
+# Each returns the lines of a region, from its argument.
+_REGIONS: Mapping[str, Callable[[str], Iterator[str]]] = {
+    "databases": _databases,
+    "dialects": _dialects,
+    "file": _file,
+    "functions": _functions,
+    "libraries": _libraries,
+    "packages": _packages,
+    "pythons": _pythons,
+    "settings": _settings,
+    "software": _software,
+    "stages": _stage_table,
+    "versions": _versions,
+}
+
+
 def main() -> None:
-    """Write them."""
-    for path, text in pages().items():
+    written = pages()
+    for path, text in written.items():
         (HERE / path).write_text(text)
     for path in sorted((HERE / "libraries").glob("*.md")):
-        if f"libraries/{path.name}" not in pages():
+        if f"libraries/{path.name}" not in written:
             path.unlink()
 
 
