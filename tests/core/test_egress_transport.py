@@ -103,19 +103,6 @@ def test_dns_rebinding_is_prevented_by_one_lookup(served: scrape_target.Served, 
         get(url)
 
 
-def test_one_refused_address_refuses_the_host(leads: Callable[..., None]) -> None:
-    leads(["127.0.0.1", "169.254.169.254"])
-
-    with pytest.raises(EgressDeniedError):
-        get("http://mixed.example/")
-
-
-def test_redirects_are_not_followed(served: scrape_target.Served) -> None:
-    served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
-
-    assert get(served.url).status_code == 302
-
-
 def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -> None:
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
@@ -151,11 +138,3 @@ def test_a_proxied_host_is_checked(served: scrape_target.Served, monkeypatch: py
     listed = EgressPolicy.from_env({ENV: "private, hooks.slack.com"})
     with pytest.raises(EgressDeniedError, match=r"far.example is not in STAGELENS_MAY_CALL"):
         get("http://far.example/x", listed, proxy=proxy)
-
-
-def test_an_allow_list_excludes_the_local_machine(served: scrape_target.Served) -> None:
-    egress_policy = EgressPolicy.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
-
-    with pytest.raises(EgressDeniedError):
-        get(served.url, egress_policy)
-    assert served.asked == []

@@ -118,37 +118,6 @@ def test_the_overview_says_what_is_wrong_and_where_to_click(page: Page, url: str
     expect(page.locator("#root")).to_contain_text("What spent the budget", timeout=30_000)
 
 
-def test_the_service_page_shows_the_stage_table(page: Page, url: str) -> None:
-    page.goto(f"{url}/s/magika?v=2.0.0")
-    rows = page.locator(".insp .nm")
-    expect(rows.first).to_contain_text("Preprocess", timeout=30_000)
-    expect(page.locator(".js-plotly-plot").first).to_be_visible(timeout=30_000)
-    page.screenshot(path=ARTIFACTS / "demo-service.png", full_page=True)
-
-    labels = rows.all_inner_texts()
-    assert {"Preprocess", "Forward", "Network"} <= {label.strip() for label in labels}
-
-
-def test_comparing_the_two_versions_is_a_regression(page: Page, url: str) -> None:
-    page.goto(f"{url}/compare?svc=magika&a=1.0.0&b=2.0.0&p=90")
-    expect(page.locator(".verdict")).to_contain_text("Regression", timeout=30_000)
-    page.screenshot(path=ARTIFACTS / "demo-compare.png", full_page=True)
-
-    expect(page.locator(".verdict")).to_contain_text("Preprocess")
-
-
-def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
-    page.goto(f"{url}/s/magika?v=2.0.0")
-    link = page.locator("#root a[href^='/traces/']").first
-    expect(link).to_be_visible(timeout=30_000)
-    link.click()
-    expect(page.locator(".wf")).to_contain_text("Preprocess", timeout=30_000)
-    page.screenshot(path=ARTIFACTS / "demo-trace.png", full_page=True)
-
-    # The slowest request may be the first of its process.
-    expect(page.locator(".wf")).to_contain_text(re.compile("Forward|Cold start"))
-
-
 def test_it_prints_what_the_readme_shows(demo: Demo) -> None:
     (expected, *_) = expected_output(list(blocks(ROOT / "README.md"))).values()
     demo.wait_for("the first card")
