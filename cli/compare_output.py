@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -74,23 +74,25 @@ def _hue_colours() -> dict[str, str]:
     return dict(_TOKEN.findall(tokens.read_text(encoding="utf-8")))
 
 
-LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "99 % interval")
-# TTFT: time to first token; TPOT: time per output token.
-TOKENS_HEAD = ("Tokens", *LATENCY_HEAD[1:])
+_DIFFERENCE_HEAD = ("A", "B", "B is slower by", "", "99 % interval")
 _OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few requests"}
 
 
-def latency_row(comparison: QuantileComparison) -> tuple[str, ...]:
-    return (percentile(comparison.quantile), *_difference_cells(comparison))
-
-
-def token_rows(comparison: RunComparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
-    return [
-        ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(comparison_at)), comparison_at)
+def difference_tables(
+    comparison: RunComparison,
+) -> Iterator[tuple[tuple[str, ...], list[tuple[tuple[str, ...], QuantileComparison]]]]:
+    """Yield head and rows of the latency, and of the times to tokens (TTFT) and between tokens (TPOT) if there are any."""
+    latency = [("", at_quantile) for at_quantile in comparison.latency]
+    tokens = [
+        (f"{measure.upper()} ", at_quantile)
         for measure, times in comparison.token_times.items()
         for quantile in QUANTILES
-        if (comparison_at := times.at(quantile))
+        if (at_quantile := times.at(quantile))
     ]
+    for name, rows in (("Latency", latency), ("Tokens", tokens)):
+        cells = [((f"{of}{percentile(row.quantile)}", *_difference_cells(row)), row) for of, row in rows]
+        if cells:
+            yield (name, *_DIFFERENCE_HEAD), cells
 
 
 def stage_head(comparison: RunComparison) -> tuple[str, ...]:
@@ -242,16 +244,11 @@ def print_comparison(comparison: RunComparison, out: Console) -> None:
     for warning in warnings(comparison):
         out.print(styled(warning, "yellow"), highlight=False)
     out.print()
-    out.print(
-        _difference_table(
-            LATENCY_HEAD,
-            ((latency_row(quantile_comparison), quantile_comparison) for quantile_comparison in comparison.latency),
-        )
-    )
-    out.print()
-    tokens = _difference_table(TOKENS_HEAD, token_rows(comparison))
-    if tokens.rows:
-        out.print(tokens)
+    for head, rows in difference_tables(comparison):
+        table = plain_table(*head)
+        for cells, difference in rows:
+            table.add_row(*cells, style="" if difference.is_certain else "dim")
+        out.print(table)
         out.print()
     for columns in _ONE_TABLE if out.width >= _MIN_COLUMNS else _TWO_TABLES:
         out.print(_stage_table(comparison, columns))
@@ -273,13 +270,6 @@ def _stage_table(comparison: RunComparison, columns: slice) -> Table:
     return table
 
 
-def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileComparison]]) -> Table:
-    table = plain_table(*head)
-    for cells, comparison in rows:
-        table.add_row(*cells, style="" if comparison.is_certain else "dim")
-    return table
-
-
 _SUITE = "stagelens compare"
 
 
@@ -292,9 +282,8 @@ def markdown(comparison: RunComparison) -> str:
         lines += _markdown_rows(
             ("Threshold", "Outcome", "Measured"), (threshold_cells(result) for result in comparison.threshold_results)
         )
-    lines += _markdown_rows(LATENCY_HEAD, map(latency_row, comparison.latency))
-    rows = [row for row, _ in token_rows(comparison)]
-    lines += _markdown_rows(TOKENS_HEAD, rows) if rows else []
+    for head, rows in difference_tables(comparison):
+        lines += _markdown_rows(head, (cells for cells, _ in rows))
     lines += _markdown_rows(stage_head(comparison), (stage_row(comparison, change) for change in comparison.stages))
     return "\n".join(lines)
 
