@@ -1,27 +1,15 @@
-"""Processes that deliver or evaluate alerts until a test kills them, forked from one process that has loaded all modules.
-
-As a program this module reads commands from its input. `deliver {"database": …, "receivers": {kind: url}, "lease_seconds": …}`
-and `watch {"NAME": …}` (`stagelens alerts` with that environment) print the id of the new process. `kill ID` prints a line when
-the process is dead. At the end of the input all processes are killed.
-"""
+"""Processes that deliver or evaluate alerts until a test kills them."""
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx
 
-from stagelens import __main__ as command_line
 from stagelens.alerts.delivery import channel
 from stagelens.alerts.delivery.channel import Channel, Refresh
 from stagelens.alerts.delivery.channels.alertmanager import AlertmanagerChannel
@@ -32,8 +20,8 @@ from stagelens.alerts.delivery.channels.webhook import WebhookChannel
 from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.store import Store
 from stagelens.store.lease import new_holder
+from tests.support.forked_processes import ForkedProcesses
 
-ROOT = Path(__file__).parents[2]
 # Longer than a slow response takes, so that only a missing response is an unknown outcome. [seconds]
 TIMEOUT_SECONDS = 60.0
 # Shorter than the real interval of one minute. [seconds]
@@ -45,23 +33,9 @@ class Hurried(random.Random):
         return min(super().uniform(a, b) / 20, 0.5)
 
 
-class AlertProcesses:
-    """Starts and kills sender processes.
-
-    Args:
-        quiet: Whether the log output of the processes is discarded.
-    """
-
+class AlertProcesses(ForkedProcesses):
     def __init__(self, *, quiet: bool = False) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.alerts.alert_processes"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if quiet else None,
-            text=True,
-            bufsize=1,
-        )
+        super().__init__(Path(os.devnull) if quiet else None)
 
     def start(
         self,
@@ -70,32 +44,10 @@ class AlertProcesses:
         lease_seconds: float = 1.0,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> int:
-        order = {
-            "database": database,
-            "receivers": dict(receivers),
-            "lease_seconds": lease_seconds,
-            "timeout_seconds": timeout_seconds,
-        }
-        return int(self._send_command(f"deliver {json.dumps(order)}"))
+        return self.fork(deliver, database, dict(receivers), lease_seconds, timeout_seconds)
 
     def watch(self, environment: Mapping[str, str]) -> int:
-        return int(self._send_command(f"watch {json.dumps(dict(environment))}"))
-
-    def kill(self, process: int) -> None:
-        self._send_command(f"kill {process}")
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def _send_command(self, command: str) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(command + "\n")
-        return self._process.stdout.readline()
+        return self.stagelens("alerts", **environment)
 
 
 def channel_of(kind: str, url: str) -> Channel:
@@ -117,50 +69,3 @@ def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, t
     for kind, url in receivers.items():
         DeliveryWorker(store, channel_of(kind, url), holder, lease_seconds=lease_seconds, rng=Hurried()).start()
     signal.pause()
-
-
-def watch(**environment: str) -> None:
-    os.environ.update(environment)
-    # Only responses to commands go to the standard output of this process.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    command_line.main(["alerts"])
-
-
-def main() -> None:
-    # Loaded before the first fork, because `stagelens alerts` imports it when it runs.
-    importlib.import_module("stagelens.alerts.serve")
-    duties = {"deliver": deliver, "watch": watch}
-    alive: set[int] = set()
-    for command in sys.stdin:
-        verb, _, argument = command.partition(" ")
-        if verb in duties:
-            pid = _child(duties[verb], json.loads(argument))
-            alive.add(pid)
-        else:
-            pid = int(argument)
-            _kill(pid)
-            alive.discard(pid)
-        print(pid, flush=True)
-    for process in alive:
-        _kill(process)
-
-
-def _child(duty: Callable[..., None], order: Mapping[str, Any]) -> int:
-    process = os.fork()
-    if process:
-        return process
-    try:
-        duty(**order)
-    except BaseException:  # noqa: BLE001 - it is said, and the process ends
-        traceback.print_exc()
-    finally:
-        os._exit(0)
-
-
-def _kill(process: int) -> None:
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,8 +18,8 @@ from sqlalchemy import text
 
 from stagelens.store.engines.database import open_engine, writing
 from tests.chaos.audit import Totals
-from tests.chaos.collector_processes import CollectorProcesses
 from tests.chaos.unreliable_network import Network
+from tests.support.forked_processes import ForkedProcesses
 from tests.support.ports import free_port
 from tests.support.postgresql_server import Server
 
@@ -64,7 +64,7 @@ class Deployment:
     ) -> None:
         self.folder, self.url, self.rng = folder, url, rng
         self.postgresql, self.disk = postgresql, disk
-        self.processes = CollectorProcesses(folder / "collectors.log")
+        self.processes = ForkedProcesses(folder / "collectors.log")
         self.members = [Member() for _ in range(collectors)]
         self.network = Network(random.Random(rng.random()))
         self.address = f"http://127.0.0.1:{self.network.listen([member.port for member in self.members])}"
@@ -73,12 +73,11 @@ class Deployment:
         self.given_up = 0
 
     def start(self, member: Member) -> None:
-        member.process = self.processes.start(
-            {
-                "STAGELENS_DATABASE": self.url,
-                "STAGELENS_COLLECTOR_PORT": str(member.port),
-                "STAGELENS_COLLECTOR_GRPC_PORT": str(member.grpc_port),
-            }
+        member.process = self.processes.stagelens(
+            "collector",
+            STAGELENS_DATABASE=self.url,
+            STAGELENS_COLLECTOR_PORT=str(member.port),
+            STAGELENS_COLLECTOR_GRPC_PORT=str(member.grpc_port),
         )
 
     def kill(self, member: Member) -> None:

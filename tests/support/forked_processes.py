@@ -1,4 +1,4 @@
-"""Collectors that live until they are killed, forked from a process that has everything loaded: a new one is there at once."""
+"""Processes that live until they are ended, forked from one that has everything loaded: a new one is there at once."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
+
+from stagelens.__main__ import main
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["stagelens.__main__", "stagelens.collector.serve", "stagelens.alerts.serve"])
+_CONTEXT.set_forkserver_preload(["stagelens.__main__", "stagelens.collector.serve", "stagelens.alerts.serve", __name__])
 
 
-class CollectorProcesses:
-    def __init__(self, log: Path) -> None:
+class ForkedProcesses:
+    def __init__(self, log: Path | None = None) -> None:
         self._log = log
         self._alive: dict[int, ForkServerProcess] = {}
 
-    def start(self, environment: Mapping[str, str]) -> int:
-        process = _CONTEXT.Process(target=_collect, args=(dict(environment), self._log))
+    def fork(self, work: Callable[..., object], *arguments: Any) -> int:
+        process = _CONTEXT.Process(target=_run, args=(self._log, work, arguments))
         process.start()
         assert process.pid is not None
         self._alive[process.pid] = process
         return process.pid
+
+    def stagelens(self, command: str, **environment: str) -> int:
+        return self.fork(_stagelens, command, environment)
 
     def kill(self, process: int) -> None:
         self._end(process, signal.SIGKILL)
@@ -50,15 +56,19 @@ class CollectorProcesses:
         return ended.exitcode
 
 
-def _collect(environment: dict[str, str], log: Path) -> None:
-    from stagelens.__main__ import main  # noqa: PLC0415 - preloaded
-
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def _run(log: Path | None, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    if log is not None:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    code = work(*arguments)
+    os._exit(code if isinstance(code, int) else 0)
+
+
+def _stagelens(command: str, environment: dict[str, str]) -> int:
     os.environ.update(environment)
-    os._exit(main(["collector"]) or 0)
+    return main([command])
 
 
 def _end_with_parent() -> None:
