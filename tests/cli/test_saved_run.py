@@ -29,6 +29,7 @@ from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
 from stagelens.store import Batch, Reader, RetainedTrace, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request, attribute_points
+from tests.support.serving import serving
 
 RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)
 EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 7200, UTC))
@@ -192,19 +193,12 @@ def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], t
     saved.write([Batch("a", PointAggregator().points([Request({"forward": NS}, at=now - 60)] * 7))])
     save_run(saved, path, RUN)
     store = Store.open(f"sqlite:///{tmp_path / 'collected.db'}")
-    collector = Collector(CollectorConfig(port=0), store)
-    collector.start()
-    host, port = collector.address
-    responses = [
-        httpx.post(
-            f"http://{host}:{port}/v1/{signal}",
-            content=path.read_bytes(),
-            headers={"Content-Type": "application/json"},
-            timeout=60,
-        ).text
-        for signal in ("metrics", "metrics", "traces", "traces")
-    ]
-    collector.stop()
+    with serving(Collector(CollectorConfig(port=0), store)) as url:
+        json_ = {"Content-Type": "application/json"}
+        responses = [
+            httpx.post(f"{url}/v1/{signal}", content=path.read_bytes(), headers=json_, timeout=60).text
+            for signal in ("metrics", "metrics", "traces", "traces")
+        ]
     start, end = (datetime.fromtimestamp(at, UTC) for at in (now - 3600, now))
     count = store.read.latency(Selection(start, end)).count
     store.close()

@@ -19,6 +19,7 @@ from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Store
 from tests.support.ports import free_port
+from tests.support.serving import serving
 from tests.support.slow_replicas import ask_until_named, wait_until_up
 
 pytestmark = pytest.mark.soak
@@ -83,10 +84,9 @@ def test_the_slow_one_of_two_vllm_servers_is_named_within_three_minutes(tmp_path
     file = tmp_path / "collector.yaml"
     file.write_text(_TARGETS.format(*ports))
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
-    collector = Collector(CollectorConfig(port=0), store, file=LiveConfig(file, {}))
-    collector.start()
-    endpoint = "http://{}:{}".format(*collector.address)
     with ExitStack() as stack:
+        collector = Collector(CollectorConfig(port=0), store, file=LiveConfig(file, {}))
+        endpoint = stack.enter_context(serving(collector))
         servers = [f"http://127.0.0.1:{port}" for port in ports]
         for name, port in zip(names, ports, strict=True):
             stack.enter_context(vllm(tmp_path / name, name, port, endpoint))
@@ -102,7 +102,6 @@ def test_the_slow_one_of_two_vllm_servers_is_named_within_three_minutes(tmp_path
             _RATE,
             ["chat", "chat-metrics"],
         )
-    collector.stop()
     store.close()
 
     said = {service: outlier_sentence(each, "14:02") for service, each in found.items()}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from stagelens.store.lease import new_holder
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SlackHook
 from tests.support.otlp_bodies import AGENT_HEADERS, agent_body
+from tests.support.serving import serving
 
 MINUTE = timedelta(minutes=1)
 FAST = {"preprocess": 0.010, "forward": 0.030, "overhead": 0.001}
@@ -59,34 +59,19 @@ def export(at: datetime, count: int, stages: Mapping[str, float], version: str) 
     return agent_body("shop", counts, int(at.timestamp() * 1e9), version=version, route="/predict")
 
 
-@contextmanager
-def collecting(store: Store) -> Generator[str]:
-    collector = Collector(CollectorConfig(port=0), store)
-    collector.start()
-    host, port = collector.address
-    yield f"http://{host}:{port}/v1/metrics"
-    collector.stop()
-
-
-@contextmanager
-def showing(store: Store, reader: AlertsReader) -> Generator[str]:
-    dashboard = Dashboard(DashboardConfig(port=0), store, reader)
-    dashboard.start()
-    host, port = dashboard.address
-    yield f"http://{host}:{port}"
-    dashboard.stop()
-
-
 def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, browser: Browser) -> None:
     now = datetime.now(UTC)
     file = tmp_path / "slo.yaml"
     file.write_text(SLO_FILE)
     inbox = Inbox()
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
-    with collecting(store) as address:
+    with serving(Collector(CollectorConfig(port=0), store)) as address:
         sent = [export(now - step * MINUTE, 200, FAST, "1") for step in range(35, 5, -1)]
         sent += [export(now - step * MINUTE, 200, SLOW, "2") for step in range(5, 0, -1)]
-        statuses = {httpx.post(address, content=body, headers=AGENT_HEADERS, timeout=60).status_code for body in sent}
+        statuses = {
+            httpx.post(f"{address}/v1/metrics", content=body, headers=AGENT_HEADERS, timeout=60).status_code
+            for body in sent
+        }
     environment = {"SLACK_URL": f"{inbox.url}/services/T0/B0/x"}
     Evaluator(store, "me", lease_seconds=30).tick(read_slo_file(file, environment), now)
     worker = DeliveryWorker(store, SlackWebhook("slack", environment["SLACK_URL"], gap_seconds=0.0), new_holder())
@@ -94,7 +79,8 @@ def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, bro
     came = inbox.came.wait(TIMEOUT_SECONDS)
     worker.stop()
     inbox.close()
-    with showing(store, AlertsReader(store, LiveSloFile(file, environment))) as address:
+    reader = AlertsReader(store, LiveSloFile(file, environment))
+    with serving(Dashboard(DashboardConfig(port=0), store, reader)) as address:
         page = browser.new_page()
         page.goto(f"{address}/s/shop")
 

@@ -27,6 +27,7 @@ from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Selection, Store
 from tests.support.ports import free_port
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.stacks
 _HERE = Path(__file__).parent
@@ -64,11 +65,9 @@ class TorchServe(NamedTuple):
 
 
 @contextmanager
-def running(folder: Path, store: Store) -> Generator[TorchServe]:
+def running(folder: Path, store: Store, collector: str) -> Generator[TorchServe]:
     ports = [free_port() for _ in range(5)]
     (folder / "config.properties").write_text(_SETTINGS.format(*ports))
-    collector = Collector(CollectorConfig(port=0), store)
-    collector.start()
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_INSTALLED), os.environ.get("PYTHONPATH")))),
@@ -76,7 +75,7 @@ def running(folder: Path, store: Store) -> Generator[TorchServe]:
         "TEMP": str(folder),
         "TMPDIR": str(folder),
         "OTEL_SERVICE_NAME": "sums",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://{}:{}".format(*collector.address),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector,
         "STAGELENS_EXPORT_INTERVAL": "200ms",
     }
     archive = ["--model-name", "sums", "--version", "1.0", "--handler", str(_HERE / "served_by_torchserve.py")]
@@ -93,7 +92,6 @@ def running(folder: Path, store: Store) -> Generator[TorchServe]:
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
-            collector.stop()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +100,7 @@ def torchserve(tmp_path_factory: pytest.TempPathFactory) -> Generator[TorchServe
         pytest.skip("no TorchServe or no java; `make torchserve programs` installs both")
     folder = tmp_path_factory.mktemp("ts")
     store = Store.open(f"sqlite:///{folder}/stagelens.db")
-    with running(folder, store) as server:
+    with serving(Collector(CollectorConfig(port=0), store)) as url, running(folder, store, url) as server:
         deadline = monotonic() + 120
         while not _responds(server):
             assert monotonic() < deadline, (folder / "output").read_text()

@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.stacks
 
@@ -26,10 +27,8 @@ TOKEN = "a token of this test, long enough"  # noqa: S105
 def url(tmp_path: Path) -> Iterator[str]:
     subprocess.run([sys.executable, EXAMPLES / "synthetic.py", tmp_path / "stagelens.db"], check=True)
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
-    served = Dashboard(DashboardConfig(port=0, token=TOKEN), store)
-    served.start()
-    yield f"http://127.0.0.1:{served.address[1]}"
-    served.stop()
+    with serving(Dashboard(DashboardConfig(port=0, token=TOKEN), store)) as address:
+        yield address
     store.close()
 
 

@@ -26,6 +26,7 @@ from stagelens.cli.servers import SERVERS
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Selection, Store
 from tests.support.long_flush_path import LONG_FLUSH
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.stacks
 
@@ -182,18 +183,15 @@ def test_requests_of_a_plain_service_arrive(
 ) -> None:
     (tmp_path / "service.py").write_text(SERVICE)
     store = Store.open(f"sqlite:///{tmp_path / 'store.db'}")
-    collector = Collector(CollectorConfig(port=0), store)
-    collector.start()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with serving(Collector(CollectorConfig(port=0), store)) as url, socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         command = [plain_python, "-m", "uvicorn", "service:app", "--fd", str(listening.fileno())]
-        environment = workload(OTEL_EXPORTER_OTLP_ENDPOINT="http://{}:{}".format(*collector.address))
+        environment = workload(OTEL_EXPORTER_OTLP_ENDPOINT=url)
         environment["PYTHONPATH"] += f"{os.pathsep}{LONG_FLUSH}"
         service = subprocess.Popen(command, cwd=tmp_path, env=environment, pass_fds=[listening.fileno()])
         bodies = [urllib.request.urlopen(f"http://127.0.0.1:{port}/").read() for _ in range(5)]
         service.send_signal(signal.SIGTERM)
         service.wait(timeout=60)
-    collector.stop()
     now = datetime.now(UTC)
     found = store.read.latency(Selection(now - timedelta(hours=1), now + timedelta(minutes=1), service="checkout"))
     store.close()
