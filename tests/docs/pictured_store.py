@@ -69,7 +69,6 @@ _SECONDS, _MINUTES, _DAYS = timedelta(minutes=90), timedelta(hours=7), timedelta
 _MOST_DRAWN = 500
 _REPLICAS = ("checkout-6b8f9d7c45-4kq2p", "checkout-6b8f9d7c45-9xwzn", "checkout-6b8f9d7c45-tm5vd")
 _OLD_REPLICA = "checkout-5d4c8b6f97-h7s2r"
-_DASHBOARD = "https://stagelens.example.com"
 # Functions of the preprocess of `checkout`, to which the example adds `resize` beyond 12 ms.
 _CODE = (CodeFrame("serve", "predict", "serve.py", 30), CodeFrame("serve", "prepare", "serve.py", 36))
 
