@@ -85,7 +85,6 @@ def test_a_threshold_breaks_only_beyond_chance(
         ("p99.9:+1.5s", ("", ""), 0.999, 1.5, False),
         (" stage:queue:+5ms ", ("queue", ""), 0.99, 0.005, False),
         ("stage:our rerank:p50:+250us", ("our rerank", ""), 0.5, 0.00025, False),
-        ("stage:ttft:+1ms", ("ttft", ""), 0.99, 0.001, False),
         ("ttft:+5ms", ("", "ttft"), 0.99, 0.005, False),
         ("tpot:p50:+5%", ("", "tpot"), 0.5, 0.05, True),
     ],
@@ -103,7 +102,6 @@ def test_thresholds_are_parsed(
     ("text", "why"),
     [
         ("p99", "it has no measure"),
-        ("+10%", "it has no measure"),
         ("p99:10%", "'10%' is not a limit"),
         ("p99:-10%", "'-10%' is not a limit"),
         ("p99:+10", "'+10' is not a limit"),
@@ -112,12 +110,7 @@ def test_thresholds_are_parsed(
         ("p0.99:+10%", "write p99"),
         ("mean:+10%", "'mean' is not a percentile"),
         ("stage:+5ms", "it has no stage"),
-        ("stage::+5ms", "it has no stage"),
-        ("queue:+5ms", "'queue' is not a percentile"),
         ("p50:p99:+5ms", "is not a percentile"),
-        ("ttft:stage:queue:+5ms", "is not a percentile"),
-        ("ttft", "it has no measure"),
-        ("p99:+x%", "'+x%' is not a limit"),
         ("p99:+nan%", "is not a limit"),
     ],
 )

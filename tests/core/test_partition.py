@@ -84,13 +84,6 @@ def test_nested_intervals_give_the_same_result_without_the_sweep(request: list[I
     assert partition(ended, T0, T1) == swept
 
 
-@given(requests, st.integers(-(2**70), 2**70))
-def test_the_clock_origin_does_not_matter(request: list[Interval], offset: int) -> None:
-    moved = [(stage, start + offset, end + offset) for stage, start, end in request]
-
-    assert partition(moved, T0 + offset, T1 + offset) == partition(request, T0, T1)
-
-
 @given(requests)
 def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None:
     own = partition(request, T0, T0)
