@@ -17,11 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.cli.saved_run import Run, save_run
-from stagelens.collector.ingest.pipeline import read_export
+from stagelens.collector.imports.importer import import_file
 from stagelens.collector.ingest.validation import TimeWindow
-from stagelens.collector.otlp.model import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core.errors import StagelensError
 from stagelens.core.histogram import Histogram
 from stagelens.core.request_histograms import dominant_stage
@@ -81,23 +79,14 @@ def retained_trace(draw: st.DrawFn) -> RetainedTrace:
         stages_ns=spent,
         spans=spans,
         attributes=draw(attributes),
+        parent_id=draw(st.sampled_from(["", "ab" * 8])),
     )
 
 
-def entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    for key, signal in (("resourceMetrics", "metrics"), ("resourceSpans", "traces")):
-        yield from ((signal, {key: [entry]}) for entry in found[key])
-
-
 def take_in(path: Path, store: Store) -> None:
-    for signal, body in entries(path):
-        assert signal in ("metrics", "traces")
-        export = read_export(signal, JSON, json.dumps(body).encode(), None, TimeWindow(0, 2**40), SpanReader())
+    imported = import_file(path, store, TimeWindow(0, 2**40))
 
-        assert (export.tally.rejected.total(), export.tally.ignored) == (0, 0), export.tally.error_message
-
-        store.write([export.batch])
+    assert (imported.broken_count, imported.notes) == (0, [])
 
 
 def numbers(histogram: Histogram) -> tuple[Any, ...]:
