@@ -5,7 +5,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 from urllib.parse import quote, unquote
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Proxies reject, decode or normalize these characters of a path even if they are percent-encoded, and browsers `.` and `..`.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\%?#;~]|^\.(?=\.?$)")
@@ -23,9 +27,16 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or bool((address := parse_ip(host)) and address.is_loopback)
 
 
-def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def parse_ip(host: str) -> Address | None:
     try:
         return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def parse_network(text: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
     except ValueError:
         return None
 

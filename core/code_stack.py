@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .text import printable
+from .text import is_whole_number, printable
 
 # Frames beyond the limit are cut off at the outer end: the innermost ones explain the time.
 MAX_FRAMES = 24
 MAX_PART = 120
-# Digits of a line number; `int` raises for thousands of them.
-_MAX_DIGITS = 9
 # Characters that separate the parts of a key.
 _SEPARATORS = str.maketrans(";@", "__")
 
@@ -57,8 +55,7 @@ def _frame(text: str) -> CodeFrame:
     code, _, position = text.partition("@")
     module, _, function = code.partition(":")
     file, _, line = position.rpartition(":")
-    is_number = line.isascii() and line.isdigit() and len(line) <= _MAX_DIGITS
-    return CodeFrame(module if function else "", function or code, file, int(line) if is_number else 0)
+    return CodeFrame(module if function else "", function or code, file, int(line) if is_whole_number(line) else 0)
 
 
 def _clean(text: str) -> str:

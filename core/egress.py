@@ -25,6 +25,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 import httpx
 from pydantic import BeforeValidator, ValidationInfo
 
+from .addresses import Address, Network, parse_ip, parse_network
 from .errors import ConfigError, StagelensError
 from .settings.field_types import ExistingFile, reject
 from .settings.section import Fault, Section
@@ -87,8 +88,6 @@ def is_header(name: str, value: str) -> bool:
     return name.isascii() and value.isascii() and (name + value).isprintable() and ":" not in name and " " not in name
 
 
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Kind: TypeAlias = Literal["public", "private", "loopback", "metadata"]
 
 ENV = "STAGELENS_MAY_CALL"
@@ -147,7 +146,7 @@ class EgressPolicy:
             return cls()
         kinds = frozenset[Kind](kind for kind in KINDS if kind in words)
         others = [word for word in words if word not in KINDS]
-        networks = {word: network for word in others if (network := _network(word))}
+        networks = {word: network for word in others if (network := parse_network(word))}
         names = tuple(word for word in others if word not in networks)
         for name in names:
             if not _is_name(name):
@@ -210,22 +209,12 @@ def kind_of(address: Address) -> Kind:
 
 def _address(text: str) -> Address | None:
     """Return the address in *text*, None for a name; an IPv4 address embedded in IPv6 is returned as IPv4."""
-    try:
-        address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv4Address) or address.is_loopback or address.is_unspecified:
+    address = parse_ip(text.strip("[]").partition("%")[0])
+    if not isinstance(address, ipaddress.IPv6Address) or address.is_loopback or address.is_unspecified:
         return address
     if any(address in network for network in _WITH_IPV4):
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else address)
-
-
-def _network(text: str) -> Network | None:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return None
 
 
 def _is_name(text: str) -> bool:

@@ -7,11 +7,10 @@ Source: https://requests.readthedocs.io/en/latest/user/advanced/#proxies
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from .addresses import host_and_port, parse_ip
+from .addresses import host_and_port, parse_ip, parse_network
 
 
 class ProxyError(OSError):
@@ -38,19 +37,10 @@ def proxy_of(url: str) -> str:
 
 def _is_direct(host: str, port: int | None, no_proxy: str) -> bool:
     address = parse_ip(host)
-    if address is not None and any(address in network for network in _networks(no_proxy)):
+    networks = (parse_network(entry.strip().strip("[]")) for entry in no_proxy.split(","))
+    if address is not None and any(network and address in network for network in networks):
         return True
     return bool(proxy_bypass(host)) or (port is not None and bool(proxy_bypass(host_and_port(host, port))))
-
-
-def _networks(no_proxy: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
-    for entry in no_proxy.split(","):
-        try:
-            networks.append(ipaddress.ip_network(entry.strip().strip("[]"), strict=False))
-        except ValueError:
-            continue
-    return networks
 
 
 def through_proxy(url: str) -> str:
