@@ -179,7 +179,6 @@ def stage_key(name: str) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return *seconds* in milliseconds, with four digits."""
     return "unknown" if seconds is None else f"{seconds * 1e3:.4g}"
 
 

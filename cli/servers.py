@@ -37,13 +37,9 @@ _TRIM_SECONDS = 60.0
 class Part(Protocol):
     """Component of the server that runs in its own threads."""
 
-    def start(self) -> None:
-        """Start the component, and return once it serves."""
-        ...
+    def start(self) -> None: ...
 
-    def stop(self) -> None:
-        """Finish the accepted work, then return."""
-        ...
+    def stop(self) -> None: ...
 
 
 def up(parser: argparse.ArgumentParser) -> None:

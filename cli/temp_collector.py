@@ -43,7 +43,6 @@ class TemporaryCollector:
 
 @contextmanager
 def temporary_collector() -> Generator[TemporaryCollector]:
-    """Run a collector, and remove all its data at the end."""
     with temporary_folder("run") as folder:
         store = Store.open(f"sqlite:///{folder / 'run.db'}", retention=_RETENTION)
         try:

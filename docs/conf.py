@@ -56,5 +56,4 @@ def read_source(_: object, page: str, source: list[str]) -> None:
 
 
 def setup(app: "Sphinx") -> None:
-    """Connect `read_source`."""
     app.connect("source-read", read_source)

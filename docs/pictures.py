@@ -45,7 +45,6 @@ REQUEST: tuple[Interval, ...] = (
 
 
 def picture(height: int, title: str, parts: Iterable[str]) -> str:
-    """Return a picture: a light card with a title and *parts* on it."""
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     lines = (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="Inter, system-ui, sans-serif">',
@@ -58,19 +57,16 @@ def picture(height: int, title: str, parts: Iterable[str]) -> str:
 
 
 def words(x: float, y: float, text: str, *, colour: str = INK, anchor: str = "start", bold: bool = False) -> str:
-    """Return *text* with its baseline at *y*."""
     weight = 600 if bold else 400
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text {place} fill="{colour}" font-size="13" font-weight="{weight}">{escape(text)}</text>'
 
 
 def bar(x: float, y: float, width: float, height: float, colour: str) -> str:
-    """Return a filled rectangle, wide enough to be seen."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{height:.1f}" fill="{colour}"/>'
 
 
 def line(start: tuple[float, float], end: tuple[float, float], colour: str = RULE, width: float = 1) -> str:
-    """Return a straight line."""
     (x1, y1), (x2, y2) = start, end
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
@@ -183,7 +179,6 @@ def of_a_budget() -> str:
 
 
 def pictures() -> dict[str, str]:
-    """Return every picture by the name of its file."""
     return {
         "concept-partition.svg": of_a_request(),
         "concept-tails.svg": of_two_tails(),

@@ -115,7 +115,6 @@ def texts(fleet: Pictured, run: Store) -> dict[str, list[str]]:
 
 
 def address(shot: Shot, fleet: Pictured) -> str:
-    """Return the address of *shot* with the ids of this data."""
     return shot.address.format(trace=fleet.slow_trace, incident=fleet.incident)
 
 
@@ -145,7 +144,6 @@ def _strings(node: Any) -> list[str]:
 
 
 def terminal(run: Store) -> Console:
-    """Return a console with the command and the summary of the single run."""
     console = Console(file=io.StringIO(), record=True, width=100, force_terminal=True, color_system="truecolor")
     console.print("[dim]$[/] stagelens run --stage preprocess=serve:prepare -- uvicorn serve:app", highlight=False)
     print_summary(summarize_run(run.read), RUN, console)
@@ -205,12 +203,10 @@ pre { margin: 12px 0 0; font: 14px/1.4 'DejaVu Sans Mono', Menlo, Consolas, mono
 
 
 def terminal_page(console: Console) -> str:
-    """Return what is on *console* as a page with a dark terminal."""
     return _TERMINAL % console.export_html(inline_styles=True, code_format="{code}", clear=False).rstrip()
 
 
 def draw(names: Sequence[str], folder: Path, fleet: Pictured, run: Store) -> None:
-    """Write the pictures *names* into *folder*."""
     with ExitStack() as stack:
         browser = stack.enter_context(_browser())
         bases = {False: "", True: ""}
@@ -343,12 +339,10 @@ def _write(path: Path, screenshot: bytes) -> None:
 
 
 def record(found: Mapping[str, Sequence[str]]) -> None:
-    """Write the texts of the pictures."""
     RECORDED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main(names: Sequence[str]) -> int:
-    """Draw the pictures *names*, by default all, and record the texts of all."""
     every = (*SHOTS, *OTHERS)
     if unknown := [name for name in names if name not in every]:
         print(f"there is no picture {', '.join(unknown)}; there are {', '.join(every)}", file=sys.stderr)
