@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -142,14 +142,6 @@ class Stagelens:
 Attack = Callable[[Stagelens, random.Random, float], Counter[int]]
 
 
-def idle_readers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    return _half_open(to.dashboard, rng, end, 40)
-
-
-def idle_senders(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    return _half_open(to.collector, rng, end, 75)
-
-
 def large_bodies(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     return Counter(
@@ -175,18 +167,6 @@ def inventors(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     return Counter(_until(end, invent))
 
 
-def unfinished_forms(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    return _unfinished(to.dashboard, "/signin", rng, end, 40)
-
-
-def unfinished_exports(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    return _unfinished(to.collector, "/v1/metrics", rng, end, 80)
-
-
-def unfinished_calls(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    return _unfinished(to.mcp, "/mcp", rng, end, 100)
-
-
 def hostile_queries(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     large = r"\pL{0,90}\w{0,90}x0"
     queries = (
@@ -209,22 +189,22 @@ def hostile_queries(to: Stagelens, rng: random.Random, end: float) -> Counter[in
 
 
 # Each attack with its number of concurrent attackers.
-ATTACKS: Sequence[tuple[Attack, int]] = (
-    (idle_readers, 12),
-    (large_bodies, 12),
-    (guessers, 60),
-    (idle_senders, 12),
-    (unfinished_forms, 12),
-    (unfinished_exports, 12),
-    (unfinished_calls, 12),
-    (hostile_queries, 8),
+ATTACKS: Mapping[str, tuple[Attack, int]] = {
+    "idle readers": (lambda to, rng, end: _half_open(to.dashboard, rng, end, 40), 12),
+    "large bodies": (large_bodies, 12),
+    "guessers": (guessers, 60),
+    "idle senders": (lambda to, rng, end: _half_open(to.collector, rng, end, 75), 12),
+    "unfinished forms": (lambda to, rng, end: _unfinished(to.dashboard, "/signin", rng, end, 40), 12),
+    "unfinished exports": (lambda to, rng, end: _unfinished(to.collector, "/v1/metrics", rng, end, 80), 12),
+    "unfinished calls": (lambda to, rng, end: _unfinished(to.mcp, "/mcp", rng, end, 100), 12),
+    "hostile queries": (hostile_queries, 8),
     # The last one, because pages about more services take longer.
-    (inventors, 12),
-)
+    "inventors": (inventors, 12),
+}
 
 
-def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, acknowledged: Counter[str]) -> Outcome:
-    outcome = Outcome(attack.__name__.replace("_", " "))
+def attacked(to: Stagelens, name: str, seconds: float, acknowledged: Counter[str]) -> Outcome:
+    outcome, (attack, attackers) = Outcome(name), ATTACKS[name]
     before, end = to.resident_bytes(), time.monotonic() + seconds
 
     def go_on() -> None:
@@ -247,10 +227,10 @@ def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, ackn
             outcome.refused["probe"] += probe.status != 200
         outcome.refused["MCP call"] += to.ask_mcp() != 200
         # The first one is a newcomer during each attack; a service that is known must stay so.
-        for name in (f"honest-{attack.__name__}", "honest"):
-            status = send(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON).status
+        for service in (f"honest-{name}", "honest"):
+            status = send(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], service), JSON).status
             outcome.refused["export"] += status != 200
-            acknowledged[name] += 3 if status == 200 else 0
+            acknowledged[service] += 3 if status == 200 else 0
         time.sleep(0.05)
     outcome.answers = answers.get()
     attacker.join()
@@ -333,8 +313,8 @@ def main() -> int:
             "|---|---|---|---|---|---|"
         )
         outcomes = list[Outcome]()
-        for attack, attackers in ATTACKS:
-            outcomes.append(attacked(to, attack, attackers, options.seconds, acknowledged))
+        for name in ATTACKS:
+            outcomes.append(attacked(to, name, options.seconds, acknowledged))
             print(outcomes[-1], flush=True)
         to.restart()
         counted = held(to.url).requests

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.soak
 
 def test_attacks_do_not_block_readers_or_senders(tmp_path: Path) -> None:
     to, acknowledged = Stagelens(tmp_path), Counter[str]()
-    outcomes = [attacked(to, attack, attackers, 2, acknowledged) for attack, attackers in ATTACKS]
+    outcomes = [attacked(to, name, 2, acknowledged) for name in ATTACKS]
     to.end()
     counted = held(to.url).requests
 

@@ -11,6 +11,7 @@ import math
 import random
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -126,11 +127,8 @@ def _export_target(signal: Signal, media_type: str) -> Target:
 
 
 def _check_body(encoding: str, body: bytes) -> None:
-    try:
-        inflated = inflate(body, encoding, _INFLATED_BYTES)
-    except WireError:
-        return
-    assert len(inflated) <= _INFLATED_BYTES
+    with suppress(WireError):
+        assert len(inflate(body, encoding, _INFLATED_BYTES)) <= _INFLATED_BYTES
 
 
 def _body_target(encoding: str) -> Target:
@@ -141,11 +139,9 @@ def _body_target(encoding: str) -> Target:
     )
 
 
-def _check_event(body: bytes) -> None:
-    try:
-        event_from_json(body, _NOON)
-    except ValueError:
-        return
+def _check(parse: Callable[[bytes], object], error: type[Exception], body: bytes) -> None:
+    with suppress(error):
+        parse(body)
 
 
 def _check_blob(blob: bytes) -> None:
@@ -192,13 +188,6 @@ def _check_exposition(body: bytes) -> None:
         read_samples(samples, engine, float(_NOW), "rules")
 
 
-def _check_statistics(body: bytes) -> None:
-    try:
-        triton_statistics.read_triton_statistics(body.decode(errors="replace"))
-    except triton_statistics.StatisticsError:
-        return
-
-
 TARGETS: dict[str, Target] = {
     "metrics_protobuf": _export_target("metrics", PROTOBUF),
     "metrics_json": _export_target("metrics", JSON),
@@ -211,11 +200,17 @@ TARGETS: dict[str, Target] = {
         _check_exposition, lambda rng: mutate.raw(valid.EXPOSITION.encode(), rng), lambda: [valid.EXPOSITION.encode()]
     ),
     "statistics": Target(
-        _check_statistics,
+        partial(
+            _check,
+            lambda body: triton_statistics.read_triton_statistics(body.decode(errors="replace")),
+            triton_statistics.StatisticsError,
+        ),
         partial(_draw_json, lambda _: valid.STATISTICS),
         lambda: [json.dumps(valid.STATISTICS).encode()],
     ),
     "event": Target(
-        _check_event, partial(_draw_json, lambda _: valid.EVENT), lambda: [json.dumps(valid.EVENT).encode()]
+        partial(_check, lambda body: event_from_json(body, _NOON), ValueError),
+        partial(_draw_json, lambda _: valid.EVENT),
+        lambda: [json.dumps(valid.EVENT).encode()],
     ),
 }
