@@ -22,51 +22,37 @@ EXAMPLES: dict[str, Values] = {
     **{path.stem: yaml.safe_load(path.read_text()) for path in sorted((HELM / "examples").glob("*.yaml"))},
 }
 
-_TLS = "tls: {certificate: /etc/stagelens/tls/tls.crt, key: /etc/stagelens/tls/tls.key, client_ca: /etc/stagelens/tls/ca.crt}"
-_KEY = {"name": "SHARED_KEY", "secret": "shared", "key": "key"}
-CHOICES: tuple[tuple[Values, ...], ...] = (
-    (
-        {},
-        {"mode": "split", "store": {"existingSecret": "store"}},
-        {"store": {"existingSecret": "store", "pointsKey": "points"}},
-    ),
-    (
-        {},
-        {"collector": {"access": "open", "service": {"type": "LoadBalancer"}}},
-        {"collector": {"access": "file", "config": f"access: {{{_TLS}}}", "tls": {"existingSecret": "tls"}}},
-        {"collector": {"secretEnv": [_KEY]}},
-    ),
-    (
-        {},
-        {"dashboard": {"access": "users", "users": {"existingSecret": "users"}, "prices": "prices: []"}},
-        {
-            "dashboard": {
-                "access": "proxy",
-                "proxy": {"trusted": ["127.0.0.1", "10.0.0.0/8"], "groupsHeader": "X-Groups"},
-                "roles": "groups: [{name: sre, role: admin, users: [ada]}]",
-                "sidecars": [{"name": "proxy", "image": "proxy", "ports": [{"name": "front", "containerPort": 1234}]}],
-                "service": {"targetPort": "front"},
-                "ingress": {"enabled": True, "host": "lens.example.com"},
-            }
-        },
-    ),
-    ({}, {"alerts": {"slo": "slos: []", "secretFiles": ["alerts"], "secretEnv": [_KEY], "replicas": 1}}),
-    (
-        {},
-        {"openshift": True},
-        {"fullnameOverride": "lens"},
-        {"settings": {"STAGELENS_TRACES": "all", "STAGELENS_QUEUE_BATCHES": 7}},
-    ),
-    (
-        {},
-        {
-            "serviceMonitor": {"enabled": True},
-            "prometheusRule": {"enabled": True},
-            "instrumentation": {"enabled": True},
-        },
-        {"networkPolicy": {"enabled": False}},
-    ),
-)
+# Of each list one.
+CHOICES: list[list[Values]] = yaml.safe_load("""
+- - {}
+  - {mode: split, store: {existingSecret: store}}
+  - {store: {existingSecret: store, pointsKey: points}}
+- - {}
+  - {collector: {access: open, service: {type: LoadBalancer}}}
+  - collector:
+      access: file
+      config: "access: {tls: {certificate: /etc/stagelens/tls/tls.crt, key: /etc/stagelens/tls/tls.key, client_ca: /etc/stagelens/tls/ca.crt}}"
+      tls: {existingSecret: tls}
+  - {collector: {secretEnv: [&key {name: SHARED_KEY, secret: shared, key: key}]}}
+- - {}
+  - {dashboard: {access: users, users: {existingSecret: users}, prices: "prices: []"}}
+  - dashboard:
+      access: proxy
+      proxy: {trusted: [127.0.0.1, 10.0.0.0/8], groupsHeader: X-Groups}
+      roles: "groups: [{name: sre, role: admin, users: [ada]}]"
+      sidecars: [{name: proxy, image: proxy, ports: [{name: front, containerPort: 1234}]}]
+      service: {targetPort: front}
+      ingress: {enabled: true, host: lens.example.com}
+- - {}
+  - {alerts: {slo: "slos: []", secretFiles: [alerts], secretEnv: [*key], replicas: 1}}
+- - {}
+  - {openshift: true}
+  - {fullnameOverride: lens}
+  - {settings: {STAGELENS_TRACES: all, STAGELENS_QUEUE_BATCHES: 7}}
+- - {}
+  - {serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}, instrumentation: {enabled: true}}
+  - {networkPolicy: {enabled: false}}
+""")
 
 
 def merged(*layers: Values) -> Values:
