@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import yaml
 from sqlalchemy import Connection
 
 from examples import synthetic
@@ -100,6 +101,10 @@ _SECRETS = {"SLACK_BOT_TOKEN": TOKEN, "SLACK_SIGNING_SECRET": "s", "PAGERDUTY_RO
 RUN = Run(["uvicorn", "serve:app"], NOW - timedelta(seconds=96), NOW, 0)
 
 
+def _shapes(text: str) -> dict[str, Shape]:
+    return {stage: Shape(*numbers) for stage, numbers in yaml.safe_load(f"{{{text}}}").items()}
+
+
 # Version 2 of `checkout` has a slow preprocess.
 SERVICES = (
     Service(
@@ -107,17 +112,11 @@ SERVICES = (
         "risk-ranker",
         40.0,
         ("/v1/quote", "/v1/order"),
-        {
-            "preprocess": Shape(9, 0.25),
-            "forward": Shape(18, 0.16),
-            "postprocess": Shape(1.8, 0.3),
-            "dependency": Shape(6, 0.4),
-            "serialize": Shape(1.1, 0.4),
-            "network": Shape(2.2, 0.6),
-            "queue": Shape(2.5, 0.7, 0.02, 8),
-            "overhead": Shape(0.7, 0.3),
-        },
-        {"preprocess": Shape(9.5, 0.25, 0.16, 14.5)},
+        _shapes(
+            "preprocess: [9, 0.25], forward: [18, 0.16], postprocess: [1.8, 0.3], dependency: [6, 0.4], "
+            "serialize: [1.1, 0.4], network: [2.2, 0.6], queue: [2.5, 0.7, 0.02, 8], overhead: [0.7, 0.3]"
+        ),
+        _shapes("preprocess: [9.5, 0.25, 0.16, 14.5]"),
         error_share=0.0003,
         code={"preprocess": _CODE},
     ),
@@ -126,15 +125,10 @@ SERVICES = (
         "llama-3.1-8b",
         4.0,
         ("/v1/chat/completions",),
-        {
-            "prefill": Shape(85, 0.5),
-            "decode": Shape(900, 0.6),
-            "tokenize": Shape(3, 0.3),
-            "serialize": Shape(1.5, 0.3),
-            "network": Shape(6, 0.8),
-            "queue": Shape(30, 1.0, 0.03, 8),
-            "overhead": Shape(2, 0.4),
-        },
+        _shapes(
+            "prefill: [85, 0.5], decode: [900, 0.6], tokenize: [3, 0.3], serialize: [1.5, 0.3], network: [6, 0.8], "
+            "queue: [30, 1.0, 0.03, 8], overhead: [2, 0.4]"
+        ),
         error_share=0.004,
         stream=Stream(),
     ),
@@ -143,14 +137,10 @@ SERVICES = (
         "e5-large",
         30.0,
         ("/embed",),
-        {
-            "forward": Shape(38, 0.12),
-            "h2d": Shape(2, 0.12),
-            "tokenize": Shape(4, 0.12),
-            "serialize": Shape(1.5, 0.12),
-            "queue": Shape(9, 0.1),
-            "overhead": Shape(1, 0.12),
-        },
+        _shapes(
+            "forward: [38, 0.12], h2d: [2, 0.12], tokenize: [4, 0.12], serialize: [1.5, 0.12], queue: [9, 0.1], "
+            "overhead: [1, 0.12]"
+        ),
         error_share=0.0004,
     ),
     Service(
@@ -158,14 +148,10 @@ SERVICES = (
         "xgb-fraud",
         20.0,
         ("/score", "/batch"),
-        {
-            "forward": Shape(2.1, 0.2),
-            "dependency": Shape(6, 0.4, 0.005, 5),
-            "preprocess": Shape(0.8, 0.3),
-            "serialize": Shape(0.4, 0.3),
-            "network": Shape(0.9, 0.6),
-            "overhead": Shape(0.3, 0.3),
-        },
+        _shapes(
+            "forward: [2.1, 0.2], dependency: [6, 0.4, 0.005, 5], preprocess: [0.8, 0.3], serialize: [0.4, 0.3], "
+            "network: [0.9, 0.6], overhead: [0.3, 0.3]"
+        ),
         error_share=0.0008,
     ),
 )
@@ -643,15 +629,11 @@ def _notify(store: Store, definitions: Definitions, slack: SlackWorkspace, pager
 
 @contextmanager
 def single_run(folder: Path) -> Generator[Store]:
-    usual = {
-        "preprocess": Shape(0.38, 0.15),
-        "forward": Shape(0.25, 0.3),
-        "serialize": Shape(0.016, 0.3),
-        "network": Shape(0.15, 0.35),
-        "queue": Shape(0.14, 0.5),
-        "overhead": Shape(0.14, 0.2),
-    }
-    large = {**usual, "preprocess": Shape(18.2, 0.16), "forward": Shape(1.6, 0.5)}
+    usual = _shapes(
+        "preprocess: [0.38, 0.15], forward: [0.25, 0.3], serialize: [0.016, 0.3], network: [0.15, 0.35], "
+        "queue: [0.14, 0.5], overhead: [0.14, 0.2]"
+    )
+    large = usual | _shapes("preprocess: [18.2, 0.16], forward: [1.6, 0.5]")
     store = Store.open(f"sqlite:///{folder / 'run.db'}", clock=NOW.timestamp)
     series = Series("pictures", "", "", "Sequential", "", "/pictures/{number}", "cpu", STATUS_OK)
     end = int(NOW.timestamp()) // 10 * 10
