@@ -29,6 +29,10 @@ from stagelens.instrumentors.config import AgentConfig
 from tests.support.tiers import tier_of_file
 
 ROOT = Path(__file__).parent.parent
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "questions", "store")
 # Set by `stagelens run` and `doctor` for their own children; no settings.
 INTERNAL = {"STAGELENS_DOCTOR", "STAGELENS_RUN_PID"}
@@ -69,27 +73,18 @@ def test_the_default_that_is_documented_is_the_one_that_holds(
         assert read({variable: default}) == read({}), variable
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CHANGELOG.md",
-        *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
-    ],
-)
-def test_links_between_pages_lead_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text()
-    links = [*re.findall(r"\]\(([^)#]+)", text), *re.findall(r"^\[[^\]]+\]: ([^\s#]+)", text, re.MULTILINE)]
-    targets = [target for target in links if "://" not in target]
+def test_links_between_pages_lead_somewhere() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#]+)|^\[[^\]]+\]: ([^\s#]+)", page.read_text(), re.MULTILINE)
+        if "://" not in (target := "".join(link)) and not page.parent.joinpath(target).exists()
+    ]
 
-    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
+    assert missing == []
 
 
 def test_links_to_headings_name_a_heading() -> None:
-    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
-    pages += sorted((ROOT / "docs").rglob("*.md"))
     code = [
         path
         for part in (*PARTS, "cli", "helm", "examples")
@@ -98,7 +93,7 @@ def test_links_to_headings_name_a_heading() -> None:
     ]
     links = [
         (path, target, anchor)
-        for path in (*pages, *code)
+        for path in (*PAGES, *code)
         for target, anchor in re.findall(r"([^\s\"'`(<>]*\.md|(?<=\]\())#([\w-]+)", path.read_text())
         if "://" not in target
     ]
