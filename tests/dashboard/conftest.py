@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
@@ -15,6 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, ViewportSize
 
+from examples import synthetic
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
@@ -44,15 +43,7 @@ SLOS = """slos:
 @pytest.fixture(scope="session")
 def traffic() -> ModuleType:
     """The example that makes up traffic."""
-    found = sys.modules.get("synthetic_traffic")
-    if found is None:
-        spec = importlib.util.spec_from_file_location("synthetic_traffic", ROOT / "examples" / "synthetic.py")
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules["synthetic_traffic"] = found
-        spec.loader.exec_module(found)
-    return found
+    return synthetic
 
 
 @pytest.fixture(scope="session")
