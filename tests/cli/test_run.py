@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,30 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.cli import programs
-from tests.cli.programs import LONG_WAIT_RUN, RUN, Terminal, environment
+from tests.cli.programs import LONG_WAIT_RUN, RUN, TIMEOUT_SECONDS, Terminal, environment
+from tests.support.ports import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def go(*words: str | Path, command: Sequence[str] = RUN, **variables: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*command, *map(str, words)],
+            cwd=tmp_path,
+            env=environment(tmp_path, **variables),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+
+        assert list((tmp_path / "tmp").glob("stagelens-*")) == []
+
+        return done
+
+    return go
 
 
 def requests(saved: Path) -> Counter[str]:
@@ -36,15 +57,14 @@ def requests(saved: Path) -> Counter[str]:
 
 
 @pytest.mark.stacks
-def test_a_service_with_a_model_is_summarized_saved_and_shown(
-    run: Run, tmp_path: Path, free_port: int, browser: Browser
-) -> None:
+def test_a_service_with_a_model_is_summarized_saved_and_shown(run: Run, tmp_path: Path, browser: Browser) -> None:
+    port = free_port()
     (tmp_path / "service.py").write_text(programs.SERVICE)
     (tmp_path / "driver.py").write_text(programs.DRIVER)
-    server = ("uvicorn", "service:app", "--port", str(free_port), "--log-level", "critical")
+    server = ("uvicorn", "service:app", "--port", str(port), "--log-level", "critical")
     done = run(
         *("--save", "run.json", "--report=run.html", "--"),
-        *(sys.executable, "driver.py", str(free_port), "25", *server),
+        *(sys.executable, "driver.py", str(port), "25", *server),
         OTEL_SERVICE_NAME="identify",
     )
 
@@ -57,7 +77,7 @@ def test_a_service_with_a_model_is_summarized_saved_and_shown(
     assert requests(tmp_path / "run.json") == {"identify": 25}
     about: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())["stagelens"]
     assert about["format"] == 1
-    assert about["run"]["command"][1:4] == ["driver.py", str(free_port), "25"]
+    assert about["run"]["command"][1:4] == ["driver.py", str(port), "25"]
     assert about["run"]["exitCode"] == 0
     assert about["run"]["start"] < about["run"]["end"]
 
@@ -82,11 +102,12 @@ def test_a_service_with_a_model_is_summarized_saved_and_shown(
     assert dead == []
 
 
-def test_late_workers_and_foreign_spans_are_counted(run: Run, tmp_path: Path, free_port: int) -> None:
+def test_late_workers_and_foreign_spans_are_counted(run: Run, tmp_path: Path) -> None:
+    port = free_port()
     for name, text in (("app", programs.FLASK), ("driver", programs.DRIVER), ("foreign", programs.FOREIGN)):
         (tmp_path / f"{name}.py").write_text(text)
-    server = f"gunicorn --workers 2 --bind 127.0.0.1:{free_port} --log-level critical app:app"
-    command = f"{sys.executable} foreign.py; exec {sys.executable} driver.py {free_port} 30 {server}"
+    server = f"gunicorn --workers 2 --bind 127.0.0.1:{port} --log-level critical app:app"
+    command = f"{sys.executable} foreign.py; exec {sys.executable} driver.py {port} 30 {server}"
     words = ("--save", "run.json", "--", "sh", "-c", command)
     done = run(*words, command=LONG_WAIT_RUN, OTEL_SERVICE_NAME="served")
 
