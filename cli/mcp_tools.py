@@ -190,29 +190,24 @@ class Tools:
         self, ctx: _Caller, *, trace_id: Annotated[str, Field(description="Id of a request, from slow_requests")]
     ) -> str:
         """Show one retained request: its attributes and its spans with start and length."""
-        with self._asking(ctx) as ask:
-            trace = ask(f"traces/{_id(trace_id)}", {})
-        spans = trace["resourceSpans"][0]["scopeSpans"][0]["spans"]
-        start = int(spans[0]["startTimeUnixNano"])
+        with self._client(ctx) as client:
+            spans = client.trace(_id(trace_id))
         rows = [
             {
                 "span": span["name"],
-                "start_ms": (int(span["startTimeUnixNano"]) - start) / 1e6,
-                "duration_ms": (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e6,
-                "attributes": {
-                    attribute["key"]: next(iter(attribute["value"].values()))
-                    for attribute in span["attributes"]
-                    if not attribute["key"].startswith(_OWN)
-                },
+                "start_ms": span["offset_seconds"] * 1e3,
+                "duration_ms": span["duration_seconds"] * 1e3,
+                "attributes": {key: value for key, value in span["attributes"].items() if not key.startswith(_OWN)},
             }
-            for span in spans
+            for span in spans.to_dict("records")
         ]
         code = [
             f"{milliseconds(function['seconds'])} ms in {label(function['stage'])}: "
             + " > ".join(f"{frame['function']} ({frame['file']}:{frame['line']})" for frame in function["frames"])
-            for function in trace.get("profile", [])[:MOST_ROWS]
+            for function in spans.attrs["profile"][:MOST_ROWS]
         ]
-        return cut_text("\n".join([f"Request of {datetime.fromtimestamp(start / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}", *csv_lines(rows), *code]))  # fmt: skip
+        head = f"Request of {spans['at'].iloc[0]:%Y-%m-%dT%H:%M:%SZ}"
+        return cut_text("\n".join([head, *csv_lines(rows), *code]))
 
     def incidents(
         self,
@@ -337,8 +332,8 @@ class Tools:
 
     def acknowledge(self, ctx: _Caller, incident_id: str) -> str:
         """Acknowledge an open incident, so that others know that someone works on it."""
-        with self._asking(ctx, "post") as post:
-            post(f"incidents/{_id(incident_id)}/acknowledge", {})
+        with self._client(ctx) as client:
+            client.post(f"incidents/{_id(incident_id)}/acknowledge", {})
         return f"{incident_id} is acknowledged."
 
     def silence(
@@ -350,21 +345,21 @@ class Tools:
         comment: Annotated[str, Field(description="Reason, shown to everyone")],
     ) -> str:
         """Mute the notifications of a service for some time; incidents are still recorded."""
-        with self._asking(ctx, "post") as post:
-            created = post("silences", {"service": service, "for": duration, "comment": comment})
+        with self._client(ctx) as client:
+            created = client.post("silences", {"service": service, "for": duration, "comment": comment})
         return f"Silence {created['id']} mutes {service} for {duration}."
 
     @contextmanager
-    def _asking(self, ctx: _Caller, verb: str = "get") -> Generator[Callable[[str, Mapping[str, str]], Row]]:
-        """Yield the function that asks the dashboard; its errors become errors of the tool, with the call that helps."""
+    def _asking(self, ctx: _Caller) -> Generator[Callable[[str, Mapping[str, str]], Row]]:
+        with self._client(ctx) as client:
+            yield lambda path, given: client.get(path, **{key: value for key, value in given.items() if value})
+
+    @contextmanager
+    def _client(self, ctx: _Caller) -> Generator[Client]:
+        """Yield the client of the dashboard; its errors become errors of the tool, with the call that helps."""
         try:
             with self._client_of(ctx.headers) as client:
-                if verb == "post":
-                    yield client.post
-                else:
-                    yield lambda path, given: client.get(
-                        path, **{key: parameter for key, parameter in given.items() if parameter}
-                    )
+                yield client
         except ApiError as error:
             raise ToolError(_next_step(error)) from error
 
