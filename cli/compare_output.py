@@ -107,7 +107,7 @@ def stage_row(comparison: RunComparison, change: StageChange) -> tuple[str, ...]
         label(change.stage),
         *(duration(seconds) for seconds in (change.a_seconds, change.b_seconds)),
         duration(more, sign=True),
-        percent(round(change.share, 2) or 0.0) if comparison.has_changed else UNKNOWN,
+        percent(round(change.share, 2) or 0.0) if comparison.at.has_changed else UNKNOWN,
         duration(change.own.difference, sign=True),
         interval_text(change.own),
     )
@@ -189,11 +189,6 @@ def warnings(comparison: RunComparison) -> Sequence[str]:
     return lines
 
 
-def request_counts(comparison: RunComparison) -> tuple[str, str]:
-    a, b = (_side_summary(side) for side in (comparison.a, comparison.b))
-    return a, b
-
-
 def _side_summary(side: Side) -> str:
     selection = side.selection
     text = f"{several(side.requests, 'request')} of {selection.service}"
@@ -237,8 +232,8 @@ _ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
 def print_comparison(comparison: RunComparison, out: Console) -> None:
     if not out.is_terminal:
         out.width = max(out.width, _MIN_COLUMNS)
-    for name, side, counted in zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True):
-        out.print(styled(f"{name}  {side.name}  {counted}"), highlight=False)
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        out.print(styled(f"{name}  {side.name}  {_side_summary(side)}"), highlight=False)
     out.print()
     out.print(styled(verdict(comparison), "bold"), highlight=False)
     for warning in warnings(comparison):
@@ -274,9 +269,9 @@ _SUITE = "stagelens compare"
 
 
 def markdown(comparison: RunComparison) -> str:
-    sides = zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True)
+    sides = (("A", comparison.a), ("B", comparison.b))
     lines = [f"### {verdict(comparison)}", ""]
-    lines += [f"- **{name}** {_escape_cell(side.name)}: {_escape_cell(count)}" for name, side, count in sides]
+    lines += [f"- **{name}** {_escape_cell(side.name)}: {_escape_cell(_side_summary(side))}" for name, side in sides]
     lines += [f"- {_escape_cell(warning)}" for warning in warnings(comparison)]
     if comparison.threshold_results:
         lines += _markdown_rows(

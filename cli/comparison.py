@@ -192,23 +192,13 @@ class RunComparison:
 
     @property
     def largest_change(self) -> StageChange | None:
-        return max(self.stages, key=lambda change: change.share, default=None) if self.has_changed else None
+        return max(self.stages, key=lambda change: change.share, default=None) if self.at.has_changed else None
 
     @property
     def blamed_function(self) -> FunctionGrowth | None:
         change = self.largest_change if self.at.kind == "regression" else None
-        return next(
-            (
-                function
-                for function in self.functions
-                if change and function.stage == change.stage and function.is_cause
-            ),
-            None,
-        )
-
-    @property
-    def has_changed(self) -> bool:
-        return self.at.has_changed
+        stage = change.stage if change else None
+        return next((function for function in self.functions if function.stage == stage and function.is_cause), None)
 
     @property
     def too_few(self) -> bool:
@@ -244,14 +234,9 @@ def compare_sides(  # noqa: PLR0917 - two sides and their options
     ]
     results: list[ThresholdResult] = []
     for threshold in thresholds:
-        comparison = sides.measured(threshold)
-        results.append(
-            ThresholdResult(
-                threshold,
-                evaluate_threshold(threshold, comparison, strict=strict) if comparison else "unknown",
-                comparison,
-            )
-        )
+        measured = sides.measured(threshold)
+        outcome = evaluate_threshold(threshold, measured, strict=strict) if measured else "unknown"
+        results.append(ThresholdResult(threshold, outcome, measured))
     mixed = read.mix(a.selection, b.selection).to_dict("records")
     mixes = [(row["dimension"], row["value"], row["a_share"], row["b_share"]) for row in mixed if row["changed"]]
     return RunComparison(
@@ -293,19 +278,13 @@ class _Distributions:
         return compare_quantile(self.a, self.b, threshold.quantile)
 
     def of_stage(self, stage: str, quantile: float) -> QuantileComparison:
-        before, after = (
-            _with_absent_requests(self._stages_a.get(stage), self.a.count),
-            _with_absent_requests(self._stages_b.get(stage), self.b.count),
-        )
+        sides = ((self._stages_a, self.a), (self._stages_b, self.b))
+        before, after = (_with_absent_requests(of.get(stage, Histogram()), requests.count) for of, requests in sides)
         return compare_quantile(before, after, quantile)
 
 
-def _with_absent_requests(histogram: Histogram | None, requests: int) -> Histogram:
-    return (
-        replace(histogram, zero=histogram.zero + max(requests - histogram.count, 0))
-        if histogram
-        else Histogram(zero=requests)
-    )
+def _with_absent_requests(histogram: Histogram, requests: int) -> Histogram:
+    return replace(histogram, zero=histogram.zero + max(requests - histogram.count, 0))
 
 
 @dataclass(frozen=True, slots=True)
