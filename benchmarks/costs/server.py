@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from processes import free_port
 
 NONE = "none"
 AGAIN = "none, again (A/A)"
@@ -66,9 +67,7 @@ class Server:
     def __init__(self, name: str, model: str, sink: str, core: int | None) -> None:
         self.name = name
         how = recorder(name, sink)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port: int = free.getsockname()[1]
+        self._port = free_port()
         uvicorn = (
             (sys.executable, "-m", "uvicorn") if how.launcher[:1] == (sys.executable,) else (str(BIN / "uvicorn"),)
         )
