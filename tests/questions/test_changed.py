@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from stagelens.questions.changed import FailureShare, explain_regression, explain_violations
-from stagelens.store import Batch, Indicator, RetainedTrace, Selection, Series, Store
+from stagelens.store import Batch, Indicator, Selection, Series, Store
 from tests.alerts.traffic import NOW, Clock, Traffic, request_points
+from tests.support.raw_requests import Request, retained
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.020, "queue": 0.002}
@@ -18,6 +21,7 @@ SLOW = {"forward": 0.020, "queue": 0.400}
 LATENCY, AVAILABILITY = Indicator("latency", 0.25), Indicator("availability")
 SHOP = Selection(NOW - HOUR, NOW, service="shop")
 Fail = Callable[..., None]
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -34,21 +38,15 @@ def traffic(store: Store) -> Traffic:
 def fail(store: Store) -> Fail:
     def written(route: str, count: int, error: str, stages: dict[str, float], *spans: dict[str, Any]) -> None:
         series, at = Series("shop", "1", "", "", "", route, "", "error"), NOW - 10 * MINUTE
-        total, started = round(sum(stages.values()) * 1e9), round(at.timestamp() * 1e9)
+        total = round(sum(stages.values()) * 1e9)
+        request = Request({"queue": total}, int(at.timestamp()), series)
         kept = [
-            RetainedTrace(
-                f"{abs(hash((route, error, number))):032x}"[-32:],
-                f"{number + 1:016x}",
-                series,
-                started,
-                total,
-                "error",
-                "queue",
-                {"queue": total},
-                [{"name": "", "stage": "", "start_ns": 0, "duration_ns": 1} | each for each in spans],
-                {"error.type": error},
+            replace(
+                retained(request, next(_numbers), "error"),
+                spans=[{"name": "", "stage": "", "start_ns": 0, "duration_ns": 1} | each for each in spans],
+                attributes={"error.type": error},
             )
-            for number in range(min(count, 5))
+            for _ in range(min(count, 5))
         ]
         store.write([Batch(f"failed:{route}:{error}", request_points(series, at, count, stages), kept)])
 

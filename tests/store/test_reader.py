@@ -16,10 +16,9 @@ from stagelens.store import Batch, Event, Store, schema
 from stagelens.store.engines import database
 from stagelens.store.queries.trace_search import TraceFilter
 from stagelens.store.reader import filtered_engine
-from tests.store.engines.test_same_results import trace
 from tests.store.questions import query_results
 from tests.support.environments import HIDDEN, fill
-from tests.support.raw_requests import NOON, OpenSite, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, PointAggregator, Request, Series, Site, retained
 
 ENVIRONMENTS = ("prod", "staging", "")
 # Queries that count the writes and agents of the whole store; the dashboard does not show them to such a reader.
@@ -59,7 +58,7 @@ def test_a_part_of_another_environment_has_only_times(sqlite: Site, where: dict[
     part = {"name": "/pay", "stage": "dependency", "start_ns": 5, "duration_ns": 31}
     part |= {"attributes": {SERVICE_NAME: "payments", "tenant": "acme"} | where}
     request = Request({"network": 9, "dependency": 31}, series=Series("shop", "1", "prod"))
-    kept = replace(trace(request, 3), spans=[call, part])
+    kept = replace(retained(request, 3), spans=[call, part])
     sqlite.store.write([Batch("1", PointAggregator().points([request]), [kept])])
     own, around = sqlite.store.read.within(frozenset({"prod"})), sqlite.around()
     found, paths = own.trace(kept.trace_id), own.slow_paths(around, 0.5)

@@ -14,8 +14,8 @@ from stagelens.core.attributes import ATTRIBUTE_SCALE
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.store import Batch, Event, Point, Series, schema
 from stagelens.store.events import StoredLoad
-from tests.store.engines.test_same_results import beside, trace
-from tests.support.raw_requests import NOON, NS, Request, Site
+from tests.store.engines.test_same_results import beside
+from tests.support.raw_requests import NOON, NS, Request, Site, retained
 
 # Keys of points that contain a name, such as that of the environment.
 KEYS = (
@@ -49,7 +49,7 @@ def fill(one: Site, environments: tuple[str, ...], known: tuple[str, ...] = ()) 
             kept = first_trace(environment) + number * 10
             traces = [
                 replace(
-                    trace(request, kept + place),
+                    retained(request, kept + place),
                     spans=_spans(environment, request, parts),
                     attributes=_facts(environment) | {names.PROFILE: f"900 forward;serve:of_{environment}@serve.py:30"},
                 )

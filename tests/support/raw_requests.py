@@ -15,7 +15,7 @@ from stagelens.analysis.breakdown import RankWindow
 from stagelens.core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
 from stagelens.core.histogram import SCALE, Histogram, bucket_index
 from stagelens.core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store import Batch, Point, Selection, Series, Store
+from stagelens.store import Batch, Point, RetainedTrace, Selection, Series, Store
 
 # 2026-11-20 12:00:00 UTC: the start of an hour.
 NOON = 1_795_176_000
@@ -90,6 +90,23 @@ def attribute_points(requests: Iterable[Request]) -> list[Point]:
                     Point(request.series, REPLICA_STAGE_TIME, replica_stage_key(stage, place), request.at, time)
                 )
     return points
+
+
+def retained(request: Request, number: int, because: str = "slow") -> RetainedTrace:
+    """Return *request* as retained with the trace and the span *number*."""
+    spent = sum(request.stages_ns.values())
+    spans = [{"name": "é", "stage": request.dominant, "start_ns": 0, "duration_ns": spent}]
+    return RetainedTrace(
+        f"{number:032x}",
+        f"{number:016x}",
+        request.series,
+        request.at * NS,
+        spent,
+        because,
+        request.dominant,
+        request.stages_ns,
+        spans,
+    )
 
 
 _batch_numbers = itertools.count()

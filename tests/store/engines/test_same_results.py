@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from stagelens.core import hardware, names
 from stagelens.core.attributes import ATTRIBUTE_SCALE
 from stagelens.core.histogram import SCALE, Histogram
-from stagelens.store import Batch, Event, Point, RetainedTrace, schema
+from stagelens.store import Batch, Event, Point, schema
 from stagelens.store.reader import Reader
 from tests.store.questions import NOT_ASKED, query_results
 from tests.store.test_exactness import END, START, Delivery, deliveries
-from tests.support.raw_requests import NS, OpenSite, Request, Site
+from tests.support.raw_requests import OpenSite, Request, Site, retained
 
 # Keys of each metric besides requests and stages.
 KEYS = {
@@ -85,7 +85,7 @@ def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
     for number, batch in enumerate(batches):
         one.write(batch.requests, scale=batch.scale)
         points = [point for request in batch.requests for point in beside(request, random)]
-        traces = [trace(request, 16 * number + place) for place, request in enumerate(batch.requests[:3])]
+        traces = [retained(request, 16 * number + place) for place, request in enumerate(batch.requests[:3])]
         one.store.write([Batch(f"beside-{number}", points, traces, instance="agent-1", dropped=number)])
         one.clock.now += batch.wait
         one.store.maintain()
@@ -99,12 +99,3 @@ def beside(request: Request, random: Random) -> Iterator[Point]:
     if metric in names.TIME_METRICS:
         histogram.sum = 0.0
     yield Point(request.series, metric, random.choice(KEYS[metric]), request.at - request.at % 10, histogram)
-
-
-def trace(request: Request, number: int) -> RetainedTrace:
-    identity = (f"{number:032x}", f"{number:016x}")
-    spent = sum(request.stages_ns.values())
-    spans = [{"name": "é", "stage": request.dominant, "start_ns": 0, "duration_ns": spent}]
-    return RetainedTrace(
-        *identity, request.series, request.at * NS, spent, "slow", request.dominant, request.stages_ns, spans
-    )
