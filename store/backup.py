@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from ..core.errors import StoreError
 from . import schema
 from .engines import database
-from .point_table import PointTable
+from .points import PointTable
 from .queries import fetch
 from .schema import take_part
 from .selection import Selection

@@ -13,8 +13,7 @@ from ..core import names
 from ..core.histogram import Histogram
 from . import backup, schema
 from .engines import database
-from .point_table import sum_rows
-from .points import histograms_of
+from .points import histograms_of, sum_rows
 from .queries import profile, traces
 from .records import RetainedTrace
 from .series import Series

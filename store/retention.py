@@ -20,8 +20,7 @@ from sqlalchemy import Connection, delete, func, select, tuple_, update
 from . import audit, events, schema
 from .engines import database
 from .events import forget_loads
-from .point_table import PointTable, sum_rows
-from .points import PointRow
+from .points import PointRow, PointTable, sum_rows
 from .schema import Tier, floor_to, read_tiers, take_part
 from .series import forget_stacks
 from .storage import Points, PreparedWrite

@@ -21,8 +21,7 @@ from ..core.errors import StoreError
 from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from ..core.names import REQUEST_DURATION, STAGE_TIME
 from . import schema
-from .point_table import PointTable
-from .points import PointRow
+from .points import PointRow, PointTable
 from .schema import Segment
 from .selection import Selection
 

@@ -29,8 +29,7 @@ from ..core.names import (
 from . import events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
-from .point_table import PointTable, sum_rows
-from .points import Identity, PointColumns, PointRow
+from .points import Identity, PointColumns, PointRow, PointTable, as_columns, sum_rows
 from .records import Batch, RetainedTrace
 from .schema import floor_to, is_storable, storable, take_part
 from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
@@ -76,9 +75,7 @@ def prepare_batches(
         # The following steps concern series, which spans in the inbox do not have yet.
         return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
     index.refresh(connection, database.generation(connection))
-    sent = PointColumns.join(
-        [batch.points if isinstance(batch.points, PointColumns) else PointColumns.of(batch.points) for batch in chosen]
-    )
+    sent = PointColumns.join([as_columns(batch.points) for batch in chosen])
     table = _finest_table(connection, sent, index, arrival)
     part = take_part(connection)
     rows = _rows_by_tier(table, points, index, part, schema.read_tiers(connection))

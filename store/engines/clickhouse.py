@@ -24,8 +24,7 @@ from ...core.columns import Buckets
 from ...core.errors import StoreError
 from .. import schema
 from ..bucket_blobs import decode_buckets, encode_buckets
-from ..point_table import PointTable
-from ..points import PointRow
+from ..points import PointRow, PointTable
 from ..retention import Retention
 from ..schema import Segment, tier_code, tier_width
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps

@@ -26,8 +26,7 @@ from ...core.columns import Ints, no_buckets
 from ...core.errors import StoreError
 from .. import schema
 from ..bucket_blobs import decode_buckets
-from ..point_table import PointTable
-from ..points import PointRow
+from ..points import PointRow, PointTable
 from ..schema import Segment
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
@@ -224,7 +223,7 @@ PIECE_ROWS = 5_000
 # Number of rows fetched at once that may be blocks.
 PIECE_BLOCKS = 64
 _LATEST = np.iinfo(np.int64).max
-# Columns of a row of the finest tier, and the number of points in rows; see `point_table` for blocks.
+# Columns of a row of the finest tier, and the number of points in rows; see `points` for blocks.
 _ROW = ", ".join((str(schema.FINEST), *PointRow._fields[1:]))
 _POINTS = "sum(CASE WHEN series_id <= 0 THEN zero ELSE 1 END)"
 

@@ -11,7 +11,7 @@ from stagelens.store import schema
 from stagelens.store.bucket_blobs import decode_buckets
 from stagelens.store.engines import database
 from stagelens.store.engines.database import SqlPoints
-from stagelens.store.points import PointRow
+from stagelens.store.points import PointRow, is_kind_of_replica
 from tests.support.raw_requests import Site
 
 # Later than the start of any bucket. [Unix seconds]
@@ -47,7 +47,11 @@ def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tu
     """
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
-        if row.metric > 0 and row.bucket < before and not (row.is_of_replica and width >= schema.WITHOUT_REPLICAS):
+        if (
+            row.metric > 0
+            and row.bucket < before
+            and not (width >= schema.WITHOUT_REPLICAS and is_kind_of_replica(row.metric, row.stage))
+        ):
             key = (row.service_id, row.metric, row.series_id, row.stage, schema.floor_to(row.bucket, width))
             found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
     return found
@@ -100,6 +104,14 @@ def counted(one: Site) -> Ledger:
             n, size = found.get(key, (0, 0))
             found[key] = n + 1, size + len(row.histogram)
     return found
+
+
+def check_tiers(one: Site) -> None:
+    """Assert that every tier equals the sum of the finest, that totals do, and that the ledger has the rows."""
+    for tier in known(one)[1:]:
+        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
+        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
+    assert ledger(one) == counted(one)
 
 
 def number(one: Site, table: Table) -> int:
