@@ -17,7 +17,7 @@ from ...analysis.policies import BurnRatePolicy, NoData
 from ...analysis.regression.verdict import is_near_onset
 from ...analysis.slo_status import has_stopped
 from ...questions.changed import explain_violations
-from ...store import Reader
+from ...store import Indicator, Reader
 from ...store.schema import FINEST, storable_name
 from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
 from ..objectives.maintenance import MaintenanceCalendar
@@ -26,6 +26,7 @@ from ..objectives.slo_file import Definitions
 from . import evidence
 from .slo_status import Measurement, can_fire, measure_slo
 
+_FAILURES = Indicator("availability")
 # Length of the search for the onset and its cause.
 _LOOKBACK = timedelta(hours=6)
 # Maximum age of the evidence of an open incident.
@@ -341,7 +342,7 @@ class AbsenceRule:
 
     def _last_seen(self, slo: Slo, now: datetime) -> datetime | None:
         longest = max(self._policy.before, default=timedelta(days=1))
-        return self._read.slo_counts(_without_filters(slo).select(now - longest, now), None).last_at
+        return self._read.tally(_without_filters(slo).select(now - longest, now), _FAILURES).last_at
 
     def _first_seen(self, slo: Slo, now: datetime) -> datetime | None:
         longest = max(self._policy.before, default=timedelta(0)) + 2 * self._policy.after
@@ -350,7 +351,7 @@ class AbsenceRule:
 
 
 def _requests(read: Reader, slo: Slo, start: datetime, end: datetime) -> float:
-    return read.slo_counts(_without_filters(slo).select(start, end), None).total
+    return read.tally(_without_filters(slo).select(start, end), _FAILURES).total
 
 
 def _without_filters(slo: Slo) -> Slo:

@@ -15,7 +15,7 @@ from ...analysis.comparison import QuantileComparison
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
-from ...store import Tally
+from ...store import Indicator, Tally
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
@@ -156,7 +156,8 @@ def signals(context: Context, pair: Pair) -> list[Signal]:
 
 def _load(context: Context, pair: Pair) -> list[Signal]:
     source, sides = context.source, (pair.a, pair.b)
-    counted: list[Tally] = [source.cached(source.read.slo_counts, selection, None) for selection in sides]
+    failures = Indicator("availability")
+    counted: list[Tally] = [source.cached(source.read.tally, selection, failures) for selection in sides]
     lengths = [max((selection.end - selection.start).total_seconds(), 1.0) for selection in sides]
     spent = [source.cached(source.read.latency, selection).sum for selection in sides]
     rates = [float(tally.total) / length for tally, length in zip(counted, lengths, strict=True)]

@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from ...analysis.breakdown import COLUMNS, percentile_grid, stages_at
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label, position
+from ...store import Indicator
 from ..figures.elements import Figure, outline, stages_of
 from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
@@ -130,7 +131,7 @@ def _objective(context: Context) -> Objective | None:
         return None
     # The curve has every request; for the objective, fast failures are bad, too.
     inside = context.source.cached(context.source.read.latency, context.selection).fraction_below(threshold)
-    counted = context.source.cached(context.source.read.slo_counts, context.selection, threshold)
+    counted = context.source.cached(context.source.read.tally, context.selection, Indicator("latency", threshold))
     if inside is None or not counted.total:
         return Objective(threshold, status.slo.objective)
     good, low, high = (1 - bad / counted.total for bad in (counted.bad, counted.bad_high, counted.bad_low))

@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from ...analysis.costs import MILLION, cost_by_stage, cost_of_request
 from ...core.stages import BY_KEY, label
+from ...store import Indicator
 from ..ui.components import Node, card, code_block, empty, swatch, table, tile
 from ..ui.design_tokens import hue
 from ..ui.format import TIMES, UNKNOWN, attained, axis_duration, duration, money, percent
@@ -40,7 +41,7 @@ def spending(context: Context) -> Spending | None:
     # A price covers all requests of a service, not the requests of one version, model or route.
     if costs is None or per_hour is None or context.view.scope:
         return None
-    counted = source.cached(source.read.slo_counts, context.selection, context.threshold_seconds)
+    counted = source.cached(source.read.tally, context.selection, Indicator("latency", context.threshold_seconds))
     whole = cost_of_request(per_hour, context.seconds, counted.total)
     good = cost_of_request(per_hour, context.seconds, counted.total - counted.bad)
     return Spending(costs.currency, per_hour, whole, good, counted.bad / max(counted.total, 1))

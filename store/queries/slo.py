@@ -23,7 +23,7 @@ from ...core.stages import UNEXPLAINED as WITHOUT_CAUSE
 from ...core.stages import UNTIMED
 from .. import schema
 from ..selection import HISTOGRAMS, Indicator, Selection, moment
-from ..storage import Columns, PointQuery, StageCounts, Steps, StoreSnapshot, add_up
+from ..storage import Columns, PointQuery, Steps, StoreSnapshot, add_up
 from .fetch import QueryGroup, SharedPoints, add_up_steps, fetch, fetch_steps, points_with_key
 from .frames import frame, stage_frame, with_step_times
 
@@ -47,21 +47,7 @@ class Tally:
 
 
 class SloQueries(QueryGroup):
-    """Queries of the requests that violated an objective, and of the stages responsible."""
-
-    def slo_counts(self, selection: Selection, threshold_seconds: float | None) -> Tally:
-        """Return the number of requests, and of those that failed or took longer than *threshold_seconds* (None: only failed)."""
-        with self._snapshot() as snapshot:
-            return slo_counts(snapshot, selection, threshold_seconds)
-
-    def slo_series(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
-        """Return the counts of `slo_counts` for each step with requests.
-
-        Returns:
-            Columns at (UTC), total and bad (number of requests).
-        """
-        with self._snapshot() as snapshot:
-            return slo_series(snapshot, selection, threshold_seconds, step)
+    """Queries of the stages responsible for requests that violated an objective."""
 
     def bad_breakdown(self, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
         """Return the excess time of bad requests over good requests in each stage.
@@ -72,18 +58,20 @@ class SloQueries(QueryGroup):
         """
         with self._snapshot() as snapshot:
             columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"))
-            errors = failed_series(snapshot, selection)
-            requests, spent = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
-            total, bad = _count_bad(requests, errors, threshold_seconds)
-            bad_time, all_time = _time_by_stage(spent, errors, threshold_seconds)
+            failed, whole = failed_series(snapshot, selection), Steps(0, None)
+            requests, times = (
+                _step_sums(columns.of(metric), whole, failed, threshold_seconds)
+                for metric in (REQUEST_DURATION, STAGE_TIME)
+            )
+            bad, good = float(requests.bad.sum()), float(requests.good.sum())
             rows = [
                 {
                     "stage": stage,
-                    "bad_mean_seconds": _mean_seconds(slow, bad.value),
-                    "good_mean_seconds": _mean_seconds(both - slow, total - bad.value),
+                    "bad_mean_seconds": _mean_seconds(times.bad[:, number].sum(), bad),
+                    "good_mean_seconds": _mean_seconds(times.good[number], good),
                 }
-                for stage, slow, both in zip(columns.stages, bad_time.tolist(), all_time.tolist(), strict=True)
-                if both
+                for number, stage in enumerate(columns.stages)
+                if times.all[:, number].any()
             ]
             table = frame(EXCESS_COLUMNS, rows)
             table["excess_seconds"] = table["bad_mean_seconds"] - table["good_mean_seconds"]
@@ -96,7 +84,7 @@ class SloQueries(QueryGroup):
 
         The slow requests of a step are attributed to the stages in which they spend more time than the good requests of the whole
         selection, in proportion to the excess. Failed requests are unexplained: no stage is to blame for a failure. The columns of
-        a row add up to its `bad`, which equals that of `slo_series`.
+        a row add up to its `bad`, which equals that of `tally_series`.
 
         Returns:
             Columns at (UTC), bad, unexplained, and one for each responsible stage: numbers of requests, with fractions.
@@ -110,9 +98,8 @@ class SloQueries(QueryGroup):
             times = _step_sums(columns.of(STAGE_TIME), steps, failed, threshold_seconds)
             good_mean = times.good / max(requests.good.sum(), 1e-9)
             times = times.at(requests.starts)
-            n_failed, n_slow = requests.failed.sum(axis=1), requests.slow.sum(axis=1)
-            blamed = _attribute_requests(times.slow, n_slow, good_mean)
-            bad = n_failed + n_slow
+            blamed = _attribute_requests(times.slow, requests.slow.sum(axis=1), good_mean)
+            bad = requests.bad.sum(axis=1)
             rest = np.maximum(bad - blamed.sum(axis=1), 0)
             # Remove rounding residues of the summation.
             rest[rest < 1e-9 * bad] = 0.0
@@ -125,7 +112,7 @@ class SloQueries(QueryGroup):
             return with_step_times(stage_frame(BAD_COLUMNS, rows), steps, selection)
 
 
-def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> Tally:
+def _count_requests(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> Tally:
     question = PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=threshold_seconds is None)
     columns = fetch(snapshot, question)
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
@@ -133,13 +120,13 @@ def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds:
     if len(cancelled):
         early, slow = _count_bad(cancelled, np.array([], np.int64), threshold_seconds)
         total -= early - slow.value
-    last = moment(int(columns.times.max())) if len(columns) else None
-    return Tally(total, total, bad.value, bad.low, bad.high, last)
+    return Tally(total, total, bad.value, bad.low, bad.high, _last_bucket(columns))
 
 
-def slo_series(
-    snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
-) -> pd.DataFrame:
+def _requests_over_time(
+    snapshot: StoreSnapshot, selection: Selection, indicator: Indicator, step: timedelta
+) -> tuple[pd.DataFrame, Steps]:
+    threshold_seconds = indicator.threshold_seconds
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     failed = np.isin(columns.series, failed_series(snapshot, selection))
     lost = {at: total for at, total, _ in _count_steps(columns.where(failed), steps, None)}
@@ -149,8 +136,9 @@ def slo_series(
     rows: list[dict[str, object]] = []
     for at in sorted({*lost, *served}):
         total, slow = served.get(at, (0, 0.0))
-        rows.append({"at": at, "total": lost.get(at, 0) + total - early.get(at, 0), "bad": lost.get(at, 0) + slow})
-    return with_step_times(frame(("at", "total", "bad"), rows), steps, selection)
+        total += lost.get(at, 0) - early.get(at, 0)
+        rows.append({"at": at, "requests": total, "total": total, "bad": lost.get(at, 0) + slow})
+    return frame(TALLY_COLUMNS, rows), steps
 
 
 def _count_steps(columns: Columns, steps: Steps, threshold_seconds: float | None) -> Generator[tuple[int, int, float]]:
@@ -191,19 +179,6 @@ def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None)
     return total, Estimate(lost + slow.value, lost + slow.low, lost + slow.high)
 
 
-def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[np.ndarray, np.ndarray]:
-    failed = np.isin(spent.series, errors)
-    lost = add_up(spent.where(failed)).amount.sum(axis=1)
-    served = add_up(spent.where(~failed))
-    slow = np.zeros(len(spent.stages)) if threshold_seconds is None else _above_by_stage(served, threshold_seconds)
-    return lost + slow, lost + served.amount.sum(axis=1)
-
-
-def _above_by_stage(counts: StageCounts, threshold_seconds: float) -> np.ndarray:
-    shares = [counts.histogram(stage).count_above(threshold_seconds).value for stage in range(len(counts.amount))]
-    return np.array(shares)
-
-
 UNEXPLAINED = "unexplained"
 BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
 
@@ -222,8 +197,12 @@ class _StepSums:
     slow: Floats
 
     @property
+    def bad(self) -> Floats:
+        return self.failed + self.slow
+
+    @property
     def good(self) -> Floats:
-        return (self.all - self.failed - self.slow).sum(axis=0)
+        return (self.all - self.bad).sum(axis=0)
 
     def at(self, starts: Ints) -> _StepSums:
         _, position, mine = np.intersect1d(starts, self.starts, return_indices=True)
@@ -282,11 +261,7 @@ class IndicatorQueries(QueryGroup):
             indicator: requests, seconds for `coverage`, minutes for `freshness`).
         """
         with self._snapshot() as snapshot:
-            if indicator.kind in ("latency", "availability"):
-                table = slo_series(snapshot, selection, indicator.threshold_seconds, step)
-                table.insert(1, "requests", table["total"])
-                return table
-            over_time = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
+            over_time = _OVER_TIME.get(indicator.kind, _above_over_time)
             return with_step_times(*over_time(snapshot, selection, indicator, step), selection)
 
     def first_seen(self, selection: Selection) -> datetime | None:
@@ -298,7 +273,7 @@ class IndicatorQueries(QueryGroup):
 
 def _tally(snapshot: StoreSnapshot, selection: Selection, indicator: Indicator) -> Tally:
     if indicator.kind in ("latency", "availability"):
-        return slo_counts(snapshot, selection, indicator.threshold_seconds)
+        return _count_requests(snapshot, selection, indicator.threshold_seconds)
     if indicator.kind == "coverage":
         columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), counts_only=True))
         return _sum_series(_coverage(columns, Steps(0, None)), _last_bucket(columns))
@@ -389,6 +364,14 @@ def _freshness(
     steps = Steps(low, width)
     counted = pd.DataFrame({"at": steps.of(ends - _MINUTE), "requests": 1.0, "total": 1.0, "bad": old.astype(float)})
     return counted.groupby("at", as_index=False).sum(), steps
+
+
+_OVER_TIME = {
+    "latency": _requests_over_time,
+    "availability": _requests_over_time,
+    "coverage": _coverage_over_time,
+    "freshness": _freshness,
+}
 
 
 def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:

@@ -30,7 +30,7 @@ from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store import Batch, Event, Point, RetainedTrace, Selection, Series, Store
+from stagelens.store import Batch, Event, Indicator, Point, RetainedTrace, Selection, Series, Store
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 BUCKET = timedelta(seconds=10)
@@ -135,7 +135,7 @@ def results_of(store: Store) -> dict[str, str]:
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
     trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveSloFile(None, {}))
-    slow = read.slo_counts(around, 0.1)
+    slow = read.tally(around, Indicator("latency", 0.1))
     results: dict[str, Any] = {
         "services": read.services(around.start, around.end),
         "versions": read.versions(around),

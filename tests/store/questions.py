@@ -81,8 +81,6 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "search_traces": read.search_traces(shop, TraceFilter(attributes=(("tenant", ""),))),
         "service_environments": read.service_environments(),
         "services": read.services(start, end),
-        "slo_counts": read.slo_counts(shop, 0.01),
-        "slo_series": read.slo_series(shop, 0.01, STEP),
         "slow_paths": read.slow_paths(shop, 0.5),
         "speed_by_load": read.speed_by_load(shop, names.BY_GENERATE, STEP, 2),
         "sums": read.sums(shop),

@@ -7,9 +7,9 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.store import Batch, RetainedTrace, Retention, schema
+from stagelens.store import Batch, Indicator, RetainedTrace, Retention, schema
 from tests.store.store_contents import contents, number, requests
-from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site, retained
 
 SHORT = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=6), hours=timedelta(days=2))
 
@@ -31,9 +31,7 @@ def has(one: Site, tier: int, before: int = NOON) -> bool:
 
 
 def trace(number: int, at: int, service: str = "shop") -> RetainedTrace:
-    return RetainedTrace(
-        f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5}
-    )
+    return retained(Request({"forward": 5}, at, Series(service)), number)
 
 
 def test_every_tier_has_its_retention(open_site: OpenSite) -> None:
@@ -88,32 +86,25 @@ def test_data_too_late_for_a_tier_are_not_written_to_it(open_site: OpenSite) -> 
     assert [has(one, tier) for tier in (10, 60, 3600)] == [False, True, True]
 
 
-def test_steps_have_the_width_of_the_remaining_tier(open_sql: OpenSite) -> None:
+def test_steps_are_as_wide_as_the_remaining_tier(open_sql: OpenSite) -> None:
     one = open_sql(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
-    pass_time(one, 8 * 3600)
-    frame = one.store.read.quantiles_over_time(one.between(NOON - 7200, NOON), [0.5], timedelta(minutes=1))
-
-    assert frame["n"].tolist() == [59, 60]
-    assert frame.attrs["step_seconds"] == 3600
-
-
-def test_a_single_step_is_as_wide_as_the_window(open_sql: OpenSite) -> None:
-    one = open_sql(retention=SHORT)
-    one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
     pass_time(one, 8 * 3600)
     read, hour, minute = one.store.read, one.between(NOON - 3600, NOON), timedelta(minutes=1)
     frames = [
         read.breakdown_over_time(hour, None, minute),
         read.quantiles_over_time(hour, [0.5], minute),
         read.heat(hour, minute),
-        read.slo_series(hour, 1.0, minute),
+        read.tally_series(hour, Indicator("latency", 1.0), minute),
         read.bad_over_time(hour, 1.0, minute),
         read.fleet_over_time(hour.start, hour.end, minute),
     ]
 
     assert [frame.attrs["step_seconds"] for frame in frames] == [3600] * 6
     assert [len(frame) for frame in frames] == [1] * 6
+    # Where minutes are deleted, steps are hours.
+    wider = read.quantiles_over_time(one.between(NOON - 7200, NOON), [0.5], minute)
+    assert (wider["n"].tolist(), wider.attrs["step_seconds"]) == ([59, 60], 3600)
 
 
 def test_batch_names_are_retained_for_a_day(site: Site) -> None:

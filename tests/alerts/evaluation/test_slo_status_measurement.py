@@ -29,7 +29,7 @@ def test_every_window_equals_a_separate_query(store: Store, traffic: Traffic) ->
     measured = measure_slo(store.read, LATENCY, POLICY, later)
 
     for length, counts in measured.counts.items():
-        alone = store.read.slo_counts(LATENCY.select(later - length, later), LATENCY.threshold_seconds)
+        alone = store.read.tally(LATENCY.select(later - length, later), LATENCY.indicator)
         assert (counts.total, counts.bad) == (alone.total, pytest.approx(alone.bad))
 
 

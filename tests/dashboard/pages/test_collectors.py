@@ -18,7 +18,7 @@ from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, navigation_parts, page_state, render_page
-from stagelens.store import Batch, Point, Series, Store
+from stagelens.store import Batch, Indicator, Point, Series, Store
 from stagelens.store.collectors import Report, Vitals, lost_points, write_report
 from stagelens.store.events import STOPPED, StoredLoad, write_stopped
 from tests.dashboard.served_versions import NOW
@@ -180,8 +180,8 @@ def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: S
     assert "2 failed" in service
     assert source.services(of_route.start, of_route.end)["requests"].to_list() == [1]
     # A selected route, such as that of an objective, counts the probes as requests.
-    assert source.read.slo_counts(of_route, 0.1).total == source.read.latency(of_route).count == 5
-    assert source.read.slo_counts(of_route, 0.1).bad == 2
+    tally = source.read.tally(of_route, Indicator("latency", 0.1))
+    assert (tally.total, tally.bad) == (source.read.latency(of_route).count, 2) == (5, 2)
     assert [each.count for each in source.read.latencies([of_route, replace(of_route, route=None)])] == [5, 1]
 
 

@@ -6,9 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stagelens.store import Selection
-from tests.support.raw_requests import NOON, Request, Series, Site
+from stagelens.store import Indicator, Retention, Selection
+from stagelens.store.schema import Tier, whole_buckets
+from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site
+
+HOUR = 3600
+TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]
 
 
 def utc(seconds: int) -> datetime:
@@ -40,18 +46,10 @@ def test_a_service_is_one_row(one: Site) -> None:
         "first_seen": pd.Timestamp(utc(NOON - 7210)),
         "last_seen": pd.Timestamp(utc(NOON - 50)),
     }
-
-
-def test_a_service_without_requests_in_the_window_is_not_listed(one: Site) -> None:
-    frame = one.store.read.services(utc(NOON - 7300), utc(NOON - 3000))
-
-    assert frame[["service", "requests", "errors"]].to_numpy().tolist() == [["shop", 7, 0]]
-
-
-def test_the_last_bucket_of_a_silent_service_is_exact(one: Site) -> None:
-    frame = one.store.read.services(utc(NOON - 86_400), utc(NOON - 3600))
-
-    assert frame["last_seen"].tolist() == [utc(NOON - 3610)]
+    # A service without requests in the window is not listed, and its last bucket is exact.
+    earlier = one.store.read.services(utc(NOON - 7300), utc(NOON - 3000))
+    assert earlier[["service", "requests", "errors"]].to_numpy().tolist() == [["shop", 7, 0]]
+    assert earlier["last_seen"].tolist() == [utc(NOON - 3610)]
 
 
 def test_versions_cover_the_whole_history(one: Site) -> None:
@@ -106,6 +104,8 @@ def test_empty_results_have_their_columns(sqlite: Site) -> None:
     frames = [
         read.services(chosen.start, chosen.end),
         read.versions(chosen),
+        read.fleet(chosen.start, chosen.end, [0.5]),
+        read.fleet_over_time(chosen.start, chosen.end, minute),
         read.breakdown(chosen, [0.5]),
         read.dominants(chosen, [0.5]),
         read.breakdown_over_time(chosen, 0.5, minute),
@@ -114,8 +114,9 @@ def test_empty_results_have_their_columns(sqlite: Site) -> None:
         read.compare(chosen, chosen, 0.5),
         read.exemplars(chosen),
         read.one_per_cause(chosen, 5),
-        read.slo_series(chosen, 0.1, minute),
+        read.tally_series(chosen, Indicator("latency", 0.1), minute),
         read.bad_breakdown(chosen, 0.1),
+        read.bad_over_time(chosen, 0.1, minute),
     ]
 
     assert [len(frame) for frame in frames] == [0] * len(frames)
@@ -128,3 +129,30 @@ def test_a_time_without_a_zone_is_refused(one: Site) -> None:
 
     with pytest.raises(ValueError, match=r"must be aware.*datetime\.now\(UTC\)"):
         one.store.read.latency(Selection(naive, naive))
+
+
+@given(start=st.integers(0, 60 * HOUR), length=st.integers(1, 30 * HOUR))
+def test_a_window_extends_to_bucket_boundaries(start: int, length: int) -> None:
+    end = start + length
+    first, last = whole_buckets(TIERS, start, end)
+    here, there = (next(tier.seconds for tier in TIERS if tier.kept_from <= at) for at in (start, end))
+
+    assert first <= start < first + here
+    assert last - there < end <= last
+    assert (first % here, last % there) == (0, 0)
+
+
+def test_an_hour_without_minute_data_is_read_completely(open_sqlite: OpenSite) -> None:
+    one = open_sqlite(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
+    one.write([Request({"forward": 1_000_000}, NOON + 40 * minute) for minute in range(90)])
+    one.store.maintain()
+    # Data after a gap delete nothing until they have arrived for a day.
+    for _ in range(4):
+        one.clock.now += 20 * HOUR
+        one.write([Request({"forward": 1_000_000}, int(one.clock.now))])
+    one.store.maintain()
+    start, end = (utc(NOON + minute * 60) for minute in (15, 45))
+    grown = one.store.read.whole(start, end)
+
+    assert grown == (utc(NOON), utc(NOON + HOUR))
+    assert one.store.read.latency(one.between(NOON, NOON + HOUR)).count == 90
