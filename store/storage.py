@@ -242,12 +242,15 @@ def bucket_table(columns: Columns, row: Ints, n_rows: int, scale: int) -> tuple[
 def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
     """Sum *columns*, of one metric, by stage at their coarsest scale, or at *scale* if that is coarser."""
     coarsest = int(columns.scale.min(initial=MAX_SCALE if scale is None else scale))
-    index, amount = bucket_table(columns, columns.stage, len(columns.stages), coarsest)
-    zero = np.zeros(len(columns.stages), np.int64)
-    np.add.at(zero, columns.stage, columns.zero)
-    total = np.zeros(len(columns.stages), np.float64)
-    np.add.at(total, columns.stage, columns.sum)
-    return StageCounts(coarsest, index, amount, zero, total)
+    return StageCounts(coarsest, *row_sums(columns, columns.stage, len(columns.stages), coarsest))
+
+
+def row_sums(columns: Columns, row: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints, Ints, Floats]:
+    """Return the result of `bucket_table`, and the values below a nanosecond and the sums in each row, shape (n_rows,)."""
+    zero, total = np.zeros(n_rows, np.int64), np.zeros(n_rows)
+    np.add.at(zero, row, columns.zero)
+    np.add.at(total, row, columns.sum)
+    return *bucket_table(columns, row, n_rows, scale), zero, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,7 @@ class Store:
         fresh: list[bool] = []
 
         def prepare(connection: Connection) -> PreparedWrite | None:
-            now = store_time(connection, clock)
-            arrival = Arrival(now.present, now.proven - int(self._retention.hours.total_seconds()))
+            arrival = self._arrival(connection, clock)
             fresh[:], change = prepare_batches(connection, batches, self._index, arrival, self.points)
             return change if change is None or finish is None else change.also(finish)
 
@@ -162,19 +161,19 @@ class Store:
         try:
             with database.reading(self.engine) as connection:
                 result = aggregation(inbox.read_delivery(connection, clock, max_bytes))
-            return bool(result.remove_ids) and self._apply(
-                lambda connection: self._prepare_aggregation(connection, result, clock)
-            )
+
+            def prepare(connection: Connection) -> PreparedWrite | None:
+                arrival = self._arrival(connection, clock)
+                return prepare_aggregated(connection, result, self._index, arrival, self.points)
+
+            return bool(result.remove_ids) and self._apply(prepare)
         finally:
             with self.transaction() as connection:
                 lease.release(connection, inbox.LEASE, holder)
 
-    def _prepare_aggregation(
-        self, connection: Connection, result: inbox.AggregationResult, clock: int
-    ) -> PreparedWrite | None:
+    def _arrival(self, connection: Connection, clock: int) -> Arrival:
         now = store_time(connection, clock)
-        arrival = Arrival(now.present, now.proven - int(self._retention.hours.total_seconds()))
-        return prepare_aggregated(connection, result, self._index, arrival, self.points)
+        return Arrival(now.present, now.proven - int(self._retention.hours.total_seconds()))
 
     def waiting(self) -> inbox.InboxBacklog:
         with database.reading(self.engine) as connection:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from ...core.columns import Buckets
+from ...core.columns import Buckets, offsets_of
 from ...core.errors import StoreError
 from .. import schema
 from ..bucket_blobs import decode_buckets, encode_buckets
@@ -285,7 +285,8 @@ class ClickHousePoints:
         plain = {name: column.tolist() for name, column in table.items() if name in _NUMBER_COLUMNS}
         plain["tier"] = [tier] * len(plain["tier"])
         plain["stage"] = [stages[number - 1] for number in table["place"].tolist()]
-        blobs = encode_buckets(_buckets(table["gaps.lengths"], table["gaps"], table["amounts"]))
+        gaps, amounts = table["gaps"].astype(np.int64), table["amounts"].astype(np.int64)
+        blobs = encode_buckets(Buckets.of_gaps(gaps, offsets_of(table["gaps.lengths"]), amounts))
         return PointTable.of(PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True))
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
@@ -351,11 +352,7 @@ class ClickHousePoints:
     def _insert(self, change: PreparedWrite) -> None:
         *plain, blobs = zip(*database.stored_rows(change.rows), strict=True)
         buckets = decode_buckets(blobs)
-        # The first gap of each histogram is its absolute bucket index.
-        gaps = np.diff(buckets.index, prepend=0)
-        first = buckets.offsets[:-1][buckets.lengths > 0]
-        gaps[first] = buckets.index[first]
-        values = [*plain, (buckets.lengths, gaps), (buckets.lengths, buckets.amount)]
+        values = [*plain, (buckets.lengths, buckets.gaps), (buckets.lengths, buckets.amount)]
         columns = {name: (_KINDS[name], column) for name, column in zip(_KINDS, values, strict=True)}
         self.server.insert(sql.write_native(columns, len(change.rows)), str(change.part))
 
@@ -396,10 +393,3 @@ def _visible_parts(connection: Connection) -> str:
     last = connection.scalars(select(schema.store.c.last_part)).one()
     pending = connection.scalars(select(schema.intents.c.part)).all()
     return f"part <= {last}" + (f" AND part NOT IN {sql.in_list(pending)}" if pending else "")
-
-
-def _buckets(lengths: sql.Array, gaps: sql.Array, amounts: sql.Array) -> Buckets:
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-    # Cumulative over all histograms, then reset at the start of each.
-    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(gaps, dtype=np.int64)))
-    return Buckets(offsets, running[1:] - np.repeat(running[offsets[:-1]], lengths), amounts.astype(np.int64))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
-from ...core.columns import Buckets
+from ...core.columns import Buckets, offsets_of
 from ...core.varint import decode_varint, encode_varint
 from .. import schema
 from ..retention import Retention
@@ -326,7 +326,7 @@ def columns_of_result(result: Mapping[str, Array], stages: Sequence[str]) -> Col
     lengths = np.diff(heads, append=len(index)) - 1
     order = np.argsort(result["last"][heads], kind="stable")
     heads, lengths = heads[order], lengths[order]
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    offsets = offsets_of(lengths)
     filled = np.arange(offsets[-1]) + np.repeat(heads + 1 - offsets[:-1], lengths)
     points = {name: column[heads] for name, column in result.items()}
     return Columns(

@@ -35,8 +35,8 @@ from ..storage import (
     StoreSnapshot,
     WrappedPoints,
     add_up,
-    bucket_table,
     join_columns,
+    row_sums,
     sum_points,
 )
 
@@ -142,11 +142,7 @@ def count_steps(columns: Columns, all_edges: StepEdges, chosen: slice, scale: in
 
 def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
     shape = (len(at), max(1, len(columns.stages)))
-    cell = step * shape[1] + columns.stage
-    index, amount = bucket_table(columns, cell, shape[0] * shape[1], scale)
-    zero, total = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1])
-    np.add.at(zero, cell, columns.zero)
-    np.add.at(total, cell, columns.sum)
+    index, amount, zero, total = row_sums(columns, step * shape[1] + columns.stage, shape[0] * shape[1], scale)
     return StepCounts(at, scale, index, amount.reshape(*shape, len(index)), zero.reshape(shape), total.reshape(shape))
 
 
@@ -343,10 +339,8 @@ def request_latency(snapshot: StoreSnapshot, selection: Selection) -> Histogram:
     return add_up(columns).histogram() if len(columns) else Histogram()
 
 
-def histograms_by_key(snapshot: StoreSnapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
-    columns = fetch(snapshot, PointQuery(selection, (metric,)))
+def histograms_by_key(columns: Columns) -> dict[str, Histogram]:
+    """Return the histogram of each stage of *columns*, of one metric, in the order of stages."""
+    present = {columns.stages[number] for number in columns.stage.tolist()}
     # Summed separately, because a stage that was sent at a coarser scale must not reduce the scale of the others.
-    return {
-        stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
-        for stage in ordered(columns.stages)
-    }
+    return {stage: add_up(points_with_key(columns, stage)).histogram() for stage in ordered(present)}

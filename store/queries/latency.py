@@ -41,7 +41,7 @@ class LatencyQueries(QueryGroup):
         `Histogram.fraction_below` returns the rank of a single request's time in a stage.
         """
         with self._snapshot() as snapshot:
-            return histograms_by_key(snapshot, selection, STAGE_DURATION)
+            return histograms_by_key(fetch(snapshot, PointQuery(selection, (STAGE_DURATION,))))
 
     def batches(self, selection: Selection) -> dict[str, Histogram]:
         """Return the run time of the model in each request (forward and prefill), in seconds, by batch size.
@@ -107,7 +107,7 @@ class LatencyQueries(QueryGroup):
 
 def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Histogram]:
     """Return the run time of the model by batch size bucket."""
-    histograms = histograms_by_key(snapshot, selection, BATCH_DURATION)
+    histograms = histograms_by_key(fetch(snapshot, PointQuery(selection, (BATCH_DURATION,))))
     return {band: histograms[band] for band in sorted(histograms, key=BATCH_SIZES.position)}
 
 
@@ -158,13 +158,6 @@ class Mixture:
     @property
     def n(self) -> int:
         return self.latency.total
-
-    @property
-    def mean(self) -> float:
-        return float(self.latency.sum.sum()) / self.n
-
-    def mean_shares(self) -> dict[str, float]:
-        return self._shares(self._times.amount.sum(axis=1) + self._times.zero)
 
     def at(self, quantile: float) -> PercentileGroup:
         return self.bands((quantile,))[0]

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import select
 
 from ...analysis.regression.statistic import MinuteHistograms, StageSeconds
@@ -25,7 +24,7 @@ from ...core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from ...core.stages import OTHER
 from .. import schema
 from ..selection import Selection, moment
-from ..storage import Columns, PointQuery, Steps, StoreSnapshot
+from ..storage import Columns, PointQuery, Steps, StoreSnapshot, bucket_table
 from .fetch import QueryGroup, fetch, fetch_exact
 
 Dimension = Literal["", "route", "model", "version"]
@@ -171,19 +170,9 @@ def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
 
 
 def _count_points(columns: Columns, steps: Steps, points: Ints, cells: Ints, length: int) -> MinuteHistograms:
-    lengths = columns.buckets.lengths[points]
-    firsts = columns.buckets.offsets[points]
-    entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
-    bucket_indexes = columns.buckets.index[entry]
-    low = int(bucket_indexes.min(initial=0))
-    present = np.zeros(int(bucket_indexes.max(initial=0)) - low + 1, bool)
-    present[bucket_indexes - low] = True
-    index, bucket = np.flatnonzero(present) + low, (np.cumsum(present) - 1)[bucket_indexes - low]
     slots, slot = np.unique(np.append(cells[points] // length, 0), return_inverse=True)
     row = slot[:-1] * length + cells[points] % length
-    cell = np.repeat(row, lengths) * len(index) + bucket
-    amount: NDArray[np.int64] = np.zeros(len(slots) * length * len(index), np.int64)
-    np.add.at(amount, cell, columns.buckets.amount[entry])
+    index, amount = bucket_table(columns.take(points), row, len(slots) * length, SCALE)
     table = amount.reshape(len(slots), length, len(index))
     stages = tuple(columns.stages[number - 1] for number in slots.tolist() if number)
     return MinuteHistograms(steps.start // MINUTE, index, table[0], stages, table[1:])

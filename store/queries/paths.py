@@ -23,7 +23,7 @@ from ..schema import storable
 from ..selection import Selection
 from ..storage import PointQuery, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch, request_latency
-from .traces import retained_trace, select_documents
+from .traces import retained_trace, select_documents, select_traces, started_in
 
 _NS = 1_000_000_000
 # Maximum number of slow requests whose paths are added up.
@@ -171,12 +171,10 @@ def _slow_requests(
     value = request_latency(snapshot, selection).quantile(percentile)
     if value is None:
         return None
-    traces, series = schema.traces, schema.series
-    start, end = selection.seconds
+    traces = schema.traces
     statement = (
-        select(traces.c.trace_id, traces.c.span_id)
-        .join_from(traces, series, traces.c.series_id == series.c.id)
-        .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
+        select_traces(selection)
+        .with_only_columns(traces.c.trace_id, traces.c.span_id)
         .where(traces.c.duration >= int(value.low * _NS))
         # A random choice: those whose traces all services retain with the highest probability (`instrumentors.agent.sample`).
         .order_by(func.substr(traces.c.trace_id, 17).desc(), traces.c.span_id)
@@ -228,13 +226,7 @@ def _failed_calls(spans: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _newest(selection: Selection, most: int) -> Select[Any]:
-    traces, (start, end) = schema.traces, selection.seconds
-    return (
-        select_documents()
-        .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
-        .order_by(traces.c.started.desc())
-        .limit(most)
-    )
+    return select_documents().where(*started_in(selection)).order_by(schema.traces.c.started.desc()).limit(most)
 
 
 def _is_known(called: critical_path.PlacedRequest) -> bool:

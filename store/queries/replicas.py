@@ -18,7 +18,6 @@ from ...core.columns import Floats
 from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.names import HARDWARE, NOTED_US, OPEN_TIME
-from ...core.stages import ordered
 from .. import schema
 from ..events import STOPPED
 from ..retention import SETTLE_SECONDS
@@ -26,7 +25,7 @@ from ..schema import storable_name
 from ..selection import Selection, moment
 from ..series import store_time
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot, add_up
-from .fetch import QueryGroup, fetch, fetch_exact, fetch_steps
+from .fetch import QueryGroup, fetch, fetch_exact, fetch_steps, histograms_by_key
 from .frames import with_step_times
 
 OPEN_COLUMNS = ("route", "place", "requests", "oldest_seconds")
@@ -164,29 +163,23 @@ def _engine_model(columns: Columns, owners: Mapping[int, tuple[str, str]], servi
     numbers = [number for number, owner in owners.items() if owner == (service, model)]
     mine = columns.where(np.isin(columns.series, numbers))
     requests, stages, first_token, output_token = (_interval_distributions(mine, pair) for pair in _METRIC_PAIRS)
-    batches = _histograms_by_key(mine, names.ENGINE_BATCH)
+    batches = histograms_by_key(mine.of(names.ENGINE_BATCH))
     return EngineModel(
         service,
         model,
         # Each engine has a single definition.
         requests.get(names.BY_ENGINE, Distribution()),
-        {stage: stages[stage] for stage in ordered(stages)},
+        stages,
         first_token,
         output_token,
-        {key: histogram.count for key, histogram in _histograms_by_key(mine, names.ENGINE_TOKENS).items()},
+        {key: histogram.count for key, histogram in histograms_by_key(mine.of(names.ENGINE_TOKENS)).items()},
         {band: batches[band] for band in sorted(batches, key=BATCH_SIZES.position)},
     )
 
 
 def _interval_distributions(columns: Columns, pair: Iterable[str]) -> dict[str, Distribution]:
-    lows, highs = (_histograms_by_key(columns, metric) for metric in pair)
+    lows, highs = (histograms_by_key(columns.of(metric)) for metric in pair)
     return {key: Distribution(low, highs[key]) for key, low in lows.items() if key in highs}
-
-
-def _histograms_by_key(columns: Columns, metric: str) -> dict[str, Histogram]:
-    points = columns.of(metric)
-    present = {points.stages[number]: number for number in points.stage.tolist()}
-    return {key: add_up(points.where(points.stage == number)).histogram() for key, number in present.items()}
 
 
 LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")

@@ -69,7 +69,7 @@ class StreamingQueries(QueryGroup):
             Histogram by definition (definitions must not be mixed), by type of token, or by failure of the call.
         """
         with self._snapshot() as snapshot:
-            return histograms_by_key(snapshot, selection, metric)
+            return histograms_by_key(fetch(snapshot, PointQuery(selection, (metric,))))
 
     def streams_over_time(
         self, selection: Selection, metric: str, key: str, quantiles: Sequence[float], step: timedelta
@@ -97,12 +97,8 @@ class StreamingQueries(QueryGroup):
             columns = points_of_definition(
                 fetch(snapshot, PointQuery(selection, (clock, metric), by="series")), clock, definition
             ).columns
-            counted = columns.of(metric)
-            present = {columns.stages[number] for number in counted.stage.tolist()}
-            return {
-                band: add_up(points_with_key(counted, band)).histogram()
-                for band in sorted(present, key=TOKEN_COUNTS.position)
-            }
+            histograms = histograms_by_key(columns.of(metric))
+            return {band: histograms[band] for band in sorted(histograms, key=TOKEN_COUNTS.position)}
 
     def speed_by_load(self, selection: Selection, definition: str, step: timedelta, groups: int) -> pd.DataFrame:
         """Return the time between tokens by the number of requests that decode concurrently.

@@ -180,7 +180,6 @@ def retained_trace(row: Row[Any]) -> RetainedTrace:
 def select_traces(selection: Selection) -> Select[Any]:
     """Return the statement of the retained traces of *selection*, without their documents."""
     traces, series = schema.traces, schema.series
-    start, end = selection.seconds
     wanted = ("trace_id", "span_id", "started", "duration", "dominant", "because", "stages")
     return (
         select(
@@ -188,8 +187,13 @@ def select_traces(selection: Selection) -> Select[Any]:
             *(series.c[name] for name in ("service", "version", "route", "status")),
         )
         .join_from(traces, series, traces.c.series_id == series.c.id)
-        .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
+        .where(*started_in(selection))
     )
+
+
+def started_in(selection: Selection) -> list[ColumnElement[bool]]:
+    started, (start, end) = schema.traces.c.started, selection.seconds
+    return [*selection.conditions(), started >= start * _NS, started < end * _NS]
 
 
 def exemplar_frame(
