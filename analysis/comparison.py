@@ -254,6 +254,46 @@ def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: 
     return FailureDifference(a, b, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
 
 
+@dataclass(frozen=True, slots=True)
+class ShareChange:
+    """Value whose share of the requests changed most, its shares before and after, and their standard error.
+
+    *distance* is the share of the requests that must change for equal shares of all values.
+    """
+
+    value: str
+    before: float
+    after: float
+    error: float
+    distance: float
+
+    @property
+    def difference(self) -> float:
+        return self.after - self.before
+
+    def is_more(self, least: float, errors: float) -> bool:
+        """Return whether the change is at least *least*, and more than so many standard *errors*."""
+        return abs(self.difference) >= least and abs(self.difference) > errors * self.error
+
+
+def largest_share_change(before: Mapping[str, float], after: Mapping[str, float]) -> ShareChange | None:
+    """Return the largest change between two numbers of requests by value; None without requests on either side.
+
+    >>> largest_share_change({"/buy": 90, "/list": 10}, {"/buy": 60, "/list": 40}).value
+    '/list'
+    """
+    a_n, b_n = sum(before.values()), sum(after.values())
+    if not a_n or not b_n:
+        return None
+    shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
+    grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
+    # With two values, one grows by as much as the other shrinks: the growing value is reported.
+    value = max(grown, key=lambda candidate: (abs(grown[candidate]), grown[candidate]))
+    both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
+    error = math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
+    return ShareChange(value, *shares[value], error, math.fsum(map(abs, grown.values())) / 2)
+
+
 def _wilson(failed: int, requests: int) -> tuple[float, float, float]:
     share, square = failed / requests, _z() ** 2 / requests
     middle = share + square / 2

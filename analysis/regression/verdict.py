@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.histogram import Estimate, Histogram
 from ..attributes import AttributeCounts
-from ..comparison import compare_means, compare_quantile, mean_latency
+from ..comparison import compare_means, compare_quantile, largest_share_change, mean_latency
 from .policy import At, Confounders, WatchPolicy, Window
 from .scoring import Reference, TailScore, WindowScore
 from .statistic import MEAN, Expectation, Floats, PrefixSums, Row, TailCounts, block_excess, bucket_middles
@@ -126,8 +126,12 @@ class TrafficShift:
 
 def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tuple[TrafficShift, ...]:
     """Return the significant changes of the mix, one per dimension, each for the value that changed most."""
-    shifts = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
-    return tuple(shift for shift in shifts if shift is not None)
+    changes = ((name, largest_share_change(before[name], after[name])) for name in before if name in after)
+    return tuple(
+        TrafficShift(name, change.value, change.before, change.after)
+        for name, change in changes
+        if change is not None and change.is_more(policy.share, policy.errors)
+    )
 
 
 def share_explained_by_traffic(
@@ -205,24 +209,6 @@ def on_common_mix(
         _quantile({group: before[group] for group in common}, dict.fromkeys(common, 1.0), quantile),
         _quantile({group: after[group] for group in common}, weights, quantile),
     )
-
-
-def _largest_shift(
-    policy: Confounders, dimension: str, before: Mapping[str, float], after: Mapping[str, float]
-) -> TrafficShift | None:
-    a_n, b_n = sum(before.values()), sum(after.values())
-    if not a_n or not b_n:
-        return None
-    shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
-    grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
-    # With two values, one grows by as much as the other shrinks: the growing value is reported.
-    value = max(grown, key=lambda candidate: (abs(grown[candidate]), grown[candidate]))
-    a, b = shares[value]
-    both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
-    noise = policy.errors * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
-    if abs(b - a) < policy.share or abs(b - a) <= noise:
-        return None
-    return TrafficShift(dimension, value, a, b)
 
 
 def _quantile(groups: Mapping[str, Histogram], weights: Mapping[str, float], quantile: float) -> float:

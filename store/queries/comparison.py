@@ -13,16 +13,15 @@ be too optimistic for the tail.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ...analysis.comparison import compare_quantile
+from ...analysis.comparison import compare_quantile, largest_share_change
 from ...core.columns import Floats, Ints
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
@@ -90,8 +89,14 @@ class ComparisonQueries(QueryGroup):
         """
         with self._snapshot() as snapshot:
             before, after = _requests_by_dimension(snapshot, a), _requests_by_dimension(snapshot, b)
-            rows = [_largest_share_change(dimension, before[dimension], after[dimension]) for dimension in before]
-            return frame(MIX_COLUMNS, [row for row in rows if row is not None])
+            rows: list[dict[str, Any]] = []
+            for dimension in before:
+                change = largest_share_change(before[dimension], after[dimension])
+                if change is not None:
+                    changed = change.is_more(MIN_SHIFT, MIN_STANDARD_ERRORS)
+                    shares = (change.before, change.after, change.difference, change.distance)
+                    rows.append(dict(zip(MIX_COLUMNS, (dimension, change.value, *shares, changed), strict=True)))
+            return frame(MIX_COLUMNS, rows)
 
     def whatif(
         self,
@@ -206,18 +211,3 @@ def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dic
             requests[value] += int(n)
     by_band = {band: runs.count for band, runs in batch_latency(snapshot, selection).items()}
     return {**by_dimension, "batch": by_band}
-
-
-def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
-    a_n, b_n = sum(a.values()), sum(b.values())
-    if not a_n or not b_n:
-        return None
-    shares = {value: (a.get(value, 0) / a_n, b.get(value, 0) / b_n) for value in sorted({*a, *b})}
-    changes = {value: after - before for value, (before, after) in shares.items()}
-    value = max(changes, key=lambda key: abs(changes[key]))
-    both = (a.get(value, 0) + b.get(value, 0)) / (a_n + b_n)
-    noise = MIN_STANDARD_ERRORS * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
-    change = changes[value]
-    distance = math.fsum(abs(change) for change in changes.values()) / 2
-    changed = abs(change) >= MIN_SHIFT and abs(change) > noise
-    return dict(zip(MIX_COLUMNS, (dimension, value, *shares[value], change, distance, changed), strict=True))

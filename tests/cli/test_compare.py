@@ -186,7 +186,7 @@ def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: p
     other = run_file(tmp_path / "b.json", route="/large")
 
     assert compare(runs / "base.json", other) == 0
-    assert "The mix of requests differs: route / is 100 % of A and 0 % of B." in capsys.readouterr().out
+    assert "The mix of requests differs: route /large is 0 % of A and 100 % of B." in capsys.readouterr().out
     assert compare(runs / "base.json", other, "--route", "/") == 3
     assert "b.json has no request of route '/' of shop: nothing to compare" in capsys.readouterr().err
 
