@@ -22,7 +22,7 @@ import numpy as np
 
 from .policy import CanaryPolicy, TailPolicy, WatchPolicy
 from .scoring import TailScore, WindowScore
-from .stage_attribution import StageBaseline, Suspect, mean_stage_seconds, rank_growth
+from .stage_attribution import StageBaseline, Suspect, mean_growth, rank_growth
 from .statistic import END_TO_END, MEAN, Floats, Row, StageSeconds, TailCounts
 
 # Quantile at which `mean_stage_seconds` includes all requests.
@@ -155,13 +155,9 @@ def rank_canary_suspects(
 
     All requests count, unlike in `rank_suspects`: a canary has few requests at first, so its slowest ones are cold starts.
     """
-    stages = tuple(sorted({*old.stages, *new.stages}))
-    before, after = (mean_stage_seconds(ALL_REQUESTS, side, stages) for side in (old, new))
-    if before is None or after is None:
-        return ()
-    grown = dict(zip(stages, (after - before).tolist(), strict=True))
+    grown = mean_growth(ALL_REQUESTS, old, new)
     # A stage without a score, because it is too rare, such as a cold start, gets the score 0.
-    changes = dict.fromkeys(set(stages) - policy.stage_key.followers, 0.0) | dict(moved)
+    changes = dict.fromkeys(set(grown) - policy.stage_key.followers, 0.0) | dict(moved)
     return rank_growth(policy, habits, grown, changes)
 
 

@@ -7,7 +7,6 @@ between days of the same weekday. Their mean has a confidence interval from Stud
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,7 +15,7 @@ import numpy as np
 from ...core.histogram import BUCKETS_A_DOUBLING, has_enough_samples
 from ..comparison import StageGrowth, growth_of
 from ..policies import shipped_policy
-from .stage_attribution import mean_stage_seconds
+from .stage_attribution import mean_growth
 from .statistic import WEEK, Floats, StageSeconds
 
 # Student's t by degrees of freedom, two-sided at 98 %. A week needs at least five days with enough requests.
@@ -75,12 +74,8 @@ def stage_growth(first: StageSeconds, last: StageSeconds, at: float) -> tuple[St
 
     For the median, it is the growth in all requests.
     """
-    stages: Sequence[str] = tuple(sorted({*first.stages, *last.stages}))
     quantile = at if at > 0.5 else 0.0  # noqa: PLR2004 - the median
-    before, after = (mean_stage_seconds(quantile, side, stages) for side in (first, last))
-    if before is None or after is None:
-        return ()
-    return growth_of(dict(zip(stages, (after - before).tolist(), strict=True)))
+    return growth_of(mean_growth(quantile, first, last))
 
 
 def _drift_at(policy: DriftPolicy, at: float, logs: Floats) -> Drift | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from . import statistic
 from .policy import AlarmPolicy, StageEase, TailPolicy, Window
 from .strata import Strata
 
+T = TypeVar("T")
 # Format of stored references; raised when rows or windows change.
 FORMAT = 3
 
@@ -65,12 +66,12 @@ class Reference:
         if raw.get("format") != FORMAT:
             msg = f"the reference has format {raw.get('format')}, not {FORMAT}; it must be learned again"
             raise ValueError(msg)
-        return _reference_adapter().validate_python(raw)
+        return json_adapter(cls).validate_python(raw)
 
 
 @cache
-def _reference_adapter() -> TypeAdapter[Reference]:
-    return TypeAdapter(Reference)
+def json_adapter(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)
 
 
 def learn_reference(
@@ -360,12 +361,7 @@ class AlarmState:
     @classmethod
     def from_json(cls, text: str) -> AlarmState:
         """Parse an alarm state from the JSON of `to_json`, also of another version of Stagelens."""
-        return _alarm_state_adapter().validate_json(text)
-
-
-@cache
-def _alarm_state_adapter() -> TypeAdapter[AlarmState]:
-    return TypeAdapter(AlarmState)
+        return json_adapter(cls).validate_json(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.histogram import rank_of
 from .policy import TailPolicy
-from .scoring import robust_spread
+from .scoring import json_adapter, robust_spread
 from .statistic import Floats, StageSeconds
 
 HOURS = 24
@@ -37,8 +37,7 @@ class StageBaseline:
 
     @classmethod
     def from_json(cls, text: str) -> StageBaseline:
-        raw = json.loads(text)
-        return cls(tuple(raw["stages"]), tuple(tuple(row) for row in raw["usual"]), tuple(raw["spread"]))
+        return json_adapter(cls).validate_json(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,13 @@ def mean_stage_seconds(band: float, spent: StageSeconds, stages: Sequence[str]) 
     part = np.clip((beyond - (above - by_bucket)) / np.maximum(by_bucket, 1), 0, 1)
     seconds = {stage: spent.seconds[number].sum(axis=0) @ part for number, stage in enumerate(spent.stages)}
     return np.array([seconds.get(stage, 0.0) for stage in stages]) / beyond
+
+
+def mean_growth(band: float, before: StageSeconds, after: StageSeconds) -> dict[str, float]:
+    """Return the growth of each stage in the requests at or beyond quantile *band*, in seconds; empty without requests."""
+    stages = tuple(sorted({*before.stages, *after.stages}))
+    a, b = (mean_stage_seconds(band, side, stages) for side in (before, after))
+    return {} if a is None or b is None else dict(zip(stages, (b - a).tolist(), strict=True))
 
 
 def rank_suspects(

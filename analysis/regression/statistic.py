@@ -185,12 +185,14 @@ def _row(stage: str, at: At, histogram: Histogram) -> Row | None:
     return _mean_row(stage, histogram) if at == MEAN else _quantile_row(stage, float(at), histogram)
 
 
+def _sorted_counts(histogram: Histogram) -> tuple[Ints, Floats]:
+    index = np.array(sorted(histogram.buckets), np.int64)
+    return index, np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
+
+
 def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | None:
     """Return the row whose threshold is the bucket edge nearest to *quantile* of *histogram*; None without one."""
-    index = np.array(sorted(histogram.buckets))
-    if not len(index):
-        return None
-    amount = np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
+    index, amount = _sorted_counts(histogram)
     share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
     usable = share > 0
     if not usable.any():
@@ -200,10 +202,9 @@ def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | No
 
 
 def _mean_row(stage: str, histogram: Histogram) -> Row | None:
-    index = np.array(sorted(histogram.buckets))
+    index, amount = _sorted_counts(histogram)
     if not len(index):
         return None
-    amount = np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
     position = np.searchsorted(histogram.zero + np.cumsum(amount), MOST * histogram.count)
     edge = int(index[min(int(position), len(index) - 1)])
     seconds = bucket_middles(np.minimum(index, edge))
@@ -222,8 +223,7 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
     """Return the log ratio by which the requests beyond the threshold increase if all latencies grow by *growth*."""
     if row.at == MEAN or not growth:
         return float(np.log1p(growth))
-    index = np.array(sorted(histogram.buckets))
-    amount = np.array([histogram.buckets[bucket] for bucket in index.tolist()], np.float64)
+    index, amount = _sorted_counts(histogram)
     share = 1 - (histogram.zero + np.cumsum(amount)) / histogram.count
     moved = row.edge - BUCKETS_A_DOUBLING * np.log2(1 + growth)
     return float(np.log(np.interp(moved, index, share, left=1.0) / np.interp(row.edge, index, share)))
