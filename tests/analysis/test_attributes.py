@@ -286,13 +286,3 @@ def test_the_probability_without_a_cause_is_a_bound() -> None:
                 scores = score_sets(np.array([[True, False]]), np.stack([n, m]), np.stack([k, other]))
             exceeded += bool(scores.score[0] >= np.log(20))
         assert exceeded <= 0.05 * 500
-
-
-def test_the_size_of_a_real_window_is_fast_and_exact() -> None:
-    rng = np.random.default_rng(15)
-    requests = {f"a{place}": {str(value): rng.poisson(3, (STEPS, 60)) for value in range(50)} for place in range(12)}
-    requests["a3"]["7"] = requests["a3"]["7"] * np.where(np.arange(60) > 57, 60, 1)
-    found = find_causes(AttributeCounts(SCALE, np.arange(60), START + STEP * np.arange(STEPS), requests))
-
-    assert found.causes[0].label == "a3 7"
-    assert found.causes[0].requests == requests["a3"]["7"].sum()

@@ -36,40 +36,77 @@ def request(service: str, parent: str, start: int, end: int, *spans: dict[str, A
     return TracedRequest(service, service, parent, start * MS, (end - start) * MS, stages, spans)
 
 
-def path(root: PlacedRequest) -> list[tuple[str, str, int, int]]:
+def path(root: PlacedRequest) -> str:
     """Return the pieces of a path: service, stage, start and end [ms]."""
-    return [(each.services[-1], each.stage, each.start // MS, each.end // MS) for each in critical_path(root)]
+    pieces = critical_path(root)
+    return ", ".join(f"{each.services[-1]} {each.stage} {each.start // MS}-{each.end // MS}" for each in pieces)
 
 
-def test_the_path_enters_the_called_request() -> None:
-    [root] = place_requests(
-        [
-            request("gateway", "", 0, 100, span("preprocess", 0, 20), span("dependency", 20, 90)),
-            request("ranker", "gateway", 30, 80, span("forward", 0, 40)),
-        ]
-    )
-
-    assert path(root) == [
-        ("gateway", "preprocess", 0, 20),
-        ("gateway", "network", 20, 30),
-        ("ranker", "forward", 30, 70),
-        ("ranker", "overhead", 70, 80),
-        ("gateway", "network", 80, 90),
-        ("gateway", "overhead", 90, 100),
-    ]
+BODY = {"attributes": {"stagelens.part": "body"}}
 
 
-def test_of_parallel_calls_only_the_one_that_ended_last_is_on_the_path() -> None:
-    [root] = place_requests(
-        [
-            request("gateway", "", 0, 100, span("dependency", 0, 60), span("dependency", 0, 90)),
-            request("short", "gateway", 5, 55),
-            request("long", "gateway", 5, 85),
-        ]
-    )
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param(
+            [
+                request("gateway", "", 0, 100, span("preprocess", 0, 20), span("dependency", 20, 90)),
+                request("ranker", "gateway", 30, 80, span("forward", 0, 40)),
+            ],
+            "gateway preprocess 0-20, gateway network 20-30, ranker forward 30-70, ranker overhead 70-80, "
+            "gateway network 80-90, gateway overhead 90-100",
+            id="into the called request",
+        ),
+        pytest.param(
+            [
+                request("gateway", "", 0, 100, span("dependency", 0, 60), span("dependency", 0, 90)),
+                request("short", "gateway", 5, 55),
+                request("long", "gateway", 5, 85),
+            ],
+            "gateway network 0-5, long overhead 5-85, gateway network 85-90, gateway overhead 90-100",
+            id="of parallel calls the one that ended last",
+        ),
+        pytest.param(
+            [
+                request("gateway", "", 0, 60, span("dependency", 10, 50)),
+                request("ranker", "gateway", 15, 500, span("forward", 0, 485)),
+            ],
+            "gateway overhead 0-10, gateway network 10-15, ranker forward 15-50, gateway overhead 50-60",
+            id="without work after the caller gave up",
+        ),
+        pytest.param(
+            [request("gateway", "", 0, 100, span("dependency", 10, 90)), request("triton", "lost", 40, 60)],
+            "gateway overhead 0-10, gateway dependency 10-40, triton overhead 40-60, gateway dependency 60-90, "
+            "gateway overhead 90-100",
+            id="of a caller that is not retained, in the only open call",
+        ),
+        pytest.param(
+            [
+                request("gateway", "", 0, 100, span("dependency", 10, 40), span("dependency", 60, 80, **BODY)),
+                request("ranker", "gateway", 15, 75),
+            ],
+            "gateway overhead 0-10, gateway network 10-15, ranker overhead 15-40, gateway overhead 40-60, "
+            "ranker overhead 60-75, gateway network 75-80, gateway overhead 80-100",
+            id="through the body of a response, which belongs to its call",
+        ),
+        pytest.param(
+            [TracedRequest("vllm", "a", "", 0, 10 * MS, {"queue": 2 * MS, "decode": 8 * MS}, [span("queue", 0, 2)])],
+            "vllm queue 0-2, vllm decode 2-10",
+            id="with the stage of a root span as the rest",
+        ),
+    ],
+)
+def test_the_critical_path_goes(requests: list[TracedRequest], expected: str) -> None:
+    [root] = place_requests(requests)
 
-    assert [call.called[0].service for call in root.calls] == ["short", "long"]
-    assert {service for service, *_ in path(root)} == {"gateway", "long"}
+    assert path(root) == expected
+
+
+def test_a_body_that_its_call_reads_is_no_call_of_its_own() -> None:
+    body = span("dependency", 38, 40, **BODY)
+    [root] = place_requests([request("gateway", "", 0, 100, span("dependency", 10, 41), body)])
+
+    assert len(root.calls) == 1
 
 
 def test_a_request_of_another_clock_is_in_the_middle_of_its_call() -> None:
@@ -105,17 +142,6 @@ def test_a_request_without_a_certain_call_is_in_none(calls: list[dict[str, Any]]
     assert [each.service for each in placed] == ["gateway", "ranker"]
 
 
-def test_work_after_the_caller_gave_up_is_not_on_the_path() -> None:
-    [root] = place_requests(
-        [
-            request("gateway", "", 0, 60, span("dependency", 10, 50)),
-            request("ranker", "gateway", 15, 500, span("forward", 0, 485)),
-        ]
-    )
-
-    assert path(root)[1:3] == [("gateway", "network", 10, 15), ("ranker", "forward", 15, 50)]
-
-
 def test_a_call_is_found_by_its_id() -> None:
     [root] = place_requests(
         [
@@ -127,24 +153,11 @@ def test_a_call_is_found_by_its_id() -> None:
     assert [len(call.called) for call in root.calls] == [0, 1]
 
 
-def test_a_request_whose_caller_is_not_retained_is_in_the_only_open_call() -> None:
-    [root] = place_requests(
-        [request("gateway", "", 0, 100, span("dependency", 10, 90)), request("triton", "lost", 40, 60)]
-    )
-
-    assert not root.called[0].is_direct
-    assert path(root)[1:4] == [
-        ("gateway", "dependency", 10, 40),
-        ("triton", "overhead", 40, 60),
-        ("gateway", "dependency", 60, 90),
-    ]
-
-
 def test_a_called_service_without_a_part_is_named() -> None:
     copied = span("dependency", 20, 80, attributes={"service.name": "ranker"})
     [root] = place_requests([request("gateway", "", 0, 100, span("network", 10, 90, id="a"), copied)])
 
-    assert ("ranker", "untimed", 20, 80) in path(root)
+    assert "ranker untimed 20-80" in path(root)
     assert missing_services(root, {}) == ["ranker"]
 
 
@@ -153,35 +166,6 @@ def test_services_that_are_called_in_other_traces_are_missing_where_a_call_is_op
 
     assert missing_services(root, {"gateway": ["ranker"]}) == ["ranker"]
     assert missing_services(root, {}) == []
-
-
-def test_the_body_of_a_response_belongs_to_its_call() -> None:
-    body = span("dependency", 60, 80, attributes={"stagelens.part": "body"})
-    [root] = place_requests(
-        [request("gateway", "", 0, 100, span("dependency", 10, 40), body), request("ranker", "gateway", 15, 75)]
-    )
-
-    assert path(root)[1:] == [
-        ("gateway", "network", 10, 15),
-        ("ranker", "overhead", 15, 40),
-        ("gateway", "overhead", 40, 60),
-        ("ranker", "overhead", 60, 75),
-        ("gateway", "network", 75, 80),
-        ("gateway", "overhead", 80, 100),
-    ]
-
-
-def test_a_body_that_its_call_reads_is_no_call_of_its_own() -> None:
-    body = span("dependency", 38, 40, attributes={"stagelens.part": "body"})
-    [root] = place_requests([request("gateway", "", 0, 100, span("dependency", 10, 41), body)])
-
-    assert len(root.calls) == 1
-
-
-def test_the_stage_of_a_root_span_is_the_rest_of_the_request() -> None:
-    found = TracedRequest("vllm", "a", "", 0, 10 * MS, {"queue": 2 * MS, "decode": 8 * MS}, [span("queue", 0, 2)])
-
-    assert path(place_requests([found])[0]) == [("vllm", "queue", 0, 2), ("vllm", "decode", 2, 10)]
 
 
 spans = st.builds(

@@ -55,13 +55,9 @@ def test_a_slower_canary_is_detected_within_10_minutes(service: Any, reference: 
     assert blamed[0].stage == "forward"
 
 
-def test_an_equal_canary_causes_no_alarm(service: Any, reference: Reference) -> None:
-    assert first_alarm(reference, service.minutes(0, 180, share=0.7), service.minutes(0, 180, share=0.3)) is None
-
-
-def test_a_slowdown_of_both_versions_cancels_out(service: Any, reference: Reference) -> None:
-    slower = {"preprocess": 2.0}
-    old, new = service.minutes(0, 90, slower, share=0.7), service.minutes(0, 90, slower, share=0.3)
+@pytest.mark.parametrize("slower", [{}, {"preprocess": 2.0}])
+def test_an_equal_canary_causes_no_alarm(service: Any, reference: Reference, slower: dict[str, float]) -> None:
+    old, new = service.minutes(0, 180, slower, share=0.7), service.minutes(0, 180, slower, share=0.3)
 
     assert first_alarm(reference, old, new) is None
 
@@ -154,23 +150,9 @@ def test_a_version_serves_if_enough_minutes_have_requests(minutes: int, serves: 
     requests[30 : 30 + minutes] = 1
 
     assert canary.is_serving(policy, requests) is serves
+    # One request is needed, however small the share.
+    assert not canary.is_serving(replace(policy, share=0.0), np.zeros(60))
 
 
-def test_one_request_is_needed_however_small_the_share() -> None:
-    policy = replace(default_watch_policy(), share=0.0)
-
-    assert not canary.is_serving(policy, np.zeros(60))
-
-
-@pytest.mark.parametrize(
-    ("serving", "pair"),
-    [
-        ({"1", "2", "3"}, ("3", "2")),
-        ({"1", "3"}, ("1", "3")),
-        ({"1"}, None),
-        ({"1", "unknown"}, None),
-        (set[str](), None),
-    ],
-)
-def test_the_newest_two_versions_are_compared(serving: set[str], pair: tuple[str, str] | None) -> None:
-    assert canary.versions_to_compare(serving, {"1": 0, "2": 90, "3": 60, "4": 95}) == pair
+def test_a_version_without_requests_is_not_compared() -> None:
+    assert canary.versions_to_compare({"1", "unknown"}, {"1": 0}) is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stagelens.analysis.regression import scoring
-from stagelens.analysis.regression.policy import default_tail_policy
+from stagelens.analysis.regression.policy import StageEase, default_tail_policy
 from stagelens.analysis.regression.scoring import (
     AlarmRules,
     AlarmState,
@@ -71,29 +71,19 @@ def test_a_short_spike_does_not_fire(service: Any, reference: Reference, length:
     assert run(reference, *parts) == []
 
 
-def test_a_stage_slower_by_half_fires_soon_and_is_named(service: Any, reference: Reference) -> None:
+def test_a_stage_slower_by_half_fires_soon_is_named_and_resolves(service: Any, reference: Reference) -> None:
     slower = {"forward": 1.5}
-    turns = run(reference, service.minutes(NOW, 250), service.minutes(NOW + 250, 40, slower))
+    parts = ((NOW, 250, {}), (NOW + 250, 60, slower), (NOW + 310, 330, {}))
+    turns = run(reference, *(service.minutes(*part) for part in parts))
     habits = learn_stage_baseline(POLICY, [service.spent(day * DAY, DAY) for day in range(3)])
     found = rank_suspects(POLICY, habits, service.spent(NOW + 250, 30, slower), turns[0][2].moved)
 
-    assert [turn for turn, _, _ in turns] == ["fired"]
+    assert [turn for turn, _, _ in turns] == ["fired", "resolved"]
     assert turns[0][1] <= NOW + 250 + 30
+    assert turns[1][1] >= NOW + 310 + POLICY.fire.calm_for
     assert found[0].stage == "forward"
     assert 0.5 * 0.020 < found[0].seconds < 0.020
     assert found[0].share > 0.8
-
-
-def test_a_regression_resolves_after_clean_windows(service: Any, reference: Reference) -> None:
-    parts = (
-        service.minutes(NOW, 250),
-        service.minutes(NOW + 250, 60, {"forward": 1.5}),
-        service.minutes(NOW + 310, 330),
-    )
-    turns = run(reference, *parts)
-
-    assert [turn for turn, _, _ in turns] == ["fired", "resolved"]
-    assert turns[1][1] >= NOW + 310 + POLICY.fire.calm_for
 
 
 def test_the_unit_of_latency_does_not_matter(
@@ -191,15 +181,6 @@ def test_a_daily_change_becomes_the_baseline(service: Any) -> None:
     assert run(reference, *parts) == []
 
 
-def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) -> None:
-    slower = {"forward": 1.3}
-    moved = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
-
-    assert moved["forward"] >= 1
-    assert moved["preprocess"] < 0.7
-    assert "queue" not in moved
-
-
 def test_waiting_is_evidence_if_no_other_stage_moved(service: Any, reference: Reference) -> None:
     slower = {"queue": 12.0}
     crowd = (
@@ -218,159 +199,134 @@ def test_waiting_is_evidence_if_no_other_stage_moved(service: Any, reference: Re
     assert max(alone, key=lambda stage: alone[stage]) == "queue"
     assert alone["queue"] >= 1
     assert "queue" not in beside
+    assert beside["forward"] >= 1
+    assert beside["preprocess"] < 0.7
     assert "queue" not in after
 
 
-# Position of a window that has a min_duration.
+FIRE = POLICY.fire
+# Positions of a window with a minimum duration, of one in which stages do not count, and of one that counts after a release only.
 HOUR = 4
+ALONE = next(number for number, window in enumerate(POLICY.windows) if window.alone)
+BRIEF = next(number for number, window in enumerate(POLICY.windows) if window.only_released)
+NEEDED = POLICY.windows[HOUR].min_duration
+Stretch = tuple[int, TailScore]
 
 
-def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
+def tail_score(score: float, window: int = HOUR, key: float = 0.0, **more: bool) -> TailScore:
     cells = tuple(WindowScore(0, 0.0, score if number == window else 0.0, 0.0) for number in range(len(POLICY.windows)))
-    return TailScore(cells, {"forward": key} if key else {})
+    return TailScore(cells, {"forward": key} if key else {}, **more)
 
 
 def go(
-    progress: AlarmState, minutes: int, judgement: TailScore, release_at: int | None = None, rules: AlarmRules = RULES
+    progress: AlarmState, *stretches: Stretch, release_at: int | None = None, rules: AlarmRules = RULES
 ) -> tuple[AlarmState, list[tuple[str, int]]]:
+    """Return the state and the turns of an alarm after so many minutes of each score."""
     turns: list[tuple[str, int]] = []
-    for at in range(progress.at + 1, progress.at + minutes + 1):
-        progress, turn = advance_alarm(rules, progress, at, judgement, release=at == release_at)
-        turns += [(turn, at)] if turn else []
+    for minutes, judgement in stretches:
+        for at in range(progress.at + 1, progress.at + minutes + 1):
+            progress, turn = advance_alarm(rules, progress, at, judgement, release=at == release_at)
+            turns += [(turn, at)] if turn else []
     return progress, turns
 
 
-def test_an_alarm_fires_once_after_its_duration() -> None:
-    min_duration = POLICY.windows[HOUR].min_duration
-    _, early = go(AlarmState(), min_duration - 1, tail_score(1.0))
-    _, turns = go(AlarmState(), min_duration + 50, tail_score(1.0))
+@pytest.mark.parametrize(
+    ("stretches", "turns"),
+    [
+        # An alarm fires once after its duration, which a minute below the score restarts.
+        ([(NEEDED - 1, tail_score(1.0))], []),
+        ([(NEEDED + 50, tail_score(1.0))], [("fired", NEEDED)]),
+        ([(NEEDED - 1, tail_score(1.0)), (1, tail_score(0.2)), (NEEDED - 1, tail_score(1.0))], []),
+        ([(300, tail_score(FIRE.slow))], [("fired", FIRE.slow_for)]),
+        # An anomalous stage lowers the required score.
+        ([(40, tail_score(0.5))], []),
+        ([(40, tail_score(0.5, key=2.5))], [("fired", NEEDED)]),
+        ([(40, tail_score(0.45, ALONE, key=2.5))], []),
+        # Several stages alike, or a crowd, must last; the effects of a crowd pass after it.
+        ([(FIRE.shared_for - 1, tail_score(2.0, key=2.5, shared=True))], []),
+        ([(FIRE.shared_for, tail_score(2.0, key=2.5, shared=True))], [("fired", FIRE.shared_for)]),
+        ([(FIRE.shared_for - 1, tail_score(2.0, key=2.5, crowded=True))], []),
+        ([(FIRE.shared_for, tail_score(2.0, key=2.5, crowded=True))], [("fired", FIRE.shared_for)]),
+        (
+            [(5, tail_score(0.0, crowded=True)), (60, tail_score(1.0))],
+            [("fired", 5 + FIRE.held_for - 1 + NEEDED)],
+        ),
+        # It resolves, and can fire again.
+        (
+            [
+                (60, tail_score(1.0)),
+                (100, tail_score(FIRE.calm)),
+                (FIRE.calm_for, tail_score(0.0)),
+                (60, tail_score(1.0)),
+            ],
+            [("fired", NEEDED), ("resolved", 160 + FIRE.calm_for), ("fired", 160 + FIRE.calm_for + NEEDED)],
+        ),
+    ],
+)
+def test_an_alarm_follows_the_scores(stretches: list[Stretch], turns: list[tuple[str, int]]) -> None:
+    assert go(AlarmState(), *stretches)[1] == turns
 
-    assert early == []
-    assert turns == [("fired", min_duration)]
+
+@pytest.mark.parametrize(
+    ("before", "score", "fires"),
+    [
+        (0.0, tail_score(FIRE.released), POLICY.windows[HOUR].length - 1 + POLICY.windows[HOUR].after_release),
+        # The shortest windows need one stage.
+        (0.0, tail_score(0.6, BRIEF, key=1.2), POLICY.windows[BRIEF].length),
+        (0.0, tail_score(0.6, BRIEF, key=0.9), None),
+        # A release during a regression does not lower the score.
+        (0.7, tail_score(FIRE.released), None),
+    ],
+)
+def test_a_release_lowers_the_required_score(before: float, score: TailScore, fires: int | None) -> None:
+    begin, stretches = FIRE.before + 1, [(FIRE.before, tail_score(before)), (55, score)]
+
+    assert go(AlarmState(), *stretches, release_at=begin)[1] == ([] if fires is None else [("fired", begin + fires)])
+    assert go(AlarmState(), *stretches)[1] == []
 
 
-def test_a_minute_below_the_score_restarts_the_duration() -> None:
-    min_duration = POLICY.windows[HOUR].min_duration
-    progress, _ = go(AlarmState(), min_duration - 1, tail_score(1.0))
-    progress, _ = go(progress, 1, tail_score(0.2))
-    _, turns = go(progress, min_duration - 1, tail_score(1.0))
+def test_stage_changes_lower_the_required_score_within_bounds() -> None:
+    ease = StageEase(start=1.15, by=0.35, least=0.3, one_stage=0.5)
 
-    assert turns == []
+    assert [ease.needed(key) for key in (0.0, 0.3, 1.0, 9.0)] == pytest.approx([1.0, 1.0, 0.8, 0.3])
 
 
 def test_strictness_raises_the_scores_that_start_an_alarm() -> None:
     strict, began = replace(RULES, strictness=1.25), AlarmState(fired_at=0)
     scores = tail_score(1.2), tail_score(1.25), tail_score(0.36, key=2.5), tail_score(0.38, key=2.5)
-    found = [[turn for turn, _ in go(AlarmState(), 40, score, rules=strict)[1][:1]] for score in scores]
-    slow = [go(AlarmState(), 70, tail_score(score), rules=strict)[1] for score in (1.05, 1.07)]
+    found = [[turn for turn, _ in go(AlarmState(), (40, score), rules=strict)[1][:1]] for score in scores]
+    slow = [go(AlarmState(), (70, tail_score(score)), rules=strict)[1] for score in (1.05, 1.07)]
 
     assert found == [[], ["fired"], [], ["fired"]]
     assert slow == [[], [("fired", 60)]]
-    assert [go(began, 40, tail_score(0.45), rules=rules)[1] for rules in (strict, RULES)] == [[("resolved", 30)]] * 2
-
-
-def test_an_anomalous_stage_lowers_the_required_score() -> None:
-    alone = next(number for number, window in enumerate(POLICY.windows) if window.alone)
-
-    assert go(AlarmState(), 40, tail_score(0.5))[1] == []
-    assert [turn for turn, _ in go(AlarmState(), 40, tail_score(0.5, key=2.5))[1]] == ["fired"]
-    assert go(AlarmState(), 40, tail_score(0.45, window=alone, key=2.5))[1] == []
-
-
-def test_several_stages_alike_or_a_crowd_must_last() -> None:
-    lasting = POLICY.fire.shared_for
-    scores = [replace(tail_score(2.0, key=2.5), **{name: True}) for name in ("shared", "crowded")]
-
-    assert [go(AlarmState(), lasting - 1, score)[1] for score in scores] == [[], []]
-    assert [go(AlarmState(), lasting, score)[1] for score in scores] == [[("fired", lasting)]] * 2
-
-
-def test_the_effects_of_a_crowd_pass_after_it() -> None:
-    after, _ = go(AlarmState(), 5, replace(tail_score(0.0), crowded=True))
-    _, turns = go(after, 60, tail_score(1.0))
-
-    assert turns == [("fired", 5 + POLICY.fire.held_for - 1 + POLICY.windows[HOUR].min_duration)]
+    assert [go(began, (40, tail_score(0.45)), rules=rules)[1] for rules in (strict, RULES)] == [[("resolved", 30)]] * 2
 
 
 def test_a_held_alarm_must_last() -> None:
     progress, held = AlarmState(), 0
     while progress.fired_at is None:
-        progress, turns = go(progress, 1, tail_score(1.0, key=2.5))
-        if turns and progress.shared < POLICY.fire.shared_for:
-            progress, held = progress.hold(POLICY.fire.held_for), held + 1
+        progress, turns = go(progress, (1, tail_score(1.0, key=2.5)))
+        if turns and progress.shared < FIRE.shared_for:
+            progress, held = progress.hold(FIRE.held_for), held + 1
 
-    assert (progress.fired_at, held) == (POLICY.fire.shared_for, 2)
-
-
-def test_the_shortest_windows_need_a_release_and_one_stage() -> None:
-    short = next(number for number, window in enumerate(POLICY.windows) if window.only_released)
-    quiet, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.0))
-    score = tail_score(0.6, window=short, key=1.2)
-    _, turns = go(quiet, 30, score, release_at=quiet.at + 1)
-
-    assert go(quiet, 30, score)[1] == []
-    assert go(quiet, 30, tail_score(0.6, window=short, key=0.9), release_at=quiet.at + 1)[1] == []
-    assert turns == [("fired", quiet.at + 1 + POLICY.windows[short].length)]
+    assert (progress.fired_at, held) == (FIRE.shared_for, 2)
 
 
 def test_an_alarm_state_of_another_version_is_valid() -> None:
-    progress, _ = go(AlarmState(at=4, runs=(9, 9), slow=(9, 9), released=(9, 9), fired_at=3), 1, tail_score(1.0))
-
-    assert (progress.fired_at, sum(progress.runs)) == (3, 1)
-
-
-def test_a_stored_alarm_state_of_another_version_is_valid() -> None:
-    state = AlarmState(at=4, runs=(9, 9), held=7, fired_at=3)
-    raw = json.loads(state.to_json())
+    before = AlarmState(at=4, runs=(9, 9), slow=(9, 9), released=(9, 9), fired_at=3)
+    progress, _ = go(before, (1, tail_score(1.0)))
+    raw = json.loads(replace(before, held=7).to_json())
     del raw["held"]
 
-    assert AlarmState.from_json(state.to_json()) == state
-    assert AlarmState.from_json(json.dumps(raw | {"crowd": 5})) == replace(state, held=0)
-
-
-def test_a_lower_score_takes_longer() -> None:
-    _, turns = go(AlarmState(), 300, tail_score(POLICY.fire.slow))
-
-    assert turns == [("fired", POLICY.fire.slow_for)]
-
-
-def test_a_release_lowers_the_required_score_in_later_windows() -> None:
-    quiet, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.0))
-    begin, length = quiet.at + 1, POLICY.windows[HOUR].length
-    _, turns = go(quiet, 55, tail_score(POLICY.fire.released), release_at=begin)
-
-    assert turns == [("fired", begin + length - 1 + POLICY.windows[HOUR].after_release)]
-    assert go(quiet, 55, tail_score(POLICY.fire.released))[1] == []
-
-
-def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
-    loud, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.7))
-    _, turns = go(loud, 55, tail_score(POLICY.fire.released), release_at=loud.at + 1)
-
-    assert turns == []
-
-
-def test_an_alarm_resolves_and_can_fire_again() -> None:
-    progress, _ = go(AlarmState(), 60, tail_score(1.0))
-    restless, none = go(progress, 100, tail_score(POLICY.fire.calm))
-    calm, turns = go(restless, POLICY.fire.calm_for, tail_score(0.0))
-
-    assert none == []
-    assert turns == [("resolved", restless.at + POLICY.fire.calm_for)]
-    assert [turn for turn, _ in go(calm, 60, tail_score(1.0))[1]] == ["fired"]
+    assert (progress.fired_at, sum(progress.runs)) == (3, 1)
+    assert AlarmState.from_json(json.dumps(raw | {"crowd": 5})) == before
 
 
 def test_no_data_changes_nothing() -> None:
     nothing = TailScore((None,) * len(POLICY.windows), {})
-    firing, _ = go(AlarmState(), 60, tail_score(1.0))
-    held, turns = go(firing, 200, nothing)
+    firing, _ = go(AlarmState(), (60, tail_score(1.0)), release_at=5)
+    held, turns = go(firing, (200, nothing))
 
     assert turns == []
     assert held == replace(firing, at=firing.at + 200)
-
-
-@pytest.mark.parametrize("minutes", [0, 10, 60])
-def test_progress_survives_a_restart(minutes: int) -> None:
-    progress, _ = go(AlarmState(), minutes, tail_score(1.0), release_at=5)
-
-    assert AlarmState.from_json(progress.to_json()) == progress
+    assert AlarmState.from_json(firing.to_json()) == firing

@@ -146,17 +146,18 @@ def part_of(minutes: MinuteHistograms, start: int, end: int) -> MinuteHistograms
     return replace(minutes, start=minutes.start + start, total=minutes.total[start:end], own=own)
 
 
+Drawn = tuple[NDArray[np.float64], MinuteHistograms, tuple[Row, ...]]
+
+
 @pytest.fixture(scope="module")
-def drawn() -> tuple[NDArray[np.float64], MinuteHistograms]:
-    rng = np.random.default_rng(1)
-    seconds = rng.lognormal(-3, 0.5, (50, 400))
-    return seconds, minutes_of(seconds, seconds / 2)
+def drawn() -> Drawn:
+    seconds = np.random.default_rng(1).lognormal(-3, 0.5, (50, 400))
+    minutes = minutes_of(seconds, seconds / 2)
+    return seconds, minutes, rows_of(POLICY, *total_histograms([minutes]))
 
 
-def test_a_row_counts_requests_beyond_a_bucket_edge(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    seconds, minutes = drawn
-    total, own = total_histograms([minutes])
-    rows = rows_of(POLICY, total, own)
+def test_a_row_counts_requests_beyond_a_bucket_edge(drawn: Drawn) -> None:
+    seconds, minutes, rows = drawn
     counted = count_beyond(rows, minutes)
 
     for number, row in enumerate(rows):
@@ -167,9 +168,8 @@ def test_a_row_counts_requests_beyond_a_bucket_edge(drawn: tuple[NDArray[np.floa
             assert row.expected == pytest.approx(1 - row.at, rel=0.15)
 
 
-def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    seconds, minutes = drawn
-    rows = rows_of(POLICY, *total_histograms([minutes]))
+def test_the_mean_is_a_count_of_seconds(drawn: Drawn) -> None:
+    seconds, minutes, rows = drawn
     number = next(n for n, row in enumerate(rows) if row.at == MEAN)
     counted = count_beyond(rows, minutes)
     against = counted.beyond[number] / (counted.n[number] * rows[number].expected)
@@ -178,9 +178,8 @@ def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], Minute
     assert against == pytest.approx(most.mean(axis=1) / most.mean(), rel=0.005)
 
 
-def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    seconds, minutes = drawn
-    rows = rows_of(POLICY, *total_histograms([minutes]))
+def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: Drawn) -> None:
+    seconds, _, rows = drawn
     number = next(n for n, row in enumerate(rows) if row.at == MEAN)
     cold = np.concatenate((seconds[:1, :396], np.full((1, 4), 1.0)), axis=1)
     warm, with_cold = (count_beyond(rows, minutes_of(each, each / 2)).beyond[number, 0] for each in (seconds[:1], cold))
@@ -189,9 +188,8 @@ def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.fl
 
 
 @given(cut=st.integers(1, 49))
-def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], MinuteHistograms], cut: int) -> None:
-    _, minutes = drawn
-    rows = rows_of(POLICY, *total_histograms([minutes]))
+def test_counts_of_parts_add_up_to_the_whole(drawn: Drawn, cut: int) -> None:
+    _, minutes, rows = drawn
     whole = count_beyond(rows, minutes)
     joined = join_tallies(*(count_beyond(rows, part_of(minutes, *part)) for part in ((0, cut), (cut, 50))))
 
@@ -201,18 +199,16 @@ def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], M
     assert np.array_equal(joined.requests, whole.requests)
 
 
-def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    _, minutes = drawn
-    rows = rows_of(POLICY, *total_histograms([minutes]))
+def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: Drawn) -> None:
+    _, minutes, rows = drawn
     one, later, again = (count_beyond(rows, part_of(minutes, *part)) for part in ((0, 2), (4, 5), (1, 2)))
 
     assert join_tallies(one, later).requests.tolist() == [400, 400, 0, 0, 400]
     assert np.allclose(join_tallies(one, again).beyond, one.beyond, rtol=1e-12)
 
 
-def test_a_missing_stage_of_a_minute_counts_zero(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    _, minutes = drawn
-    rows = rows_of(POLICY, *total_histograms([minutes]))
+def test_a_missing_stage_of_a_minute_counts_zero(drawn: Drawn) -> None:
+    _, minutes, rows = drawn
     without = count_beyond(rows, MinuteHistograms(1000, minutes.index, minutes.total, (), minutes.own[:0]))
     forward = next(n for n, row in enumerate(rows) if row.stage == "forward")
 
@@ -220,10 +216,9 @@ def test_a_missing_stage_of_a_minute_counts_zero(drawn: tuple[NDArray[np.float64
     assert without.requests.sum() == minutes.total.sum()
 
 
-def test_stages_have_statistics_by_kind(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    _, minutes = drawn
+def test_stages_have_statistics_by_kind(drawn: Drawn) -> None:
+    _, minutes, _ = drawn
     total, own = total_histograms([minutes])
-
     rows = rows_of(POLICY, total, dict.fromkeys(("h2d", "load", "queue"), own["forward"]))
 
     assert [(row.stage, row.at) for row in rows if row.stage != END_TO_END] == [
@@ -234,10 +229,9 @@ def test_stages_have_statistics_by_kind(drawn: tuple[NDArray[np.float64], Minute
     ]
 
 
-def test_growth_is_expressed_in_counts(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    seconds, minutes = drawn
-    total, own = total_histograms([minutes])
-    row = rows_of(POLICY, total, own)[0]
+def test_growth_is_expressed_in_counts(drawn: Drawn) -> None:
+    seconds, minutes, (row, *_) = drawn
+    total, _ = total_histograms([minutes])
     edge = bucket_bounds(row.edge)[1]
 
     assert growth_to_count(row, total, 1.0) == pytest.approx(
@@ -322,7 +316,3 @@ def test_references_of_older_versions_have_no_weekdays() -> None:
 
     assert Reference.from_json(reference.to_json()) == reference
     assert not Expectation(loaded.model, ROWS, [0]).weekdays.any()
-
-
-def test_the_policy_learns_weekdays_from_its_whole_length() -> None:
-    assert default_tail_policy().reference.week == default_tail_policy().reference.length == 14 * DAY
