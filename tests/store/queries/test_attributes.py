@@ -132,12 +132,6 @@ def test_values_and_attributes_beyond_the_cap_share_a_key(site: Site) -> None:
     assert "__other__" not in found.requests
 
 
-def test_a_process_without_a_name_is_no_replica(site: Site) -> None:
-    write(site, [attribute("replica=", NOON - 300), stage("forward;", NOON - 300, 0.1, 5)])
-
-    assert site.store.read.replica_counts(site.around(service="shop")).replicas == []
-
-
 @pytest.mark.parametrize(
     ("stored", "shown"),
     [
@@ -184,6 +178,9 @@ def test_too_many_rows_are_sampled_evenly(site: Site, monkeypatch: pytest.Monkey
 
 def test_without_data_there_are_no_attributes(site: Site) -> None:
     nothing: Selection = site.around(service="nothing")
+    # A process without a name is no replica.
+    write(site, [attribute("replica=", NOON - 300), stage("forward;", NOON - 300, 0.1, 5)])
 
+    assert site.store.read.replica_counts(site.around(service="shop")).replicas == []
     assert site.store.read.attributes(nothing).requests == {}
     assert site.store.read.replica_counts(nothing).replicas == []

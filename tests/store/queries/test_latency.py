@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Histogram, rank_of
-from stagelens.store import Batch
-from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site, window_shares
+from stagelens.core.histogram import BATCH_SIZES, MAX_RELATIVE_ERROR, SCALE, Histogram, rank_of
+from stagelens.core.names import BATCH_DURATION
+from stagelens.core.request_histograms import RequestHistograms
+from stagelens.store import Batch, Point, SeriesCaps
+from tests.support.raw_requests import NOON, NS, SHOP, OpenSite, PointAggregator, Request, Series, Site, window_shares
 
 PERCENTILES = (0.0, 0.5, 0.99, 1.0)
 STAGES = ("forward", "queue", "preprocess", "rerank", "overhead")
@@ -73,15 +75,6 @@ def assert_window(row: pd.Series, requests: Sequence[Request], quantile: float, 
 
     assert row["n"] == n
     assert found == pytest.approx({stage: expected.get(stage, 0.0) for stage in found}, abs=2.0 ** -(scale + 1))
-
-
-def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(open_sqlite: OpenSite) -> None:
-    one, requests = open_sqlite(), lognormal(6000)
-    one.write(requests)
-    one.store.maintain()
-    frame = one.store.read.breakdown(one.around(), [0.5, 0.9])
-    for _, row in frame.iterrows():
-        assert_window(row, requests, row["percentile"])
 
 
 def test_tile_chart_and_table_show_the_same_number(sqlite: Site) -> None:
@@ -190,18 +183,6 @@ def test_requests_of_zero_duration_are_zero_everywhere(sqlite: Site) -> None:
     assert frame["n"].tolist() == [5, 5]
 
 
-def test_stages_are_in_chart_order(sqlite: Site) -> None:
-    sqlite.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
-
-    assert sqlite.store.read.breakdown(sqlite.around(), [0.5]).columns[HEAD:].tolist() == [
-        "forward",
-        "preprocess",
-        "queue",
-        "rerank",
-        "overhead",
-    ]
-
-
 def test_a_mixture_of_causes_is_reported(sqlite: Site) -> None:
     slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
     sqlite.write([*slow, *[Request({"forward": 10_000_000})] * 80])
@@ -247,26 +228,6 @@ def test_a_cell_reports_its_mixed_causes(sqlite: Site) -> None:
     ]
 
 
-@settings(max_examples=8, deadline=None)
-@given(requests=REQUESTS, stage=st.sampled_from(STAGES), chosen=st.integers(0, 59))
-def test_a_stage_of_a_request_has_a_rank_among_all(
-    open_sqlite: OpenSite, requests: list[Request], stage: str, chosen: int
-) -> None:
-    one = open_sqlite()
-    one.write(requests)
-    times = [request.stages_ns[stage] for request in requests if stage in request.stages_ns]
-    found = one.store.read.stage_latency(one.around())
-    if not times:
-        assert stage not in found
-        return
-    mine = times[chosen % len(times)]
-    rank = found[stage].fraction_below(mine / NS)
-    exact = sum(each <= mine for each in times) / len(times)
-
-    assert rank is not None
-    assert rank.low - 1e-9 <= exact <= rank.high + 1e-9
-
-
 def test_stage_latency_is_the_distribution_of_each_stage(open_sqlite: OpenSite) -> None:
     one, requests = open_sqlite(), lognormal(200)
     one.write(requests)
@@ -279,3 +240,22 @@ def test_stage_latency_is_the_distribution_of_each_stage(open_sqlite: OpenSite) 
     assert list(found) == ["forward", "decode", "preprocess", "queue", "overhead"]
     assert (found["queue"].scale, found["queue"].buckets) == (5, expected.buckets)
     assert (found["decode"].scale, found["decode"].count) == (0, 3)
+
+
+def test_model_run_times_are_grouped_by_batch_size(open_sqlite: OpenSite) -> None:
+    one, counts = open_sqlite(series_caps=SeriesCaps(custom_stages=0)), RequestHistograms()
+    sizes = [1, 2, 3, 4, 30, *(2**power for power in range(5, len(BATCH_SIZES.names)))]
+    for size in sizes:
+        counts.add_stream(BATCH_DURATION, BATCH_SIZES.bucket_of(size), 0.001 * size)
+    points = [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
+    one.store.write([Batch("a", points), Batch("b", points)])
+    before = one.store.read.batches(one.around())
+    one.store.maintain()
+    both = Histogram()
+    for size in (2, 3):
+        both.record(0.001 * size, 2)
+
+    assert tuple(before) == tuple(name for name in BATCH_SIZES.names if name != "8-15")
+    assert (before["2-3"].buckets, before["2-3"].count) == (both.buckets, 4)
+    assert one.store.read.batches(one.around()) == before
+    assert one.store.read.batches(one.around(service="bank")) == {}

@@ -82,17 +82,6 @@ def test_stalls_are_parts_of_their_stages(open_sqlite: OpenSite, requests: list[
     assert_stalls(one, requests, quantile)
 
 
-def test_every_engine_adds_stalls_up(sqlite: Site) -> None:
-    quick = [HeldUp({"forward": 10**7, "queue": 10**6}, {})] * 30
-    slow = [HeldUp({"forward": 5 * 10**7, "queue": 3 * 10**7}, {"gc:forward": 4 * 10**7, "loop:queue": 2 * 10**7})] * 9
-    sqlite.store.write([batch("a", [*quick, *slow]), batch("b", slow, Series("shop", "2"))])
-
-    for _ in range(2):
-        assert_stalls(sqlite, [*quick, *slow, *slow], 0.99)
-        assert_stalls(sqlite, [*quick, *slow, *slow], 0.5)
-        sqlite.store.maintain()
-
-
 def test_without_stalls_there_are_no_rows(sqlite: Site) -> None:
     sqlite.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
 

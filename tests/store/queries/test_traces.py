@@ -1,4 +1,4 @@
-"""Queries for retained traces."""
+"""Queries for retained traces, and their search: filters, counts of the values, and pages."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import math
 from dataclasses import replace
 from datetime import timedelta
 
+import pandas as pd
 import pytest
 
 from stagelens.store import Batch, RetainedTrace, Retention
-from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
+from stagelens.store.queries import trace_search
+from stagelens.store.queries.trace_search import FoundTraces, TraceFilter
+from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site, retained
 
 SHOP = Series("shop", "1", route="/buy")
 
 
-def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) -> RetainedTrace:
-    spent = {dominant: milliseconds * 1_000_000 - 500, "overhead": 500}
-    spans = [{"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}]
-    return RetainedTrace(
-        f"{number:032x}",
-        f"{number:016x}",
-        series,
-        (NOON - 60 * number) * NS + 123_456_789,
-        milliseconds * 1_000_000,
-        "slow",
-        dominant,
-        spent,
-        spans,
-        {"http.response.status_code": 200, "cached": False},
+def trace(
+    number: int, milliseconds: int, dominant: str, series: Series = SHOP, **attributes: str | int
+) -> RetainedTrace:
+    request = Request({dominant: milliseconds * 1_000_000 - 500, "overhead": 500}, NOON - 60 * number, series)
+    named = {f"inference.attribute.{key}": value for key, value in attributes.items()}
+    one = retained(request, number)
+    return replace(
+        one,
+        started_ns=one.started_ns + 123_456_789,
+        spans=[{**one.spans[0], "attributes": {"batch": 4}}],
+        attributes={"http.response.status_code": 200, "cached": False, "stagelens.stall.gc": 7, **named},
         parent_id=f"{number + 100:016x}",
     )
 
 
 TRACES = [
-    trace(1, 50, "forward"),
-    trace(2, 900, "queue"),
-    trace(3, 800, "queue"),
-    trace(4, 700, "load"),
-    trace(5, 60, "forward", Series("bank")),
+    trace(1, 50, "forward", tenant="acme", replica="web-1:7", request_size=5000),
+    trace(2, 900, "queue", tenant="acme", replica="web-2:7", request_size=4096),
+    trace(3, 800, "queue", tenant="bolt", replica="web-2:7", request_size=100),
+    trace(4, 700, "load", replace(SHOP, route="/sell", status="error"), replica="web-2:7"),
+    trace(5, 60, "forward", Series("bank"), tenant="acme"),
 ]
 
 
@@ -48,8 +48,9 @@ def one(sqlite: Site) -> Site:
     return sqlite
 
 
-def numbers(frame: object) -> list[int]:
-    return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index] - pandas' stubs
+def numbers(found: FoundTraces | pd.DataFrame) -> list[int]:
+    page = found.page if isinstance(found, FoundTraces) else found
+    return [int(trace_id, 16) for trace_id in page["trace_id"]]
 
 
 def test_a_trace_round_trips_unchanged(one: Site) -> None:
@@ -58,12 +59,8 @@ def test_a_trace_round_trips_unchanged(one: Site) -> None:
     assert read.trace(TRACES[1].trace_id) == TRACES[1]
     assert read.trace(TRACES[1].trace_id.upper()) == TRACES[1]
     assert read.trace("00000000") == TRACES[0]
-    assert read.trace("f" * 32) is None
-
-
-@pytest.mark.parametrize("asked", ["", "0", "0000000", "%", "g" * 32, "' OR 1=1 --"])
-def test_an_invalid_id_finds_nothing(one: Site, asked: str) -> None:
-    assert one.store.read.trace(asked) is None
+    for unknown in ("f" * 32, "", "0", "0000000", "%", "g" * 32, "' OR 1=1 --"):
+        assert read.trace(unknown) is None
 
 
 def test_a_trace_sent_twice_is_stored_once(one: Site) -> None:
@@ -156,10 +153,74 @@ def test_the_url_of_a_retained_request_never_changes(one: Site) -> None:
     now = one.store.read.exemplars(one.around())[["trace_id", "span_id"]].to_numpy().tolist()
 
     assert now == listed
-    assert [one.store.read.trace(f"{trace_id}-{span_id}") for trace_id, span_id in listed] == [
-        TRACES[1],
-        TRACES[2],
-        TRACES[3],
-        TRACES[4],
-        TRACES[0],
+    assert [one.store.read.trace(f"{trace_id}-{span_id}") for trace_id, span_id in listed] == [*TRACES[1:], TRACES[0]]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ((("http.response.status_code", "200"),), [2, 3, 4, 5, 1]),
+        ((("cached", "False"),), [2, 3, 4, 5, 1]),
+        ((("batch", "4"),), [2, 3, 4, 5, 1]),
+        ((("batch", "5"),), []),
+        ((("no", ""),), []),
+        ((("tenant", ""),), [2, 3, 5, 1]),
+        ((("tenant", "acme"), ("replica", "web-2:7")), [2]),
+        ((("tenant", "acme"), ("tenant", "bolt"), ("replica", "web-2:7")), [2, 3]),
+        ((("inference.attribute.tenant", "bolt"),), [3]),
+        ((("request_size", "4096"),), [2, 1]),
+        ((("request_size", "9999"),), [2, 1]),
+    ],
+)
+def test_requests_are_found_by_attributes(one: Site, attributes: tuple[tuple[str, str], ...], found: list[int]) -> None:
+    assert numbers(one.store.read.search_traces(one.around(), TraceFilter(attributes=attributes))) == found
+
+
+def test_the_other_conditions_apply_too(one: Site) -> None:
+    read = one.store.read
+    acme = (("tenant", "acme"),)
+
+    assert numbers(read.search_traces(one.around(), TraceFilter("forward", attributes=acme))) == [5, 1]
+    assert numbers(read.search_traces(one.around(service="shop"), TraceFilter("forward", attributes=acme))) == [1]
+    assert numbers(read.search_traces(one.around(), TraceFilter(between_seconds=(0.06, 0.8)))) == [4, 5]
+    assert numbers(read.search_traces(one.around(status="error"), TraceFilter())) == [4]
+
+
+def test_values_are_counted_among_the_matching_requests(one: Site) -> None:
+    found = one.store.read.search_traces(one.around(), TraceFilter("queue", attributes=(("tenant", "acme"),)))
+
+    assert (numbers(found), found.matching, found.searched, found.retained) == ([2], 1, 5, 2)
+    assert found.dimensions["dominant"] == {"forward": 2, "queue": 1}
+    assert found.dimensions["service"] == {"shop": 1}
+    assert found.attributes["tenant"] == {"acme": 1, "bolt": 1}
+    assert found.attributes["replica"] == {"web-2:7": 1}
+    everything = one.store.read.search_traces(one.around(), TraceFilter())
+    slowest = everything.page.iloc[0]
+    assert {"tenant": "acme", "replica": "web-2:7", "request_size": "4096"}.items() <= slowest["attributes"].items()
+    assert (slowest["route"], slowest["duration_seconds"]) == ("/buy", 0.9)
+    assert list(everything.attributes["tenant"].items()) == [("acme", 3), ("bolt", 1)]
+    assert everything.attributes["request_size"] == {"4096": 2, "64": 1}
+    assert everything.dimensions["status"] == {"ok": 4, "error": 1}
+    assert "stagelens.stall.gc" not in everything.attributes
+
+
+def test_pages_are_in_a_stable_order(one: Site) -> None:
+    read, everything = one.store.read, TraceFilter()
+    pages = [numbers(read.search_traces(one.around(), everything, limit=2, offset=offset)) for offset in (0, 2, 4, 6)]
+    newest = [
+        numbers(read.search_traces(one.around(), everything, order="time", limit=3, offset=offset)) for offset in (0, 3)
     ]
+
+    assert pages == [[2, 3], [4, 5], [1], []]
+    assert newest == [[1, 2, 3], [4, 5]]
+
+
+def test_a_limited_search_says_so(one: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_search, "MAX_SEARCHED", 2)
+    read = one.store.read
+    slowest = read.search_traces(one.around(), TraceFilter(attributes=(("tenant", "acme"),)))
+    forward = read.search_traces(one.around(), TraceFilter("forward"))
+
+    assert (numbers(slowest), slowest.matching, slowest.searched, slowest.retained) == ([2], 1, 2, 5)
+    assert (numbers(forward), forward.searched, forward.retained) == ([5, 1], 2, 2)
+    assert forward.dimensions["dominant"] == {"forward": 2}

@@ -1,4 +1,4 @@
-"""All services in one query: equal to a query of each service."""
+"""All services in one query, and requests of groups by minute: equal to a query of each service or group."""
 
 from __future__ import annotations
 
@@ -6,25 +6,42 @@ from collections.abc import Generator
 from datetime import timedelta
 from random import Random
 
+import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import FAILED_CALL, HARDWARE
-from stagelens.store import Batch, Point, Selection
+from stagelens.store import Batch, Group, Point, Selection
 from stagelens.store.events import StoredLoad
 from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)
 START, END = NOON - 2 * 3600 - 50, NOON + 20
+# The same in whole minutes.
+FIRST, LAST = NOON - 7200, NOON + 60
 SERIES = (
     Series("shop", "1", "prod", "old"),
     Series("shop", "2", "prod", "new"),
     Series("shop", "2", "prod", "new", status="error"),
     Series("shop", "2", "stage", "new", route="/buy"),
-    Series("bank", "7", "prod"),
-    Series("wide", "1", "stage", device="cuda:1"),
+    Series("shop", "2", "stage", "new", route="/sell"),
+    Series("bank", "7", "prod", route="/only"),
+    Series("wide", "1", "stage"),
 )
+SHOP = Group("shop", environment="prod")
+GROUPS = {
+    SHOP,
+    Group("shop", "model", "old", "prod"),
+    Group("shop", "model", "new", "prod"),
+    Group("shop", "version", "1", "prod"),
+    Group("shop", "version", "2", "prod"),
+    Group("shop", environment="stage"),
+    Group("shop", "route", "/buy", "stage"),
+    Group("shop", "route", "/sell", "stage"),
+    Group("bank", environment="prod"),
+}
 
 
 def drawn(seed: int) -> list[Request]:
@@ -109,16 +126,6 @@ def test_a_total_survives_deletion_of_its_series(sqlite: Site) -> None:
     assert rows["n"].to_dict() == {"shop": 1}
 
 
-def test_an_empty_store_has_no_services(sqlite: Site) -> None:
-    window: Selection = sqlite.around()
-    rows = sqlite.store.read.fleet(window.start, window.end, PERCENTILES)
-    rates = sqlite.store.read.fleet_over_time(window.start, window.end, timedelta(minutes=1))
-
-    assert (len(rows), len(rates)) == (0, 0)
-    assert {"percentile", "n", "value_seconds"} <= set(rows.columns)
-    assert list(rates.columns) == ["service", "at", "n"]
-
-
 def test_the_waste_of_each_service_is_exact(fleet: Site) -> None:
     window = fleet.between(START, END)
     found = fleet.store.read.fleet_waste(window.start, window.end)
@@ -141,7 +148,7 @@ def test_failed_calls_and_cold_starts_are_counted(sqlite: Site) -> None:
     calls = Histogram()
     for seconds in (0.5, 1.5):
         calls.record(seconds)
-    points = [Point(SERIES[4], FAILED_CALL, kind, NOON - 60, calls) for kind in ("triton:timeout", "http:500")]
+    points = [Point(SERIES[5], FAILED_CALL, kind, NOON - 60, calls) for kind in ("triton:timeout", "http:500")]
     phases = [("start", NOON - 90, 80), ("read", NOON - 60, 7), ("first_run", NOON - 50, 2), ("read", NOON - 9000, 40)]
     loads = [
         StoredLoad("bank", "7", "prod", "a", "web:1", phase, "m", "", (ended - own) * NS, ended * NS, own * NS)
@@ -178,3 +185,72 @@ def test_the_hardware_of_each_service_equals_a_separate_query(sqlite: Site) -> N
         shop[shop["measure"] == "gpu"].reset_index(drop=True),
         check_dtype=False,
     )
+
+
+def of(site: Site, group: Group) -> Selection:
+    part = {group.dimension: group.value} if group.dimension else {}
+    return site.between(FIRST, LAST, service=group.service, environment=group.environment, **part)
+
+
+def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int, int]:
+    return {key: n for key, n in zip(index.tolist(), amounts.sum(axis=0).tolist(), strict=True) if n}
+
+
+def test_the_counts_of_a_group_equal_a_separate_query(fleet: Site) -> None:
+    window = fleet.between(FIRST, LAST)
+    found = fleet.store.read.all_minutes(window.start, window.end)
+
+    assert set(found) == GROUPS
+    for group, counts in found.items():
+        alone = fleet.store.read.minutes(of(fleet, group))
+        stages = fleet.store.read.stage_latency(of(fleet, group))
+
+        assert (counts.start, len(counts.total)) == (FIRST // 60, (LAST - FIRST) // 60)
+        assert as_buckets(counts.index, counts.total) == fleet.store.read.latency(of(fleet, group)).buckets
+        for stage, own in zip(counts.stages, counts.own, strict=True):
+            assert as_buckets(counts.index, own) == stages[stage].buckets
+        assert (alone.index.tolist(), alone.stages) == (counts.index.tolist(), counts.stages)
+        assert (alone.total == counts.total).all()
+        assert (alone.own == counts.own).all()
+        sums = fleet.store.read.sums(of(fleet, group))
+        assert (sums.index.tolist(), sums.stages) == (counts.index.tolist(), counts.stages)
+        assert sums.total.tolist() == [counts.total.sum(axis=0).tolist()]
+        assert sums.own.tolist() == counts.own.sum(axis=1, keepdims=True).tolist()
+
+
+def test_every_minute_equals_a_separate_query(fleet: Site) -> None:
+    whole = fleet.store.read.minutes(of(fleet, SHOP))
+    for number in range(0, 121, 20):
+        start = FIRST + 60 * number
+        alone = fleet.store.read.minutes(fleet.between(start, start + 60, service="shop", environment="prod"))
+
+        assert alone.total.sum() == whole.total[number].sum()
+
+
+def test_request_time_is_split_by_step(fleet: Site) -> None:
+    spent = fleet.store.read.spent(of(fleet, SHOP), timedelta(minutes=10))
+    latency = fleet.store.read.latency(of(fleet, SHOP))
+
+    assert (spent.start, spent.step, len(spent.total)) == (FIRST // 600 * 10, 10, 13)
+    assert spent.total.sum() == latency.count - latency.zero
+    assert spent.seconds.sum() == pytest.approx(latency.sum, rel=1e-3)
+
+
+def test_without_requests_minutes_are_zero(fleet: Site) -> None:
+    nobody = fleet.between(FIRST, LAST, service="nobody")
+    counts = fleet.store.read.minutes(nobody)
+
+    assert (counts.total.shape, counts.own.shape) == ((121, 0), (0, 121, 0))
+    assert fleet.store.read.spent(nobody, timedelta(minutes=10)).seconds.shape == (0, 13, 0)
+    assert fleet.store.read.all_minutes(nobody.start - timedelta(days=30), nobody.start - timedelta(days=29)) == {}
+
+
+def test_groups_are_listed_while_they_serve(fleet: Site) -> None:
+    window = fleet.between(FIRST, LAST)
+    groups = fleet.store.read.groups(window.start)
+
+    of_shop = [group for group in groups if (group.service, group.environment) == ("shop", "prod")]
+
+    assert set(groups) == GROUPS | {Group("wide", environment="stage")}
+    assert groups[SHOP] == min(groups[group] for group in of_shop)
+    assert fleet.store.read.groups(window.end + timedelta(days=1)) == {}
