@@ -15,15 +15,10 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Distribution of latencies.
-
-    Args:
-        name: Name in tables.
-        draw: Function that returns one random latency. [seconds]
-    """
+    """Distribution of latencies."""
 
     name: str
-    draw: Callable[[Random], float]
+    draw: Callable[[Random], float]  # Returns one random latency. [seconds]
 
     def samples(self, n: int, seed: int = 1) -> list[int]:
         random = Random(seed)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from stagelens.store import audit
 from stagelens.store.audit import AuditEntry
-from stagelens.store.backup import copy_store
-from tests.support.raw_requests import NOON, OpenSite, Site
+from tests.support.raw_requests import NOON, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)
 DAY = timedelta(days=1)
@@ -56,12 +55,3 @@ def test_entries_are_deleted_after_their_retention(site: Site) -> None:
     site.store.maintain()
 
     assert people(site, AT - 2 * audit.AUDIT_RETENTION) == ["new"]
-
-
-def test_a_copy_has_the_audit_log(open_site: OpenSite, open_target: OpenSite) -> None:
-    one, other = open_site(), open_target()
-    one.store.add_audit_entry(entry())
-    copy_store(one.store, other.store, lambda _done, _all: None)
-    other.store.add_audit_entry(entry("bob", AT + timedelta(seconds=1)))
-
-    assert people(other) == ["bob", "ada"]

@@ -10,14 +10,24 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Barrier
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from stagelens.store import Batch, RetainedTrace, Retention, SeriesCaps, schema
+from stagelens.core import names
+from stagelens.core.histogram import Distribution, Interval
+from stagelens.store import Batch, Point, Retention, SeriesCaps, schema
+from stagelens.store.collectors import TargetLostError
 from stagelens.store.engines import database
-from tests.store.store_contents import added_totals, contents, counted, known, ledger, number, requests, totals
-from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
+from tests.store.store_contents import (
+    check_tiers,
+    counted,
+    ledger,
+    number,
+    requests,
+)
+from tests.support.raw_requests import NOON, OpenSite, PointAggregator, Request, Series, Site
 
 ROOT = Path(__file__).parents[2]
 # Script that writes a number of batches with maintenance in between, and prints those accepted as new.
@@ -42,13 +52,6 @@ for step in range(count):
 print(json.dumps(told), flush=True)
 store.close()
 """
-
-
-def check(one: Site) -> None:
-    for tier in known(one)[1:]:
-        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
-        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
-    assert ledger(one) == counted(one)
 
 
 def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage: str = "forward") -> Batch:
@@ -81,7 +84,7 @@ def test_collectors_in_separate_processes_count_each_batch_once(open_shared: Ope
     assert one.store.read.latency(one.between(NOON - 7200, NOON, service="shop")).count == 3 * 15 * 2
     assert one.store.read.latency(one.between(NOON - 7200, NOON, route="/")).count == 3 * 15
     one.store.maintain()
-    check(one)
+    check_tiers(one)
 
 
 def test_the_same_batch_from_several_collectors_counts_once(site: Site) -> None:
@@ -101,17 +104,7 @@ def test_the_same_batch_from_several_collectors_counts_once(site: Site) -> None:
     assert [sum(results) for results in zip(*accepted, strict=True)] == [1] * 8
     assert requests(site) == 8
     assert number(site, schema.series) == 8
-    check(site)
-
-
-def test_interned_ids_are_shared_by_all_collectors(site: Site) -> None:
-    other = site.another()
-    for step in range(6):
-        collector = (site, other)[step % 2]
-        collector.store.write([batch(f"{step}", route=f"/{step // 2}", stage=f"mine-{step // 2}")])
-
-    assert [number(site, table) for table in (schema.services, schema.series, schema.stages)] == [1, 3, 3]
-    assert [site.store.read.latency(site.around(route=f"/{route}")).count for route in range(3)] == [2, 2, 2]
+    check_tiers(site)
 
 
 def test_caps_are_shared(open_site: OpenSite) -> None:
@@ -130,35 +123,7 @@ def test_caps_are_shared(open_site: OpenSite) -> None:
     assert stages == {"mine-0", "mine-1"}
     assert one.store.read.latency(one.around(route="/1")).count == 2
     assert one.store.read.latency(one.around(route="__other__")).count == 18
-    check(one)
-
-
-def test_a_series_deleted_by_one_collector_is_recreated_by_another(open_site: OpenSite) -> None:
-    one = open_site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
-    other = one.another()
-    other.store.write([batch("a", route="/old"), batch("b", route="/kept")])
-    # Data after a gap delete nothing until they have arrived for a day.
-    for name in ("c", "d", "e", "f"):
-        one.clock.now += 20 * 3600
-        one.store.write([batch(name, route="/kept", at=int(one.clock.now))])
-    one.store.maintain()
-    with database.reading(one.store.engine) as connection:
-        left = set(connection.scalars(select(schema.series.c.route)))
-    other.store.write(
-        [batch("g", route="/old", at=int(one.clock.now)), batch("h", route="/kept", at=int(one.clock.now))]
-    )
-
-    assert left == {"/kept"}
-    assert [one.store.read.latency(one.around(route=route)).count for route in ("/old", "/kept")] == [1, 3]
-
-
-def test_a_trace_of_two_collectors_is_stored_once(site: Site) -> None:
-    trace = RetainedTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
-    site.store.write([Batch("a", traces=[trace])])
-    accepted = site.another().store.write([Batch("b", traces=[trace])])
-
-    assert accepted == [True]
-    assert number(site, schema.traces) == 1
+    check_tiers(one)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -193,3 +158,37 @@ def test_any_order_of_turns_counts_each_batch_once(open_site: OpenSite, turns: l
 
     assert requests(one) == len(sent)
     assert ledger(one) == counted(one)
+
+
+def reading(name: str, count: int) -> Batch:
+    made = Distribution()
+    made.add(0.5, 1.0, count - 1)
+    made.add(10.0, float("inf"), 1)
+    made.set_sum(0.75 * count)
+    both = zip(names.ENGINE_REQUEST, (made.lows, made.highs), strict=True)
+    return Batch(name, [Point(Series("chat"), metric, names.BY_ENGINE, NOON, each) for metric, each in both])
+
+
+def test_a_target_is_leased_by_one_collector_and_counted_once(site: Site) -> None:
+    store = site.store
+    first = store.take_target("http://engine", "a", NOON, 30)
+    store.write_reading("http://engine", "a", NOON + 30, b"one", reading("1", 100))
+    waiting = store.take_target("http://engine", "b", NOON + 29, 30)
+    taken = store.take_target("http://engine", "b", NOON + 31, 30)
+    with pytest.raises(TargetLostError):
+        store.write_reading("http://engine", "a", NOON + 60, b"two", reading("2", 50))
+    store.write_reading("http://engine", "b", NOON + 60, b"three", reading("3", 10))
+    store.release_targets("b")
+    back = store.take_target("http://engine", "a", NOON + 32, 30)
+    window = site.between(NOON - 3600, NOON + 3600)
+    before = store.read.engines(window)[0].requests
+    # The error bounds are the same after rollup.
+    site.clock.now = NOON + 3 * 3600
+    store.maintain()
+    after = store.read.engines(window)[0].requests
+
+    assert (first, waiting, taken, back) == (b"", None, b"one", b"three")
+    assert before.count == after.count == 110
+    assert before.mean == after.mean == 0.75
+    assert before.quantile(0.5) == after.quantile(0.5) == Interval(2 ** (-33 / 32), 1.0)
+    assert after.quantile(1.0) == Interval(before.lows.quantile(1.0).low, float("inf"))  # pyright: ignore[reportOptionalMemberAccess] - it has values

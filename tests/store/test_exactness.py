@@ -8,13 +8,12 @@ from datetime import timedelta
 from functools import reduce
 from random import Random
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Estimate, Histogram
+from stagelens.core.histogram import SCALE, Estimate, Histogram
 from stagelens.store import Retention, Selection
-from tests.store.latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
+from tests.store.latency_shapes import SHAPES
 from tests.support.raw_requests import NOON, NS, OpenSite, Request, Series, Site
 
 HOUR = 3600
@@ -35,17 +34,11 @@ RETENTIONS = {
 
 @dataclass(frozen=True)
 class Delivery:
-    """Batch of requests.
-
-    Args:
-        requests: Requests of the batch.
-        scale: Scale of the client's histograms.
-        wait: Time until the next batch, with maintenance only after a wait; later data are late. [seconds]
-    """
+    """Batch of requests, with histograms of one scale."""
 
     requests: list[Request]
     scale: int
-    wait: int
+    wait: int  # Time until the next batch, with maintenance only after a wait; later data are late. [seconds]
 
 
 @st.composite
@@ -124,15 +117,22 @@ SOME_QUANTILES = st.lists(
 
 
 @EXAMPLES
-@given(tier=st.sampled_from(list(RETENTIONS)), batches=deliveries(), quantiles=SOME_QUANTILES)
+@given(
+    tier=st.sampled_from(list(RETENTIONS)),
+    batches=deliveries(),
+    cut=st.integers(1, 3 * HOUR // 10 - 1),
+    quantiles=SOME_QUANTILES,
+)
 def test_every_quantile_equals_that_of_one_histogram(
-    open_sqlite: OpenSite, tier: int, batches: list[Delivery], quantiles: list[float]
+    open_sqlite: OpenSite, tier: int, batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
     one = open_sqlite(retention=RETENTIONS[tier])
     deliver(one, batches)
     whole, second = one.between(START, END), one.between(START, END, version="2")
+    middle = START + max(10, tier) * (10 * cut // max(10, tier))
+    parts = [one.store.read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
 
-    assert counted(one.store.read.latency(whole)) == counted(recorded(batches))
+    assert counted(one.store.read.latency(whole)) == counted(merged(parts)) == counted(recorded(batches))
     assert shown(one, whole, quantiles) == quantile_estimates(recorded(batches), quantiles)
     of_second = recorded(batches, lambda request: request.series.version == "2")
     assert counted(one.store.read.latency(second)) == counted(of_second)
@@ -161,37 +161,3 @@ def test_every_step_equals_that_of_one_histogram(
     for row, start in zip(found.itertuples(index=False, name=None), starts, strict=True):
         inside = recorded(batches, lambda request, start=start: start <= request.at < start + width)
         assert list(row[1:]) == [inside.count, *(each.value for each in quantile_estimates(inside, quantiles) if each)]
-
-
-@EXAMPLES
-@given(batches=deliveries(), cut=st.integers(1, 3 * HOUR // 10 - 1), quantiles=SOME_QUANTILES)
-def test_merged_parts_equal_the_whole(
-    open_sqlite: OpenSite, batches: list[Delivery], cut: int, quantiles: list[float]
-) -> None:
-    one = open_sqlite(retention=RETENTIONS[10])
-    deliver(one, batches)
-    read, middle = one.store.read, START + 10 * cut
-    by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
-    by_version = [read.latency(one.between(START, END, version=version)) for version in "12"]
-
-    expected = quantile_estimates(recorded(batches), quantiles)
-    assert quantile_estimates(merged(by_time), quantiles) == expected
-    assert quantile_estimates(merged(by_version), quantiles) == expected
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_quantiles_are_within_the_error_of_the_samples(open_sqlite: OpenSite, shape: Shape) -> None:
-    samples = shape.samples(2000)
-    one = open_sqlite(retention=RETENTIONS[3600])
-    one.write(spread(samples, START, END - START, SERIES))
-    as_they_came = one.store.read.latency(one.between(START, END))
-    deliver(one, [])
-    of_hours = one.store.read.latency(one.between(START, END))
-
-    assert MAX_RELATIVE_ERROR <= 0.011
-    assert counted(as_they_came) == counted(of_hours)
-    for quantile in QUANTILES:
-        estimate, truth = of_hours.quantile(quantile), exact(samples, quantile)
-        assert estimate is not None
-        assert estimate.low <= truth <= estimate.high
-        assert abs(estimate.value - truth) <= MAX_RELATIVE_ERROR * truth

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -12,7 +14,7 @@ import pytest
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, RetainedTrace, Retention, schema
 from tests.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
-from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, OpenSite, PointAggregator, Request, Series, Site, retained
 
 MB = 1 << 20
 # Size of the write-ahead log that one writer and one reader cause before it is reused: twice wal_autocheckpoint.
@@ -30,19 +32,9 @@ def half_hour(one: Site, n_routes: int = 2) -> Batch:
 
 
 def traces(one: Site, random: Random, step: int, count: int) -> list[RetainedTrace]:
+    request = Request({"forward": 5}, int(one.clock.now), Series("shop"))
     return [
-        RetainedTrace(
-            trace_id=f"{step * 1000 + n:032x}",
-            span_id=f"{n:016x}",
-            series=Series("shop"),
-            started_ns=int(one.clock.now) * NS,
-            duration_ns=5,
-            because="slow",
-            dominant="forward",
-            stages_ns={"forward": 5},
-            spans=[{"name": random.randbytes(600).hex()}],
-        )
-        for n in range(count)
+        replace(retained(request, step * 1000 + n), spans=[{"name": random.randbytes(600).hex()}]) for n in range(count)
     ]
 
 
@@ -52,39 +44,27 @@ def file_bytes(one: Site) -> tuple[int, int]:
     return path.stat().st_size, log.stat().st_size if log.exists() else 0
 
 
+def half_hours(one: Site, steps: range) -> Iterator[int]:
+    """Write and maintain after each half an hour, and yield its number."""
+    for step in steps:
+        one.clock.now = NOON + 1800 * step
+        one.store.write([half_hour(one)])
+        one.store.maintain()
+        yield step
+
+
 def test_a_file_never_outgrows_its_budget(open_sqlite: OpenSite) -> None:
-    one = open_sqlite(retention=Retention(budget_bytes=3 * MB // 2))
-    sizes: list[tuple[int, int]] = []
-    for step in range(24):
-        one.clock.now = NOON + 1800 * step
-        one.store.write([half_hour(one)])
-        one.store.maintain()
-        sizes.append(file_bytes(one))
-    state = one.store.read.state()
-    kept_from = {tier.seconds: tier.kept_from for tier in known(one)}
-
-    assert max(size for size, _ in sizes) <= 3 * MB // 2
-    assert max(log for _, log in sizes) <= WAL_BYTES
-    assert requests(one) == 24 * 180 * 2
-    assert state.size_bytes <= 3 * MB // 2
-    assert state.budget_bytes == 3 * MB // 2
-    assert state.shortened == {10: datetime.fromtimestamp(kept_from[10], UTC)}
-    assert kept_from[10] < int(one.clock.now) - 3600
-    assert ledger(one) == counted(one)
-
-
-def test_coarser_tiers_are_deleted_after_the_finer(open_sqlite: OpenSite) -> None:
     one = open_sqlite(retention=Retention(budget_bytes=MB))
-    for step in range(40):
-        one.clock.now = NOON + 1800 * step
-        one.store.write([half_hour(one)])
-        one.store.maintain()
-    tiers = known(one)
+    sizes = [file_bytes(one) for _ in half_hours(one, range(40))]
+    state, tiers = one.store.read.state(), known(one)
 
-    assert list(one.store.read.state().shortened) == [10, 60]
+    assert max(size for size, _ in sizes) <= MB
+    assert max(log for _, log in sizes) <= WAL_BYTES
     assert requests(one) == 40 * 180 * 2
+    assert state.size_bytes <= MB == state.budget_bytes
+    # Coarser tiers are deleted after the finer.
+    assert state.shortened == {tier.seconds: datetime.fromtimestamp(tier.kept_from, UTC) for tier in tiers[:2]}
     assert all(contents(one, tier.seconds, tier.seconds) for tier in tiers)
-    assert file_bytes(one)[0] <= MB
     assert ledger(one) == counted(one)
 
 
@@ -139,14 +119,11 @@ def test_a_lowered_budget_applies_from_then_on(sqlite: Site) -> None:
     sqlite.options["retention"] = Retention(budget_bytes=before // 2)
     sqlite.reopen()
     sqlite.store.maintain()
-    for step in range(20, 24):
-        sqlite.clock.now = NOON + 1800 * step
-        sqlite.store.write([half_hour(sqlite)])
-        sqlite.store.maintain()
+    steps = [*half_hours(sqlite, range(20, 24))]
 
     assert file_bytes(sqlite)[0] <= before
     assert sqlite.store.read.state().size_bytes <= before // 2
-    assert requests(sqlite) == 24 * 180 * 2
+    assert requests(sqlite) == (20 + len(steps)) * 180 * 2
 
 
 def test_traces_are_deleted_before_the_last_tier(open_sqlite: OpenSite) -> None:
@@ -167,16 +144,13 @@ def test_traces_are_deleted_before_the_last_tier(open_sqlite: OpenSite) -> None:
 
 def test_a_server_deletes_by_size(open_postgresql: OpenSite) -> None:
     one = open_postgresql(retention=Retention(budget_bytes=8 * MB))
-    for step in range(36):
-        one.clock.now = NOON + 1800 * step
-        one.store.write([half_hour(one)])
-        one.store.maintain()
+    steps = [*half_hours(one, range(36))]
     state = one.store.read.state()
 
     assert state.size_bytes <= 8 * MB
     assert 10 in state.shortened
     assert 3600 not in state.shortened
-    assert requests(one) == 36 * 180 * 2
+    assert requests(one) == len(steps) * 180 * 2
     assert ledger(one) == counted(one)
 
 

@@ -15,7 +15,12 @@ from stagelens.core import names
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point, schema
-from tests.store.store_contents import added_totals, contents, counted, histogram_of, known, ledger, rows, totals
+from tests.store.store_contents import (
+    check_tiers,
+    histogram_of,
+    known,
+    rows,
+)
 from tests.support.raw_requests import NOON, OpenSite, Request, Series, Site, attribute_points
 
 SERIES = (Series("shop", "1"), Series("shop", "2", status="error"), Series("bank"))
@@ -90,10 +95,7 @@ def test_a_tier_equals_its_recomputation_from_the_finest(open_site: OpenSite, ev
         else:
             one.reopen()
 
-    for tier in known(one)[1:]:
-        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
-        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
-    assert ledger(one) == counted(one)
+    check_tiers(one)
 
 
 @settings(max_examples=8, deadline=None)
@@ -121,22 +123,6 @@ def test_any_window_is_one_histogram_of_its_samples(
     assert found.sum == pytest.approx(expected.sum)
 
 
-def test_unrolled_data_are_read_from_finer_tiers(site: Site) -> None:
-    site.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
-    site.store.maintain()
-
-    assert [site.store.read.latency(site.between(START, end)).count for end in (NOON, NOON + 3600)] == [99, 99]
-
-
-def test_maintaining_again_changes_nothing(site: Site) -> None:
-    site.write([Request({"forward": 10**6 * step}, NOON - 120 * step) for step in range(1, 90)])
-    site.store.maintain()
-    before = (known(site), contents(site, 60, 60), contents(site, 3600, 3600))
-    site.store.maintain()
-
-    assert (known(site), contents(site, 60, 60), contents(site, 3600, 3600)) == before
-
-
 def test_a_long_silence_is_skipped(site: Site) -> None:
     site.write([Request({"forward": 1}, NOON - 60)])
     site.store.maintain()
@@ -148,20 +134,6 @@ def test_a_long_silence_is_skipped(site: Site) -> None:
 
     assert len(statements) < 100 * len(schema.TIERS)
     assert all(site.clock.now - tier.watermark < tier.seconds + 3600 for tier in known(site)[1:])
-
-
-def test_a_clock_that_jumps_back_counts_each_request_once(site: Site) -> None:
-    site.write([Request({"forward": 1_000_000}, NOON - 60)])
-    site.clock.now += 7200
-    site.store.maintain()
-    site.clock.now -= 7200
-    site.write([Request({"forward": 1_000_000}, NOON)] * 2)
-    site.store.maintain()
-    site.clock.now += 2 * 7200
-    site.store.maintain()
-
-    assert site.store.read.latency(site.between(NOON - 7200, NOON + 7200)).count == 3
-    assert contents(site, 3600, 3600) == contents(site, 10, 3600)
 
 
 def test_counts_beyond_64_bits_do_not_overflow(sqlite: Site) -> None:

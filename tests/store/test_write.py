@@ -14,8 +14,8 @@ from sqlalchemy import event
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.store import Batch, Point, RetainedTrace
-from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site
+from stagelens.store import Batch, Point
+from tests.support.raw_requests import NOON, NS, OpenSite, PointAggregator, Request, Series, Site, retained
 
 
 def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
@@ -49,9 +49,9 @@ def test_the_given_histograms_are_not_modified(site: Site) -> None:
 def test_implausible_times_count_at_arrival(site: Site, skew: int, expected: int) -> None:
     site.write([Request({"forward": 1_000_000}, NOON + skew)])
     at = NOON + expected
-    trace = RetainedTrace("ab" * 16, "01" * 8, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
+    trace = retained(Request({"forward": 5}, NOON + skew), 1)
     site.store.write([Batch("t", traces=[trace])])
-    stored = site.store.read.trace("ab" * 16)
+    stored = site.store.read.trace(trace.trace_id)
 
     assert site.store.read.latency(site.between(at - at % 10, at + 1)).count == 1
     assert stored is not None
@@ -166,18 +166,18 @@ def test_concurrent_writers_and_readers_are_consistent(site: Site) -> None:
 
 def test_the_revision_grows_with_every_write_of_a_service(open_site: OpenSite) -> None:
     one, shop, bank = open_site(), Series("shop"), Series("bank")
-    read = one.store.read
-    seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
-    one.write([Request({"forward": 1}, series=shop)])
-    seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
-    trace = RetainedTrace("cd" * 16, "01" * 8, bank, NOON * NS, 5, "slow", "forward", {"forward": 5})
-    one.store.write([Batch("t", traces=[trace])])
-    seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
-    one.store.write([Batch("t", traces=[trace])])
+    batches = [
+        Batch("points", PointAggregator().points([Request({"forward": 1}, series=shop)])),
+        *[Batch("trace", traces=[retained(Request({"forward": 5}, NOON, bank), 1)])] * 2,
+    ]
+    read, seen = one.store.read, list[tuple[int, ...]]()
+    for batch in batches:
+        one.store.write([batch])
+        seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
     one.store.maintain()
-    seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
 
-    assert seen == [(0, 0, 0), (1, 1, 0), (2, 1, 2), (2, 1, 2)]
+    assert (read.revision(), read.revision("shop"), read.revision("bank")) == seen[-1]
+    assert seen == [(1, 1, 0), (2, 1, 2), (2, 1, 2)]
 
 
 def test_the_state_reports_the_freshness_of_the_store(site: Site) -> None:

@@ -299,15 +299,6 @@ def test_a_repeated_insert_counts_once(site: Site, monkeypatch: pytest.MonkeyPat
     assert held(site.store.points) == 2
 
 
-def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
-    points, engine = site.store.points, site.store.engine
-
-    def nothing(_: Connection) -> None:
-        return None
-
-    assert (points.apply(engine, writing()), points.apply(engine, nothing), held(points)) == (True, False, 0)
-
-
 def test_a_fully_expired_partition_is_dropped(site: Site) -> None:
     points, engine = site.store.points, site.store.engine
     width = points.freed_seconds(10)
@@ -347,17 +338,6 @@ def test_a_service_is_deleted_with_all_its_rows(site: Site) -> None:
     assert counted == {tier: number // 2 for tier, number in before.items() if number}
 
 
-def test_requests_are_written_rolled_up_and_read(site: Site) -> None:
-    site.write([Request({"queue": 1000 * n, "infer": 10**6 * n}, at=NOON - 7200 + 7 * n) for n in range(1, 900)])
-    finest = site.store.read.breakdown(site.around(), [0.5, 0.99])
-    site.store.maintain()
-    rolled = site.store.read.breakdown(site.around(), [0.5, 0.99])
-    site.reopen()
-
-    assert rolled.equals(finest)
-    assert site.store.read.breakdown(site.around(), [0.5, 0.99]).equals(finest)
-
-
 def test_every_replica_has_every_row(new_url: Urls, tmp_path: Path) -> None:
     url = make_url(new_url())
     if "cluster" not in url.query:
@@ -375,13 +355,6 @@ def test_every_replica_has_every_row(new_url: Urls, tmp_path: Path) -> None:
 
 
 RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2), hours=timedelta(hours=3))
-
-
-def test_the_time_to_live_is_a_week_longer_than_the_retention() -> None:
-    assert clickhouse_sql.time_to_live(RETENTION) == (
-        "toDateTime(bucket) + toIntervalSecond(transform(tier, "
-        "[10, 60, 600, 3600, 21600], [608400, 612000, 612000, 615600, 615600], 615600))"
-    )
 
 
 def engine_of(server: ClickHouseServer) -> str:
