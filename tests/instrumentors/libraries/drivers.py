@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,7 +36,6 @@ def instrumenting(*instrumentors: Instrumentor) -> Generator[None]:
 
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-ITEM = "item"
 
 
 def get_by_urllib3(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
@@ -51,18 +52,12 @@ def get_by_requests(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
         return session.get(url, headers=dict(headers)).content
 
 
-def get_by_httpx(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    import httpx
-
-    with httpx.Client(timeout=60) as client:
+def get_by_httpx(url: str, headers: Mapping[str, str] = NO_HEADERS, module: str = "httpx") -> bytes:
+    with import_module(module).Client(timeout=60) as client:
         return client.get(url, headers=headers).content
 
 
-def get_by_httpx2(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    import httpx2
-
-    with httpx2.Client(timeout=60) as client:
-        return client.get(url, headers=headers).content
+get_by_httpx2 = partial(get_by_httpx, module="httpx2")
 
 
 def get_by_async_httpx(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
@@ -256,7 +251,13 @@ CALLS: Mapping[str, Call] = {
 
 
 # Send a request with a path, and for POST an object.
-Send = Callable[..., tuple[int, bytes]]
+Send = Callable[..., tuple[int, str]]
+
+
+def response_to(item: str, body: Any = None) -> dict[str, Any]:
+    if item == "broken":
+        raise LookupError(item)
+    return {"item": item, "body": body}
 
 
 @contextmanager
@@ -264,38 +265,37 @@ def starlette_application() -> Generator[Send]:
     from fastapi import FastAPI, Request
 
     async def view(request: Request, item: str) -> dict[str, Any]:
-        return {ITEM: item, "body": await request.json() if request.method == "POST" else None}
+        return response_to(item, await request.json() if request.method == "POST" else None)
 
     # FastAPI does not find the type by its name, which is local.
     view.__annotations__["request"] = Request
     app = FastAPI()
     app.add_api_route("/items/{item}", view, methods=["GET", "POST"])
-    yield by_asgi(app)
+    yield sending(request_asgi, app)
 
 
-def by_asgi(app: Any) -> Send:
+def request_asgi(app: Any, method: str, path: str, **options: Any) -> Any:
     import httpx
 
-    def send(path: str, body: Any = None, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, bytes]:
-        async def go() -> tuple[int, bytes]:
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-                method = "GET" if body is None else "POST"
-                response = await client.request(method, path, json=body, headers=dict(headers))
-                return response.status_code, response.content
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            return await client.request(method, path, **options)
 
-        return asyncio.run(go())
-
-    return send
+    return asyncio.run(go())
 
 
-def by_wsgi(app: Any) -> Send:
+def request_wsgi(app: Any, method: str, path: str, **options: Any) -> Any:
     from werkzeug.test import Client
 
-    def send(path: str, body: Any = None, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, bytes]:
-        method = "GET" if body is None else "POST"
-        response = Client(app).open(path, method=method, json=body, headers=dict(headers), buffered=True)
-        return response.status_code, response.data
+    peer = {"REMOTE_ADDR": "127.0.0.1"}
+    return Client(app).open(path, method=method, environ_base=peer, buffered=True, **options)
+
+
+def sending(request: Callable[..., Any], app: Any) -> Send:
+    def send(path: str, body: Any = None, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, str]:
+        response = request(app, "GET" if body is None else "POST", path, json=body, headers=dict(headers))
+        return response.status_code, response.text
 
     return send
 
@@ -308,9 +308,9 @@ def flask_application() -> Generator[Send]:
 
     @app.route("/items/<item>", methods=["GET", "POST"])
     def view(item: str) -> Any:
-        return jsonify({ITEM: item, "body": request.get_json() if request.method == "POST" else None})
+        return jsonify(response_to(item, request.get_json() if request.method == "POST" else None))
 
-    yield by_wsgi(app)
+    yield sending(request_wsgi, app)
 
 
 def configure_django() -> None:
@@ -333,10 +333,10 @@ def django_application(by: str) -> Generator[Send]:
     from django.urls import path
 
     def view(request: HttpRequest, item: str) -> JsonResponse:
-        return JsonResponse({ITEM: item, "body": json.loads(request.body) if request.body else None})
+        return JsonResponse(response_to(item, json.loads(request.body) if request.body else None))
 
     with override_settings(ROOT_URLCONF=(path("items/<item>", view),)):
-        yield by_wsgi(WSGIHandler()) if by == "wsgi" else by_asgi(ASGIHandler())
+        yield sending(request_wsgi, WSGIHandler()) if by == "wsgi" else sending(request_asgi, ASGIHandler())
 
 
 @contextmanager
@@ -345,18 +345,17 @@ def aiohttp_application() -> Generator[Send]:
     from aiohttp.test_utils import TestClient, TestServer
 
     async def view(request: web.Request) -> web.Response:
-        return web.json_response(
-            {ITEM: request.match_info["item"], "body": await request.json() if request.method == "POST" else None}
-        )
+        body = await request.json() if request.method == "POST" else None
+        return web.json_response(response_to(request.match_info["item"], body))
 
-    def send(path: str, body: Any = None, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, bytes]:
-        async def go() -> tuple[int, bytes]:
+    def send(path: str, body: Any = None, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, str]:
+        async def go() -> tuple[int, str]:
             app = web.Application()
             app.add_routes([web.get("/items/{item}", view), web.post("/items/{item}", view)])
             async with asyncio.timeout(60), TestClient(TestServer(app)) as client:
                 method = "GET" if body is None else "POST"
                 async with client.request(method, path, json=body, headers=headers) as response:
-                    return response.status, await response.read()
+                    return response.status, await response.text()
 
         return asyncio.run(go())
 
@@ -370,7 +369,8 @@ class Server(NamedTuple):
     make: Callable[[], AbstractContextManager[Send]]
     route: str
     stages: tuple[str, ...]
-    failing: str
+    failing: Mapping[str, int]
+    """Functions of ours that run in a request, and how many of four requests are recorded if they fail."""
     theirs: str
     """Class of OpenTelemetry below `opentelemetry.instrumentation`."""
 
@@ -382,7 +382,7 @@ SERVERS: Mapping[str, Server] = {
         starlette_application,
         "/items/{item}",
         (*WEB, "network"),
-        "libraries.asgi.AsgiExchange._sent_body",
+        {"libraries.asgi.AsgiExchange._sent_body": 4, "libraries.asgi.AsgiExchange._read_head": 0},
         "fastapi:FastAPIInstrumentor",
     ),
     "flask": Server(
@@ -390,7 +390,10 @@ SERVERS: Mapping[str, Server] = {
         flask_application,
         "/items/<item>",
         WEB,
-        "libraries.wsgi.WsgiExchange.hand_over_all",
+        dict.fromkeys(
+            ("libraries.wsgi.WsgiExchange.hand_over_all", "libraries.flask._name_route", "libraries.flask._name_error"),
+            4,
+        ),
         "flask:FlaskInstrumentor",
     ),
     "django wsgi": Server(
@@ -398,7 +401,7 @@ SERVERS: Mapping[str, Server] = {
         lambda: django_application("wsgi"),
         "/items/<item>",
         WEB,
-        "libraries.django._exchange_of",
+        {"libraries.django._exchange_of": 4},
         "django:DjangoInstrumentor",
     ),
     "django asgi": Server(
@@ -406,7 +409,7 @@ SERVERS: Mapping[str, Server] = {
         lambda: django_application("asgi"),
         "/items/<item>",
         WEB,
-        "libraries.django._exchange_of",
+        {"libraries.django._exchange_of": 4},
         "django:DjangoInstrumentor",
     ),
     "aiohttp": Server(
@@ -414,7 +417,10 @@ SERVERS: Mapping[str, Server] = {
         aiohttp_application,
         "/items/{item}",
         (*WEB, "network"),
-        "libraries.aiohttp_server.AiohttpExchange._template",
+        {
+            "libraries.aiohttp_server.AiohttpExchange.read_head": 0,
+            "libraries.aiohttp_server.AiohttpExchange._template": 4,
+        },
         "aiohttp_server:AioHttpServerInstrumentor",
     ),
 }

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from importlib import import_module
@@ -23,9 +24,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors import named_attributes, recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import proxy_waits
 from tests.instrumentors.libraries.drivers import CALLS, SERVERS, Call, Server, configure_django, stages_of
 
 if TYPE_CHECKING:
@@ -178,6 +180,41 @@ def test_a_request_is_counted_once_however_often_it_is_instrumented(server: Serv
     assert finished.stages().count("serialize") == once.count("serialize")
 
 
+def test_the_head_of_a_request_is_read(server: Server, finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
+    monkeypatch.setattr(proxy_waits, "trusted", proxy_waits.trusted_networks("127.0.0.0/8"))
+    monkeypatch.setattr(proxy_waits, "clocks", {})
+    monkeypatch.setattr(named_attributes, "sources", named_attributes.parse("tenant=header:X-Tenant,plan=baggage:plan"))
+    headers = {
+        "X-Request-Start": f"t={time.time() - 0.5:.3f}",
+        "X-Force-Trace": "please",
+        "X-Tenant": "acme",
+        "X-Other": "secret",
+        "Baggage": "user=secret, plan=gold%20plus;ttl=3",
+        "Tracestate": "vendor=1,stagelens=checkout",
+    }
+    with server.make() as send:
+        _, body = send("/items/7", "x" * 1000, headers)
+
+    ((_, t0, t1, *_),) = finished
+    (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
+    assert 490_000_000 <= queue[2] - t0 < t1 - t0
+    facts = {key: value for key, value, _ in finished.marks()}
+    assert (facts["@force"], facts["@caller"]) == (1, headers["Tracestate"])
+    assert (facts["@request_size"], int(facts["@response_size"])) == ("1002", len(body))
+    attributes = [value for key, value, _ in finished.marks() if key == records.ATTRIBUTE]
+    assert attributes == [("tenant", "acme"), ("plan", "gold plus")]
+    assert "secret" not in repr(finished)
+
+
+def test_an_exception_is_an_error_by_its_name(server: Server, finished: Finished) -> None:
+    with server.make() as send:
+        status, _ = send("/items/broken")
+
+    assert status == 500
+    assert [record[3:6] for record in finished] == [(server.route, "LookupError", 500)]
+
+
 def test_nothing_but_method_template_and_status_is_recorded(server: Server, finished: Finished) -> None:
     secret = "hunter2"  # noqa: S105 - planted
     headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
@@ -185,26 +222,33 @@ def test_nothing_but_method_template_and_status_is_recorded(server: Server, fini
         status, body = send(f"/items/{secret}?{secret}", {"password": secret}, headers)
         missing, _ = send(f"/not/{secret}", None, headers)
 
-    assert (status, missing, body.count(secret.encode())) == (200, 404, 2)
+    assert (status, missing, body.count(secret)) == (200, 404, 2)
     assert len(finished) == 2
     assert secret not in repr(finished)
 
 
-def test_a_failure_of_ours_in_a_request_is_logged_once(
-    server: Server,
+@pytest.mark.parametrize(
+    ("name", "failing", "recorded"),
+    [(name, *failing) for name, driver in SERVERS.items() for failing in driver.failing.items()],
+)
+def test_a_failure_of_ours_in_a_request_is_logged_once(  # noqa: PLR0917 - fixtures and parameters
+    name: str,
+    failing: str,
+    recorded: int,
+    instrument: Callable[[str], None],
     finished: Finished,
     reported: set[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    fail(monkeypatch, server.failing)
-    with caplog.at_level(logging.WARNING, "stagelens"), server.make() as send:
-        responses = [send("/items/7") for _ in range(3)]
+    instrument(SERVERS[name].instrumentor)
+    fail(monkeypatch, failing)
+    with caplog.at_level(logging.WARNING, "stagelens"), SERVERS[name].make() as send:
+        statuses = [send(f"/items/{item}")[0] for item in ("7", "7", "broken", "broken")]
 
-    assert responses == [responses[0]] * 3
-    assert responses[0][0] == 200
-    assert len(finished) == 3
-    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
+    assert statuses == [200, 200, 500, 500]
+    assert [record[5] for record in finished] == statuses[:recorded]
+    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) > 0
     assert records.current.get() is None
 
 

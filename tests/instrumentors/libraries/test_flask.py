@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import flask
@@ -17,12 +12,12 @@ import pytest
 from flask import Blueprint, Flask, Response, jsonify, request, send_file, stream_with_context
 from flask.views import MethodView
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from werkzeug.test import Client, EnvironBuilder, TestResponse
+from werkzeug.test import EnvironBuilder
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import flask as module
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
+from tests.instrumentors.libraries.drivers import request_wsgi
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
@@ -50,11 +45,6 @@ def app() -> Flask:
     def form() -> str:
         return request.form["a"]
 
-    @app.get("/broken")
-    def broken() -> str:
-        message = "broken"
-        raise LookupError(message)
-
     @app.get("/stream")
     def stream() -> Any:
         def parts() -> Generator[str]:
@@ -76,11 +66,6 @@ def app() -> Flask:
 
     app.register_blueprint(part)
     return app
-
-
-def send_request(app: Any, method: str, path: str, **options: Any) -> TestResponse:
-    """Send one request to *app* without a network, and read the complete response."""
-    return Client(app).open(path, method=method, buffered=True, **options)
 
 
 def test_the_server_gets_the_body_of_flask(finished: Finished, app: Flask, instrumented: Instrumentor) -> None:
@@ -112,7 +97,7 @@ def test_the_server_gets_the_body_of_flask(finished: Finished, app: Flask, instr
 
 
 def test_wsgi_app_can_be_served_directly(finished: Finished, app: Flask) -> None:
-    send_request(app.wsgi_app, "GET", "/items/1")
+    request_wsgi(app.wsgi_app, "GET", "/items/1")
 
     assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]
 
@@ -130,7 +115,7 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
     finished: Finished, app: Flask, provider: type[flask.json.provider.JSONProvider]
 ) -> None:
     app.json = provider(app)
-    response = send_request(app, "POST", "/json", json={"n": 1})
+    response = request_wsgi(app, "POST", "/json", json={"n": 1})
 
     assert response.json == {"n": 1}
     assert finished.stages()[0] == "network"
@@ -140,7 +125,7 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
 
 
 def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Flask) -> None:
-    response = send_request(app, "POST", "/form", data={"a": "1"})
+    response = request_wsgi(app, "POST", "/form", data={"a": "1"})
 
     assert response.text == "1"
     marks = finished.marks()
@@ -163,7 +148,7 @@ def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Fla
 def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
     finished: Finished, app: Flask, method: str, path: str, headers: dict[str, str], route: str, status: int
 ) -> None:
-    response = send_request(app, method, path, headers=headers)
+    response = request_wsgi(app, method, path, headers=headers)
 
     assert response.status_code == status
     assert [record[3:6] for record in finished] == [(route, "", status)]
@@ -173,22 +158,12 @@ def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: 
     outer: Any = Flask("outer")
     outer.wsgi_app = DispatcherMiddleware(outer.wsgi_app, {"/inner": app.wsgi_app})
 
-    assert send_request(outer, "GET", "/inner/items/3").json == {"item": 3}
+    assert request_wsgi(outer, "GET", "/inner/items/3").json == {"item": 3}
     assert [record[3] for record in finished] == ["/items/<int:item>"]
 
 
-def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) -> None:
-    response = send_request(app, "GET", "/broken")
-    app.testing = True
-    with pytest.raises(LookupError, match="broken"):
-        send_request(app, "GET", "/broken")
-
-    assert response.status_code == 500
-    assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)] * 2
-
-
 def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
-    response = send_request(app, "GET", "/stream")
+    response = request_wsgi(app, "GET", "/stream")
 
     assert response.text == "xxx"
     assert [stage for stage in finished.stages() if stage.startswith("part")] == [
@@ -197,67 +172,10 @@ def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app
     assert {"@first_token", "@gap"} < finished.facts().keys()
 
 
-def test_a_file_is_sent_unchanged(finished: Finished, app: Flask, tmp_path: Path) -> None:
-    (tmp_path / "secret.txt").write_bytes(b"content")
-    app.get("/file")(lambda: send_file(tmp_path / "secret.txt"))
-
-    assert send_request(app, "GET", "/file").data == b"content"
-    assert [record[3:6] for record in finished] == [("/file", "", 200)]
-    assert finished.facts().keys() == {"@method"}
-
-
-def test_concurrent_requests_do_not_mix(finished: Finished, app: Flask) -> None:
-    together = threading.Barrier(8, timeout=30)
-
-    @app.get("/mine/<n>")
-    def mine(n: str) -> str:
-        together.wait()
-        marks = records.current.get()
-        assert marks is not None
-        marks.extend((n, 1, 2))
-        together.wait()
-        return n
-
-    threads = [threading.Thread(target=send_request, args=(app, "GET", f"/mine/{n}")) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(key for marks, *_ in finished for key in marks[::3] if key.isdigit()) == sorted(map(str, range(8)))
-    assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
-
-
-def test_an_agent_failure_is_logged_once_and_the_service_responds(
-    finished: Finished,
-    app: Flask,
-    reported: set[str],
-    make_fail: Callable[[Any, str], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make_fail(module, "_name_route")
-    make_fail(module, "_name_error")
-    with caplog.at_level(logging.WARNING, "stagelens"):
-        statuses = [
-            send_request(app, "GET", path).status_code for path in ("/items/1", "/items/1", "/broken", "/broken")
-        ]
-
-    assert statuses == [200, 200, 500, 500]
-    assert [record[3:6] for record in finished] == [("__unmatched__", "", status) for status in statuses]
-    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
-
-
-def test_a_process_without_flask_loads_nothing_of_it() -> None:
-    code = (
-        "import stagelens, sys; stagelens.instrument(); print([n for n in sys.modules if 'flask' in n or 'wsgi' in n])"
-    )
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert completed.stdout.strip() == "[]"
-
-
-def working_views(app: Flask) -> None:
-    """Add views that work, and work of the framework around them."""
+@pytest.fixture
+def working() -> Flask:
+    """An application whose views work, and whose framework works around them."""
+    app = Flask(__name__)
 
     @app.get("/plain")
     def plain() -> str:
@@ -266,22 +184,15 @@ def working_views(app: Flask) -> None:
 
     @app.get("/coroutine")
     async def coroutine() -> str:
-        work()
-        return "done"
+        return plain()
 
     @app.get("/generator")
     def generator() -> Any:
-        def parts() -> Generator[str]:
-            for _ in range(2):
-                work()
-                yield "x"
-
-        return flask.Response(parts())
+        return Response(plain() for _ in range(2))
 
     class View(MethodView):
         def get(self) -> str:
-            work()
-            return "done"
+            return plain()
 
     app.add_url_rule("/view", view_func=View.as_view("view"))
 
@@ -291,27 +202,23 @@ def working_views(app: Flask) -> None:
         return ("no", 403) if "refuse" in request.args else None
 
     @app.after_request
-    def after(response: flask.Response) -> flask.Response:
+    def after(response: Response) -> Response:
         work()
         return response
 
+    return app
+
 
 @pytest.mark.parametrize("path", ["/plain", "/coroutine", "/generator", "/view"])
-def test_the_view_is_handler_and_the_rest_framework(finished: Finished, path: str) -> None:
-    app = Flask(__name__)
-    working_views(app)
-
-    assert send_request(app, "GET", path).status_code == 200
+def test_the_view_is_handler_and_the_rest_framework(finished: Finished, working: Flask, path: str) -> None:
+    assert request_wsgi(working, "GET", path).status_code == 200
     own = own_times(finished)
     assert own["framework"] >= 2 * WORK_NS
     assert own["handler"] >= WORK_NS
     assert own["overhead"] == 0
 
 
-def test_a_request_that_never_reaches_its_view_is_framework(finished: Finished) -> None:
-    app = Flask(__name__)
-    working_views(app)
-
-    assert send_request(app, "GET", "/plain?refuse=1").status_code == 403
+def test_a_request_that_never_reaches_its_view_is_framework(finished: Finished, working: Flask) -> None:
+    assert request_wsgi(working, "GET", "/plain?refuse=1").status_code == 403
     assert own_times(finished)["framework"] >= 2 * WORK_NS
     assert own_times(finished).get("handler", 0) < WORK_NS
