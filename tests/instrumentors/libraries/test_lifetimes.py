@@ -201,9 +201,9 @@ def cancel_put(watch: Watch) -> None:
     cancel(watch, put)
 
 
-def cancel_lock(watch: Watch, *, make: Callable[[], Any]) -> None:
+def cancel_lock(watch: Watch) -> None:
     async def acquire_twice() -> None:
-        locks = [watch("lock", make())]
+        locks = [watch("lock", asyncio.Lock())]
         await locks[0].acquire()
         await locks.pop().acquire()
 
@@ -247,11 +247,6 @@ def wait_for_an_event(watch: Watch) -> None:
     queue.Queue[Any]().put(events[0])
     with watch.holding():
         events.pop().wait("no number")  # pyright: ignore[reportArgumentType]
-
-
-def wait_for_a_semaphore(watch: Watch) -> None:
-    with watch.holding():
-        watch("semaphore", threading.Semaphore(0)).acquire(timeout="no number")  # pyright: ignore[reportArgumentType]
 
 
 def create_a_task_of_no_coroutine(watch: Watch) -> None:
@@ -309,7 +304,6 @@ SCENARIOS: dict[str, Callable[[Watch], None]] = {
     "result after a timeout": functools.partial(result, finish=lambda _: None, timeout=0),
     "result of a cancelled future": functools.partial(result, finish=lambda future: future.cancel()),
     "submit a function": functools.partial(submit, function=fail),
-    "submit a function in C": functools.partial(submit, function=int),
     "submit what does not fail": functools.partial(submit, function=lambda _: Thing()),
     "hold the future of a job": functools.partial(submit, function=int, holds_future=True),
     "a variable of a job": functools.partial(set_a_variable, start=call_in_a_pool),
@@ -320,20 +314,16 @@ SCENARIOS: dict[str, Callable[[Watch], None]] = {
     "callback of a future": functools.partial(add_done_callback, is_done=True),
     "callback of a pending future": functools.partial(add_done_callback, is_done=False),
     "run in an executor": functools.partial(run_in_executor, function=fail),
-    "run in an executor, in C": functools.partial(run_in_executor, function=int),
     "run in an executor what does not fail": functools.partial(run_in_executor, function=lambda _: Thing()),
     "cancel get": cancel_get,
     "cancel put": cancel_put,
-    "cancel a lock": functools.partial(cancel_lock, make=asyncio.Lock),
-    "cancel a semaphore": functools.partial(cancel_lock, make=lambda: asyncio.Semaphore(1)),
+    "cancel a lock": cancel_lock,
     "a queue is empty": queue_is_empty,
     "a queue is full": queue_is_full,
     "a thread": functools.partial(start_a_thread, function=lambda _: None),
     "a thread that fails": functools.partial(start_a_thread, function=fail),
-    "a thread that fails in C": functools.partial(start_a_thread, function=int),
     "a thread that is started twice": start_a_thread_twice,
     "wait for an event": wait_for_an_event,
-    "wait for a semaphore": wait_for_a_semaphore,
     "a task of no coroutine": create_a_task_of_no_coroutine,
     "a failing task": create_a_failing_task,
     "an eager task": create_an_eager_task,

@@ -200,32 +200,20 @@ def holding(lock: Any) -> tuple[threading.Thread, threading.Event]:
     return thread, release
 
 
-@pytest.mark.parametrize("make", [multiprocessing.Lock, multiprocessing.RLock, multiprocessing.Semaphore])
-def test_a_wait_for_a_lock_of_processes_counts(finished: Finished, make: Any) -> None:
-    lock = make()
-    thread, release = holding(lock)
+@pytest.mark.parametrize("make", [multiprocessing.Lock, multiprocessing.RLock, multiprocessing.Semaphore, None])
+def test_a_wait_for_a_lock_of_processes_or_of_a_file_counts(finished: Finished, tmp_path: Path, make: Any) -> None:
+    lock, other = [filelock.FileLock(tmp_path / "model.lock") for _ in "ab"] if make is None else [make()] * 2
+    thread, release = holding(other)
     timer = threading.Timer(0.02, release.set)
     with request("waits"):
         timer.start()
         with lock:
             pass
     thread.join(30)
-    with request("takes"), lock, lock if make is multiprocessing.RLock else nullcontext():
+    with request("takes"), lock if make else nullcontext(), lock if make is multiprocessing.RLock else nullcontext():
         pass
 
     assert queued(finished) == {"waits": ["queue"], "takes": []}
-
-
-def test_a_wait_for_a_lock_of_a_file_counts(finished: Finished, tmp_path: Path) -> None:
-    thread, release = holding(filelock.FileLock(tmp_path / "model.lock"))
-    timer = threading.Timer(0.02, release.set)
-    with request("waits"):
-        timer.start()
-        with filelock.FileLock(tmp_path / "model.lock"):
-            pass
-    thread.join(30)
-
-    assert queued(finished) == {"waits": ["queue"]}
 
 
 UNDER_GEVENT = """
