@@ -9,7 +9,7 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from ..instrumentor import CallsInstrumentor, Hook, LongCall, Probed, log_failure, timed, timed_call
 from ..records import Marks, clock, has_capacity
@@ -207,18 +207,13 @@ FAILED: Final = "@failed"
 
 
 class DependencyInstrumentor(CallsInstrumentor):
-    """Base class of a client whose calls are stages, and that has a failed call for each call that raises.
-
-    Attributes:
-        service: Name of the client in the outcome of a failed call, such as "redis:timeout".
-    """
+    """Base class of a client whose calls are stages, and that has a failed call for each call that raises."""
 
     facts = ("failed_calls",)
-    service: ClassVar[str] = ""
 
     def wrapper(self, stage: str) -> Probed:
-        service = self.service
-        # The part of the stage names the client in the trace.
+        # The part of the stage names the client in the trace, and the outcome of a failed call does, such as "redis:timeout".
+        service = self.title.lower()
         stage = f"{stage}@{service}"
 
         def failed(call: LongCall | None, error: BaseException) -> None:
@@ -280,7 +275,6 @@ class RedisInstrumentor(DependencyInstrumentor):
 
     library = "redis"
     title = "Redis"
-    service = "redis"
     stages = {"dependency": "a command, or the execution of a pipeline"}
     not_timed = ("messages of `PubSub` and `monitor`, because they belong to no request",)
     tested = {"redis": "8.1.0"}
@@ -305,7 +299,6 @@ class BotocoreInstrumentor(DependencyInstrumentor):
 
     library = "botocore"
     title = "boto3"
-    service = "boto3"
     stages = {"dependency": "a call of a client, and reading the body of a response"}
     not_timed = ("aiobotocore",)
     tested = {"boto3": "1.44.8"}
@@ -324,7 +317,6 @@ class SqlAlchemyInstrumentor(DependencyInstrumentor):
 
     library = "sqlalchemy"
     title = "SQLAlchemy"
-    service = "sqlalchemy"
     stages = {"dependency": "connecting, executing a statement, commit and rollback"}
     not_timed = (
         "fetching rows, except by drivers that Stagelens times",
@@ -349,7 +341,6 @@ class PsycopgInstrumentor(DependencyInstrumentor):
 
     library = "psycopg"
     title = "Psycopg"
-    service = "psycopg"
     stages = {"dependency": "connecting, `execute`, `executemany`, `commit`, `rollback`, and fetching rows"}
     not_timed = (
         "iteration over a cursor, `stream` and `copy`: your code runs between the rows",
@@ -379,7 +370,6 @@ class KafkaInstrumentor(DependencyInstrumentor):
 
     library = "kafka"
     title = "Kafka"
-    service = "kafka"
     stages = {
         "dependency": "`send`, `produce`, `flush`, `poll`, `consume`, `getone`, `getmany` and `commit`, and `get` of a future of kafka-python"
     }

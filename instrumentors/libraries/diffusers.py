@@ -14,8 +14,6 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
 from . import transformers
 from .model_common import class_name, model_call, subclasses
 
-PROCESSORS = {"preprocess": ("preprocess", "preprocess_video"), "postprocess": ("postprocess", "postprocess_video")}
-
 
 class DiffusersInstrumentor(Instrumentor):
     library = "diffusers"
@@ -61,9 +59,9 @@ class DiffusersInstrumentor(Instrumentor):
         for owner in [
             processor for name, processor in vars(module).items() if name.endswith("Processor") or "LDM3D" in name
         ]:
-            for stage, names in PROCESSORS.items():
-                for name in names:
-                    self.replace(owner, name, timed_call(stage))
+            for stage in ("preprocess", "postprocess"):
+                self.replace(owner, stage, timed_call(stage))
+                self.replace(owner, f"{stage}_video", timed_call(stage))
 
 
 def _name(pipeline: Any) -> str:

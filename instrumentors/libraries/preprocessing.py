@@ -14,18 +14,17 @@ from ..records import Marks, clock, current
 from .model_common import inside
 
 # Most operations of pandas end in few internal methods: all arithmetic in `_arith_method`, all reductions in `_reduce`.
-_BOTH: Final = "__init__ __getitem__ __setitem__ _arith_method _cmp_method _logical_method _reduce"
+_BOTH: Final = (
+    "__init__ __getitem__ __setitem__ _arith_method _cmp_method _logical_method _reduce agg aggregate apply map "
+    "transform drop dropna drop_duplicates duplicated reset_index sort_values sort_index groupby unstack explode "
+    "nlargest nsmallest corr cov count idxmin idxmax mode quantile isna notna isin dot compare update diff round "
+    "rename reindex"
+)
 _FRAME: Final = (
-    f"{_BOTH} agg aggregate apply map applymap assign transform drop dropna drop_duplicates duplicated set_index reset_index "
-    "sort_values sort_index merge join groupby pivot pivot_table melt stack unstack explode nlargest nsmallest corr cov "
-    "count nunique idxmin idxmax mode quantile value_counts isna notna isin select_dtypes query eval insert transpose dot compare "
-    "update diff shift round rename reindex from_dict from_records to_numpy values"
+    f"{_BOTH} applymap assign set_index merge join pivot pivot_table melt stack nunique value_counts select_dtypes "
+    "query eval insert transpose shift from_dict from_records to_numpy values"
 )
-_SERIES: Final = (
-    f"{_BOTH} agg aggregate apply map transform drop dropna drop_duplicates duplicated reset_index sort_values sort_index groupby "
-    "unstack explode nlargest nsmallest corr cov count mode quantile unique isin between isna notna update "
-    "diff round rename reindex repeat searchsorted argsort idxmin idxmax dot compare to_frame"
-)
+_SERIES: Final = f"{_BOTH} unique between repeat searchsorted argsort to_frame"
 _ALL: Final = (
     "__invert__ __neg__ __array__ __array_ufunc__ abs astype copy fillna ffill bfill replace interpolate where mask clip filter "
     "sample take head tail reindex_like resample rolling expanding ewm rank shift pct_change describe convert_dtypes infer_objects "
@@ -198,6 +197,7 @@ class PolarsInstrumentor(TableInstrumentor):
     )
 
 
+_TRANSFORMS = "Compose ToTensor PILToTensor ToPILImage RandomChoice RandomOrder"
 _IMAGE_FUNCTIONS = (
     "read_file read_image decode_image decode_jpeg decode_png decode_gif decode_webp decode_avif decode_heic "
     "write_file encode_jpeg encode_png write_jpeg write_png"
@@ -230,10 +230,7 @@ class TorchvisionInstrumentor(OutsideInstrumentor):
     not_timed = ("`torchvision.transforms.functional` outside of a transform, and videos",)
     tested = {"torchvision": "0.28.0"}
     calls = (
-        *(
-            (f"torchvision.transforms.transforms:{transform}", "preprocess", "__call__")
-            for transform in ("Compose", "ToTensor", "PILToTensor", "ToPILImage", "RandomChoice", "RandomOrder")
-        ),
+        (f"torchvision.transforms.transforms:{_TRANSFORMS}", "preprocess", "__call__"),
         ("torchvision.io.image", "preprocess", _IMAGE_FUNCTIONS),
     )
 

@@ -66,11 +66,7 @@ def _recording(original: Any) -> Any:
 
 def _record(marks: Marks, outputs: list[Any], started: int, ended: int) -> None:
     prompts = [output for output in outputs if getattr(output, "prompt_token_ids", None)]
-    generated = (
-        [completion for output in prompts for completion in output.outputs if hasattr(completion, "token_ids")]
-        if prompts
-        else []
-    )
+    generated = [completion for output in prompts for completion in output.outputs if hasattr(completion, "token_ids")]
     marks.extend(("@tokens_in", sum(len(output.prompt_token_ids) for output in prompts), 0))
     if generated:
         marks.extend(("@tokens_out", sum(len(completion.token_ids) for completion in generated), 0))
@@ -78,15 +74,8 @@ def _record(marks: Marks, outputs: list[Any], started: int, ended: int) -> None:
     if statistics is None:
         return
     # Seconds of the same clock as ours, also in the process of the engine.
-    queued, scheduled, first, last = (
-        int(seconds * 1e9)
-        for seconds in (
-            statistics.queued_ts,
-            statistics.scheduled_ts,
-            statistics.first_token_ts,
-            statistics.last_token_ts,
-        )
-    )
+    times = (statistics.queued_ts, statistics.scheduled_ts, statistics.first_token_ts, statistics.last_token_ts)
+    queued, scheduled, first, last = (int(seconds * 1e9) for seconds in times)
     if not started <= queued <= scheduled <= first <= last <= ended:
         return
     marks.extend(("queue", queued, scheduled, "prefill", scheduled, first, "decode", first, last))
