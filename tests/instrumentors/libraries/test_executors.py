@@ -122,9 +122,7 @@ def test_a_cancelled_job_is_queue_until_its_cancellation(finished: Finished, bus
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_run_in_executor_and_to_thread_wait_in_queue(
-    finished: Finished, loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_jobs_of_a_loop_wait_in_queue(finished: Finished, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def handle() -> None:
         async with request("async"):
             await asyncio.get_running_loop().run_in_executor(None, work)
@@ -207,9 +205,7 @@ class Worker(threading.Thread):
     ],
     ids=["plain", "daemon", "subclass", "timer", "dummy", "loop"],
 )
-def test_a_thread_started_inside_a_request_is_part_of_it(
-    finished: Finished, make: Callable[[], threading.Thread]
-) -> None:
+def test_a_thread_of_a_request_is_part_of_it(finished: Finished, make: Callable[[], threading.Thread]) -> None:
     with request("starts"):
         thread = make()
         thread.start()
@@ -268,30 +264,6 @@ def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -
     late.set_result(None)
 
     assert finished.stages() == ["forward"]
-
-
-def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
-    async def handle() -> None:
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-        def complete() -> None:
-            work()
-            done.set()
-
-        async def coroutine() -> None:
-            work()
-
-        def call_back() -> None:
-            asyncio.run_coroutine_threadsafe(coroutine(), loop).result(30)
-            loop.call_soon_threadsafe(complete)
-
-        async with request("callback"):
-            threading.Thread(target=call_back).start()
-            await done.wait()
-
-    asyncio.run(handle())
-
-    assert finished.stages() == ["forward", "forward"]
 
 
 def test_a_multiprocessing_thread_pool_propagates_the_request(finished: Finished) -> None:
