@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -196,29 +196,23 @@ def threads(interceptors: Any = (), handlers: Any = (), **options: Any) -> Gener
 @contextlib.contextmanager
 def aio(interceptors: Any = (), methods: Any = aio_methods, **options: Any) -> Generator[Server]:
     """Run an asyncio server on a loop of its own."""
-    gate = Gate()
-    started = threading.Event()
-    ports: list[int] = []
-    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    gate, started = Gate(), Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def serve() -> None:
         server = grpc.aio.server(interceptors=interceptors, migration_thread_pool=ThreadPoolExecutor(4), **options)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods(gate)),))
-        ports.append(server.add_insecure_port("127.0.0.1:0"))
+        port, stop = server.add_insecure_port("127.0.0.1:0"), asyncio.Event()
         await server.start()
-        stop = asyncio.Event()
-        loops.append((asyncio.get_running_loop(), stop))
-        started.set()
+        started.set_result((port, asyncio.get_running_loop(), stop))
         await stop.wait()
         await server.stop(None)
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(30)
-    with grpc.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+    port, loop, stop = started.result(30)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Server("aio", gate, channel)
     gate.opened.set()
-    loop, stop = loops[0]
     loop.call_soon_threadsafe(stop.set)
     thread.join(30)
 
