@@ -31,7 +31,7 @@ def instrumenting(*instrumentors: Instrumentor) -> Generator[None]:
     try:
         yield
     finally:
-        for instrumentor in instrumentors:
+        for instrumentor in reversed(instrumentors):
             instrumentor.uninstrument()
 
 

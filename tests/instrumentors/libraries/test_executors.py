@@ -29,6 +29,7 @@ from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import executors
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -299,6 +300,8 @@ def test_results_exceptions_and_refusals_are_unchanged(finished: Finished, monke
         msg = "can't start new thread"
         raise RuntimeError(msg)
 
+    # Its name from Python 3.13 on, and the one before.
+    begins = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
     with request("fails"):
         with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
             pool.submit(lambda: 1 // 0).result()
@@ -306,15 +309,11 @@ def test_results_exceptions_and_refusals_are_unchanged(finished: Finished, monke
             pool.submit(work)
         with pytest.raises(TypeError):
             pool.submit()  # pyright: ignore[reportCallIssue]
-        thread = threading.Thread(target=work)
         with monkeypatch.context() as patch:
-            # Its name from Python 3.13 on, and the one before.
-            begins = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
             patch.setattr(threading, begins, refuse)
             with pytest.raises(RuntimeError, match="start new"):
-                thread.start()
+                threading.Thread(target=work).start()
 
-    assert "run" not in vars(thread)
     assert records.current.get() is None
     assert finished[0][4] == ""
 
@@ -360,16 +359,14 @@ def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     assert sum(record.name == "stagelens" for record in caplog.records) == 2
 
 
-@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("is_first", [True, False])
 def test_opentelemetry_and_stagelens_both_propagate_context(
-    first: str, finished: Finished, instrumented: Instrumentor
+    finished: Finished, instrumented: Instrumentor, is_first: bool
 ) -> None:
     from opentelemetry import context  # noqa: PLC0415 - only here
 
     instrumented.uninstrument()
     modules: list[Any] = [instrumented, ThreadingInstrumentor()]
-    for module in modules if first == "ours" else reversed(modules):
-        module.instrument()
     token = context.attach(context.set_value("key", "value"))
     seen: list[object] = []
 
@@ -377,17 +374,12 @@ def test_opentelemetry_and_stagelens_both_propagate_context(
         seen.append(context.get_value("key"))
         work()
 
-    try:
-        with ThreadPoolExecutor(1) as pool, request("both"):
-            pool.submit(record_context).result()
-            for thread in (threading.Thread(target=record_context), threading.Timer(0.001, record_context)):
-                thread.start()
-                join(thread)
-    finally:
-        context.detach(token)
-        for module in reversed(modules) if first == "ours" else modules:
-            module.uninstrument()
-    instrumented.instrument()
+    with instrumenting(*modules[:: 1 if is_first else -1]), ThreadPoolExecutor(1) as pool, request("both"):
+        pool.submit(record_context).result()
+        for thread in (threading.Thread(target=record_context), threading.Timer(0.001, record_context)):
+            thread.start()
+            join(thread)
+    context.detach(token)
 
     assert seen == ["value"] * 3
     assert finished.stages() == ["queue", "forward", "forward", "forward"]
